@@ -1,0 +1,184 @@
+"""Every error of a call with wrong arguments: its type and its whole text."""
+
+import re
+
+import pytest
+import torch
+from tests.testing.xla import XLAC
+
+
+def arguments(device, **changes):
+    return {
+        "inputs": [torch.zeros(2).to(device)],
+        "payload": b"",
+        "output_shapes": [[2]],
+        "output_dtypes": [torch.float32],
+        "target": "T",
+        **changes,
+    }
+
+
+CASES = [
+    ({"target": ""}, ValueError, "custom call: target is empty; give the name under which"),
+    ({"target": 3}, TypeError, "custom call: target must be a str, but is of type int"),
+    (
+        {"inputs": []},
+        ValueError,
+        'custom call "T": inputs is empty: a custom call takes at least one tensor, which says '
+        "on what device it runs",
+    ),
+    (
+        {"inputs": torch.zeros(2)},
+        TypeError,
+        'custom call "T": inputs must be a sequence of XLA tensors, but is of type Tensor',
+    ),
+    (
+        {"inputs": None},
+        TypeError,
+        'custom call "T": inputs must be a sequence of XLA tensors, but is of type NoneType',
+    ),
+    (
+        {"inputs": [1.5]},
+        TypeError,
+        'custom call "T": inputs[0] must be an XLA tensor, but is of type float',
+    ),
+    (
+        {"inputs": [torch.zeros(2, dtype=torch.int8)]},
+        ValueError,
+        'custom call "T": inputs[0] must be an XLA tensor, but is a torch.int8 tensor on cpu; '
+        'move it to the device first: tensor.to("xla")',
+    ),
+    (
+        {"inputs": [torch.zeros(2, device="meta")]},
+        ValueError,
+        'custom call "T": inputs[0] must be an XLA tensor, but is a torch.float32 tensor on meta',
+    ),
+    ({"payload": 3}, TypeError, 'custom call "T": payload must be bytes or str, but is of type int'),
+    (
+        {"payload": None},
+        TypeError,
+        'custom call "T": payload must be bytes or str, but is of type NoneType',
+    ),
+    (
+        {"output_shapes": 3},
+        TypeError,
+        'custom call "T": output_shapes must be a sequence of shapes, but is of type int',
+    ),
+    (
+        {"output_shapes": [3]},
+        TypeError,
+        'custom call "T": output_shapes[0] must be a sequence of int, but is of type int',
+    ),
+    (
+        {"output_shapes": [[2.0]]},
+        TypeError,
+        'custom call "T": output_shapes[0] must be a sequence of int, but contains one of type '
+        "float",
+    ),
+    (
+        {"output_shapes": [[2], [3]]},
+        ValueError,
+        'custom call "T": output_shapes and output_dtypes must be of one length, but are of 2 '
+        "and 1",
+    ),
+    (
+        {"output_shapes": [], "output_dtypes": []},
+        ValueError,
+        'custom call "T": output_shapes is empty: a custom call gives at least one result',
+    ),
+    (
+        {"output_shapes": [[2, -3]]},
+        ValueError,
+        'custom call "T": output_shapes[0] has the negative dimension -3',
+    ),
+    (
+        {"output_shapes": [[2**40, 2**40]]},
+        ValueError,
+        'custom call "T": output_shapes[0] is too large: [1099511627776, 1099511627776] has more '
+        "than 2^63 bytes",
+    ),
+    (
+        {"output_shapes": [[2**61]]},
+        ValueError,
+        'custom call "T": output_shapes[0] is too large',
+    ),
+    (
+        {"output_shapes": [[2**70]]},
+        ValueError,
+        'custom call "T": output_shapes[0] is too large',
+    ),
+    (
+        {"output_dtypes": ["float32"]},
+        TypeError,
+        'custom call "T": output_dtypes[0] must be a torch.dtype, but is of type str',
+    ),
+    (
+        {"output_dtypes": torch.float32},
+        TypeError,
+        'custom call "T": output_dtypes must be a sequence of torch.dtype, but is of type '
+        "torch.dtype",
+    ),
+    (
+        {"output_dtypes": [torch.complex32]},
+        ValueError,
+        'custom call "T": output_dtypes[0] is torch.complex32, which torch_xla has no type for',
+    ),
+]
+
+JSON_PAYLOADS = [b"{}", "{}", b' \n\t\r{"a": 1}', b"null", b" null "]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), CASES, ids=lambda value: str(value)[:60])
+def test_wrong_argument(device, changes, error, text):
+    with pytest.raises(error, match="^" + re.escape(text)):
+        XLAC._xla_gpu_custom_call(**arguments(device, **changes))
+
+
+@pytest.mark.parametrize("payload", JSON_PAYLOADS)
+def test_payload_that_xla_gpu_would_swallow(device, payload):
+    with pytest.raises(ValueError, match='custom call "T": payload begins with ".*": XLA:GPU wou'):
+        XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
+
+
+def test_the_wrong_input_is_named(device):
+    inputs = [torch.zeros(2).to(device), torch.zeros(2).to(device), torch.zeros(2)]
+    with pytest.raises(ValueError, match=re.escape('custom call "T": inputs[2] must be an XLA')):
+        XLAC._xla_gpu_custom_call(**arguments(device, inputs=inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.float8_e4m3fnuz, torch.uint4])
+def test_dtypes_without_an_xla_type(device, dtype):
+    with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla has no"):
+        XLAC._xla_gpu_custom_call(**arguments(device, output_dtypes=[dtype]))
+
+
+def test_sequences_other_than_lists(device):
+    inputs = tuple(arguments(device)["inputs"])
+    changes = {"inputs": inputs, "output_shapes": (torch.Size([2]),), "output_dtypes": iter([])}
+    changes["output_dtypes"] = (torch.float32,)
+    assert XLAC._xla_gpu_custom_call(**arguments(device, **changes))[0].shape == (2,)
+
+
+def test_a_wrong_call_traces_nothing(device):
+    before = XLAC._get_xla_tensors_text([torch.zeros(2).to(device) + 1])
+    with pytest.raises(ValueError, match="negative"):
+        XLAC._xla_gpu_custom_call(**arguments(device, output_shapes=[[-1]]))
+    after = XLAC._get_xla_tensors_text([torch.zeros(2).to(device) + 1])
+    assert before == after
+
+
+@pytest.mark.parametrize("api_version", [-1, 5])
+def test_api_version_out_of_range(device, api_version):
+    x = torch.zeros(2).to(device)
+    with pytest.raises(ValueError, match=f'"T": api_version must be 0 to 4, but is {api_version}'):
+        XLAC._xla_custom_call([x], "T", [[2]], [torch.float32], False, "", api_version, {})
+
+
+def test_custom_call_checks_the_same_arguments(device):
+    x = torch.zeros(2).to(device)
+    with pytest.raises(ValueError, match=re.escape('"T": inputs[1] must be an XLA tensor')):
+        XLAC._xla_custom_call([x, torch.zeros(2)], "T", [[2]], [torch.float32], False, "", 1, {})
+    with pytest.raises(TypeError, match='"T": backend_config must be bytes or str'):
+        XLAC._xla_custom_call([x], "T", [[2]], [torch.float32], False, 3, 1, {})
+    with pytest.raises(TypeError, match=re.escape('"T": output_dtypes[0] must be a torch.dtype')):
+        XLAC._xla_custom_call([x], "T", [[2]], ["float32"], False, "", 1, {})

@@ -1,0 +1,24 @@
+"""Custom kernels for PyTorch/XLA, called by their own names as XLA custom calls.
+
+The package is part of the custom torch_xla wheel, whose ``torch_xla._XLAC`` it needs::
+
+    import torch, torch_xla
+    from torch_xla_ext import ops
+
+    device = torch_xla.device()
+    total = ops.simple_add(torch.ones(3, device=device), torch.ones(3, device=device))
+"""
+
+import torch_xla
+
+if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
+    raise ImportError(
+        f"torch_xla_ext needs the torch_xla of its own wheel, but {torch_xla.__file__} is another "
+        f"torch_xla, version {torch_xla.__version__}; reinstall it: "
+        "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
+    )
+
+from torch_xla_ext import ops
+
+__all__ = ["ops"]
+__version__ = torch_xla.__version__

@@ -1,0 +1,158 @@
+// torch_xla 2.8.1 as the stock binary holds it: the functions that the front
+// library calls, and the one class that it derives from. Every function
+// declared here is exported by the stock binary (the link runs with -z defs).
+#ifndef TORCH_XLA_EXT_CSRC_ABI_TORCH_XLA_H_
+#define TORCH_XLA_EXT_CSRC_ABI_TORCH_XLA_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/ir.h>
+#include <torch/csrc/lazy/core/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "torch_xla_ext/csrc/abi/absl.h"
+#include "torch_xla_ext/csrc/abi/xla.h"
+
+namespace xla {
+class OpSharding;
+}  // namespace xla
+
+namespace torch_xla {
+
+class LoweringContext {
+ public:
+  LoweringContext() = delete;  // always the stock binary's
+  xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
+};
+
+// absl::InlinedVector<xla::XlaOp, 1>. It is only ever returned, through the
+// caller's memory, by a function that got it from another: never made, copied
+// or destroyed here. The declared destructor is what makes the compiler return
+// it in memory, as it does the real one.
+class XlaOpVector {
+ public:
+  XlaOpVector(const XlaOpVector&) = delete;
+  ~XlaOpVector();
+
+ private:
+  alignas(8) char storage_[24];
+};
+
+// The base of every IR node. The order of the virtual functions and of the
+// members is that of torch_xla/csrc/ir.h. The stock binary allocates
+// torch_xla::GpuCustomCall, which adds one std::string to this class, with 648
+// bytes: 616 of them are this class.
+class XlaNode : public torch::lazy::Node {
+ public:
+  XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
+          xla::Shape shape, size_t num_outputs, torch::lazy::hash_t hash_seed);
+  ~XlaNode() override;
+
+  const xla::Shape& xla_shape() const { return xla_shape_; }
+
+  virtual torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const;
+  virtual XlaOpVector Lower(LoweringContext* loctx) const;
+
+  XlaOpVector ReturnOps(absl::Span<const xla::XlaOp> ops,
+                        LoweringContext* loctx) const;
+
+  torch::lazy::hash_t hash() const override;
+  torch::lazy::hash_t shapeHash() const override;
+  std::string ToString() const override;
+
+ protected:
+  std::unordered_set<uint32_t> unbounded_dynamic_dims_;
+
+ private:
+  xla::Shape xla_shape_;
+  torch::lazy::hash_t node_hash_;
+  torch::lazy::hash_t dag_hash_;
+  torch::lazy::hash_t sharding_hash_;
+  std::vector<std::shared_ptr<xla::OpSharding>> output_shardings_;
+};
+static_assert(sizeof(torch::lazy::Node) == 168,
+              "torch's headers are not those of torch 2.8.0");
+static_assert(sizeof(XlaNode) == 616,
+              "XlaNode is not the stock binary's torch_xla::XlaNode");
+
+// Reports a graph whose shapes change from step to step, where that detector is
+// on. Upstream's MakeNode calls it for every node that it makes.
+void DetectDynamicShape(torch::lazy::NodePtr node);
+
+// Adds no virtual function or member that is used here to torch's LazyTensor.
+class XLATensor : public torch::lazy::LazyTensor {
+ public:
+  torch::lazy::Value GetIrValue() const;
+  c10::intrusive_ptr<XLATensor> CreateFrom(
+      torch::lazy::Value ir_value,
+      std::optional<at::ScalarType> logical_element_type,
+      bool delay_eager_execution) const;
+};
+using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
+
+class XLAGraphExecutor {
+ public:
+  XLAGraphExecutor() = delete;  // always the stock binary's
+  static XLAGraphExecutor* Get();
+  void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
+};
+
+namespace runtime {
+
+class ComputationClient {
+ public:
+  ComputationClient() = delete;  // always the stock binary's
+  class Computation;
+  struct ExecuteComputationOptions;
+  struct ExecuteReplicatedOptions;
+
+  // Derives from torch's BackendData and adds members behind it.
+  class Data : public torch::lazy::BackendData {
+   public:
+    Data() = delete;  // always the stock binary's
+  };
+  using DataPtr = std::shared_ptr<Data>;
+};
+
+// Virtual in the stock binary. Its vtable names these functions by their
+// symbols, so that a definition in the front library takes their place.
+class PjRtComputationClient {
+ public:
+  PjRtComputationClient() = delete;  // always the stock binary's
+  std::vector<ComputationClient::DataPtr> ExecuteComputation(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      const std::string& device,
+      const ComputationClient::ExecuteComputationOptions& options);
+  std::vector<ComputationClient::DataPtr> ExecuteReplicated(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      absl::Span<const std::string> devices,
+      const ComputationClient::ExecuteReplicatedOptions& options);
+};
+
+}  // namespace runtime
+
+struct ShapeHelper {
+  static const xla::Shape& ShapeOfXlaOp(xla::XlaOp op);
+};
+
+xla::PrimitiveType MakeXlaPrimitiveType(
+    at::ScalarType scalar_type, const torch::lazy::BackendDevice* device);
+
+namespace bridge {
+// Null where `tensor` is not an XLA tensor.
+XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+std::vector<at::Tensor> AtenFromXlaTensors(
+    absl::Span<const XLATensorPtr> xla_tensors);
+}  // namespace bridge
+
+}  // namespace torch_xla
+
+#endif  // TORCH_XLA_EXT_CSRC_ABI_TORCH_XLA_H_

@@ -1,0 +1,174 @@
+#include "torch_xla_ext/csrc/custom_call.h"
+
+#include <torch/csrc/lazy/core/hash.h>
+
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "torch_xla_ext/csrc/text.h"
+
+namespace torch_xla_ext {
+namespace {
+
+xla::Shape RowMajor(xla::Shape shape) {
+  xla::LayoutUtil::SetToDefaultLayout(&shape);
+  return shape;
+}
+
+}  // namespace
+
+torch::lazy::hash_t CustomCallConfig::Hash() const {
+  torch::lazy::hash_t hash = torch::lazy::MHash(
+      target, backend_config, static_cast<int64_t>(api_version),
+      static_cast<int64_t>(has_side_effect), static_cast<int64_t>(row_major),
+      static_cast<int64_t>(single_result_is_tuple),
+      static_cast<int64_t>(frontend_attributes.size()));
+  for (const auto& [key, value] : frontend_attributes) {
+    hash =
+        torch::lazy::HashCombine(hash, torch::lazy::MHash(key, value));
+  }
+  return hash;
+}
+
+std::string CustomCallConfig::ToString() const {
+  std::ostringstream out;
+  out << "target=" << Quoted(target)
+      << ", backend_config=" << Quoted(backend_config)
+      << ", api_version=" << api_version
+      << ", has_side_effect=" << has_side_effect << ", row_major=" << row_major
+      << ", single_result_is_tuple=" << single_result_is_tuple;
+  for (const auto& [key, value] : frontend_attributes) {
+    out << ", " << key << "=" << Quoted(value);
+  }
+  return out.str();
+}
+
+std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
+                                        const xla::Shape& output_shape,
+                                        const CustomCallConfig& config) {
+  if (inputs.empty()) {
+    throw std::invalid_argument("custom call " + Quoted(config.target) +
+                                ": inputs are empty");
+  }
+  xla::XlaBuilder* builder = inputs[0].builder();
+  const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);
+  const bool tuple = num_outputs != 1 || config.single_result_is_tuple;
+  const xla::Shape& result_shape =
+      tuple ? output_shape
+            : xla::ShapeUtil::GetTupleElementShape(output_shape, 0);
+  const auto api_version =
+      static_cast<xla::CustomCallApiVersion>(config.api_version);
+
+  auto call = [&] {
+    if (!config.row_major) {
+      return xla::CustomCall(builder, config.target, inputs, result_shape,
+                             config.backend_config, config.has_side_effect,
+                             /*output_operand_aliasing=*/{},
+                             /*literal=*/nullptr, xla::SCHEDULE_NONE,
+                             api_version);
+    }
+    std::vector<xla::Shape> operand_shapes;
+    operand_shapes.reserve(inputs.size());
+    for (const xla::XlaOp& input : inputs) {
+      operand_shapes.push_back(
+          RowMajor(torch_xla::ShapeHelper::ShapeOfXlaOp(input)));
+    }
+    return xla::CustomCallWithLayout(
+        builder, config.target, inputs, RowMajor(result_shape), operand_shapes,
+        config.backend_config, config.has_side_effect,
+        /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+        xla::SCHEDULE_NONE, api_version);
+  };
+  std::vector<xla::XlaOp> made = {call()};
+  std::vector<xla::XlaOp> results;
+  if (tuple) {
+    for (int64_t i = 0; i < num_outputs; ++i) {
+      results.push_back(xla::GetTupleElement(made[0], i));
+    }
+    made.insert(made.end(), results.begin(), results.end());
+  } else {
+    results = made;
+  }
+  // Upstream sets the attributes on everything that is built here.
+  for (const xla::XlaOp& op : made) {
+    for (const auto& [key, value] : config.frontend_attributes) {
+      if (!builder->SetInstructionFrontendAttribute(op, key, value).ok()) {
+        throw std::runtime_error("custom call " + Quoted(config.target) +
+                                 ": frontend attribute " + Quoted(key) +
+                                 " could not be set");
+      }
+    }
+  }
+  return results;
+}
+
+CustomCallNode::CustomCallNode(torch::lazy::OpKind kind,
+                               torch::lazy::OpList inputs,
+                               const xla::Shape& output_shape,
+                               CustomCallConfig config)
+    : XlaNode(kind, inputs, output_shape,
+              xla::ShapeUtil::TupleElementCount(output_shape),
+              torch::lazy::HashCombine(
+                  config.Hash(), torch::lazy::Hash(output_shape.ToString()))),
+      config_(std::move(config)) {}
+
+torch::lazy::NodePtr CustomCallNode::Clone(torch::lazy::OpList operands) const {
+  torch::lazy::NodePtr node =
+      std::make_shared<CustomCallNode>(op(), operands, xla_shape(), config_);
+  torch_xla::DetectDynamicShape(node);
+  return node;
+}
+
+torch_xla::XlaOpVector CustomCallNode::Lower(
+    torch_xla::LoweringContext* loctx) const {
+  std::vector<xla::XlaOp> inputs;
+  inputs.reserve(operands().size());
+  for (const torch::lazy::Output& operand : operands()) {
+    inputs.push_back(loctx->GetOutputOp(operand));
+  }
+  return ReturnOps(BuildCustomCall(inputs, xla_shape(), config_), loctx);
+}
+
+std::string CustomCallNode::ToString() const {
+  return XlaNode::ToString() + ", " + config_.ToString();
+}
+
+std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
+    const std::string& kind, const std::vector<torch_xla::XLATensorPtr>& inputs,
+    const std::vector<std::vector<int64_t>>& output_shapes,
+    const std::vector<at::ScalarType>& output_dtypes, CustomCallConfig config,
+    bool eager) {
+  std::vector<torch::lazy::Value> values;
+  values.reserve(inputs.size());
+  for (const torch_xla::XLATensorPtr& input : inputs) {
+    values.push_back(input->GetIrValue());
+  }
+  std::vector<xla::Shape> shapes;
+  shapes.reserve(output_shapes.size());
+  for (size_t i = 0; i < output_shapes.size(); ++i) {
+    shapes.push_back(xla::ShapeUtil::MakeShape(
+        torch_xla::MakeXlaPrimitiveType(output_dtypes[i],
+                                        &inputs[0]->GetDevice()),
+        output_shapes[i]));
+  }
+  torch::lazy::NodePtr node = std::make_shared<CustomCallNode>(
+      torch::lazy::OpKind::Get(kind), values,
+      xla::ShapeUtil::MakeTupleShape(shapes), std::move(config));
+  torch_xla::DetectDynamicShape(node);
+
+  std::vector<torch_xla::XLATensorPtr> outputs;
+  outputs.reserve(output_dtypes.size());
+  for (size_t i = 0; i < output_dtypes.size(); ++i) {
+    outputs.push_back(inputs[0]->CreateFrom(torch::lazy::Value(node, i),
+                                            output_dtypes[i],
+                                            /*delay_eager_execution=*/true));
+  }
+  if (eager) {
+    torch_xla::XLAGraphExecutor::Get()->ApplyEagerSync(outputs);
+  }
+  return outputs;
+}
+
+}  // namespace torch_xla_ext

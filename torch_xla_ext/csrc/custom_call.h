@@ -1,0 +1,71 @@
+// The IR node of a custom call, and how it becomes HLO.
+#ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_H_
+#define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/abi/xla.h"
+
+namespace torch_xla_ext {
+
+// What an HLO custom call says beside its operands and its result's shape.
+//
+// Two calls that differ in any member run different programs. Hash() and
+// ToString() therefore cover every member; a member that is added here is added
+// to both.
+struct CustomCallConfig {
+  std::string target;
+  // The payload of an untyped call, the attributes of a typed one.
+  std::string backend_config;
+  int api_version = 0;
+  bool has_side_effect = false;
+  // The layouts of operands and results are row-major, instead of whatever the
+  // producer and the compiler choose. An untyped kernel sees only pointers: it
+  // has to know the layout.
+  bool row_major = false;
+  // A single result is a tuple of one, as several results are a tuple of many.
+  bool single_result_is_tuple = false;
+  std::map<std::string, std::string> frontend_attributes;
+
+  torch::lazy::hash_t Hash() const;
+  std::string ToString() const;
+};
+
+// Adds the custom call to the builder of `inputs`, which must not be empty.
+// `output_shape` is a tuple of the results' shapes. Returns one op a result.
+std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
+                                        const xla::Shape& output_shape,
+                                        const CustomCallConfig& config);
+
+// The node keeps upstream's kinds, xla::custom_call and xla::gpu_custom_call,
+// by which metrics and IR dumps name it. Its hash covers the configuration and
+// the results' shape, which XlaNode's own does not.
+class CustomCallNode : public torch_xla::XlaNode {
+ public:
+  CustomCallNode(torch::lazy::OpKind kind, torch::lazy::OpList inputs,
+                 const xla::Shape& output_shape, CustomCallConfig config);
+
+  torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const override;
+  torch_xla::XlaOpVector Lower(
+      torch_xla::LoweringContext* loctx) const override;
+  std::string ToString() const override;
+
+ private:
+  CustomCallConfig config_;
+};
+
+// Traces one call: makes the node and a tensor for each of its results, on the
+// device of `inputs`. The arguments are checked already (arguments.h). In eager
+// mode the call has run, all its results in one program, when this returns.
+std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
+    const std::string& kind, const std::vector<torch_xla::XLATensorPtr>& inputs,
+    const std::vector<std::vector<int64_t>>& output_shapes,
+    const std::vector<at::ScalarType>& output_dtypes, CustomCallConfig config,
+    bool eager);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CUSTOM_CALL_H_

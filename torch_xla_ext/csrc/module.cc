@@ -1,0 +1,213 @@
+// The module torch_xla._XLAC: the stock binary's, with its custom calls replaced.
+//
+// The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
+// this library under the name that Python imports. Being a dependency of this
+// library, the stock binary is loaded before the code here runs, and after it
+// in the symbol search.
+#include <dlfcn.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/arguments.h"
+#include "torch_xla_ext/csrc/custom_call.h"
+#include "torch_xla_ext/csrc/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/registration.h"
+#include "torch_xla_ext/csrc/text.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+// Upstream's kinds of node.
+constexpr char kGpuCustomCallKind[] = "xla::gpu_custom_call";
+constexpr char kCustomCallKind[] = "xla::custom_call";
+
+constexpr char kGpuCustomCallDoc[] = R"doc(
+Calls the kernel that is registered as `target` with the buffers of `inputs`.
+
+Args:
+  inputs: XLA tensors on one device, at least one.
+  payload: bytes or str; the kernel's `opaque`. It must not be a JSON object:
+    XLA:GPU would take it for a configuration of its own.
+  output_shapes: a shape for each result.
+  output_dtypes: a torch.dtype for each result.
+  target: the kernel's name. "triton_kernel_call" is called with XLA's API
+    version 2 (STATUS_RETURNING), any other with version 3
+    (STATUS_RETURNING_UNIFIED).
+
+Returns:
+  A list of XLA tensors, one for each shape. Operands and results are row-major
+  when the kernel runs, however the inputs were made.
+
+Raises:
+  TypeError, ValueError: at once, for a wrong argument.
+  RuntimeError: when the program is compiled, if no such target is registered
+    for the device's platform; when its results are read, if the kernel reported
+    a failure.
+)doc";
+
+constexpr char kCustomCallDoc[] = R"doc(
+Calls the target `target` with XLA's API version `api_version` (0 to 4).
+
+As upstream's, but that everything it is given is part of the program's hash:
+calls that differ in `backend_config`, `api_version`, `has_side_effect` or
+`frontend_attributes` alone are different programs. No layout is constrained.
+)doc";
+
+constexpr char kRegisterDoc[] = R"doc(
+Registers a function as the custom-call target `name`.
+
+Args:
+  name: the name by which calls refer to it.
+  function: a capsule with the address of a function of XLA's untyped ABI.
+  platform: "CUDA" or "Host" (the CPU).
+
+Raises:
+  ValueError: an unknown platform, an empty name, or a name that is registered
+    with another function.
+)doc";
+
+// Functions of the stock module, which outlive this library's use of them.
+struct StockFunctions {
+  py::object get_use_eager_mode;
+  py::object register_custom_call_target;
+};
+
+py::list ToPython(const std::vector<torch_xla::XLATensorPtr>& tensors) {
+  return py::cast(torch_xla::bridge::AtenFromXlaTensors(tensors));
+}
+
+void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
+  const py::object eager = stock.get_use_eager_mode;
+  module.def(
+      "_xla_gpu_custom_call",
+      [eager](const py::object& inputs, const py::object& payload,
+              const py::object& output_shapes, const py::object& output_dtypes,
+              const py::object& target) {
+        std::string name = ParseTarget(target);
+        const OutputTypes outputs =
+            ParseOutputTypes(name, output_shapes, output_dtypes);
+        std::string bytes = ParseBytes(name, "payload", payload);
+        CheckGpuPayload(name, bytes);
+        const auto tensors = ParseInputs(name, inputs);
+        if (name != kDefaultGpuCustomCallTarget) {
+          CheckNothingIsNarrowed(name, tensors, outputs);
+        }
+        return ToPython(TraceCustomCall(
+            kGpuCustomCallKind, tensors, outputs.shapes, outputs.dtypes,
+            GpuCustomCallConfig(std::move(name), std::move(bytes)),
+            eager().cast<bool>()));
+      },
+      py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
+      kGpuCustomCallDoc);
+
+  module.def(
+      "_xla_custom_call",
+      [eager](const py::object& inputs, const py::object& target,
+              const py::object& output_shapes, const py::object& output_dtypes,
+              bool has_side_effect, const py::object& backend_config,
+              int api_version,
+              std::map<std::string, std::string> frontend_attributes) {
+        CustomCallConfig config;
+        config.target = ParseTarget(target);
+        const OutputTypes outputs =
+            ParseOutputTypes(config.target, output_shapes, output_dtypes);
+        config.backend_config =
+            ParseBytes(config.target, "backend_config", backend_config);
+        if (api_version < xla::API_VERSION_UNSPECIFIED ||
+            api_version > xla::API_VERSION_TYPED_FFI) {
+          throw py::value_error("custom call " + Quoted(config.target) +
+                                ": api_version must be 0 to 4, but is " +
+                                std::to_string(api_version));
+        }
+        config.api_version = api_version;
+        config.has_side_effect = has_side_effect;
+        config.frontend_attributes = std::move(frontend_attributes);
+        const auto tensors = ParseInputs(config.target, inputs);
+        return ToPython(TraceCustomCall(
+            kCustomCallKind, tensors, outputs.shapes, outputs.dtypes,
+            std::move(config), eager().cast<bool>()));
+      },
+      py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("has_side_effect"),
+      py::arg("backend_config"), py::arg("api_version"),
+      py::arg("frontend_attributes"), kCustomCallDoc);
+}
+
+void DefineRegistration(py::module_& module, const StockFunctions& stock) {
+  const py::object stock_register = stock.register_custom_call_target;
+  module.def(
+      "_xla_register_custom_call_target",
+      [stock_register](const std::string& name, const py::capsule& function,
+                       const std::string& platform) {
+        RegisterTarget(name, function.get_pointer(), platform);
+        // The stock function hands it to the GPU plugin, if there is one.
+        if (platform == kCudaPlatform) stock_register(name, function, platform);
+      },
+      py::arg("name"), py::arg("function"), py::arg("platform"), kRegisterDoc);
+
+  module.def("_xla_registered_custom_call_targets", &RegisteredTargets,
+             py::arg("platform"),
+             "The names of the untyped targets that the process has for "
+             "`platform`, \"CUDA\" or \"Host\", sorted.");
+}
+
+// PyInit__XLAC of the stock binary, which lies under `lib` beside this library.
+PyObject* InitStockModule() {
+  Dl_info info;
+  dladdr(reinterpret_cast<void*>(&InitStockModule), &info);
+  std::string path = info.dli_fname;
+  path = path.substr(0, path.rfind('/') + 1) + "torch_xla/lib/_XLAC.so";
+  void* stock = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* init = stock == nullptr ? nullptr : dlsym(stock, "PyInit__XLAC");
+  if (init == nullptr) {
+    const char* reason = dlerror();
+    PyErr_Format(PyExc_ImportError,
+                 "torch_xla's stock binary is not loaded from %s: %s; install "
+                 "the torch_xla wheel anew",
+                 path.c_str(), reason == nullptr ? "it is missing" : reason);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject* (*)()>(init)();
+}
+
+// The stock function `name`, taken out of the module: pybind11 would otherwise
+// take a definition of the same name for one more overload.
+py::object Take(py::module_& module, const char* name) {
+  py::object function = module.attr(name);
+  py::delattr(module, name);
+  return function;
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+extern "C" PyObject* PyInit__XLAC() {
+  namespace py = pybind11;
+  PyObject* stock_module = torch_xla_ext::InitStockModule();
+  if (stock_module == nullptr) return nullptr;
+  auto module = py::reinterpret_steal<py::module_>(stock_module);
+  try {
+    torch_xla_ext::StockFunctions stock;
+    stock.get_use_eager_mode = module.attr("_get_use_eager_mode");
+    stock.register_custom_call_target =
+        torch_xla_ext::Take(module, "_xla_register_custom_call_target");
+    torch_xla_ext::Take(module, "_xla_gpu_custom_call");
+    torch_xla_ext::Take(module, "_xla_custom_call");
+    torch_xla_ext::DefineCustomCalls(module, stock);
+    torch_xla_ext::DefineRegistration(module, stock);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
+  return module.release().ptr();
+}

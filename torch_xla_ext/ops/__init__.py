@@ -1,0 +1,5 @@
+"""The operators of the wheel, one module each."""
+
+from torch_xla_ext.ops.simple_add import simple_add
+
+__all__ = ["simple_add"]
