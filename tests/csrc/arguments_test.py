@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from tests.testing.xla import XLAC
+from testing.xla import XLAC
 
 
 def arguments(device, **changes):

@@ -6,7 +6,7 @@ in their payload runs the first one's program.
 
 import pytest
 import torch
-from tests.testing.xla import XLAC, graph_hash, register_host_kernels
+from testing.xla import XLAC, graph_hash, register_host_kernels
 
 GPU_CALL = {
     "payload": b"a",

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.testing.xla import XLAC, custom_call_lines, hlo, register_host_kernels
+from testing.xla import XLAC, custom_call_lines, hlo, register_host_kernels
 from torch_xla.experimental.stablehlo_custom_call import stablehlo_custom_call
 
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 import torch
 import torch_xla
-from tests.testing.xla import (
+from testing.xla import (
     XLAC,
     compilations,
     custom_call_lines,

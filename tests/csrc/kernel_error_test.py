@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_builder as xb
-from tests.testing.xla import XLAC, register_host_kernels
+from testing.xla import XLAC, register_host_kernels
 
 TEXT = r"TestFail: operand 1 \(b\): expected 3 elements"
 

@@ -7,7 +7,7 @@ os.environ["XLA_USE_BF16"] = "1"
 
 import pytest
 import torch
-from tests.testing.xla import XLAC
+from testing.xla import XLAC
 
 
 def test_narrowed_input(device):

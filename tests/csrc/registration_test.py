@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from tests.testing.xla import XLAC, capsule, host_kernel
+from testing.xla import XLAC, capsule, host_kernel
 
 register = XLAC._xla_register_custom_call_target
 

@@ -1,6 +1,6 @@
 // torch_xla 2.8.1 as the stock binary holds it: the functions that the front
 // library calls, and the one class that it derives from. Every function
-// declared here is exported by the stock binary (the link runs with -z defs).
+// declared here is exported by the stock binary (the build checks it).
 #ifndef TORCH_XLA_EXT_CSRC_ABI_TORCH_XLA_H_
 #define TORCH_XLA_EXT_CSRC_ABI_TORCH_XLA_H_
 

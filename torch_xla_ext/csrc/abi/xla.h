@@ -1,7 +1,7 @@
 // XLA as the stock binary holds it: openxla/xla at commit 9084478f (the pin of
 // torch_xla 2.8.1). Every function declared here is exported by the stock
-// binary; the link runs with -z defs, so one whose signature drifted fails to
-// link. The sizes of the classes are checked by abi/layout_test.cc.
+// binary: the build stops at one whose signature drifted. layout_test.cc
+// compares the classes with XLA's own headers.
 #ifndef TORCH_XLA_EXT_CSRC_ABI_XLA_H_
 #define TORCH_XLA_EXT_CSRC_ABI_XLA_H_
 

@@ -1,0 +1,103 @@
+"""front_library: a shared library that stands in front of the stock torch_xla binary."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
+load(":python.bzl", "PythonEnvInfo")
+
+# The libraries that the front calls: the stock binary itself, and torch's, which the user's
+# process has loaded before `import _XLAC` reaches the front.
+_STOCK = "@torch_xla//:binary"
+_TORCH = "@torch//:libraries"
+
+def _checked_library_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    env = ctx.attr._python[PythonEnvInfo]
+    library = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.symlink(output = library, target_file = ctx.file.library)
+    checked = ctx.actions.declare_file(ctx.label.name + ".checked")
+    args = ctx.actions.args()
+    args.add_all(["-B", ctx.file._check])
+    args.add("--nm", toolchain.nm_executable)
+    args.add("--stamp", checked)
+    args.add(ctx.file.library)
+    args.add_all(ctx.files.defined_by)
+    ctx.actions.run(
+        executable = env.interpreter,
+        arguments = [args],
+        inputs = depset(
+            [ctx.file._check, ctx.file.library, env.stamp] + ctx.files.defined_by,
+            transitive = [toolchain.all_files],
+        ),
+        outputs = [checked],
+        mnemonic = "CheckSymbols",
+        progress_message = "Checking that all symbols of %{label} are defined",
+    )
+    return [
+        DefaultInfo(files = depset([library])),
+        # Bazel runs this check whenever it builds something that uses the library.
+        OutputGroupInfo(_validation = depset([checked])),
+    ]
+
+_checked_library = rule(
+    implementation = _checked_library_impl,
+    doc = "A shared library all of whose symbols are known to be defined.",
+    attrs = {
+        "defined_by": attr.label_list(
+            allow_files = True,
+            doc = "The libraries that may define them, besides Python and the C and C++ runtimes.",
+        ),
+        "library": attr.label(allow_single_file = True, mandatory = True),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_check": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_symbols.py",
+        ),
+        "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
+    },
+    fragments = ["cpp"],
+    toolchains = use_cpp_toolchain(),
+)
+
+def front_library(name, deps, version_script, soname, stock_folder, **kwargs):
+    """Links the front so that the dynamic loader finds the stock binary right behind it.
+
+    The shared libraries are named on the command line and not in `deps`, because Bazel would then
+    add RUNPATHs into its own output tree. A symbol that none of them defines stops the build, which
+    is how a change of the stock binary's functions shows; the linker's own `-z defs` cannot do it,
+    because only the interpreter that imports the front defines Python's symbols.
+
+    Args:
+      name: the shared library's file name.
+      deps: C++ and CUDA libraries; those with registrations have alwayslink.
+      version_script: the linker script that says which symbols are exported.
+      soname: a name of its own, so that the loader does not take it for the stock binary.
+      stock_folder: where the wheel has the stock binary, relative to the front.
+      **kwargs: visibility and the like.
+    """
+    native.cc_binary(
+        name = "unchecked_" + name,
+        additional_linker_inputs = [
+            version_script,
+            _STOCK,
+            _TORCH,
+        ],
+        linkopts = [
+            "$(execpath %s)" % _STOCK,
+            "$(execpaths %s)" % _TORCH,
+            "-Wl,-soname," + soname,
+            "-Wl,-rpath,'$$ORIGIN/%s'" % stock_folder,
+            "-Wl,--enable-new-dtags",
+            "-Wl,--version-script=$(execpath %s)" % version_script,
+        ],
+        linkshared = True,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    _checked_library(
+        name = name,
+        defined_by = [
+            _STOCK,
+            _TORCH,
+        ],
+        library = "unchecked_" + name,
+        **kwargs
+    )

@@ -1,0 +1,89 @@
+"""Tests that are pytest files: pytest_test for plain Python, wheel_test for the built wheel."""
+
+load(":python.bzl", "PythonEnvInfo")
+
+def _pytest_test_impl(ctx):
+    env = ctx.attr.python[PythonEnvInfo]
+    wheel = [file.short_path for file in ctx.files.wheel]
+    runner = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.write(
+        runner,
+        "\n".join([
+            "#!/bin/sh",
+            "# Bazel starts this in the runfiles folder with the target's `args`.",
+            "exec '%s' -B '%s' %s -- %s \"$@\"" % (
+                env.interpreter,
+                ctx.file._runner.short_path,
+                " ".join(["--path='%s'" % path for path in wheel]),
+                " ".join(["'%s'" % src.short_path for src in ctx.files.srcs]),
+            ),
+            "",
+        ]),
+        is_executable = True,
+    )
+    runfiles = ctx.runfiles(
+        files = ctx.files.srcs + ctx.files.data + ctx.files.wheel + [ctx.file._runner, env.stamp],
+    )
+    runfiles = runfiles.merge_all([
+        target[DefaultInfo].default_runfiles
+        for target in ctx.attr.data
+    ])
+    targets = ctx.attr.data + ctx.attr.srcs
+    return [
+        DefaultInfo(executable = runner, runfiles = runfiles),
+        RunEnvironmentInfo(environment = {
+            name: ctx.expand_location(value, targets)
+            for name, value in ctx.attr.env.items()
+        }),
+    ]
+
+pytest_test = rule(
+    implementation = _pytest_test_impl,
+    doc = """Runs pytest on `srcs` in one process.
+
+`--test_filter=EXPRESSION` is pytest's `-k`; each pytest case is in the test's XML output.
+""",
+    attrs = {
+        "data": attr.label_list(allow_files = True, doc = "Files that the tests read."),
+        "env": attr.string_dict(
+            doc = "Environment variables; $(location), $(rootpath) and the like are expanded.",
+        ),
+        "python": attr.label(
+            default = "@dev_tools//:python",
+            doc = "The environment that has pytest and what the tests import.",
+            providers = [PythonEnvInfo],
+        ),
+        "srcs": attr.label_list(
+            allow_files = [".py"],
+            mandatory = True,
+            doc = "Test files, and the conftest.py and helper modules beside them.",
+        ),
+        "wheel": attr.label(
+            allow_files = True,
+            doc = "An installed_wheel to put on PYTHONPATH.",
+        ),
+        "_runner": attr.label(
+            allow_single_file = True,
+            default = "//bazel/pytest:runner.py",
+        ),
+    },
+    test = True,
+)
+
+def wheel_test(name, srcs, env = {}, **kwargs):
+    """Runs pytest files against the built wheel, installed beside the torch that it is for.
+
+    Args:
+      name: the test.
+      srcs: test files, and the conftest.py and helper modules beside them.
+      env: environment variables. PJRT_DEVICE is CPU if it is not among them.
+      **kwargs: as of pytest_test: data, args, size, timeout, tags and the like.
+    """
+    pytest_test(
+        name = name,
+        srcs = srcs,
+        env = {"PJRT_DEVICE": "CPU"} | env,
+        python = "@test_env//:python",
+        wheel = "//bazel/wheel:installed",
+        **kwargs
+    )

@@ -1,0 +1,54 @@
+"""Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
+
+    runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def environment(paths: list[str], tmp: Path) -> dict[str, str]:
+    """Returns the variables that keep a test inside of its own folder `tmp`."""
+    home = tmp / "home"
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        "HOME": str(home),
+        "TMPDIR": str(tmp),
+        "XDG_CACHE_HOME": str(home / ".cache"),
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
+
+
+def pytest_options(variables: os._Environ[str], tmp: Path) -> list[str]:
+    """Translates Bazel's variables into pytest's options."""
+    options = ["-p", "no:cacheprovider", f"--basetemp={tmp / 'pytest'}", "--strict-markers", "-ra"]
+    if expression := variables.get("TESTBRIDGE_TEST_ONLY"):
+        options += ["-k", expression]
+    if xml := variables.get("XML_OUTPUT_FILE"):
+        options += [f"--junitxml={xml}"]
+    if variables.get("TESTBRIDGE_TEST_RUNNER_FAIL_FAST") == "1":
+        options += ["--exitfirst"]
+    return options
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
+    parser.add_argument("arguments", nargs="+", help="for pytest")
+    args = parser.parse_args()
+    tmp = Path(os.environ["TEST_TMPDIR"])
+    command = [sys.executable, "-m", "pytest", *pytest_options(os.environ, tmp), *args.arguments]
+    # A new process, so that PYTHONPATH and HOME hold for Python itself too. -P: the folder that
+    # the test runs in has our sources, which must not hide what is installed.
+    command[1:1] = ["-P"]
+    os.execve(sys.executable, command, {**os.environ, **environment(args.path, tmp)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Rules that assemble our wheel from the stock one, and install it for tests."""
+
+load("@python//:python.bzl", "PYTHON")
+load(":python.bzl", "PythonEnvInfo")
+
+WheelInfo = provider(
+    doc = "A built wheel.",
+    fields = {"folder": "File: a folder that has the wheel, under its true name, and nothing else"},
+)
+
+# Large outputs that are made again faster than a cache stores them.
+_UNCACHED = {"no-cache": "1"}
+
+def _files_by_path(files):
+    """Returns {path in the wheel: path on disk}; a file's package is its folder in the wheel."""
+    return {file.short_path: file.path for file in files}
+
+def _labels_by_path(labels):
+    """Turns {label: path in the wheel} into {path in the wheel: path on disk}."""
+    result = {}
+    for label, path in labels.items():
+        files = label[DefaultInfo].files.to_list()
+        if len(files) != 1:
+            fail("%s is %d files, expected one" % (label.label, len(files)))
+        result[path.format(**PYTHON)] = files[0].path
+    return result
+
+def _torch_xla_wheel_impl(ctx):
+    env = ctx.attr._build_tools[PythonEnvInfo]
+    extension = "_XLAC" + PYTHON["ext_suffix"]
+
+    checked = ctx.actions.declare_file(ctx.label.name + "_stock_binary_checked")
+    ctx.actions.run(
+        executable = env.interpreter,
+        arguments = [
+            "-B",
+            ctx.file._check_stock_binary.path,
+            ctx.file.stock_binary.path,
+            extension,
+            ctx.file.stock_digests.path,
+            checked.path,
+        ],
+        inputs = [ctx.file._check_stock_binary, ctx.file.stock_binary, ctx.file.stock_digests],
+        outputs = [checked],
+        mnemonic = "CheckStockBinary",
+        progress_message = "Checking that csrc/abi is for this stock binary",
+    )
+
+    # The platform tag, a part of the file's name, follows from what was linked, so it is not known
+    # before the action has run. The declared output is therefore the folder with the wheel.
+    folder = ctx.actions.declare_directory(ctx.label.name)
+    binaries = _labels_by_path(ctx.attr.binaries)
+    binaries[extension] = ctx.file.front.path
+    spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
+    ctx.actions.write(spec, json.encode_indent({
+        "stock_wheel": ctx.file.stock_wheel.path,
+        "out_dir": folder.path,
+        "local_version": ctx.attr.local_version,
+        "summary": ctx.attr.summary,
+        "description": ctx.file.description.path,
+        "moved": {extension: ctx.attr.stock_binary_path},
+        "files": _files_by_path(ctx.files.srcs),
+        "binaries": binaries,
+        "licenses": _labels_by_path(ctx.attr.licenses),
+        "entry_points": ctx.attr.entry_points,
+        "extras": ctx.attr.extras,
+    }))
+    ctx.actions.run(
+        executable = env.interpreter,
+        arguments = ["-B", ctx.files._assemble[0].dirname + "/assemble.py", spec.path],
+        inputs = depset(
+            [
+                checked,
+                ctx.file.description,
+                ctx.file.front,
+                ctx.file.stock_wheel,
+                env.stamp,
+                spec,
+            ] + ctx.files._assemble + ctx.files.binaries + ctx.files.licenses + ctx.files.srcs,
+        ),
+        outputs = [folder],
+        mnemonic = "AssembleWheel",
+        progress_message = "Assembling the wheel",
+        execution_requirements = _UNCACHED,
+    )
+    return [DefaultInfo(files = depset([folder])), WheelInfo(folder = folder)]
+
+torch_xla_wheel = rule(
+    implementation = _torch_xla_wheel_impl,
+    doc = "Our torch_xla wheel, in the folder bazel-bin/NAME: the stock one with our front.",
+    attrs = {
+        "binaries": attr.label_keyed_string_dict(
+            doc = "More shared libraries of ours, each with its path in the wheel. `{ext_suffix}` " +
+                  "in a path is the suffix of extension modules.",
+        ),
+        "description": attr.label(
+            allow_single_file = [".md"],
+            mandatory = True,
+            doc = "The long description in METADATA.",
+        ),
+        "entry_points": attr.string_list_dict(
+            doc = "Entry points besides the stock wheel's: {group: [\"name = module:object\"]}.",
+        ),
+        "extras": attr.string_list_dict(
+            doc = "Extras besides the stock wheel's: {extra: [requirements]}.",
+        ),
+        "front": attr.label(
+            allow_single_file = [".so"],
+            mandatory = True,
+            doc = "The library that becomes the extension module _XLAC.",
+        ),
+        "licenses": attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "License files, each with its path under .dist-info/licenses.",
+        ),
+        "local_version": attr.string(
+            mandatory = True,
+            doc = "What follows the `+` in our version.",
+        ),
+        "srcs": attr.label_list(
+            allow_files = True,
+            doc = "Python files and data; each has in the wheel the path that it has here.",
+        ),
+        "stock_binary": attr.label(
+            allow_single_file = True,
+            default = "@torch_xla//:binary",
+            doc = "The stock extension module, of which only the digest is looked at.",
+        ),
+        "stock_binary_path": attr.string(
+            mandatory = True,
+            doc = "Where our wheel has the stock extension module.",
+        ),
+        "stock_digests": attr.label(
+            allow_single_file = True,
+            mandatory = True,
+            doc = "The digests of the stock extension modules that csrc/abi was written for.",
+        ),
+        "stock_wheel": attr.label(
+            allow_single_file = [".whl"],
+            default = "@torch_xla//:wheel",
+            doc = "The stock wheel.",
+        ),
+        "summary": attr.string(mandatory = True, doc = "The summary in METADATA."),
+        "_assemble": attr.label_list(
+            allow_files = True,
+            default = [
+                "//bazel/wheel:assemble.py",
+                "//bazel/wheel:metadata.py",
+                "//bazel/wheel:platform_tag.py",
+                "//bazel/wheel:raw_zip.py",
+            ],
+        ),
+        "_build_tools": attr.label(
+            default = "@build_tools//:python",
+            providers = [PythonEnvInfo],
+        ),
+        "_check_stock_binary": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_stock_binary.py",
+        ),
+    },
+)
+
+def _installed_wheel_impl(ctx):
+    env = ctx.attr._test_env[PythonEnvInfo]
+    wheel = ctx.attr.wheel[WheelInfo].folder
+    folder = ctx.actions.declare_directory(ctx.label.name)
+    ctx.actions.run(
+        executable = env.interpreter,
+        arguments = ["-B", ctx.file._install.path, wheel.path, folder.path],
+        inputs = [ctx.file._install, env.stamp, wheel],
+        outputs = [folder],
+        mnemonic = "InstallWheel",
+        progress_message = "Installing the wheel for tests",
+        execution_requirements = _UNCACHED,
+    )
+    return [DefaultInfo(files = depset([folder]))]
+
+installed_wheel = rule(
+    implementation = _installed_wheel_impl,
+    doc = "A folder that the wheel is installed in, to be put on PYTHONPATH.",
+    attrs = {
+        "wheel": attr.label(mandatory = True, providers = [WheelInfo]),
+        "_install": attr.label(allow_single_file = True, default = "//bazel/wheel:install.py"),
+        "_test_env": attr.label(default = "@test_env//:python", providers = [PythonEnvInfo]),
+    },
+)

@@ -1,0 +1,166 @@
+"""Assembles our wheel from the stock torch_xla wheel and what this project adds.
+
+Called by the rule in bazel/wheel.bzl with one JSON file, whose keys are the fields of `Spec`. The
+stock files are copied as they are compressed; only the files that say what the wheel is differ.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from metadata import Edits, Metadata, edit_entry_points, edit_metadata, edit_version_py, wheel_file
+from platform_tag import platform_tag
+from raw_zip import RawZipWriter
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to assemble. Paths in the wheel are the keys, files on disk the values."""
+
+    stock_wheel: str
+    out_dir: str
+    local_version: str
+    summary: str
+    description: str
+    moved: dict[str, str]  # path in the stock wheel: path in ours
+    files: dict[str, str]
+    binaries: dict[str, str]  # shared libraries of ours; they decide the platform tag
+    licenses: dict[str, str]  # path under .dist-info/licenses
+    entry_points: dict[str, list[str]]
+    extras: dict[str, list[str]]
+
+
+class StockWheel:
+    """The stock wheel, opened for reading."""
+
+    def __init__(self, path: Path) -> None:
+        self.zip = zipfile.ZipFile(path)
+        self.name, self.version, *_, self.tag = path.name.removesuffix(".whl").split("-", 2)
+        self.dist_info = f"{self.name}-{self.version}.dist-info"
+        rows = csv.reader(io.StringIO(self.text("RECORD")))
+        self.record = {name: (digest, size) for name, digest, size in rows if digest}
+
+    def text(self, name: str) -> str:
+        """Returns a file of the .dist-info folder."""
+        return self.zip.read(f"{self.dist_info}/{name}").decode()
+
+
+class WheelWriter:
+    """Writes entries and remembers what RECORD has to say about them."""
+
+    def __init__(self, out: RawZipWriter) -> None:
+        self._out = out
+        self._record: dict[str, tuple[str, str]] = {}
+
+    def add(self, name: str, content: bytes, *, executable: bool = False) -> None:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        self._remember(name, (f"sha256={digest}", str(len(content))))
+        self._out.add(name, content, executable=executable)
+
+    def copy(self, name: str, stock: StockWheel, source: str) -> None:
+        self._remember(name, stock.record[source])
+        self._out.copy(name, stock.zip, stock.zip.getinfo(source))
+
+    def finish(self, record_name: str) -> None:
+        """Adds RECORD itself, the last entry."""
+        rows = io.StringIO()
+        writer = csv.writer(rows, lineterminator="\n")
+        writer.writerows((name, *row) for name, row in self._record.items())
+        writer.writerow((record_name, "", ""))
+        self._out.add(record_name, rows.getvalue().encode())
+
+    def _remember(self, name: str, row: tuple[str, str]) -> None:
+        if name in self._record:
+            raise ValueError(f"{name} would be in the wheel twice")
+        self._record[name] = row
+
+
+def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:
+    """Returns the contents of our .dist-info folder, but for RECORD."""
+    licenses = {"torch_xla/LICENSE": stock.text("LICENSE").encode()}
+    licenses |= {name: Path(path).read_bytes() for name, path in spec.licenses.items()}
+    edits = Edits(
+        version=version,
+        summary=spec.summary,
+        description=Path(spec.description).read_text(encoding="utf-8"),
+        license_files=sorted(licenses),
+        extras=spec.extras,
+    )
+    packages = {name.split("/")[0] for name in spec.files if name.endswith(".py")}
+    top_level = sorted({*stock.text("top_level.txt").split(), *packages})
+    texts = {
+        "METADATA": edit_metadata(stock.text("METADATA"), edits),
+        "WHEEL": wheel_file(tag),
+        "entry_points.txt": edit_entry_points(stock.text("entry_points.txt"), spec.entry_points),
+        "top_level.txt": "".join(f"{name}\n" for name in top_level),
+    }
+    files = {name: text.encode() for name, text in texts.items()}
+    return files | {f"licenses/{name}": content for name, content in licenses.items()}
+
+
+def assemble(spec: Spec) -> Path:
+    """Writes the wheel under its true name into `spec.out_dir` and returns its path."""
+    stock = StockWheel(Path(spec.stock_wheel))
+    if Metadata.parse(stock.text("METADATA")).get("Version") != stock.version:
+        raise ValueError(f"{spec.stock_wheel}: its name and its METADATA give different versions")
+    version = f"{stock.version}+{spec.local_version}"
+    python_tags, stock_platform = stock.tag.rsplit("-", 1)
+    platform = platform_tag([Path(p) for p in spec.binaries.values()], stock_platform)
+    tag = f"{python_tags}-{platform}"
+    version_py = f"{stock.name}/version.py"
+
+    generated = {
+        version_py: edit_version_py(
+            stock.zip.read(version_py).decode(), stock.version, version
+        ).encode()
+    }
+    added = {**spec.files, **spec.binaries}
+    copied = {
+        spec.moved.get(name, name): name
+        for name in stock.record
+        if name not in generated and not name.startswith(stock.dist_info + "/")
+    }
+    unknown = sorted(set(spec.moved) - set(stock.record))
+    if unknown:
+        raise ValueError(f"{spec.stock_wheel} has no {', '.join(unknown)} that could be moved")
+    clashes = sorted({*copied, *generated} & set(added))
+    if clashes:
+        raise ValueError(f"the stock wheel has {', '.join(clashes)} already")
+
+    path = Path(spec.out_dir, f"{stock.name}-{version}-{tag}.whl")
+    with RawZipWriter(path) as out:
+        writer = WheelWriter(out)
+        for name in sorted({*copied, *generated, *added}):
+            if name in copied:
+                writer.copy(name, stock, copied[name])
+            elif name in generated:
+                writer.add(name, generated[name])
+            else:
+                content = Path(added[name]).read_bytes()
+                writer.add(name, content, executable=name in spec.binaries)
+        dist_info = f"{stock.name}-{version}.dist-info"
+        files = _dist_info_files(stock, spec, version, tag)
+        for name in sorted(files):
+            writer.add(f"{dist_info}/{name}", files[name])
+        writer.finish(f"{dist_info}/RECORD")
+    return path
+
+
+def main() -> None:
+    spec = Spec(**json.loads(Path(sys.argv[1]).read_text()))
+    try:
+        print("wheel:", assemble(spec))
+    except ValueError as error:
+        sys.exit(f"cannot assemble the wheel: {error}")
+
+
+if __name__ == "__main__":
+    main()

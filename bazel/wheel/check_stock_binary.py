@@ -1,0 +1,42 @@
+"""Checks that the stock binary is the one that torch_xla_ext/csrc/abi was written for.
+
+    check_stock_binary.py BINARY NAME DIGESTS STAMP
+
+DIGESTS has lines as sha256sum writes them; the one for NAME must be BINARY's. STAMP is made then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+
+def check(binary: Path, name: str, digests: Path) -> None:
+    """Raises ValueError, with the remedy, when the digest is missing or another."""
+    pinned = {}
+    for line in digests.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            digest, file = line.split()
+            pinned[file] = digest
+    with open(binary, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if pinned.get(name) != found:
+        raise ValueError(
+            f"the stock {name} has SHA-256 {found}, but torch_xla_ext/csrc/abi was written for "
+            f"{pinned.get(name, 'none of that name')} ({digests}): check every layout in csrc/abi "
+            "against the new binary, then pin its digest there"
+        )
+
+
+def main() -> None:
+    binary, name, digests, stamp = sys.argv[1:]
+    try:
+        check(Path(binary), name, Path(digests))
+    except ValueError as error:
+        sys.exit(str(error))
+    Path(stamp).write_text("checked\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Edits of the text files in a wheel's .dist-info folder."""
+
+from __future__ import annotations
+
+import configparser
+import io
+import re
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A METADATA file: its headers in their order, and the description."""
+
+    headers: list[tuple[str, str]]
+    description: str
+
+    @classmethod
+    def parse(cls, text: str) -> Metadata:
+        head, _, description = text.partition("\n\n")
+        headers = []
+        for line in head.splitlines():
+            name, colon, value = line.partition(": ")
+            if not colon:
+                raise ValueError(f"METADATA has a line that is no header: {line!r}")
+            headers.append((name, value))
+        return cls(headers, description)
+
+    def get(self, name: str) -> str:
+        """Returns the one value of header `name`."""
+        values = [value for key, value in self.headers if key == name]
+        if len(values) != 1:
+            raise ValueError(f"METADATA has {len(values)} headers {name}, expected one")
+        return values[0]
+
+    def text(self) -> str:
+        lines = [f"{name}: {value}" for name, value in self.headers]
+        return "\n".join(lines) + "\n\n" + self.description
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What our METADATA says otherwise than the stock wheel's."""
+
+    version: str
+    summary: str
+    description: str
+    license_files: list[str]
+    extras: dict[str, list[str]] = field(default_factory=dict)
+
+
+def edit_metadata(stock: str, edits: Edits) -> str:
+    """Returns METADATA of our wheel; requirements, extras and authors stay as in `stock`."""
+    replaced = {
+        # The first version in which `License-File` names a path under .dist-info/licenses.
+        "Metadata-Version": "2.4",
+        "Name": "torch_xla",
+        "Version": edits.version,
+        "Summary": edits.summary,
+        "Description-Content-Type": "text/markdown",
+    }
+    metadata = Metadata.parse(stock)
+    headers = []
+    for name, value in metadata.headers:
+        if name == "License-File":
+            continue
+        headers.append((name, replaced.pop(name, value)))
+    headers += replaced.items()
+    headers += [("License-File", path) for path in edits.license_files]
+    for extra, requirements in sorted(edits.extras.items()):
+        if ("Provides-Extra", extra) in headers:
+            raise ValueError(f"the stock wheel has an extra `{extra}` already: choose another name")
+        headers.append(("Provides-Extra", extra))
+        headers += [("Requires-Dist", f'{r}; extra == "{extra}"') for r in requirements]
+    return Metadata(headers, edits.description).text()
+
+
+def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
+    """Returns entry_points.txt with `added`, {group: ["name = module:object"]}."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # names are case-sensitive
+    parser.read_string(stock)
+    for group, lines in added.items():
+        if not parser.has_section(group):
+            parser.add_section(group)
+        for line in lines:
+            name, equals, target = (part.strip() for part in line.partition("="))
+            if not equals or not re.fullmatch(r"[\w.]+(:[\w.]+)?", target):
+                raise ValueError(f"entry point `{line}` is not `name = module:object`")
+            if parser.has_option(group, name):
+                raise ValueError(f"the stock wheel has an entry point `{name}` in {group} already")
+            parser.set(group, name, target)
+    text = io.StringIO()
+    parser.write(text)
+    return text.getvalue()
+
+
+def edit_version_py(stock: str, stock_version: str, version: str) -> str:
+    """Returns torch_xla/version.py with our version; the revisions stay."""
+    text, count = re.subn(
+        rf"^__version__ = '{re.escape(stock_version)}'$",
+        f"__version__ = '{version}'",
+        stock,
+        flags=re.MULTILINE,
+    )
+    if count != 1:
+        raise ValueError(
+            f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, expected one"
+        )
+    return text
+
+
+def wheel_file(tag: str) -> str:
+    """Returns the WHEEL file."""
+    return (
+        "Wheel-Version: 1.0\n"
+        "Generator: bazel/wheel/assemble.py\n"
+        "Root-Is-Purelib: false\n"
+        f"Tag: {tag}\n"
+    )
