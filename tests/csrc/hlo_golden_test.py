@@ -1,0 +1,73 @@
+"""The HLO that calls trace, against goldens: the reference of the front library and of patches/.
+
+To write the goldens anew after a change that is meant:
+
+    UPDATE_GOLDENS=$PWD/tests/csrc/goldens ./bazelw test //tests/csrc:hlo_golden_test \\
+        --test_env=UPDATE_GOLDENS --spawn_strategy=local
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from testing.xla import XLAC, hlo
+
+GOLDENS = Path(__file__).parent / "goldens"
+
+
+def gpu_call(inputs, payload=b"payload", shapes=((3,),), dtypes=(torch.float32,), **target):
+    return XLAC._xla_gpu_custom_call(inputs, payload, shapes, dtypes, **target)
+
+
+def custom_call(inputs, api_version, attributes, shapes=((3,),), dtypes=(torch.float32,)):
+    return XLAC._xla_custom_call(
+        inputs, "Kernel", shapes, dtypes, False, "config", api_version, attributes
+    )
+
+
+def operand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """An argument of the program, not a constant in it."""
+    return torch.zeros(shape, dtype=dtype).to("xla")
+
+
+CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "default_target": lambda: gpu_call([operand(3)]),
+    "named_target": lambda: gpu_call([operand(3)], target="Kernel"),
+    "binary_payload": lambda: gpu_call([operand(3)], b'\x01\0"\\\xff\n', target="Kernel"),
+    "empty_payload": lambda: gpu_call([operand(3)], b"", target="Kernel"),
+    "scalar": lambda: gpu_call([operand()], shapes=[[]], target="Kernel"),
+    "two_operands_two_results": lambda: gpu_call(
+        [operand(2, 3), operand(4, dtype=torch.int64)],
+        shapes=[[2, 3], [4]],
+        dtypes=[torch.bfloat16, torch.int32],
+        target="Kernel",
+    ),
+    "transposed_operand": lambda: gpu_call(
+        [operand(2, 3).t()], shapes=[[3, 2]], target="Kernel"
+    ),
+    "transposed_operand_default_target": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]]),
+    "permuted_operand": lambda: gpu_call(
+        [operand(2, 3, 4).permute(2, 0, 1)], shapes=[[4, 2, 3]], target="Kernel"
+    ),
+    "custom_call": lambda: custom_call([operand(3)], 1, {}),
+    "custom_call_transposed_operand": lambda: custom_call([operand(2, 3).t()], 1, {}),
+    "custom_call_unified": lambda: custom_call([operand(3)], 3, {}),
+    "custom_call_attributes": lambda: custom_call([operand(3)], 1, {"b": "2", "a": "1"}),
+    "custom_call_two_results": lambda: custom_call(
+        [operand(3)], 1, {"a": "1"}, [[3], [4]], [torch.float32, torch.int32]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hlo(device, name):
+    text = hlo(*CASES[name]())
+    if folder := os.environ.get("UPDATE_GOLDENS"):
+        Path(folder, f"{name}.hlo").write_text(text)
+    assert text == (GOLDENS / f"{name}.hlo").read_text()
+
+
+def test_every_golden_has_a_case():
+    assert {path.stem for path in GOLDENS.glob("*.hlo")} == set(CASES)

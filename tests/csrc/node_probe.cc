@@ -1,0 +1,62 @@
+// A Python module that shows what no Python API does: the IR node of a custom
+// call, its clone, and what the stock binary's own C++ callers get.
+#include <torch/csrc/utils/pybind.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/custom_call.h"
+#include "torch_xla_ext/csrc/gpu_custom_call.h"
+
+namespace torch_xla::tensor_methods {
+// Of the stock binary: no Python function reaches it any more.
+std::vector<XLATensorPtr> gpu_custom_call(
+    const std::vector<XLATensorPtr>& inputs, const std::string& payload,
+    const std::vector<std::vector<int64_t>>& output_shapes,
+    const std::vector<at::ScalarType>& output_dtypes);
+}  // namespace torch_xla::tensor_methods
+
+namespace {
+
+namespace py = pybind11;
+
+using NodeView = std::pair<std::string, std::string>;  // ToString and hash
+
+NodeView View(const torch_xla::XlaNode& node) {
+  return {node.ToString(), torch::lazy::HashToString(node.hash())};
+}
+
+// The node of a call with every member set, and its clone.
+std::pair<NodeView, NodeView> NodeAndClone(const at::Tensor& tensor) {
+  torch_xla_ext::CustomCallConfig config =
+      torch_xla_ext::GpuCustomCallConfig("Probe", std::string("a\0\"", 3));
+  config.has_side_effect = true;
+  config.frontend_attributes = {{"key", "value"}};
+  const std::vector<torch::lazy::Value> operands = {
+      torch_xla::bridge::TryGetXlaTensor(tensor)->GetIrValue()};
+  const std::vector<xla::Shape> shapes = {
+      xla::ShapeUtil::MakeShape(xla::F32, std::vector<int64_t>{2, 3})};
+  const auto node = std::make_shared<torch_xla_ext::CustomCallNode>(
+      torch::lazy::OpKind::Get("xla::gpu_custom_call"), operands,
+      xla::ShapeUtil::MakeTupleShape(shapes), config);
+  const torch::lazy::NodePtr clone = node->Clone(operands);
+  return {View(*node), View(dynamic_cast<torch_xla::XlaNode&>(*clone))};
+}
+
+std::vector<at::Tensor> StockGpuCustomCall(const at::Tensor& tensor,
+                                           const std::string& payload,
+                                           const std::vector<int64_t>& shape) {
+  return torch_xla::bridge::AtenFromXlaTensors(
+      torch_xla::tensor_methods::gpu_custom_call(
+          {torch_xla::bridge::TryGetXlaTensor(tensor)}, payload, {shape},
+          {at::kFloat}));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(node_probe, module) {
+  module.def("node_and_clone", &NodeAndClone);
+  module.def("stock_gpu_custom_call", &StockGpuCustomCall);
+}

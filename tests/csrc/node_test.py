@@ -1,0 +1,76 @@
+"""The IR node, and the functions that stand in the stock binary's place."""
+
+import ctypes
+import importlib.util
+import os
+
+import pytest
+import torch
+from testing.xla import XLAC, custom_call_lines
+
+# torch_xla::BuildGpuCustomCall(vector<XlaOp> const&, Shape const&, string const&[, string const&])
+BUILD = (
+    "_ZN9torch_xla18BuildGpuCustomCallERKSt6vectorIN3xla5XlaOpESaIS2_EERKNS1_5ShapeERKNSt7__cxx1112"
+    "basic_stringIcSt11char_traitsIcESaIcEEE"
+)
+BUILD_WITH_TARGET = BUILD + "SH_"
+
+
+class DlInfo(ctypes.Structure):
+    _fields_ = [
+        ("fname", ctypes.c_char_p),
+        ("fbase", ctypes.c_void_p),
+        ("sname", ctypes.c_char_p),
+        ("saddr", ctypes.c_void_p),
+    ]
+
+
+def defined_in(library: ctypes.CDLL, symbol: str) -> str:
+    """The path of the library that defines `symbol`, looked up as `library` would."""
+    info = DlInfo()
+    address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p)
+    assert ctypes.CDLL(None).dladdr(address, ctypes.byref(info))
+    return info.fname.decode()
+
+
+@pytest.fixture(scope="module")
+def probe():
+    spec = importlib.util.spec_from_file_location("node_probe", os.environ["NODE_PROBE"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_clone_keeps_everything(device, probe):
+    node, clone = probe.node_and_clone(torch.zeros(3).to(device))
+    assert clone == node
+
+
+def test_to_string_names_everything(device, probe):
+    (text, _), _ = probe.node_and_clone(torch.zeros(3).to(device))
+    assert "xla::gpu_custom_call" in text
+    for part in (
+        'target="Probe"',
+        r'backend_config="a\x00\""',
+        "api_version=3",
+        "has_side_effect=1",
+        "row_major=1",
+        "single_result_is_tuple=1",
+        'key="value"',
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("symbol", [BUILD, BUILD_WITH_TARGET], ids=["3 arguments", "4 arguments"])
+def test_build_gpu_custom_call_is_the_front_librarys(symbol):
+    front = XLAC.__file__
+    assert defined_in(ctypes.CDLL(front), symbol) == front
+
+
+def test_the_stock_binarys_own_callers_get_row_major_operands(device, probe):
+    """tensor_methods::gpu_custom_call of the stock binary builds through our BuildGpuCustomCall."""
+    x = torch.zeros(2, 3).to(device)
+    (line,) = custom_call_lines(*probe.stock_gpu_custom_call(x.t(), "payload", [3, 2]))
+    assert 'custom_call_target="triton_kernel_call"' in line
+    assert "operand_layout_constraints={f32[3,2]{1,0}}" in line
+    assert "api_version=API_VERSION_STATUS_RETURNING," in line
