@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "torch_xla_ext/csrc/abi/layout.h"
+
 namespace absl {
 inline namespace lts_20230802 {
 
@@ -28,6 +30,7 @@ class Status {
 
   uintptr_t rep_;
 };
+static_assert(sizeof(Status) == torch_xla_ext::layout::kStatusSize);
 
 // A pointer and a length, passed in two registers.
 template <typename T>
@@ -47,6 +50,7 @@ class Span {
   T* data_ = nullptr;
   size_t size_ = 0;
 };
+static_assert(sizeof(Span<const int>) == torch_xla_ext::layout::kSpanSize);
 
 }  // namespace lts_20230802
 }  // namespace absl

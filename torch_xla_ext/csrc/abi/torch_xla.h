@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/abi/absl.h"
+#include "torch_xla_ext/csrc/abi/layout.h"
 #include "torch_xla_ext/csrc/abi/xla.h"
 
 namespace xla {
@@ -41,7 +42,7 @@ class XlaOpVector {
   ~XlaOpVector();
 
  private:
-  alignas(8) char storage_[24];
+  alignas(8) char storage_[torch_xla_ext::layout::kXlaOpVectorSize];
 };
 
 // The base of every IR node. The order of the virtual functions and of the

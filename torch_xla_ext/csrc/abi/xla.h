@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/abi/absl.h"
+#include "torch_xla_ext/csrc/abi/layout.h"
 
 namespace xla {
 
@@ -57,6 +58,7 @@ class XlaOp {
   int64_t handle_ = -1;
   XlaBuilder* builder_ = nullptr;
 };
+static_assert(sizeof(XlaOp) == torch_xla_ext::layout::kXlaOpSize);
 
 class XlaBuilder {
  public:
@@ -78,7 +80,7 @@ class Shape {
   std::string ToString(bool print_layout = false) const;
 
  private:
-  alignas(8) char storage_[320];
+  alignas(8) char storage_[torch_xla_ext::layout::kShapeSize];
 };
 
 class ShapeUtil {

@@ -1,0 +1,18 @@
+// Sizes, in bytes, of classes of the stock binary. The declarations in this
+// folder are made of them; layout_test.cc checks them against the real headers.
+#ifndef TORCH_XLA_EXT_CSRC_ABI_LAYOUT_H_
+#define TORCH_XLA_EXT_CSRC_ABI_LAYOUT_H_
+
+#include <cstddef>
+
+namespace torch_xla_ext::layout {
+
+inline constexpr size_t kStatusSize = 8;
+inline constexpr size_t kSpanSize = 16;
+inline constexpr size_t kXlaOpSize = 16;
+inline constexpr size_t kXlaOpVectorSize = 24;
+inline constexpr size_t kShapeSize = 320;
+
+}  // namespace torch_xla_ext::layout
+
+#endif  // TORCH_XLA_EXT_CSRC_ABI_LAYOUT_H_
