@@ -86,7 +86,7 @@ cudaError_t LaunchAddKernel(cudaStream_t stream, const U* a, const U* b, U* out,
   const int64_t tile = int64_t{kThreads} * kUnroll;
   const int64_t blocks = std::min((count + tile - 1) / tile, kMaxBlocks);
   AddKernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(a, b, out,
-                                                                   count);
+                                                                    count);
   return cudaGetLastError();
 }
 
@@ -146,9 +146,9 @@ extern "C" void XlaGpuSimpleAdd(cudaStream_t stream, void** buffers,
   const cudaError_t error =
       torch_xla_ext::LaunchAdd(stream, buffers, descriptor);
   if (error != cudaSuccess) {
-    const std::string text =
-        std::string("XlaGpuSimpleAdd: launch failed: ") +
-        cudaGetErrorName(error) + ": " + cudaGetErrorString(error);
+    const std::string text = std::string("XlaGpuSimpleAdd: launch failed: ") +
+                             cudaGetErrorName(error) + ": " +
+                             cudaGetErrorString(error);
     XlaCustomCallStatusSetFailure(status, text.data(), text.size());
   }
 }

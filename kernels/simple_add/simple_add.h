@@ -48,8 +48,8 @@ static_assert(sizeof(SimpleAddDescriptor) == 16 &&
                   offsetof(SimpleAddDescriptor, count) == 8,
               "the payload's layout is documented and packed by Python");
 
-// Reads the payload into `descriptor`. False, with the reason in `status`, if it
-// is not a valid one.
+// Reads the payload into `descriptor`. False, with the reason in `status`, if
+// it is not a valid one.
 inline bool ParseSimpleAddDescriptor(const char* opaque, size_t opaque_len,
                                      SimpleAddDescriptor* descriptor,
                                      XlaCustomCallStatus* status) {

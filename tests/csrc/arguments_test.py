@@ -94,18 +94,23 @@ CASES = [
     (
         {"output_shapes": [[2**40, 2**40]]},
         ValueError,
-        'custom call "T": output_shapes[0] is too large: [1099511627776, 1099511627776] has more '
-        "than 2^63 bytes",
+        'custom call "T": output_shapes[0] is out of range: [1099511627776, 1099511627776] has '
+        "2^63 bytes or more",
     ),
     (
         {"output_shapes": [[2**61]]},
         ValueError,
-        'custom call "T": output_shapes[0] is too large',
+        'custom call "T": output_shapes[0] is out of range',
+    ),
+    (
+        {"output_shapes": [[-(2**70)]]},
+        ValueError,
+        'custom call "T": output_shapes[0] is out of range',
     ),
     (
         {"output_shapes": [[2**70]]},
         ValueError,
-        'custom call "T": output_shapes[0] is too large',
+        'custom call "T": output_shapes[0] is out of range',
     ),
     (
         {"output_dtypes": ["float32"]},

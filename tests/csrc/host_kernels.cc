@@ -37,8 +37,8 @@ void TestEchoSingle(void* out, const void** in, const char* opaque,
   Echo(opaque, opaque_len, static_cast<int64_t*>(out));
 }
 
-// Copies f32 operand 0 into the result, in the order of the buffer. Payload: the
-// number of elements, i64.
+// Copies f32 operand 0 into the result, in the order of the buffer. Payload:
+// the number of elements, i64.
 void TestCopy(void* out, const void** in, const char* opaque, size_t opaque_len,
               XlaCustomCallStatus* status) {
   std::memcpy(static_cast<void**>(out)[0], in[0],

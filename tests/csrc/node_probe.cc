@@ -36,13 +36,13 @@ std::pair<NodeView, NodeView> NodeAndClone(const at::Tensor& tensor) {
   config.frontend_attributes = {{"key", "value"}};
   const std::vector<torch::lazy::Value> operands = {
       torch_xla::bridge::TryGetXlaTensor(tensor)->GetIrValue()};
-  const std::vector<xla::Shape> shapes = {
-      xla::ShapeUtil::MakeShape(xla::F32, std::vector<int64_t>{2, 3})};
-  const auto node = std::make_shared<torch_xla_ext::CustomCallNode>(
-      torch::lazy::OpKind::Get("xla::gpu_custom_call"), operands,
-      xla::ShapeUtil::MakeTupleShape(shapes), config);
+  const auto node = std::static_pointer_cast<torch_xla::XlaNode>(
+      torch_xla_ext::MakeCustomCallNode(
+          torch::lazy::OpKind::Get("xla::gpu_custom_call"), operands,
+          torch_xla::bridge::TryGetXlaTensor(tensor)->GetDevice(),
+          {{{2, 3}}, {at::kFloat}}, config));
   const torch::lazy::NodePtr clone = node->Clone(operands);
-  return {View(*node), View(dynamic_cast<torch_xla::XlaNode&>(*clone))};
+  return {View(*node), View(static_cast<torch_xla::XlaNode&>(*clone))};
 }
 
 std::vector<at::Tensor> StockGpuCustomCall(const at::Tensor& tensor,

@@ -14,30 +14,51 @@ namespace {
 
 namespace py = pybind11;
 
-std::string Where(const std::string& target, const std::string& argument) {
-  return "custom call " + Quoted(target) + ": " + argument + " ";
+// The name of an argument, or of an element of one. It becomes text only in an
+// error.
+struct Argument {
+  const char* name;
+  std::optional<size_t> index = std::nullopt;
+};
+
+std::string Where(const std::string& target, const Argument& argument) {
+  std::string text = "custom call " + Quoted(target) + ": " + argument.name;
+  if (argument.index) text += "[" + std::to_string(*argument.index) + "]";
+  return text + " ";
 }
 
 std::string TypeName(const py::handle& value) {
   return Py_TYPE(value.ptr())->tp_name;
 }
 
-std::string Indexed(const char* name, size_t index) {
-  return std::string(name) + "[" + std::to_string(index) + "]";
-}
-
 // The elements of a list, a tuple or another sequence that is not text.
-py::tuple ParseSequence(const std::string& target, const std::string& argument,
-                        const char* of_what, const py::handle& value) {
-  const bool is_sequence =
-      PySequence_Check(value.ptr()) && !THPVariable_Check(value.ptr()) &&
-      !py::isinstance<py::str>(value) && !py::isinstance<py::bytes>(value);
-  if (!is_sequence) {
-    throw py::type_error(Where(target, argument) + "must be a sequence of " +
-                         of_what + ", but is of type " + TypeName(value));
+class Sequence {
+ public:
+  Sequence(const std::string& target, const Argument& argument,
+           const char* of_what, const py::handle& value) {
+    // A tensor is a sequence to Python, and text is one of characters. Lists
+    // and tuples come first: asking whether something is a tensor takes time.
+    const bool is_sequence =
+        PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()) ||
+        (PySequence_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
+         !PyBytes_Check(value.ptr()) && !THPVariable_Check(value.ptr()));
+    if (!is_sequence) {
+      throw py::type_error(Where(target, argument) + "must be a sequence of " +
+                           of_what + ", but is of type " + TypeName(value));
+    }
+    elements_ =
+        py::reinterpret_steal<py::object>(PySequence_Fast(value.ptr(), ""));
+    if (!elements_) throw py::error_already_set();
   }
-  return py::tuple(py::reinterpret_borrow<py::object>(value));
-}
+
+  size_t size() const { return PySequence_Fast_GET_SIZE(elements_.ptr()); }
+  py::handle operator[](size_t index) const {
+    return PySequence_Fast_GET_ITEM(elements_.ptr(), index);
+  }
+
+ private:
+  py::object elements_;
+};
 
 std::string DTypeName(at::ScalarType dtype) {
   return py::str(py::reinterpret_borrow<py::object>(
@@ -87,7 +108,7 @@ std::optional<xla::PrimitiveType> XlaType(at::ScalarType dtype) {
   }
 }
 
-void CheckNotNarrowed(const std::string& target, const std::string& argument,
+void CheckNotNarrowed(const std::string& target, const Argument& argument,
                       at::ScalarType dtype,
                       const torch::lazy::BackendDevice& device) {
   if (torch_xla::MakeXlaPrimitiveType(dtype, &device) == XlaType(dtype)) return;
@@ -99,41 +120,40 @@ void CheckNotNarrowed(const std::string& target, const std::string& argument,
 }
 
 std::vector<int64_t> ParseShape(const std::string& target,
-                                const std::string& argument,
-                                const py::handle& value,
-                                int64_t element_size) {
-  std::vector<int64_t> shape;
+                                const Argument& argument,
+                                const py::handle& value, int64_t element_size) {
+  const Sequence dimensions(target, argument, "int", value);
+  std::vector<int64_t> shape(dimensions.size());
   int64_t bytes = element_size;
   bool overflow = false;
-  for (const py::handle& dimension :
-       ParseSequence(target, argument, "int", value)) {
-    int64_t size = -1;
+  for (size_t i = 0; i < shape.size(); ++i) {
     // What Python takes for an index: int, numpy.int64, but not float.
-    if (!PyIndex_Check(dimension.ptr())) {
+    const auto index =
+        py::reinterpret_steal<py::object>(PyNumber_Index(dimensions[i].ptr()));
+    if (!index) {
+      PyErr_Clear();
       throw py::type_error(Where(target, argument) +
-                           "must be a sequence of int, but contains one of type " +
-                           TypeName(dimension));
+                           "must be a sequence of int, but contains one of "
+                           "type " +
+                           TypeName(dimensions[i]));
     }
-    try {
-      size = dimension.cast<int64_t>();
-    } catch (const py::cast_error&) {
-      overflow = true;
-      continue;
-    }
-    if (size < 0) {
+    int out_of_range = 0;
+    shape[i] = PyLong_AsLongLongAndOverflow(index.ptr(), &out_of_range);
+    if (shape[i] < 0 && out_of_range == 0) {
       throw py::value_error(Where(target, argument) +
                             "has the negative dimension " +
-                            std::to_string(size));
+                            std::to_string(shape[i]));
     }
     // An empty result has no bytes, whatever its other dimensions: XLA still
     // multiplies them.
-    overflow |= __builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
-    shape.push_back(size);
+    overflow |=
+        out_of_range != 0 ||
+        __builtin_mul_overflow(bytes, std::max<int64_t>(shape[i], 1), &bytes);
   }
   if (overflow) {
-    throw py::value_error(Where(target, argument) + "is too large: " +
-                          std::string(py::str(value)) +
-                          " has more than 2^63 bytes");
+    throw py::value_error(Where(target, argument) +
+                          "is out of range: " + std::string(py::str(value)) +
+                          " has 2^63 bytes or more");
   }
   return shape;
 }
@@ -147,8 +167,9 @@ std::string ParseTarget(const py::handle& target) {
   }
   std::string name = target.cast<std::string>();
   if (name.empty()) {
-    throw py::value_error("custom call: target is empty; give the name under "
-                          "which the kernel is registered");
+    throw py::value_error(
+        "custom call: target is empty; give the name under "
+        "which the kernel is registered");
   }
   return name;
 }
@@ -156,18 +177,18 @@ std::string ParseTarget(const py::handle& target) {
 std::string ParseBytes(const std::string& target, const char* name,
                        const py::handle& value) {
   if (!py::isinstance<py::bytes>(value) && !py::isinstance<py::str>(value)) {
-    throw py::type_error(Where(target, name) +
-                         "must be bytes or str, but is of type " + TypeName(value));
+    throw py::type_error(Where(target, {name}) +
+                         "must be bytes or str, but is of type " +
+                         TypeName(value));
   }
   return value.cast<std::string>();
 }
 
 std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,
                                                  const py::handle& inputs) {
-  const py::tuple sequence =
-      ParseSequence(target, "inputs", "XLA tensors", inputs);
-  if (sequence.empty()) {
-    throw py::value_error(Where(target, "inputs") +
+  const Sequence sequence(target, {"inputs"}, "XLA tensors", inputs);
+  if (sequence.size() == 0) {
+    throw py::value_error(Where(target, {"inputs"}) +
                           "is empty: a custom call takes at least one tensor, "
                           "which says on what device it runs");
   }
@@ -177,23 +198,24 @@ std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,
   for (size_t i = 0; i < sequence.size(); ++i) {
     const py::handle item = sequence[i];
     if (!THPVariable_Check(item.ptr())) {
-      throw py::type_error(Where(target, Indexed("inputs", i)) +
-                           "must be an XLA tensor, but is of type " + TypeName(item));
+      throw py::type_error(Where(target, {"inputs", i}) +
+                           "must be an XLA tensor, but is of type " +
+                           TypeName(item));
     }
     const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
     torch_xla::XLATensorPtr xla_tensor =
         torch_xla::bridge::TryGetXlaTensor(tensor);
     if (!xla_tensor) {
       throw py::value_error(
-          Where(target, Indexed("inputs", i)) +
-          "must be an XLA tensor, but is a " + DTypeName(tensor.scalar_type()) +
-          " tensor on " + tensor.device().str() +
+          Where(target, {"inputs", i}) + "must be an XLA tensor, but is a " +
+          DTypeName(tensor.scalar_type()) + " tensor on " +
+          tensor.device().str() +
           "; move it to the device first: tensor.to(\"xla\")");
     }
     if (i == 0) {
       device = tensor.device();
     } else if (tensor.device() != device) {
-      throw py::value_error(Where(target, Indexed("inputs", i)) + "is on " +
+      throw py::value_error(Where(target, {"inputs", i}) + "is on " +
                             tensor.device().str() + ", but inputs[0] is on " +
                             device.str() +
                             ": the inputs must be on one device");
@@ -206,55 +228,50 @@ std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,
 OutputTypes ParseOutputTypes(const std::string& target,
                              const py::handle& shapes,
                              const py::handle& dtypes) {
-  const py::tuple shape_list =
-      ParseSequence(target, "output_shapes", "shapes", shapes);
-  const py::tuple dtype_list =
-      ParseSequence(target, "output_dtypes", "torch.dtype", dtypes);
+  const Sequence shape_list(target, {"output_shapes"}, "shapes", shapes);
+  const Sequence dtype_list(target, {"output_dtypes"}, "torch.dtype", dtypes);
   if (shape_list.size() != dtype_list.size()) {
-    throw py::value_error(
-        Where(target, "output_shapes and output_dtypes") +
-        "must be of one length, but are of " +
-        std::to_string(shape_list.size()) + " and " +
-        std::to_string(dtype_list.size()));
+    throw py::value_error(Where(target, {"output_shapes and output_dtypes"}) +
+                          "must be of one length, but are of " +
+                          std::to_string(shape_list.size()) + " and " +
+                          std::to_string(dtype_list.size()));
   }
-  if (shape_list.empty()) {
-    throw py::value_error(Where(target, "output_shapes") +
+  if (shape_list.size() == 0) {
+    throw py::value_error(Where(target, {"output_shapes"}) +
                           "is empty: a custom call gives at least one result");
   }
   OutputTypes types;
   for (size_t i = 0; i < shape_list.size(); ++i) {
     const py::handle dtype = dtype_list[i];
     if (!THPDtype_Check(dtype.ptr())) {
-      throw py::type_error(Where(target, Indexed("output_dtypes", i)) +
+      throw py::type_error(Where(target, {"output_dtypes", i}) +
                            "must be a torch.dtype, but is of type " +
                            TypeName(dtype));
     }
     const at::ScalarType scalar_type =
         reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
     if (!XlaType(scalar_type)) {
-      throw py::value_error(Where(target, Indexed("output_dtypes", i)) + "is " +
+      throw py::value_error(Where(target, {"output_dtypes", i}) + "is " +
                             DTypeName(scalar_type) +
                             ", which torch_xla has no type for");
     }
     types.dtypes.push_back(scalar_type);
-    types.shapes.push_back(ParseShape(target, Indexed("output_shapes", i),
+    types.shapes.push_back(ParseShape(target, {"output_shapes", i},
                                       shape_list[i],
                                       at::elementSize(scalar_type)));
   }
   return types;
 }
 
-void CheckNothingIsNarrowed(
-    const std::string& target,
-    const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs) {
+void CheckNothingIsNarrowed(const std::string& target,
+                            const std::vector<torch_xla::XLATensorPtr>& inputs,
+                            const OutputTypes& outputs) {
   const torch::lazy::BackendDevice& device = inputs[0]->GetDevice();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    CheckNotNarrowed(target, Indexed("inputs", i), inputs[i]->dtype(), device);
+    CheckNotNarrowed(target, {"inputs", i}, inputs[i]->dtype(), device);
   }
   for (size_t i = 0; i < outputs.dtypes.size(); ++i) {
-    CheckNotNarrowed(target, Indexed("output_dtypes", i), outputs.dtypes[i],
-                     device);
+    CheckNotNarrowed(target, {"output_dtypes", i}, outputs.dtypes[i], device);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/custom_call.h"
 
 namespace torch_xla_ext {
 
@@ -25,11 +26,6 @@ std::string ParseBytes(const std::string& target, const char* name,
 std::vector<torch_xla::XLATensorPtr> ParseInputs(
     const std::string& target, const pybind11::handle& inputs);
 
-struct OutputTypes {
-  std::vector<std::vector<int64_t>> shapes;
-  std::vector<at::ScalarType> dtypes;
-};
-
 // As many shapes as dtypes and at least one; dimensions that are not negative
 // and whose bytes fit into 63 bits; dtypes that XLA has.
 OutputTypes ParseOutputTypes(const std::string& target,
@@ -39,10 +35,9 @@ OutputTypes ParseOutputTypes(const std::string& target,
 // torch_xla can be told, by environment variables, to hold float32 as bfloat16
 // or int64 as int32 on the device. A kernel that goes by torch's dtypes would
 // then read the wrong bytes: refuses such inputs and outputs.
-void CheckNothingIsNarrowed(
-    const std::string& target,
-    const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs);
+void CheckNothingIsNarrowed(const std::string& target,
+                            const std::vector<torch_xla::XLATensorPtr>& inputs,
+                            const OutputTypes& outputs);
 
 }  // namespace torch_xla_ext
 

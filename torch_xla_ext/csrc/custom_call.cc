@@ -20,14 +20,15 @@ xla::Shape RowMajor(xla::Shape shape) {
 }  // namespace
 
 torch::lazy::hash_t CustomCallConfig::Hash() const {
-  torch::lazy::hash_t hash = torch::lazy::MHash(
-      target, backend_config, static_cast<int64_t>(api_version),
-      static_cast<int64_t>(has_side_effect), static_cast<int64_t>(row_major),
-      static_cast<int64_t>(single_result_is_tuple),
-      static_cast<int64_t>(frontend_attributes.size()));
+  using torch::lazy::Hash;
+  using torch::lazy::HashCombine;
+  using torch::lazy::MHash;
+  torch::lazy::hash_t hash = HashCombine(Hash(target), Hash(backend_config));
+  hash = HashCombine(hash,
+                     MHash(api_version, has_side_effect, row_major,
+                           single_result_is_tuple, frontend_attributes.size()));
   for (const auto& [key, value] : frontend_attributes) {
-    hash =
-        torch::lazy::HashCombine(hash, torch::lazy::MHash(key, value));
+    hash = HashCombine(hash, HashCombine(Hash(key), Hash(value)));
   }
   return hash;
 }
@@ -78,8 +79,8 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
     return xla::CustomCallWithLayout(
         builder, config.target, inputs, RowMajor(result_shape), operand_shapes,
         config.backend_config, config.has_side_effect,
-        /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
-        xla::SCHEDULE_NONE, api_version);
+        /*output_operand_aliasing=*/{}, /*literal=*/nullptr, xla::SCHEDULE_NONE,
+        api_version);
   };
   std::vector<xla::XlaOp> made = {call()};
   std::vector<xla::XlaOp> results;
@@ -107,16 +108,16 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
 CustomCallNode::CustomCallNode(torch::lazy::OpKind kind,
                                torch::lazy::OpList inputs,
                                const xla::Shape& output_shape,
-                               CustomCallConfig config)
+                               CustomCallConfig config,
+                               torch::lazy::hash_t hash_seed)
     : XlaNode(kind, inputs, output_shape,
-              xla::ShapeUtil::TupleElementCount(output_shape),
-              torch::lazy::HashCombine(
-                  config.Hash(), torch::lazy::Hash(output_shape.ToString()))),
-      config_(std::move(config)) {}
+              xla::ShapeUtil::TupleElementCount(output_shape), hash_seed),
+      config_(std::move(config)),
+      hash_seed_(hash_seed) {}
 
 torch::lazy::NodePtr CustomCallNode::Clone(torch::lazy::OpList operands) const {
-  torch::lazy::NodePtr node =
-      std::make_shared<CustomCallNode>(op(), operands, xla_shape(), config_);
+  torch::lazy::NodePtr node = std::make_shared<CustomCallNode>(
+      op(), operands, xla_shape(), config_, hash_seed_);
   torch_xla::DetectDynamicShape(node);
   return node;
 }
@@ -135,40 +136,51 @@ std::string CustomCallNode::ToString() const {
   return XlaNode::ToString() + ", " + config_.ToString();
 }
 
+torch::lazy::NodePtr MakeCustomCallNode(
+    torch::lazy::OpKind kind, torch::lazy::OpList inputs,
+    const torch::lazy::BackendDevice& device, const OutputTypes& outputs,
+    CustomCallConfig config) {
+  torch::lazy::hash_t hash = config.Hash();
+  std::vector<xla::Shape> shapes;
+  shapes.reserve(outputs.shapes.size());
+  for (size_t i = 0; i < outputs.shapes.size(); ++i) {
+    const xla::PrimitiveType type =
+        torch_xla::MakeXlaPrimitiveType(outputs.dtypes[i], &device);
+    shapes.push_back(xla::ShapeUtil::MakeShape(type, outputs.shapes[i]));
+    hash = torch::lazy::HashCombine(
+        hash, torch::lazy::MHash(static_cast<int64_t>(type),
+                                 torch::lazy::Hash(outputs.shapes[i])));
+  }
+  torch::lazy::NodePtr node = std::make_shared<CustomCallNode>(
+      kind, inputs, xla::ShapeUtil::MakeTupleShape(shapes), std::move(config),
+      hash);
+  torch_xla::DetectDynamicShape(node);
+  return node;
+}
+
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
-    const std::string& kind, const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const std::vector<std::vector<int64_t>>& output_shapes,
-    const std::vector<at::ScalarType>& output_dtypes, CustomCallConfig config,
-    bool eager) {
+    torch::lazy::OpKind kind,
+    const std::vector<torch_xla::XLATensorPtr>& inputs,
+    const OutputTypes& outputs, CustomCallConfig config, bool eager) {
   std::vector<torch::lazy::Value> values;
   values.reserve(inputs.size());
   for (const torch_xla::XLATensorPtr& input : inputs) {
     values.push_back(input->GetIrValue());
   }
-  std::vector<xla::Shape> shapes;
-  shapes.reserve(output_shapes.size());
-  for (size_t i = 0; i < output_shapes.size(); ++i) {
-    shapes.push_back(xla::ShapeUtil::MakeShape(
-        torch_xla::MakeXlaPrimitiveType(output_dtypes[i],
-                                        &inputs[0]->GetDevice()),
-        output_shapes[i]));
-  }
-  torch::lazy::NodePtr node = std::make_shared<CustomCallNode>(
-      torch::lazy::OpKind::Get(kind), values,
-      xla::ShapeUtil::MakeTupleShape(shapes), std::move(config));
-  torch_xla::DetectDynamicShape(node);
+  const torch::lazy::NodePtr node = MakeCustomCallNode(
+      kind, values, inputs[0]->GetDevice(), outputs, std::move(config));
 
-  std::vector<torch_xla::XLATensorPtr> outputs;
-  outputs.reserve(output_dtypes.size());
-  for (size_t i = 0; i < output_dtypes.size(); ++i) {
-    outputs.push_back(inputs[0]->CreateFrom(torch::lazy::Value(node, i),
-                                            output_dtypes[i],
+  std::vector<torch_xla::XLATensorPtr> results;
+  results.reserve(outputs.dtypes.size());
+  for (size_t i = 0; i < outputs.dtypes.size(); ++i) {
+    results.push_back(inputs[0]->CreateFrom(torch::lazy::Value(node, i),
+                                            outputs.dtypes[i],
                                             /*delay_eager_execution=*/true));
   }
   if (eager) {
-    torch_xla::XLAGraphExecutor::Get()->ApplyEagerSync(outputs);
+    torch_xla::XLAGraphExecutor::Get()->ApplyEagerSync(results);
   }
-  return outputs;
+  return results;
 }
 
 }  // namespace torch_xla_ext

@@ -34,6 +34,12 @@ struct CustomCallConfig {
   std::string ToString() const;
 };
 
+// A result's shape and dtype, as torch has them.
+struct OutputTypes {
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<at::ScalarType> dtypes;
+};
+
 // Adds the custom call to the builder of `inputs`, which must not be empty.
 // `output_shape` is a tuple of the results' shapes. Returns one op a result.
 std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
@@ -41,12 +47,14 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
                                         const CustomCallConfig& config);
 
 // The node keeps upstream's kinds, xla::custom_call and xla::gpu_custom_call,
-// by which metrics and IR dumps name it. Its hash covers the configuration and
-// the results' shape, which XlaNode's own does not.
+// by which metrics and IR dumps name it.
 class CustomCallNode : public torch_xla::XlaNode {
  public:
+  // `hash_seed` stands for `output_shape` and `config`. XlaNode's hash covers,
+  // beside it, the kind and the operands; the shape is not in it.
   CustomCallNode(torch::lazy::OpKind kind, torch::lazy::OpList inputs,
-                 const xla::Shape& output_shape, CustomCallConfig config);
+                 const xla::Shape& output_shape, CustomCallConfig config,
+                 torch::lazy::hash_t hash_seed);
 
   torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const override;
   torch_xla::XlaOpVector Lower(
@@ -55,16 +63,22 @@ class CustomCallNode : public torch_xla::XlaNode {
 
  private:
   CustomCallConfig config_;
+  torch::lazy::hash_t hash_seed_;
 };
+
+// The node of a call on `device`.
+torch::lazy::NodePtr MakeCustomCallNode(
+    torch::lazy::OpKind kind, torch::lazy::OpList inputs,
+    const torch::lazy::BackendDevice& device, const OutputTypes& outputs,
+    CustomCallConfig config);
 
 // Traces one call: makes the node and a tensor for each of its results, on the
 // device of `inputs`. The arguments are checked already (arguments.h). In eager
 // mode the call has run, all its results in one program, when this returns.
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
-    const std::string& kind, const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const std::vector<std::vector<int64_t>>& output_shapes,
-    const std::vector<at::ScalarType>& output_dtypes, CustomCallConfig config,
-    bool eager);
+    torch::lazy::OpKind kind,
+    const std::vector<torch_xla::XLATensorPtr>& inputs,
+    const OutputTypes& outputs, CustomCallConfig config, bool eager);
 
 }  // namespace torch_xla_ext
 

@@ -1,11 +1,11 @@
 // What an execution that failed leaves behind: its error, reported once, and
 // results without a value.
 //
-// 1. torch_xla hands the error of an execution to whoever comes first: to the caller that
-// waits for the execution, through MultiWait::Wait, or to the next step on the
-// device, through the device's lock. It gives it to both, though: after an
-// exception that the caller has handled, the next step, which has nothing to do
-// with it, fails with the same text.
+// 1. torch_xla hands the error of an execution to whoever comes first: to the
+// caller that waits for the execution, through MultiWait::Wait, or to the next
+// step on the device, through the device's lock. It gives it to both, though:
+// after an exception that the caller has handled, the next step, which has
+// nothing to do with it, fails with the same text.
 //
 // The stock binary calls MultiWait::Wait in two places, both on the member of
 // an XLAGraphExecutor::Async that its caller holds. When that throws, the error

@@ -1,4 +1,5 @@
-// The module torch_xla._XLAC: the stock binary's, with its custom calls replaced.
+// The module torch_xla._XLAC: the stock binary's, with its custom calls
+// replaced.
 //
 // The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
 // this library under the name that Python imports. Being a dependency of this
@@ -24,8 +25,14 @@ namespace {
 namespace py = pybind11;
 
 // Upstream's kinds of node.
-constexpr char kGpuCustomCallKind[] = "xla::gpu_custom_call";
-constexpr char kCustomCallKind[] = "xla::custom_call";
+torch::lazy::OpKind GpuCustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::gpu_custom_call");
+  return kind;
+}
+torch::lazy::OpKind CustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::custom_call");
+  return kind;
+}
 
 constexpr char kGpuCustomCallDoc[] = R"doc(
 Calls the kernel that is registered as `target` with the buffers of `inputs`.
@@ -72,23 +79,28 @@ Raises:
     with another function.
 )doc";
 
-// Functions of the stock module, which outlive this library's use of them.
-struct StockFunctions {
-  py::object get_use_eager_mode;
-  py::object register_custom_call_target;
-};
-
 py::list ToPython(const std::vector<torch_xla::XLATensorPtr>& tensors) {
   return py::cast(torch_xla::bridge::AtenFromXlaTensors(tensors));
 }
 
-void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
-  const py::object eager = stock.get_use_eager_mode;
+// Whether torch_xla.experimental.eager_mode is on. Upstream keeps the flag in a
+// class whose layout is not declared here; it is set through one function only,
+// DefineEagerMode's.
+bool use_eager_mode = false;
+
+void DefineEagerMode(py::module_& module, const py::object& stock_set) {
+  module.def("_set_use_eager_mode", [stock_set](bool enable) {
+    stock_set(enable);
+    use_eager_mode = enable;
+  });
+}
+
+void DefineCustomCalls(py::module_& module) {
   module.def(
       "_xla_gpu_custom_call",
-      [eager](const py::object& inputs, const py::object& payload,
-              const py::object& output_shapes, const py::object& output_dtypes,
-              const py::object& target) {
+      [](const py::object& inputs, const py::object& payload,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         const py::object& target) {
         std::string name = ParseTarget(target);
         const OutputTypes outputs =
             ParseOutputTypes(name, output_shapes, output_dtypes);
@@ -99,9 +111,9 @@ void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
           CheckNothingIsNarrowed(name, tensors, outputs);
         }
         return ToPython(TraceCustomCall(
-            kGpuCustomCallKind, tensors, outputs.shapes, outputs.dtypes,
+            GpuCustomCallKind(), tensors, outputs,
             GpuCustomCallConfig(std::move(name), std::move(bytes)),
-            eager().cast<bool>()));
+            use_eager_mode));
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
@@ -109,11 +121,11 @@ void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
 
   module.def(
       "_xla_custom_call",
-      [eager](const py::object& inputs, const py::object& target,
-              const py::object& output_shapes, const py::object& output_dtypes,
-              bool has_side_effect, const py::object& backend_config,
-              int api_version,
-              std::map<std::string, std::string> frontend_attributes) {
+      [](const py::object& inputs, const py::object& target,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         bool has_side_effect, const py::object& backend_config,
+         int api_version,
+         std::map<std::string, std::string> frontend_attributes) {
         CustomCallConfig config;
         config.target = ParseTarget(target);
         const OutputTypes outputs =
@@ -130,9 +142,8 @@ void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
         config.has_side_effect = has_side_effect;
         config.frontend_attributes = std::move(frontend_attributes);
         const auto tensors = ParseInputs(config.target, inputs);
-        return ToPython(TraceCustomCall(
-            kCustomCallKind, tensors, outputs.shapes, outputs.dtypes,
-            std::move(config), eager().cast<bool>()));
+        return ToPython(TraceCustomCall(CustomCallKind(), tensors, outputs,
+                                        std::move(config), use_eager_mode));
       },
       py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("has_side_effect"),
@@ -140,8 +151,7 @@ void DefineCustomCalls(py::module_& module, const StockFunctions& stock) {
       py::arg("frontend_attributes"), kCustomCallDoc);
 }
 
-void DefineRegistration(py::module_& module, const StockFunctions& stock) {
-  const py::object stock_register = stock.register_custom_call_target;
+void DefineRegistration(py::module_& module, const py::object& stock_register) {
   module.def(
       "_xla_register_custom_call_target",
       [stock_register](const std::string& name, const py::capsule& function,
@@ -194,14 +204,13 @@ extern "C" PyObject* PyInit__XLAC() {
   if (stock_module == nullptr) return nullptr;
   auto module = py::reinterpret_steal<py::module_>(stock_module);
   try {
-    torch_xla_ext::StockFunctions stock;
-    stock.get_use_eager_mode = module.attr("_get_use_eager_mode");
-    stock.register_custom_call_target =
-        torch_xla_ext::Take(module, "_xla_register_custom_call_target");
-    torch_xla_ext::Take(module, "_xla_gpu_custom_call");
-    torch_xla_ext::Take(module, "_xla_custom_call");
-    torch_xla_ext::DefineCustomCalls(module, stock);
-    torch_xla_ext::DefineRegistration(module, stock);
+    using torch_xla_ext::Take;
+    torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
+    Take(module, "_xla_gpu_custom_call");
+    Take(module, "_xla_custom_call");
+    torch_xla_ext::DefineCustomCalls(module);
+    torch_xla_ext::DefineRegistration(
+        module, Take(module, "_xla_register_custom_call_target"));
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;

@@ -67,6 +67,4 @@ def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if a.numel() > _MAX_ELEMENTS:
         raise ValueError(f"{TARGET}: a must have at most 2^40 elements, but has {a.numel()}")
     payload = pack_descriptor(a.dtype, a.numel())
-    return torch_xla._XLAC._xla_gpu_custom_call(
-        [a, b], payload, [a.shape], [a.dtype], target=TARGET
-    )[0]
+    return torch_xla._XLAC._xla_gpu_custom_call([a, b], payload, [a.shape], [a.dtype], TARGET)[0]

@@ -1,0 +1,66 @@
+"""Host time of tracing one custom call: `_xla_gpu_custom_call` beside `_xla_custom_call`.
+
+    python benchmarks/trace_time.py
+
+Run it with the Python of an environment that has the custom wheel, and with one that has the stock
+torch_xla, whose function takes no target. Nothing is compiled.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch_xla
+
+XLAC = torch_xla._XLAC
+
+
+def seconds_per_call(call: Callable[[], list[torch.Tensor]], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=30, help="rounds (default: 30)")
+    parser.add_argument("--calls", type=int, default=500, help="calls a round (default: 500)")
+    args = parser.parse_args()
+
+    device = torch_xla.device()
+    a, b = torch.randn(16).to(device), torch.randn(16).to(device)
+    payload = b"\x01" * 16
+    types = [[16]], [torch.float32]
+
+    calls: dict[str, Callable[[], list[torch.Tensor]]] = {
+        "_xla_custom_call": lambda: XLAC._xla_custom_call(
+            [a, b], "Kernel", *types, False, payload, 3, {}
+        ),
+        "_xla_gpu_custom_call": lambda: XLAC._xla_gpu_custom_call([a, b], payload, *types),
+    }
+    if "+" in torch_xla.__version__:
+        calls["  with target"] = lambda: XLAC._xla_gpu_custom_call(
+            [a, b], payload, *types, "Kernel"
+        )
+        calls["  with target=, by name"] = lambda: XLAC._xla_gpu_custom_call(
+            [a, b], payload, *types, target="Kernel"
+        )
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(args.rounds + 1):
+        for name, call in calls.items():
+            elapsed = seconds_per_call(call, args.calls)
+            if number > 0:
+                times[name].append(elapsed)
+    print(f"torch_xla {torch_xla.__version__}, {args.rounds} rounds of {args.calls} calls")
+    for name, values in times.items():
+        print(
+            f"{name:24} median {statistics.median(values) * 1e6:6.2f} µs, "
+            f"fastest {min(values) * 1e6:6.2f} µs"
+        )
+
+
+if __name__ == "__main__":
+    main()
