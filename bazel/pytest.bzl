@@ -1,6 +1,6 @@
 """Tests that are pytest files: pytest_test for plain Python, wheel_test for the built wheel."""
 
-load(":python.bzl", "PythonEnvInfo")
+load(":python_env.bzl", "PythonEnvInfo")
 
 def _pytest_test_impl(ctx):
     env = ctx.attr.python[PythonEnvInfo]
