@@ -1,6 +1,6 @@
 """Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
 
-    runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
+runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
 """
 
 from __future__ import annotations

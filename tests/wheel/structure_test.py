@@ -197,7 +197,13 @@ def test_no_cuda_library_is_needed(ours: list[Path]) -> None:
 def test_no_path_of_the_build_is_in_our_libraries(ours: list[Path]) -> None:
     for library in ours:
         content = library.read_bytes()
-        for part in (b"/execroot/", b"/sandbox/", b"bazel-out", b"/external/", os.getcwd().encode()):
+        for part in (
+            b"/execroot/",
+            b"/sandbox/",
+            b"bazel-out",
+            b"/external/",
+            os.getcwd().encode(),
+        ):
             assert (library.name, part, content.find(part)) == (library.name, part, -1)
 
 

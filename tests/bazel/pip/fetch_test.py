@@ -26,7 +26,9 @@ def make_wheel(folder: Path, version: str = "1.0") -> str:
         wheel.writestr("toy/include/deep/b.h", "// b")
         wheel.writestr("toy/readme.txt", "not wanted")
         wheel.writestr(program, "#!/bin/sh\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: toy\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: toy\nVersion: {version}\n"
+        )
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
     return hashlib.sha256(path.read_bytes()).hexdigest()
