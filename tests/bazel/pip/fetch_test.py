@@ -102,7 +102,7 @@ def test_missing_release(index: Path, tmp_path: Path) -> None:
 
 def test_missing_package(index: Path, tmp_path: Path) -> None:
     index.mkdir()
-    with pytest.raises(fetch.FetchError, match="pip finds no release of toy==1.0 for Python"):
+    with pytest.raises(fetch.FetchError, match=r"pip finds no release of toy==1\.0 for Python"):
         run_extract(tmp_path, lock(tmp_path, f"toy==1.0 --hash=sha256:{NONE}"))
 
 
