@@ -19,6 +19,7 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         "HOME": str(home),
         "TMPDIR": str(tmp),
         "XDG_CACHE_HOME": str(home / ".cache"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp / "hypothesis"),
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
