@@ -76,6 +76,23 @@ def test_is_deterministic(spec: assemble.Spec, tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_a_stock_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
+    """As the wheels for Python 3.12 and 3.13 are."""
+    old, new = (f"torch_xla-2.8.1.dist-info/{name}" for name in ("LICENSE", "licenses/LICENSE"))
+    files = {new if name == old else name: data for name, data in STOCK_FILES.items()}
+    write_stock_wheel(Path(spec.stock_wheel).parent, files)
+    wheel = zipfile.ZipFile(assemble.assemble(spec))
+    assert wheel.read(f"{DIST_INFO}/licenses/torch_xla/LICENSE") == STOCK_FILES[old]
+
+
+def test_a_stock_wheel_without_a_license(spec: assemble.Spec) -> None:
+    info = "torch_xla-2.8.1.dist-info/METADATA"
+    without = STOCK_FILES[info].replace(b"License-File: LICENSE\n", b"")
+    write_stock_wheel(Path(spec.stock_wheel).parent, {**STOCK_FILES, info: without})
+    with pytest.raises(ValueError, match="the stock wheel lists no license file"):
+        assemble.assemble(spec)
+
+
 def test_a_file_of_stock_is_not_replaced_silently(spec: assemble.Spec) -> None:
     files = {"torch_xla/__init__.py": spec.files["torch_xla_ext/__init__.py"]}
     with pytest.raises(ValueError, match=r"the stock wheel has torch_xla/__init__\.py already"):

@@ -55,13 +55,13 @@ def record_hash(content: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def write_stock_wheel(folder: Path, tag: str = "cp311-cp311-manylinux_2_28_x86_64") -> Path:
-    """Writes a wheel with STOCK_FILES and a RECORD of them."""
-    path = folder / f"torch_xla-2.8.1-{tag}.whl"
-    record = "".join(f"{n},{record_hash(c)},{len(c)}\n" for n, c in STOCK_FILES.items())
+def write_stock_wheel(folder: Path, files: dict[str, bytes] = STOCK_FILES) -> Path:
+    """Writes a wheel with `files` and a RECORD of them."""
+    path = folder / "torch_xla-2.8.1-cp311-cp311-manylinux_2_28_x86_64.whl"
+    record = "".join(f"{n},{record_hash(c)},{len(c)}\n" for n, c in files.items())
     record += "torch_xla-2.8.1.dist-info/RECORD,,\n"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for name, content in STOCK_FILES.items():
+        for name, content in files.items():
             wheel.writestr(name, content)
         wheel.writestr("torch_xla-2.8.1.dist-info/RECORD", record)
     return path
