@@ -43,10 +43,11 @@ def _check_archs(archs, where):
             ) + "90 or 120, of: " + ", ".join(_KNOWN_ARCHS))
 
 def _cuda_archs_impl(ctx):
+    flag = "--//%s:%s" % (ctx.label.package, ctx.label.name)
     archs = [arch.strip() for arch in ctx.build_setting_value]
     if not archs:
-        fail("--%s: at least one architecture is needed, such as 90" % ctx.label)
-    _check_archs(archs, "--" + str(ctx.label))
+        fail(flag + ": at least one architecture is needed, such as 90")
+    _check_archs(archs, flag)
     return CudaArchsInfo(archs = archs)
 
 cuda_archs = rule(
@@ -71,7 +72,11 @@ def _compile(ctx, source, toolchain, archs, compilation_context):
     args.add_all(["-c", source, "-o", object])
     args.add("-ccbin", toolchain.compiler_executable)
     args.add_all(["-std=c++17", "-O3", "-DNDEBUG"])
-    args.add("-Xcompiler=-fPIC,-fvisibility=hidden,-fno-strict-aliasing")
+    args.add("-Xcompiler=-fPIC,-fvisibility=hidden")
+
+    # Without these, names of static kernels have a hash of the source's absolute path in them, and
+    # names of temporary files have the process's id: no two builds would give the same object.
+    args.add_all(["-Xcudafe", "--orig_src_path_name=" + source.short_path, "-objtemp"])
     args.add_all(_gencode(archs))
     args.add_all(ctx.attr.copts)
     args.add_all(compilation_context.defines, before_each = "-D")

@@ -1,7 +1,7 @@
 """front_library: a shared library that stands in front of the stock torch_xla binary."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
-load(":python.bzl", "PythonEnvInfo")
+load(":python_env.bzl", "PythonEnvInfo")
 
 # The libraries that the front calls: the stock binary itself, and torch's, which the user's
 # process has loaded before `import _XLAC` reaches the front.

@@ -61,7 +61,7 @@ pip_archive = repository_rule(
 )
 
 _ENV_BUILD = """\
-load("@//bazel:python.bzl", "python_env")
+load("@//bazel:python_env.bzl", "python_env")
 
 python_env(
     name = "python",

@@ -1,10 +1,10 @@
 """Tests that are pytest files: pytest_test for plain Python, wheel_test for the built wheel."""
 
-load(":python.bzl", "PythonEnvInfo")
+load(":python_env.bzl", "PythonEnvInfo")
 
 def _pytest_test_impl(ctx):
     env = ctx.attr.python[PythonEnvInfo]
-    wheel = [file.short_path for file in ctx.files.wheel]
+    paths = ctx.attr.imports + [file.short_path for file in ctx.files.wheel]
     runner = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.write(
         runner,
@@ -14,7 +14,7 @@ def _pytest_test_impl(ctx):
             "exec '%s' -B '%s' %s -- %s \"$@\"" % (
                 env.interpreter,
                 ctx.file._runner.short_path,
-                " ".join(["--path='%s'" % path for path in wheel]),
+                " ".join(["--path='%s'" % path for path in paths]),
                 " ".join(["'%s'" % src.short_path for src in ctx.files.srcs]),
             ),
             "",
@@ -47,6 +47,9 @@ pytest_test = rule(
         "data": attr.label_list(allow_files = True, doc = "Files that the tests read."),
         "env": attr.string_dict(
             doc = "Environment variables; $(location), $(rootpath) and the like are expanded.",
+        ),
+        "imports": attr.string_list(
+            doc = "Folders, from the workspace's root, to put on PYTHONPATH.",
         ),
         "python": attr.label(
             default = "@dev_tools//:python",

@@ -1,53 +1,7 @@
-"""The Python that the wheel is built for: `$PYTHON_BIN_PATH`, else `python3` on the PATH.
-
-Two things come from here: the repository rule `python_repository`, which finds the interpreter and
-its headers, and `PythonEnvInfo`, by which rules get an interpreter with packages to run tools with.
-"""
-
-SUPPORTED_PYTHONS = ["3.11", "3.12", "3.13"]
-
-PythonEnvInfo = provider(
-    doc = "An interpreter outside of Bazel's trees, with the packages installed beside it.",
-    fields = {
-        "interpreter": "absolute path of the interpreter (string)",
-        "stamp": "File that changes when the packages do; an input of every action that uses them",
-    },
-)
-
-def _python_env_impl(ctx):
-    return [
-        DefaultInfo(files = depset([ctx.file.stamp])),
-        PythonEnvInfo(interpreter = ctx.attr.interpreter, stamp = ctx.file.stamp),
-    ]
-
-python_env = rule(
-    implementation = _python_env_impl,
-    doc = "Names an interpreter outside of Bazel's trees. Its packages never become runfiles.",
-    attrs = {
-        "interpreter": attr.string(mandatory = True, doc = "Absolute path of the interpreter."),
-        "stamp": attr.label(
-            allow_single_file = True,
-            mandatory = True,
-            doc = "File that changes when the interpreter or its packages do.",
-        ),
-    },
-)
-
-_PROBE = """
-import json, sys, sysconfig
-print(json.dumps({
-    "executable": sys.executable,
-    "version": "%d.%d" % sys.version_info[:2],
-    "tag": "cp%d%d" % sys.version_info[:2],
-    "implementation": sys.implementation.name,
-    "platform": sysconfig.get_platform(),
-    "include": sysconfig.get_paths()["include"],
-    "ext_suffix": sysconfig.get_config_var("EXT_SUFFIX"),
-}))
-"""
+"""The Python that the wheel is built for: `$PYTHON_BIN_PATH`, else `python3` on the PATH."""
 
 _BUILD = """\
-load("@//bazel:python.bzl", "python_env")
+load("@//bazel:python_env.bzl", "python_env")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -66,34 +20,18 @@ python_env(
 )
 """
 
-_REMEDY = "install Python 3.11 (Debian: `apt-get install python3 python3-dev python3-pip " + \
-          "python3-venv`) or name another one with PYTHON_BIN_PATH"
-
 def _python_repository_impl(rctx):
     chosen = rctx.os.environ.get("PYTHON_BIN_PATH") or "python3"
     path = chosen if "/" in chosen else rctx.which(chosen)
-    if not path:
-        fail("no program `%s` on the PATH: %s" % (chosen, _REMEDY))
-    result = rctx.execute([path, "-I", "-c", _PROBE])
+    result = rctx.execute([path, "-E", "-s", rctx.path(rctx.attr._probe)]) if path else None
+    if not result or (result.return_code and not result.stderr.startswith("python: ")):
+        fail("`%s`%s is not a Python that runs: install Python 3.11 (Debian: `apt-get install " % (
+            chosen,
+            " (PYTHON_BIN_PATH)" if "PYTHON_BIN_PATH" in rctx.os.environ else "",
+        ) + "python3 python3-dev python3-pip python3-venv`) or set PYTHON_BIN_PATH to one")
     if result.return_code:
-        fail("`%s` is not a Python that runs (%s): %s" % (path, result.stderr.strip(), _REMEDY))
+        fail(result.stderr.strip().removeprefix("python: "))
     info = json.decode(result.stdout)
-    if info["version"] not in SUPPORTED_PYTHONS or info["implementation"] != "cpython":
-        fail("%s is %s %s, but torch_xla has wheels for CPython %s: %s" % (
-            info["executable"],
-            info["implementation"],
-            info["version"],
-            ", ".join(SUPPORTED_PYTHONS),
-            _REMEDY,
-        ))
-    if info["platform"] != "linux-x86_64":
-        fail("this machine is %s, but torch_xla has wheels for linux-x86_64: " % info["platform"] +
-             "build there, or in a container of that platform")
-    if not rctx.path(info["include"] + "/Python.h").exists:
-        fail("%s has no Python.h in %s: install the headers (Debian: `apt-get install " % (
-            info["executable"],
-            info["include"],
-        ) + "python3-dev`) or name another Python with PYTHON_BIN_PATH")
     rctx.symlink(info["include"], "include")
     rctx.file("python.json", json.encode_indent(info) + "\n")
     rctx.file("python.bzl", "PYTHON = " + repr(info) + "\n")
@@ -106,6 +44,13 @@ python_repository = repository_rule(
 `@python//:python` is a `python_env`, `@python//:headers` a cc_library, and `@python//:python.bzl`
 has the dictionary `PYTHON` with the wheel tag and the extension modules' suffix.
 """,
+    attrs = {
+        "_probe": attr.label(
+            allow_single_file = True,
+            default = "//bazel/python:probe.py",
+            doc = "The program that says what an interpreter is, or why it will not do.",
+        ),
+    },
     environ = ["PYTHON_BIN_PATH", "PATH"],
     configure = True,
     local = True,

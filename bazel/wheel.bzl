@@ -1,7 +1,7 @@
 """Rules that assemble our wheel from the stock one, and install it for tests."""
 
 load("@python//:python.bzl", "PYTHON")
-load(":python.bzl", "PythonEnvInfo")
+load(":python_env.bzl", "PythonEnvInfo")
 
 WheelInfo = provider(
     doc = "A built wheel.",

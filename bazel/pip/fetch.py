@@ -122,9 +122,7 @@ def extract(lock, out, rules, keep_wheels):
                         continue
                     for pattern, target in rules:
                         if fnmatch.fnmatchcase(info.filename, pattern):
-                            extract_member(
-                                wheel, info, os.path.join(out, target or info.filename)
-                            )
+                            extract_member(wheel, info, os.path.join(out, target or info.filename))
                             unused.discard(pattern)
                             break
             if keep_wheels:

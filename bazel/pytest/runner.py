@@ -1,6 +1,6 @@
 """Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
 
-    runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
+runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         "HOME": str(home),
         "TMPDIR": str(tmp),
         "XDG_CACHE_HOME": str(home / ".cache"),
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp / "hypothesis"),
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",

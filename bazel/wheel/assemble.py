@@ -52,6 +52,20 @@ class StockWheel:
         """Returns a file of the .dist-info folder."""
         return self.zip.read(f"{self.dist_info}/{name}").decode()
 
+    def licenses(self) -> dict[str, bytes]:
+        """Returns the license files that METADATA lists, from either place that tools put them."""
+        headers = Metadata.parse(self.text("METADATA")).headers
+        names = [value for name, value in headers if name == "License-File"]
+        if not names:
+            raise ValueError("the stock wheel lists no license file, expected torch_xla's LICENSE")
+        result = {}
+        for name in names:
+            # Metadata 2.4 keeps them in licenses/, older versions beside METADATA.
+            new = f"licenses/{name}"
+            path = new if f"{self.dist_info}/{new}" in self.record else name
+            result[name] = self.text(path).encode()
+        return result
+
 
 class WheelWriter:
     """Writes entries and remembers what RECORD has to say about them."""
@@ -85,7 +99,7 @@ class WheelWriter:
 
 def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:
     """Returns the contents of our .dist-info folder, but for RECORD."""
-    licenses = {"torch_xla/LICENSE": stock.text("LICENSE").encode()}
+    licenses = {f"torch_xla/{name}": content for name, content in stock.licenses().items()}
     licenses |= {name: Path(path).read_bytes() for name, path in spec.licenses.items()}
     edits = Edits(
         version=version,

@@ -105,7 +105,8 @@ def edit_version_py(stock: str, stock_version: str, version: str) -> str:
     )
     if count != 1:
         raise ValueError(
-            f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, expected one"
+            f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, "
+            "expected one"
         )
     return text
 

@@ -1,0 +1,118 @@
+"""assemble: a whole small wheel, and what stops it."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import assemble
+import pytest
+from fakes import STOCK_FILES, library_needing, record_hash, write_stock_wheel
+
+DIST_INFO = "torch_xla-2.8.1+gpucc1.dist-info"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> assemble.Spec:
+    texts = {"init.py": "# ours\n", "README.md": "# Ours\n", "LICENSE": "ours\n"}
+    for name, text in texts.items():
+        Path(tmp_path, name).write_text(text)
+    out = tmp_path / "out"
+    out.mkdir()
+    return assemble.Spec(
+        stock_wheel=str(write_stock_wheel(tmp_path)),
+        out_dir=str(out),
+        local_version="gpucc1",
+        summary="ours",
+        description=str(tmp_path / "README.md"),
+        moved={"_XLAC.so": "torch_xla/lib/_XLAC.so"},
+        files={"torch_xla_ext/__init__.py": str(tmp_path / "init.py")},
+        binaries={"_XLAC.so": str(library_needing(tmp_path, "GLIBC_2.34"))},
+        licenses={"torch_xla_ext/LICENSE": str(tmp_path / "LICENSE")},
+        entry_points={},
+        extras={},
+    )
+
+
+def test_assembles(spec: assemble.Spec) -> None:
+    path = assemble.assemble(spec)
+    assert path.name == "torch_xla-2.8.1+gpucc1-cp311-cp311-manylinux_2_34_x86_64.whl"
+    wheel = zipfile.ZipFile(path)
+    assert wheel.testzip() is None
+    assert wheel.namelist() == [
+        "_XLAC.so",
+        "torch_xla/__init__.py",
+        "torch_xla/lib/_XLAC.so",
+        "torch_xla/version.py",
+        "torch_xla_ext/__init__.py",
+        f"{DIST_INFO}/METADATA",
+        f"{DIST_INFO}/WHEEL",
+        f"{DIST_INFO}/entry_points.txt",
+        f"{DIST_INFO}/licenses/torch_xla/LICENSE",
+        f"{DIST_INFO}/licenses/torch_xla_ext/LICENSE",
+        f"{DIST_INFO}/top_level.txt",
+        f"{DIST_INFO}/RECORD",
+    ]
+    assert wheel.read("torch_xla/lib/_XLAC.so") == STOCK_FILES["_XLAC.so"]
+    assert wheel.read("_XLAC.so") == Path(spec.binaries["_XLAC.so"]).read_bytes()
+    assert wheel.read(f"{DIST_INFO}/top_level.txt") == b"_XLAC\ntorch_xla\ntorch_xla_ext\n"
+    for name, digest, size in csv.reader(io.StringIO(wheel.read(f"{DIST_INFO}/RECORD").decode())):
+        if name != f"{DIST_INFO}/RECORD":
+            content = wheel.read(name)
+            assert (name, digest, size) == (name, record_hash(content), str(len(content)))
+
+
+def test_is_deterministic(spec: assemble.Spec, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    again.mkdir()
+    first = assemble.assemble(spec)
+    second = assemble.assemble(dataclasses.replace(spec, out_dir=str(again)))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_stock_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
+    """As the wheels for Python 3.12 and 3.13 are."""
+    old, new = (f"torch_xla-2.8.1.dist-info/{name}" for name in ("LICENSE", "licenses/LICENSE"))
+    files = {new if name == old else name: data for name, data in STOCK_FILES.items()}
+    write_stock_wheel(Path(spec.stock_wheel).parent, files)
+    wheel = zipfile.ZipFile(assemble.assemble(spec))
+    assert wheel.read(f"{DIST_INFO}/licenses/torch_xla/LICENSE") == STOCK_FILES[old]
+
+
+def test_a_stock_wheel_without_a_license(spec: assemble.Spec) -> None:
+    info = "torch_xla-2.8.1.dist-info/METADATA"
+    without = STOCK_FILES[info].replace(b"License-File: LICENSE\n", b"")
+    write_stock_wheel(Path(spec.stock_wheel).parent, {**STOCK_FILES, info: without})
+    with pytest.raises(ValueError, match="the stock wheel lists no license file"):
+        assemble.assemble(spec)
+
+
+def test_a_file_of_stock_is_not_replaced_silently(spec: assemble.Spec) -> None:
+    files = {"torch_xla/__init__.py": spec.files["torch_xla_ext/__init__.py"]}
+    with pytest.raises(ValueError, match=r"the stock wheel has torch_xla/__init__\.py already"):
+        assemble.assemble(dataclasses.replace(spec, files=files))
+
+
+def test_a_moved_file_that_stock_lacks(spec: assemble.Spec) -> None:
+    with pytest.raises(ValueError, match=r"has no gone\.so that could be moved"):
+        assemble.assemble(dataclasses.replace(spec, moved={**spec.moved, "gone.so": "x"}))
+
+
+def test_the_program_says_why_it_stops(spec: assemble.Spec, tmp_path: Path) -> None:
+    bad = dataclasses.replace(spec, extras={"tpu": ["x"]})
+    spec_file = tmp_path / "spec.json"
+    spec_file.write_text(json.dumps(dataclasses.asdict(bad)))
+    result = subprocess.run(
+        [sys.executable, assemble.__file__, str(spec_file)], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr == (
+        "cannot assemble the wheel: the stock wheel has an extra `tpu` already: choose another "
+        "name\n"
+    )

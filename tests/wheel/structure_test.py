@@ -1,0 +1,214 @@
+"""The wheel is what a wheel has to be, and says truly what it is."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import email
+import hashlib
+import io
+import os
+import re
+import subprocess
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+(WHEEL,) = Path(os.environ["WHEEL_DIR"]).glob("*")
+STOCK = Path(os.environ["STOCK_WHEEL"])
+WORK_TREE = Path("README.md").resolve().parent
+DIST_INFO = "torch_xla-2.8.1+gpucc1.dist-info"
+STOCK_DIST_INFO = "torch_xla-2.8.1.dist-info"
+STOCK_BINARY = "torch_xla/lib/_XLAC.so"
+
+wheel = zipfile.ZipFile(WHEEL)
+stock = zipfile.ZipFile(STOCK)
+(FRONT,) = (name for name in wheel.namelist() if re.fullmatch(r"_XLAC\.cpython-.*\.so", name))
+FILES = set(wheel.namelist())
+STOCK_FILES = set(stock.namelist())
+
+
+@cache
+def sha256(archive: zipfile.ZipFile, name: str) -> str:
+    """Returns the digest as RECORD writes it."""
+    with archive.open(name) as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    return "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def metadata(archive: zipfile.ZipFile, dist_info: str) -> email.message.Message:
+    return email.message_from_bytes(archive.read(f"{dist_info}/METADATA"))
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The shared libraries that the stock wheel does not have."""
+    folder = tmp_path_factory.mktemp("ours")
+    added = FILES - STOCK_FILES - {STOCK_BINARY} | {FRONT}
+    return [Path(wheel.extract(name, folder)) for name in sorted(added) if name.endswith(".so")]
+
+
+def readelf(option: str, library: Path) -> str:
+    command = ["readelf", "--wide", option, str(library)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_zip_is_sound() -> None:
+    assert wheel.testzip() is None
+    assert len(FILES) == len(wheel.namelist())
+
+
+def test_record_names_every_file_with_its_hash_and_size() -> None:
+    rows = list(csv.reader(io.StringIO(wheel.read(f"{DIST_INFO}/RECORD").decode())))
+    assert {name for name, _, _ in rows} == FILES
+    assert len(rows) == len(FILES)
+    for name, digest, size in rows:
+        if name == f"{DIST_INFO}/RECORD":
+            assert (digest, size) == ("", "")
+        else:
+            assert (name, digest) == (name, sha256(wheel, name))
+            assert (name, int(size)) == (name, wheel.getinfo(name).file_size)
+
+
+def test_stock_binary_is_unchanged() -> None:
+    assert sha256(wheel, STOCK_BINARY) == sha256(stock, FRONT)
+
+
+def test_everything_else_of_stock_is_there_unchanged() -> None:
+    for name in STOCK_FILES - {FRONT, "torch_xla/version.py"}:
+        if not name.startswith(STOCK_DIST_INFO):
+            assert (name, sha256(wheel, name)) == (name, sha256(stock, name))
+
+
+def test_only_the_front_and_our_package_are_new() -> None:
+    new = {name for name in FILES - STOCK_FILES if not name.startswith(DIST_INFO)}
+    assert STOCK_BINARY in new
+    assert {name for name in new if not name.startswith("torch_xla_ext/")} == {STOCK_BINARY}
+    assert not [name for name in FILES if name.startswith(STOCK_DIST_INFO)]
+
+
+def test_version_py() -> None:
+    text = wheel.read("torch_xla/version.py").decode()
+    assert "__version__ = '2.8.1+gpucc1'\n" in text
+    stock_text = stock.read("torch_xla/version.py").decode()
+    assert text.replace("+gpucc1", "") == stock_text
+
+
+def test_metadata() -> None:
+    our, theirs = metadata(wheel, DIST_INFO), metadata(stock, STOCK_DIST_INFO)
+    assert our["Name"] == "torch_xla"
+    assert our["Version"] == "2.8.1+gpucc1"
+    assert our["Requires-Python"] == theirs["Requires-Python"]
+    requirements = our.get_all("Requires-Dist")
+    assert set(theirs.get_all("Requires-Dist")) <= set(requirements)
+    for added in set(requirements) - set(theirs.get_all("Requires-Dist")):
+        assert "extra ==" in added, "only an extra may require more than the stock wheel"
+    assert our["Summary"] != theirs["Summary"]
+    assert our["Description-Content-Type"] == "text/markdown"
+    readme = Path("README.md").read_text(encoding="utf-8")
+    assert wheel.read(f"{DIST_INFO}/METADATA").decode().split("\n\n", 1)[1] == readme
+
+
+def test_licenses() -> None:
+    listed = metadata(wheel, DIST_INFO).get_all("License-File")
+    licenses = {name: wheel.read(f"{DIST_INFO}/licenses/{name}") for name in listed}
+    (stock_license,) = (n for n in STOCK_FILES if re.match(STOCK_DIST_INFO + ".*/LICENSE$", n))
+    assert licenses["torch_xla/LICENSE"] == stock.read(stock_license)
+    assert licenses["torch_xla_ext/LICENSE"] == Path("LICENSE").read_bytes()
+    # libcudart_static is in the front, so NVIDIA's terms come along.
+    assert b"NVIDIA" in licenses["nvidia_cuda_runtime/License.txt"]
+    assert {n for n in FILES if "/licenses/" in n} == {f"{DIST_INFO}/licenses/{n}" for n in listed}
+
+
+def test_entry_points_of_stock_are_kept() -> None:
+    ours = wheel.read(f"{DIST_INFO}/entry_points.txt").decode().split("\n")
+    for line in stock.read(f"{STOCK_DIST_INFO}/entry_points.txt").decode().split("\n"):
+        assert line in ours
+
+
+def test_top_level() -> None:
+    assert set(wheel.read(f"{DIST_INFO}/top_level.txt").decode().split()) == {
+        "_XLAC",
+        "_XLAC_cuda_functions",
+        "torch_xla",
+        "torch_xla_ext",
+        "torchax",
+    }
+
+
+def test_tag_is_in_the_name_and_in_the_wheel_file() -> None:
+    name, version, _, tags = parse_wheel_filename(WHEEL.name)
+    assert (name, str(version)) == ("torch-xla", "2.8.1+gpucc1")
+    (tag,) = tags
+    assert (tag.interpreter, tag.abi) == (f"cp{FRONT.split('-')[1]}",) * 2
+    wheel_file = email.message_from_bytes(wheel.read(f"{DIST_INFO}/WHEEL"))
+    assert wheel_file.get_all("Tag") == [str(tag)]
+    assert wheel_file["Root-Is-Purelib"] == "false"
+
+
+# The newest symbol versions on the oldest Linux that each tag stands for, by distribution:
+# manylinux_2_28 is AlmaLinux 8, 2_31 Debian 11, 2_34 AlmaLinux 9, 2_35 Ubuntu 22.04.
+RUNTIMES = {
+    28: {"GLIBCXX": (3, 4, 25), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)},
+    31: {"GLIBCXX": (3, 4, 28), "CXXABI": (1, 3, 12), "GCC": (10, 0, 0)},
+    34: {"GLIBCXX": (3, 4, 29), "CXXABI": (1, 3, 13), "GCC": (11, 0)},
+    35: {"GLIBCXX": (3, 4, 30), "CXXABI": (1, 3, 13), "GCC": (12, 0)},
+    38: {"GLIBCXX": (3, 4, 32), "CXXABI": (1, 3, 14), "GCC": (13, 0)},
+    39: {"GLIBCXX": (3, 4, 33), "CXXABI": (1, 3, 15), "GCC": (14, 0)},
+}
+
+
+def test_platform_tag_is_the_oldest_that_our_libraries_permit(ours: list[Path]) -> None:
+    needed: dict[str, tuple[int, ...]] = {}
+    for library in ours:
+        for kind, number in re.findall(
+            r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([\d.]+)", readelf("--version-info", library)
+        ):
+            version = tuple(int(part) for part in number.split("."))
+            needed[kind] = max(version, needed.get(kind, ()))
+    honest = min(
+        minor
+        for minor, runtime in RUNTIMES.items()
+        if needed["GLIBC"] <= (2, minor)
+        and all(needed.get(kind, ()) <= newest for kind, newest in runtime.items())
+    )
+    assert WHEEL.name.endswith(f"-manylinux_2_{honest}_x86_64.whl")
+
+
+def test_our_libraries_find_only_the_stock_binary_by_path(ours: list[Path]) -> None:
+    front = next(library for library in ours if library.name == FRONT)
+    dynamic = readelf("--dynamic", front)
+    assert re.findall(r"\(RUNPATH\)\s+Library runpath: \[(.*)\]", dynamic) == [
+        "$ORIGIN/torch_xla/lib"
+    ]
+    assert "(RPATH)" not in dynamic
+    assert re.findall(r"\(SONAME\)\s+Library soname: \[(.*)\]", dynamic) == ["_XLAC_front.so"]
+    assert "[_XLAC.so]" in dynamic
+
+
+def test_no_cuda_library_is_needed(ours: list[Path]) -> None:
+    for library in ours:
+        needed = re.findall(r"\(NEEDED\)\s+Shared library: \[(.*)\]", readelf("--dynamic", library))
+        assert needed, library
+        assert not [n for n in needed if re.match(r"lib(cu|nv|nccl)", n)], library
+
+
+def test_no_path_of_the_build_is_in_our_libraries(ours: list[Path]) -> None:
+    for library in ours:
+        content = library.read_bytes()
+        for part in ("/execroot/", "/sandbox/", "bazel-out", "/external/", str(WORK_TREE)):
+            assert (library.name, part, content.find(part.encode())) == (library.name, part, -1)
+
+
+def test_modes() -> None:
+    for info in wheel.infolist():
+        mode = info.external_attr >> 16
+        assert (info.filename, oct(mode & 0o170000)) == (info.filename, oct(0o100000))
+        added = info.filename not in STOCK_FILES or info.filename == FRONT
+        expected = 0o755 if added and info.filename.endswith(".so") else 0o644
+        if info.filename == STOCK_BINARY:
+            expected = 0o644  # as in the stock wheel
+        assert (info.filename, oct(mode & 0o777)) == (info.filename, oct(expected))
