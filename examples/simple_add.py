@@ -1,6 +1,6 @@
 """Adds two tensors with the kernel XlaGpuSimpleAdd, which XLA calls by its name.
 
-    PJRT_DEVICE=CPU python examples/simple_add.py
+PJRT_DEVICE=CPU python examples/simple_add.py
 """
 
 import struct

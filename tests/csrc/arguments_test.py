@@ -7,7 +7,7 @@ import torch
 from testing.xla import XLAC
 
 
-def arguments(device, **changes):
+def arguments(device: torch.device, **changes: object) -> dict[str, object]:
     return {
         "inputs": [torch.zeros(2).to(device)],
         "payload": b"",
@@ -53,7 +53,11 @@ CASES = [
         ValueError,
         'custom call "T": inputs[0] must be an XLA tensor, but is a torch.float32 tensor on meta',
     ),
-    ({"payload": 3}, TypeError, 'custom call "T": payload must be bytes or str, but is of type int'),
+    (
+        {"payload": 3},
+        TypeError,
+        'custom call "T": payload must be bytes or str, but is of type int',
+    ),
     (
         {"payload": None},
         TypeError,
@@ -134,37 +138,39 @@ JSON_PAYLOADS = [b"{}", "{}", b' \n\t\r{"a": 1}', b"null", b" null "]
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), CASES, ids=lambda value: str(value)[:60])
-def test_wrong_argument(device, changes, error, text):
+def test_wrong_argument(
+    device: torch.device, changes: dict[str, object], error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match="^" + re.escape(text)):
         XLAC._xla_gpu_custom_call(**arguments(device, **changes))
 
 
 @pytest.mark.parametrize("payload", JSON_PAYLOADS)
-def test_payload_that_xla_gpu_would_swallow(device, payload):
-    with pytest.raises(ValueError, match='custom call "T": payload begins with ".*": XLA:GPU wou'):
+def test_payload_that_xla_gpu_would_swallow(device: torch.device, payload: bytes) -> None:
+    with pytest.raises(ValueError, match=r'custom call "T": payload begins with ".*": XLA:GPU wo'):
         XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
 
 
-def test_the_wrong_input_is_named(device):
+def test_the_wrong_input_is_named(device: torch.device) -> None:
     inputs = [torch.zeros(2).to(device), torch.zeros(2).to(device), torch.zeros(2)]
     with pytest.raises(ValueError, match=re.escape('custom call "T": inputs[2] must be an XLA')):
         XLAC._xla_gpu_custom_call(**arguments(device, inputs=inputs))
 
 
 @pytest.mark.parametrize("dtype", [torch.quint8, torch.float8_e4m3fnuz, torch.uint4])
-def test_dtypes_without_an_xla_type(device, dtype):
+def test_dtypes_without_an_xla_type(device: torch.device, dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match=f"output_dtypes.0. is {dtype}, which torch_xla has no"):
         XLAC._xla_gpu_custom_call(**arguments(device, output_dtypes=[dtype]))
 
 
-def test_sequences_other_than_lists(device):
+def test_sequences_other_than_lists(device: torch.device) -> None:
     inputs = tuple(arguments(device)["inputs"])
     changes = {"inputs": inputs, "output_shapes": (torch.Size([2]),), "output_dtypes": iter([])}
     changes["output_dtypes"] = (torch.float32,)
     assert XLAC._xla_gpu_custom_call(**arguments(device, **changes))[0].shape == (2,)
 
 
-def test_a_wrong_call_traces_nothing(device):
+def test_a_wrong_call_traces_nothing(device: torch.device) -> None:
     before = XLAC._get_xla_tensors_text([torch.zeros(2).to(device) + 1])
     with pytest.raises(ValueError, match="negative"):
         XLAC._xla_gpu_custom_call(**arguments(device, output_shapes=[[-1]]))
@@ -173,13 +179,13 @@ def test_a_wrong_call_traces_nothing(device):
 
 
 @pytest.mark.parametrize("api_version", [-1, 5])
-def test_api_version_out_of_range(device, api_version):
+def test_api_version_out_of_range(device: torch.device, api_version: int) -> None:
     x = torch.zeros(2).to(device)
     with pytest.raises(ValueError, match=f'"T": api_version must be 0 to 4, but is {api_version}'):
         XLAC._xla_custom_call([x], "T", [[2]], [torch.float32], False, "", api_version, {})
 
 
-def test_custom_call_checks_the_same_arguments(device):
+def test_custom_call_checks_the_same_arguments(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
     with pytest.raises(ValueError, match=re.escape('"T": inputs[1] must be an XLA tensor')):
         XLAC._xla_custom_call([x, torch.zeros(2)], "T", [[2]], [torch.float32], False, "", 1, {})

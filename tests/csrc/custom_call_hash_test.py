@@ -31,15 +31,15 @@ def kernels() -> None:
 
 
 @pytest.fixture
-def operand(device) -> torch.Tensor:
+def operand(device: torch.device) -> torch.Tensor:
     return torch.zeros(1).to(device)
 
 
-def gpu_call_hash(operand: torch.Tensor, **changes) -> str:
+def gpu_call_hash(operand: torch.Tensor, **changes: object) -> str:
     return graph_hash(*XLAC._xla_gpu_custom_call([operand], **{**GPU_CALL, **changes}))
 
 
-def custom_call_hash(operand: torch.Tensor, **changes) -> str:
+def custom_call_hash(operand: torch.Tensor, **changes: object) -> str:
     return graph_hash(*XLAC._xla_custom_call([operand], **{**CUSTOM_CALL, **changes}))
 
 
@@ -67,45 +67,51 @@ CUSTOM_CHANGES = [
 ]
 
 
-def test_equal_gpu_calls_have_equal_hashes(operand):
+def test_equal_gpu_calls_have_equal_hashes(operand: torch.Tensor) -> None:
     assert gpu_call_hash(operand) == gpu_call_hash(operand)
 
 
 @pytest.mark.parametrize("changes", GPU_CHANGES, ids=str)
-def test_different_gpu_calls_have_different_hashes(operand, changes):
+def test_different_gpu_calls_have_different_hashes(
+    operand: torch.Tensor, changes: dict[str, object]
+) -> None:
     assert gpu_call_hash(operand, **changes) != gpu_call_hash(operand)
 
 
-def test_equal_custom_calls_have_equal_hashes(operand):
+def test_equal_custom_calls_have_equal_hashes(operand: torch.Tensor) -> None:
     assert custom_call_hash(operand) == custom_call_hash(operand)
 
 
-def test_the_order_of_frontend_attributes_does_not_matter(operand):
+def test_the_order_of_frontend_attributes_does_not_matter(operand: torch.Tensor) -> None:
     one = custom_call_hash(operand, frontend_attributes={"k": "v", "l": "w"})
     other = custom_call_hash(operand, frontend_attributes={"l": "w", "k": "v"})
     assert one == other
 
 
 @pytest.mark.parametrize("changes", CUSTOM_CHANGES, ids=str)
-def test_different_custom_calls_have_different_hashes(operand, changes):
+def test_different_custom_calls_have_different_hashes(
+    operand: torch.Tensor, changes: dict[str, object]
+) -> None:
     assert custom_call_hash(operand, **changes) != custom_call_hash(operand)
 
 
-def test_gpu_calls_that_differ_in_payload_give_their_own_results(operand):
+def test_gpu_calls_that_differ_in_payload_give_their_own_results(operand: torch.Tensor) -> None:
     for payload in (b"first", b"second", b"first"):
         result = XLAC._xla_gpu_custom_call([operand], **{**GPU_CALL, "payload": payload})
         echoed = result[0].cpu().tolist()
         assert bytes(echoed[1 : 1 + echoed[0]]) == payload
 
 
-def test_custom_calls_that_differ_in_backend_config_give_their_own_results(operand):
+def test_custom_calls_that_differ_in_backend_config_give_their_own_results(
+    operand: torch.Tensor,
+) -> None:
     for config in ("first", "second", "first"):
         result = XLAC._xla_custom_call([operand], **{**CUSTOM_CALL, "backend_config": config})
         echoed = result[0].cpu().tolist()
         assert bytes(echoed[1 : 1 + echoed[0]]).decode() == config
 
 
-def test_two_different_calls_in_one_graph(operand):
+def test_two_different_calls_in_one_graph(operand: torch.Tensor) -> None:
     one, other = (
         XLAC._xla_gpu_custom_call([operand], **{**GPU_CALL, "payload": payload})[0]
         for payload in (b"ab", b"cde")

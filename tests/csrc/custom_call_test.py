@@ -11,7 +11,7 @@ def kernels() -> None:
     register_host_kernels("TestEchoSingle", "TestEcho")
 
 
-def test_positional_call(device):
+def test_positional_call(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
     outputs = XLAC._xla_custom_call([x], "T", [[3]], [torch.float32], True, "cfg", 1, {"k": "v"})
     (line,) = custom_call_lines(*outputs)
@@ -21,7 +21,7 @@ def test_positional_call(device):
     )
 
 
-def test_runs_with_one_result(device):
+def test_runs_with_one_result(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
     result = XLAC._xla_custom_call(
         [x], "TestEchoSingle", [[16]], [torch.int64], False, "abc", 3, {}
@@ -29,7 +29,7 @@ def test_runs_with_one_result(device):
     assert result.cpu().tolist()[:4] == [3, 97, 98, 99]
 
 
-def test_upstreams_stablehlo_custom_call(device):
+def test_upstreams_stablehlo_custom_call(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
     result = stablehlo_custom_call((x,), "TestEchoSingle", [[16]], [torch.int64], api_version=3)
     assert result.cpu().tolist()[0] == 0

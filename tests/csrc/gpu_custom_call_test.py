@@ -1,6 +1,7 @@
 """_xla_gpu_custom_call: what it traces, and what runs."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,7 +22,13 @@ def kernels() -> None:
     register_host_kernels("TestEcho", "TestCopy", "TestSumDifferenceRound", "TestCount")
 
 
-def call(inputs, payload, shapes, dtypes, *target):
+def call(
+    inputs: list[torch.Tensor],
+    payload: bytes,
+    shapes: list[list[int]],
+    dtypes: list[torch.dtype],
+    *target: str,
+) -> list[torch.Tensor]:
     return XLAC._xla_gpu_custom_call(inputs, payload, shapes, dtypes, *target)
 
 
@@ -38,7 +45,7 @@ def echo(tensor: torch.Tensor, payload: bytes | str) -> bytes:
     return bytes(result[1 : 1 + result[0]])
 
 
-def test_old_positional_call_is_unchanged(device):
+def test_old_positional_call_is_unchanged(device: torch.device) -> None:
     a = torch.zeros(3, device=device)
     (line,) = custom_call_lines(*call([a], "payload", [[3]], [torch.float32]))
     assert 'custom_call_target="triton_kernel_call"' in line
@@ -46,14 +53,14 @@ def test_old_positional_call_is_unchanged(device):
     assert 'backend_config="payload"' in line
 
 
-def test_the_default_target_by_its_name_is_the_default_call(device):
+def test_the_default_target_by_its_name_is_the_default_call(device: torch.device) -> None:
     a = torch.zeros(3, device=device)
     by_default = custom_call_lines(*call([a], "p", [[3]], [torch.float32]))
     by_name = custom_call_lines(*call([a], "p", [[3]], [torch.float32], "triton_kernel_call"))
     assert by_name == by_default
 
 
-def test_named_target_positional_and_keyword(device):
+def test_named_target_positional_and_keyword(device: torch.device) -> None:
     a = torch.zeros(3, device=device)
     (positional,) = custom_call_lines(*call([a], "p", [[3]], [torch.float32], "MyKernel"))
     (keyword,) = custom_call_lines(
@@ -71,7 +78,7 @@ def test_named_target_positional_and_keyword(device):
 
 
 @pytest.mark.parametrize("target", ["a.b/c-d e", "Ünïcode", 'quo"te', "x" * 300])
-def test_any_non_empty_name_is_a_target(device, target):
+def test_any_non_empty_name_is_a_target(device: torch.device, target: str) -> None:
     a = torch.zeros(3, device=device)
     (line,) = custom_call_lines(*call([a], "p", [[3]], [torch.float32], target))
     assert UNIFIED in line
@@ -80,13 +87,9 @@ def test_any_non_empty_name_is_a_target(device, target):
 @pytest.mark.parametrize(
     "payload", [b"", b"\0", b"a\0b\0", bytes(range(241, 256)), b"[1]", "text", "ü"]
 )
-def test_payload_reaches_the_kernel_whole(device, payload):
+def test_payload_reaches_the_kernel_whole(device: torch.device, payload: bytes) -> None:
     expected = payload.encode() if isinstance(payload, str) else payload
     assert echo(torch.zeros(1, device=device), payload) == expected
-
-
-def transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.t()
 
 
 VIEWS = {
@@ -100,7 +103,9 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_operands_are_row_major(device, view):
+def test_operands_are_row_major(
+    device: torch.device, view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     x = torch.randn(6, 4)
     expected = view(x).contiguous()
     result = copy(view(x.to(device)))
@@ -114,18 +119,20 @@ def test_operands_are_row_major(device, view):
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_results_are_row_major_for_their_consumers(device, view):
+def test_results_are_row_major_for_their_consumers(
+    device: torch.device, view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     x = torch.randn(6, 4)
     result = view(copy(x.to(device)))
     assert torch.equal(result.cpu(), view(x))
 
 
-def test_scalar_and_empty_results(device):
+def test_scalar_and_empty_results(device: torch.device) -> None:
     assert torch.equal(copy(torch.tensor(3.5).to(device)).cpu(), torch.tensor(3.5))
     assert copy(torch.zeros(0, 4).to(device)).cpu().shape == (0, 4)
 
 
-def test_several_results(device):
+def test_several_results(device: torch.device) -> None:
     a, b = torch.randn(7), torch.randn(7)
     total, difference, rounded = call(
         [a.to(device), b.to(device)],
@@ -139,7 +146,7 @@ def test_several_results(device):
     assert torch.equal(rounded.cpu(), a.to(torch.int32))
 
 
-def test_several_results_are_one_run(device):
+def test_several_results_are_one_run(device: torch.device) -> None:
     """Reading the results of one call in one step runs the kernel once."""
     a = torch.zeros(1, device=device)
     first = call([a], "x", [[1], [1]], [torch.int64] * 2, "TestCount")[0].cpu().item()
@@ -147,7 +154,7 @@ def test_several_results_are_one_run(device):
     assert second == first + 1
 
 
-def test_inside_a_larger_graph(device):
+def test_inside_a_larger_graph(device: torch.device) -> None:
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     x, y = a.to(device), b.to(device)
     result = torch.relu(copy((x @ y).exp()) * 2 + 1).sum(0)
@@ -155,14 +162,14 @@ def test_inside_a_larger_graph(device):
     torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_twice_in_one_graph(device):
+def test_twice_in_one_graph(device: torch.device) -> None:
     x = torch.randn(5, 3)
     result = copy(copy(x.to(device)) + 1) - copy(x.to(device))
     assert len(custom_call_lines(result)) == 3
     torch.testing.assert_close(result.cpu(), torch.ones(5, 3))
 
 
-def test_steps_of_a_loop_compile_once(device):
+def test_steps_of_a_loop_compile_once(device: torch.device) -> None:
     x = torch.randn(4, 4).to(device)
     torch_xla.sync()
     counts = []
@@ -173,14 +180,14 @@ def test_steps_of_a_loop_compile_once(device):
     assert counts[-1] == counts[0], counts
 
 
-def test_eager_mode(device):
+def test_eager_mode(device: torch.device) -> None:
     x = torch.randn(4, 6)
     with eager_mode_context(True):
         result = copy(x.to(device).t())
         assert torch.equal(result.cpu(), x.t())
 
 
-def test_eager_mode_runs_a_call_with_several_results_once(device):
+def test_eager_mode_runs_a_call_with_several_results_once(device: torch.device) -> None:
     a = torch.zeros(1, device=device)
     with eager_mode_context(True):
         first = call([a], "x", [[1], [1]], [torch.int64] * 2, "TestCount")

@@ -7,7 +7,7 @@ To write the goldens anew after a change that is meant:
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,23 @@ from testing.xla import XLAC, hlo
 GOLDENS = Path(__file__).parent / "goldens"
 
 
-def gpu_call(inputs, payload=b"payload", shapes=((3,),), dtypes=(torch.float32,), **target):
+def gpu_call(
+    inputs: list[torch.Tensor],
+    payload: bytes = b"payload",
+    shapes: Sequence[Sequence[int]] = ((3,),),
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    **target: object,
+) -> list[torch.Tensor]:
     return XLAC._xla_gpu_custom_call(inputs, payload, shapes, dtypes, **target)
 
 
-def custom_call(inputs, api_version, attributes, shapes=((3,),), dtypes=(torch.float32,)):
+def custom_call(
+    inputs: list[torch.Tensor],
+    api_version: int,
+    attributes: dict[str, str],
+    shapes: Sequence[Sequence[int]] = ((3,),),
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+) -> list[torch.Tensor]:
     return XLAC._xla_custom_call(
         inputs, "Kernel", shapes, dtypes, False, "config", api_version, attributes
     )
@@ -44,9 +56,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
         dtypes=[torch.bfloat16, torch.int32],
         target="Kernel",
     ),
-    "transposed_operand": lambda: gpu_call(
-        [operand(2, 3).t()], shapes=[[3, 2]], target="Kernel"
-    ),
+    "transposed_operand": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]], target="Kernel"),
     "transposed_operand_default_target": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]]),
     "permuted_operand": lambda: gpu_call(
         [operand(2, 3, 4).permute(2, 0, 1)], shapes=[[4, 2, 3]], target="Kernel"
@@ -62,12 +72,12 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hlo(device, name):
+def test_hlo(device: torch.device, name: str) -> None:
     text = hlo(*CASES[name]())
     if folder := os.environ.get("UPDATE_GOLDENS"):
         Path(folder, f"{name}.hlo").write_text(text)
     assert text == (GOLDENS / f"{name}.hlo").read_text()
 
 
-def test_every_golden_has_a_case():
+def test_every_golden_has_a_case() -> None:
     assert {path.stem for path in GOLDENS.glob("*.hlo")} == set(CASES)

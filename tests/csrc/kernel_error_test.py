@@ -14,23 +14,23 @@ def kernels() -> None:
     register_host_kernels("TestFail")
 
 
-def failing_call(device) -> torch.Tensor:
+def failing_call(device: torch.device) -> torch.Tensor:
     x = torch.zeros(3).to(device)
     return XLAC._xla_gpu_custom_call([x], b"", [[3]], [torch.float32], "TestFail")[0]
 
 
-def assert_client_is_usable(device) -> None:
+def assert_client_is_usable(device: torch.device) -> None:
     assert torch.equal((torch.ones(3).to(device) + 1).cpu(), torch.full((3,), 2.0))
 
 
-def test_failure_is_raised_when_the_result_is_read(device):
+def test_failure_is_raised_when_the_result_is_read(device: torch.device) -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError, match=TEXT):
             failing_call(device).cpu()
         assert_client_is_usable(device)
 
 
-def test_failure_is_raised_by_a_synchronous_step(device):
+def test_failure_is_raised_by_a_synchronous_step(device: torch.device) -> None:
     result = failing_call(device)
     with pytest.raises(RuntimeError, match=TEXT):
         torch_xla.sync(wait=True)
@@ -38,7 +38,7 @@ def test_failure_is_raised_by_a_synchronous_step(device):
     assert_client_is_usable(device)
 
 
-def test_unknown_target(device):
+def test_unknown_target(device: torch.device) -> None:
     x = torch.zeros(3).to(device)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="NoSuchTarget"):
@@ -46,7 +46,7 @@ def test_unknown_target(device):
     assert_client_is_usable(device)
 
 
-def test_check_ok_raises(device):
+def test_check_ok_raises(device: torch.device) -> None:
     """XLA_CHECK_OK in torch_xla's own code, with which stock torch_xla ends the process."""
     builder = xb.create_builder("test")
     a = xb.mkparam(builder, 0, xb.Shape.create(xb.Type.F32, [3]))

@@ -10,18 +10,18 @@ import torch
 from testing.xla import XLAC
 
 
-def test_narrowed_input(device):
+def test_narrowed_input(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
     with pytest.raises(ValueError, match=r'"T": inputs\[0\] is torch.float32 to torch, but narr'):
         XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.int32], "T")
 
 
-def test_narrowed_output(device):
+def test_narrowed_output(device: torch.device) -> None:
     x = torch.zeros(2, dtype=torch.int32).to(device)
     with pytest.raises(ValueError, match=r'"T": output_dtypes\[0\] is torch.float64 to torch'):
         XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.float64], "T")
 
 
-def test_what_is_not_narrowed_is_accepted(device):
+def test_what_is_not_narrowed_is_accepted(device: torch.device) -> None:
     x = torch.zeros(2, dtype=torch.int32).to(device)
     assert XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.bfloat16], "T")[0].shape == (2,)

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+from types import ModuleType
 
 import pytest
 import torch
@@ -34,19 +35,19 @@ def defined_in(library: ctypes.CDLL, symbol: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def probe():
+def probe() -> ModuleType:
     spec = importlib.util.spec_from_file_location("node_probe", os.environ["NODE_PROBE"])
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_clone_keeps_everything(device, probe):
+def test_clone_keeps_everything(device: torch.device, probe: ModuleType) -> None:
     node, clone = probe.node_and_clone(torch.zeros(3).to(device))
     assert clone == node
 
 
-def test_to_string_names_everything(device, probe):
+def test_to_string_names_everything(device: torch.device, probe: ModuleType) -> None:
     (text, _), _ = probe.node_and_clone(torch.zeros(3).to(device))
     assert "xla::gpu_custom_call" in text
     for part in (
@@ -62,12 +63,14 @@ def test_to_string_names_everything(device, probe):
 
 
 @pytest.mark.parametrize("symbol", [BUILD, BUILD_WITH_TARGET], ids=["3 arguments", "4 arguments"])
-def test_build_gpu_custom_call_is_the_front_librarys(symbol):
+def test_build_gpu_custom_call_is_the_front_librarys(symbol: str) -> None:
     front = XLAC.__file__
     assert defined_in(ctypes.CDLL(front), symbol) == front
 
 
-def test_the_stock_binarys_own_callers_get_row_major_operands(device, probe):
+def test_the_stock_binarys_own_callers_get_row_major_operands(
+    device: torch.device, probe: ModuleType
+) -> None:
     """tensor_methods::gpu_custom_call of the stock binary builds through our BuildGpuCustomCall."""
     x = torch.zeros(2, 3).to(device)
     (line,) = custom_call_lines(*probe.stock_gpu_custom_call(x.t(), "payload", [3, 2]))

@@ -1,10 +1,12 @@
 """XlaGpuSimpleAdd: its results against torch, and every error of its payload."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 import torch
 from testing.xla import XLAC, compilations
+
 from torch_xla_ext.ops.simple_add import pack_descriptor, simple_add
 
 DTYPES = [
@@ -27,13 +29,15 @@ def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_sum_is_torchs_bit_for_bit(device, dtype, size):
+def test_sum_is_torchs_bit_for_bit(device: torch.device, dtype: torch.dtype, size: int) -> None:
     a, b = random(dtype, size), random(dtype, size)
     assert torch.equal(simple_add(a.to(device), b.to(device)).cpu(), a + b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_integers_wrap_and_floats_overflow_as_torchs(device, dtype):
+def test_integers_wrap_and_floats_overflow_as_torchs(
+    device: torch.device, dtype: torch.dtype
+) -> None:
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
     a = torch.tensor([limits.max, limits.min, limits.max], dtype=dtype)
     b = torch.tensor([limits.max, limits.min, limits.min], dtype=dtype)
@@ -41,7 +45,7 @@ def test_integers_wrap_and_floats_overflow_as_torchs(device, dtype):
 
 
 @pytest.mark.parametrize("dtype", [t for t in DTYPES if t.is_floating_point], ids=str)
-def test_special_values(device, dtype):
+def test_special_values(device: torch.device, dtype: torch.dtype) -> None:
     values = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1e-8], dtype=dtype)
     a, b = values.repeat(6), values.repeat_interleave(6)
     result = simple_add(a.to(device), b.to(device)).cpu()
@@ -51,7 +55,7 @@ def test_special_values(device, dtype):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (2, 3, 5, 7), (4, 0, 2)], ids=str)
-def test_shapes(device, shape):
+def test_shapes(device: torch.device, shape: tuple[int, ...]) -> None:
     a, b = random(torch.float32, *shape), random(torch.float32, *shape)
     result = simple_add(a.to(device), b.to(device)).cpu()
     assert result.shape == a.shape
@@ -70,24 +74,26 @@ OPERANDS = {
 
 
 @pytest.mark.parametrize("view", OPERANDS.values(), ids=OPERANDS)
-def test_operands_that_are_views(device, view):
+def test_operands_that_are_views(
+    device: torch.device, view: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     a, b = random(torch.float32, 16, 24), random(torch.float32, 16, 24)
     result = simple_add(view(a.to(device)), view(b.to(device))).cpu()
     torch.testing.assert_close(result, view(a) + view(b), rtol=1e-5, atol=1e-1)
 
 
-def test_transposed_and_contiguous_operand(device):
+def test_transposed_and_contiguous_operand(device: torch.device) -> None:
     a, b = random(torch.float32, 5, 7), random(torch.float32, 7, 5)
     assert torch.equal(simple_add(a.to(device).t(), b.to(device)).cpu(), a.t() + b)
 
 
-def test_one_tensor_twice(device):
+def test_one_tensor_twice(device: torch.device) -> None:
     a = random(torch.float32, 9)
     x = a.to(device)
     assert torch.equal(simple_add(x, x).cpu(), a + a)
 
 
-def test_a_chain_of_calls_is_one_program(device):
+def test_a_chain_of_calls_is_one_program(device: torch.device) -> None:
     a = random(torch.float32, 100)
     x = a.to(device)
     before = compilations()
@@ -119,7 +125,7 @@ PAYLOADS = {
 
 
 @pytest.mark.parametrize(("payload", "text"), PAYLOADS.values(), ids=PAYLOADS)
-def test_broken_payload(device, payload, text):
+def test_broken_payload(device: torch.device, payload: bytes, text: str) -> None:
     x = torch.zeros(3).to(device)
     with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: .*" + text):
         XLAC._xla_gpu_custom_call(
@@ -127,5 +133,5 @@ def test_broken_payload(device, payload, text):
         )[0].cpu()
 
 
-def test_descriptor_is_what_the_header_documents():
+def test_descriptor_is_what_the_header_documents() -> None:
     assert pack_descriptor(torch.bfloat16, 258) == bytes([1, 1, 16, 0, 0, 0, 0, 0, 2, 1] + [0] * 6)
