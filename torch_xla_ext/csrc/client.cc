@@ -32,7 +32,9 @@ const ClientOrStatus& GetComputationClient() {
   try {
     return stock();
   } catch (const std::exception& error) {
-    failure = new std::string(error.what());
+    const std::string text = error.what();
+    // pybind11 appends where in Python an exception was raised.
+    failure = new std::string(text.substr(0, text.find("\n\nAt:\n")));
     throw;
   }
 }

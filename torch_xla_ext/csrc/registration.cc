@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -27,6 +29,25 @@ std::string Describe(const void* function) {
     out << info.dli_fname << ")";
   }
   return out.str();
+}
+
+// Where the library that has `address` begins.
+const void* LibraryOf(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) == 0 ? nullptr : info.dli_fbase;
+}
+
+// Whether a "Host" target is one of the helpers that XLA:CPU registers for
+// itself: functions of its own, of the C library and of libm.
+bool IsXlasOwn(const void* function) {
+  static const void* const xla = LibraryOf(
+      reinterpret_cast<const void*>(&xla::CustomCallTargetRegistry::Global));
+  static const void* const libc =
+      LibraryOf(reinterpret_cast<const void*>(&std::fputs));
+  static const void* const libm = LibraryOf(reinterpret_cast<const void*>(
+      static_cast<double (*)(double)>(&std::tan)));
+  const void* library = LibraryOf(function);
+  return library == xla || library == libc || library == libm;
 }
 
 // Typed targets by platform and name: XLA's own registry can not be read.
@@ -147,7 +168,7 @@ std::vector<std::string> RegisteredTargets(const std::string& platform,
     for (const auto& [name, function] :
          xla::CustomCallTargetRegistry::Global()->registered_symbols(
              platform)) {
-      names.push_back(name);
+      if (!IsXlasOwn(function)) names.push_back(name);
     }
     std::sort(names.begin(), names.end());
     return names;

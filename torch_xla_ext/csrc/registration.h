@@ -37,8 +37,9 @@ void RegisterTarget(const std::string& name, void* function,
 // pjrt_bridge::Load and pjrt_bridge::RegisterTarget do.
 const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path);
 
-// The names of the targets that `platform` has, sorted. Typed ones are those
-// that were registered here: XLA does not list its own.
+// The names of the targets that `platform` has, sorted, without those that
+// XLA:CPU registers for itself. Typed ones are those that were registered here:
+// XLA does not list them.
 std::vector<std::string> RegisteredTargets(const std::string& platform,
                                            TargetApi api = TargetApi::kUntyped);
 
