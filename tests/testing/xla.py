@@ -9,6 +9,8 @@ import torch_xla
 from torch_xla.debug import metrics
 
 XLAC = torch_xla._XLAC
+# What targets are registered for on the device that the tests run on.
+PLATFORM = "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 
 def capsule(address: int) -> object:
@@ -20,14 +22,17 @@ def capsule(address: int) -> object:
 
 
 def host_kernel(name: str) -> object:
-    """A capsule with the address of a function of tests/csrc/host_kernels.cc."""
-    library = ctypes.CDLL(os.environ["HOST_KERNELS"])
+    """A capsule with the address of a function of tests/csrc/host_kernels.cc.
+
+    On a GPU it is the function of the same name in tests/gpu/gpu_kernels.cu.
+    """
+    library = ctypes.CDLL(os.environ["GPU_KERNELS" if PLATFORM == "CUDA" else "HOST_KERNELS"])
     return capsule(ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
 
 
 def register_host_kernels(*names: str) -> None:
     for name in names:
-        XLAC._xla_register_custom_call_target(name, host_kernel(name), "Host")
+        XLAC._xla_register_custom_call_target(name, host_kernel(name), PLATFORM)
 
 
 def hlo(*tensors: torch.Tensor) -> str:

@@ -8,8 +8,10 @@
 #include <dlfcn.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,12 +73,15 @@ Registers a function as the custom-call target `name`.
 
 Args:
   name: the name by which calls refer to it.
-  function: a capsule with the address of a function of XLA's untyped ABI.
+  function: a capsule with the address of a function of XLA's untyped ABI, or of
+    an XLA FFI handler.
   platform: "CUDA" or "Host" (the CPU).
+  api: "untyped" or "ffi", which says what `function` is.
 
 Raises:
-  ValueError: an unknown platform, an empty name, or a name that is registered
-    with another function.
+  ValueError: an unknown platform or api, an empty name, or a name that is
+    registered with another function.
+  RuntimeError: XLA or the GPU plugin refuses the target.
 )doc";
 
 py::list ToPython(const std::vector<torch_xla::XLATensorPtr>& tensors) {
@@ -151,21 +156,51 @@ void DefineCustomCalls(py::module_& module) {
       py::arg("frontend_attributes"), kCustomCallDoc);
 }
 
+// Whether the process has a CUDA client whose plugin is not behind our bridge:
+// one that a user registered with torch_xla's plugins.register_plugin.
+bool HasOtherCudaClient() {
+  const char* device = std::getenv("PJRT_DEVICE");
+  return device != nullptr && std::string_view(device) == kCudaPlatform &&
+         pjrt_bridge::Loaded() == nullptr &&
+         torch_xla::runtime::GetComputationClientIfInitialized() != nullptr;
+}
+
 void DefineRegistration(py::module_& module, const py::object& stock_register) {
   module.def(
       "_xla_register_custom_call_target",
       [stock_register](const std::string& name, const py::capsule& function,
-                       const std::string& platform) {
-        RegisterTarget(name, function.get_pointer(), platform);
-        // The stock function hands it to the GPU plugin, if there is one.
-        if (platform == kCudaPlatform) stock_register(name, function, platform);
+                       const std::string& platform, const std::string& api) {
+        const TargetApi target_api = ParseTargetApi(api);
+        RegisterTarget(name, function.get_pointer(), platform, target_api);
+        if (platform == kCudaPlatform && target_api == TargetApi::kUntyped &&
+            HasOtherCudaClient()) {
+          stock_register(name, function, platform);
+        }
       },
-      py::arg("name"), py::arg("function"), py::arg("platform"), kRegisterDoc);
+      py::arg("name"), py::arg("function"), py::arg("platform"),
+      py::arg("api") = "untyped", kRegisterDoc);
 
-  module.def("_xla_registered_custom_call_targets", &RegisteredTargets,
-             py::arg("platform"),
-             "The names of the untyped targets that the process has for "
-             "`platform`, \"CUDA\" or \"Host\", sorted.");
+  module.def(
+      "_xla_registered_custom_call_targets",
+      [](const std::string& platform, const std::string& api) {
+        return RegisteredTargets(platform, ParseTargetApi(api));
+      },
+      py::arg("platform"), py::arg("api") = "untyped",
+      "The names of the targets that the process has for `platform`, \"CUDA\" "
+      "or "
+      "\"Host\", sorted. `api` is \"untyped\" or \"ffi\".");
+
+  module.def(
+      "_xla_load_pjrt_plugin",
+      [](const std::string& path) {
+        const pjrt_bridge::PluginInfo& info = LoadPlugin(path);
+        return py::make_tuple(info.major, info.minor);
+      },
+      py::arg("path"),
+      "Loads the PJRT plugin that the bridge in this library stands in front "
+      "of, "
+      "and registers the \"CUDA\" targets with it. Returns its API version, "
+      "(major, minor). Raises RuntimeError if torch_xla can not use it.");
 }
 
 // PyInit__XLAC of the stock binary, which lies under `lib` beside this library.

@@ -3,11 +3,16 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 #include "torch_xla_ext/csrc/text.h"
+#include "xla/ffi/api/c_api.h"
 #include "xla/service/custom_call_target_registry.h"
 
 namespace torch_xla_ext {
@@ -26,6 +31,71 @@ std::string Describe(const void* function) {
   return out.str();
 }
 
+// Where the library that has `address` begins.
+const void* LibraryOf(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) == 0 ? nullptr : info.dli_fbase;
+}
+
+// Whether a "Host" target is one of the helpers that XLA:CPU registers for
+// itself: functions of its own, of the C library and of libm.
+bool IsXlasOwn(const void* function) {
+  static const void* const xla = LibraryOf(
+      reinterpret_cast<const void*>(&xla::CustomCallTargetRegistry::Global));
+  static const void* const libc =
+      LibraryOf(reinterpret_cast<const void*>(&std::fputs));
+  static const void* const libm = LibraryOf(reinterpret_cast<const void*>(
+      static_cast<double (*)(double)>(&std::tan)));
+  const void* library = LibraryOf(function);
+  return library == xla || library == libc || library == libm;
+}
+
+// Typed targets by platform and name: XLA's own registry can not be read.
+using TypedTargets = std::map<std::pair<std::string, std::string>, void*>;
+
+struct Targets {
+  // Between a look-up and the registration nobody else may register.
+  std::mutex mutex;
+  TypedTargets typed;
+};
+
+// Made on first use, which may be in a static initialiser, and never destroyed.
+Targets& GetTargets() {
+  static Targets& targets = *new Targets;
+  return targets;
+}
+
+const void* Find(const Targets& targets, const std::string& name,
+                 const std::string& platform, TargetApi api) {
+  if (api == TargetApi::kUntyped) {
+    return xla::CustomCallTargetRegistry::Global()->Lookup(name, platform);
+  }
+  const auto found = targets.typed.find({platform, name});
+  return found == targets.typed.end() ? nullptr : found->second;
+}
+
+void RegisterHostHandler(const std::string& name, void* handler) {
+  const XLA_FFI_Api* ffi = XLA_FFI_GetApi();
+  XLA_FFI_Handler_Register_Args args = {};
+  args.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE;
+  args.name = {name.data(), name.size()};
+  args.platform = {kHostPlatform, sizeof(kHostPlatform) - 1};
+  args.bundle.execute = reinterpret_cast<XLA_FFI_Handler*>(handler);
+  XLA_FFI_Error* error = ffi->XLA_FFI_Handler_Register(&args);
+  if (error == nullptr) return;
+  XLA_FFI_Error_GetMessage_Args message = {};
+  message.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE;
+  message.error = error;
+  ffi->XLA_FFI_Error_GetMessage(&message);
+  std::string text = message.message;
+  XLA_FFI_Error_Destroy_Args destroy = {};
+  destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+  destroy.error = error;
+  ffi->XLA_FFI_Error_Destroy(&destroy);
+  throw std::runtime_error("XLA refuses the custom-call target " +
+                           Quoted(name) + ": " + text);
+}
+
 }  // namespace
 
 void CheckPlatform(const std::string& platform) {
@@ -36,8 +106,15 @@ void CheckPlatform(const std::string& platform) {
       " (\"Host\" is the CPU)");
 }
 
+TargetApi ParseTargetApi(const std::string& api) {
+  if (api == "untyped") return TargetApi::kUntyped;
+  if (api == "ffi") return TargetApi::kTyped;
+  throw std::invalid_argument("unknown api " + Quoted(api) +
+                              "; known are \"untyped\" and \"ffi\"");
+}
+
 void RegisterTarget(const std::string& name, void* function,
-                    const std::string& platform) {
+                    const std::string& platform, TargetApi api) {
   CheckPlatform(platform);
   if (name.empty()) {
     throw std::invalid_argument("the name of a custom-call target is empty");
@@ -46,28 +123,61 @@ void RegisterTarget(const std::string& name, void* function,
     throw std::invalid_argument("custom-call target " + Quoted(name) +
                                 ": the function is null");
   }
-  // Between the look-up and the registration nobody else may register.
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto* registry = xla::CustomCallTargetRegistry::Global();
-  const void* existing = registry->Lookup(name, platform);
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  const void* existing = Find(targets, name, platform, api);
   if (existing != nullptr && existing != function) {
     throw std::invalid_argument(
         "custom-call target " + Quoted(name) + " is registered for " +
         Quoted(platform) + " already, with another function: " +
         Describe(existing) + ", not " + Describe(function));
   }
-  registry->Register(name, function, platform);
+  if (platform == kCudaPlatform && pjrt_bridge::Loaded() != nullptr) {
+    pjrt_bridge::RegisterTarget(name, function, api);
+  }
+  if (existing != nullptr) return;
+  if (api == TargetApi::kUntyped) {
+    xla::CustomCallTargetRegistry::Global()->Register(name, function, platform);
+    return;
+  }
+  if (platform == kHostPlatform) RegisterHostHandler(name, function);
+  targets.typed[{platform, name}] = function;
 }
 
-std::vector<std::string> RegisteredTargets(const std::string& platform) {
+const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path) {
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  const pjrt_bridge::PluginInfo& info = pjrt_bridge::Load(path);
+  for (const auto& [name, function] :
+       xla::CustomCallTargetRegistry::Global()->registered_symbols(
+           kCudaPlatform)) {
+    pjrt_bridge::RegisterTarget(name, function, TargetApi::kUntyped);
+  }
+  for (const auto& [key, function] : targets.typed) {
+    if (key.first != kCudaPlatform) continue;
+    pjrt_bridge::RegisterTarget(key.second, function, TargetApi::kTyped);
+  }
+  return info;
+}
+
+std::vector<std::string> RegisteredTargets(const std::string& platform,
+                                           TargetApi api) {
   CheckPlatform(platform);
   std::vector<std::string> names;
-  for (const auto& [name, function] :
-       xla::CustomCallTargetRegistry::Global()->registered_symbols(platform)) {
-    names.push_back(name);
+  if (api == TargetApi::kUntyped) {
+    for (const auto& [name, function] :
+         xla::CustomCallTargetRegistry::Global()->registered_symbols(
+             platform)) {
+      if (!IsXlasOwn(function)) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
   }
-  std::sort(names.begin(), names.end());
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  for (const auto& [key, function] : targets.typed) {
+    if (key.first == platform) names.push_back(key.second);
+  }
   return names;
 }
 

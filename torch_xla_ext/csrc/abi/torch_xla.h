@@ -138,6 +138,15 @@ class PjRtComputationClient {
       const ComputationClient::ExecuteReplicatedOptions& options);
 };
 
+// absl::StatusOr<ComputationClient*>: only passed on by reference. A class of
+// this name, not the template, does for that: return types are not part of a
+// function's mangled name.
+class ClientOrStatus;
+
+const ClientOrStatus& GetComputationClient();
+// Null while there is no client.
+ComputationClient* GetComputationClientIfInitialized();
+
 }  // namespace runtime
 
 struct ShapeHelper {

@@ -1,0 +1,273 @@
+// The bridge against the fake plugin of tests/pjrt_bridge/fake_plugin.cc.
+//
+//   bridge_test CASE PLUGIN
+//
+// A process can use one plugin, so each case is a test of its own.
+#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/pjrt_bridge/fake_plugin.h"
+
+namespace {
+
+using torch_xla_ext::pjrt_bridge::Load;
+using torch_xla_ext::pjrt_bridge::Loaded;
+using torch_xla_ext::pjrt_bridge::RegisterTarget;
+using torch_xla_ext::pjrt_bridge::TargetApi;
+
+int failures = 0;
+
+#define EXPECT(condition)                                            \
+  if (!(condition)) {                                                \
+    std::fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, \
+                 #condition);                                        \
+    ++failures;                                                      \
+  }
+
+void ExpectText(int line, const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return;
+  std::fprintf(stderr, "%s:%d: expected \"%s\" in \"%s\"\n", __FILE__, line,
+               part.c_str(), text.c_str());
+  ++failures;
+}
+#define EXPECT_TEXT(text, part) ExpectText(__LINE__, text, part)
+
+// The text of what `function` throws; "" if it throws nothing.
+std::string Thrown(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+FakeObservations* Observations(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  return reinterpret_cast<FakeObservations* (*)()>(
+      dlsym(library, "GetFakeObservations"))();
+}
+
+std::string Text(const PJRT_Api* api, PJRT_Error* error) {
+  PJRT_Error_Message_Args message = {};
+  message.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE;
+  message.error = error;
+  api->PJRT_Error_Message(&message);
+  std::string text(message.message, message.message_size);
+  PJRT_Error_Destroy_Args destroy = {};
+  destroy.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE;
+  destroy.error = error;
+  api->PJRT_Error_Destroy(&destroy);
+  return text;
+}
+
+template <typename Args>
+Args Zero(size_t struct_size) {
+  Args args = {};
+  args.struct_size = struct_size;
+  return args;
+}
+#define ARGS(name) Zero<name>(name##_STRUCT_SIZE)
+
+// What 2.8.1 does, on a plugin that `grew` or did not.
+void TestCalls(const std::string& path, bool grew) {
+  EXPECT(GetPjrtApi() == nullptr);
+  EXPECT(Loaded() == nullptr);
+  EXPECT_TEXT(
+      Thrown([] { RegisterTarget("x", &failures, TargetApi::kUntyped); }),
+      "no PJRT plugin is loaded");
+  Load(path);
+  const PJRT_Api* api = GetPjrtApi();
+  EXPECT(api != nullptr && Loaded() != nullptr && Loaded()->path == path);
+  FakeObservations* seen = Observations(path);
+  EXPECT(seen->refusals == 0);
+
+  // What the plugin has no function for, nor has the bridge.
+  EXPECT(api->PJRT_Buffer_Destroy == nullptr);
+
+  auto initialize = ARGS(PJRT_Plugin_Initialize_Args);
+  EXPECT(api->PJRT_Plugin_Initialize(&initialize) == nullptr);
+
+  // 24, as 2.8.1 gives it: its PJRT_Plugin_Attributes_Args_STRUCT_SIZE.
+  auto attributes = Zero<PJRT_Plugin_Attributes_Args>(24);
+  EXPECT(api->PJRT_Plugin_Attributes(&attributes) == nullptr);
+  EXPECT(seen->refusals == (grew ? 1 : 0));
+  EXPECT(attributes.struct_size == 24);
+  EXPECT(attributes.num_attributes == 1);
+  EXPECT(attributes.attributes != nullptr &&
+         attributes.attributes->int64_value == 7);
+
+  // Results come back, and nothing is written behind the caller's structure.
+  struct {
+    PJRT_Device_MemoryStats_Args args;
+    char guard[64];
+  } stats = {};
+  std::memset(stats.guard, 0x5a, sizeof(stats.guard));
+  stats.args.struct_size = PJRT_Device_MemoryStats_Args_STRUCT_SIZE;
+  for (int i = 0; i < 2; ++i) {
+    stats.args.bytes_in_use = 0;
+    EXPECT(api->PJRT_Device_MemoryStats(&stats.args) == nullptr);
+    EXPECT(stats.args.struct_size == PJRT_Device_MemoryStats_Args_STRUCT_SIZE);
+    EXPECT(stats.args.bytes_in_use == 12345);
+    EXPECT(stats.args.peak_pool_bytes_is_set);
+  }
+  for (const char byte : stats.guard) EXPECT(byte == 0x5a);
+
+  // A structure in a structure.
+  auto options = ARGS(PJRT_ExecuteOptions);
+  options.launch_id = 42;
+  auto execute = ARGS(PJRT_LoadedExecutable_Execute_Args);
+  execute.options = &options;
+  const int refusals_before = seen->refusals;
+  for (int i = 0; i < 3; ++i) {
+    execute.num_args = 0;
+    EXPECT(api->PJRT_LoadedExecutable_Execute(&execute) == nullptr);
+    EXPECT(execute.options == &options);
+    EXPECT(execute.num_args == 99);
+  }
+  EXPECT(options.struct_size == PJRT_ExecuteOptions_STRUCT_SIZE);
+  EXPECT(seen->executions == 3);  // a refused call is no execution
+  EXPECT(seen->launch_id == 42);
+  EXPECT(seen->new_members_are_zero);
+  // Each structure is refused once, in the first call; and no longer than
+  // asked.
+  EXPECT(seen->refusals == refusals_before + (grew ? 2 : 0));
+  EXPECT(seen->options_size ==
+         PJRT_ExecuteOptions_STRUCT_SIZE + (grew ? 16 : 0));
+
+  auto program = ARGS(PJRT_Program);
+  auto optimized = ARGS(PJRT_Executable_OptimizedProgram_Args);
+  optimized.program = &program;
+  EXPECT(api->PJRT_Executable_OptimizedProgram(&optimized) == nullptr);
+  EXPECT(program.code_size == 4321);
+
+  // Errors arrive as they are, once.
+  auto create = ARGS(PJRT_Client_Create_Args);
+  EXPECT_TEXT(Text(api, api->PJRT_Client_Create(&create)),
+              "fake plugin: no client");
+  auto fingerprint = ARGS(PJRT_Executable_Fingerprint_Args);
+  EXPECT_TEXT(Text(api, api->PJRT_Executable_Fingerprint(&fingerprint)),
+              "not implemented here");
+  EXPECT(seen->fingerprints == 1);
+  auto serialize = ARGS(PJRT_Executable_Serialize_Args);
+  EXPECT_TEXT(Text(api, api->PJRT_Executable_Serialize(&serialize)),
+              "Unexpected PJRT_Executable_Serialize_Args size");
+}
+
+void TestThreads(const std::string& path) {
+  Load(path);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([] {
+      auto options = ARGS(PJRT_ExecuteOptions);
+      auto execute = ARGS(PJRT_LoadedExecutable_Execute_Args);
+      execute.options = &options;
+      for (int call = 0; call < 1000; ++call) {
+        EXPECT(GetPjrtApi()->PJRT_LoadedExecutable_Execute(&execute) ==
+               nullptr);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void TestTargets(const std::string& path) {
+  static int one, two;
+  Load(path);
+  FakeObservations* seen = Observations(path);
+  RegisterTarget("a", &one, TargetApi::kUntyped);
+  EXPECT(std::strcmp(seen->last_target, "a") == 0);
+  EXPECT(seen->last_function == &one && seen->last_api == 0);
+  RegisterTarget("a", &one, TargetApi::kUntyped);
+  EXPECT(seen->registrations == 1);  // once
+  const std::string text =
+      Thrown([] { RegisterTarget("a", &two, TargetApi::kUntyped); });
+  EXPECT_TEXT(text, "\"a\" is registered with the PJRT plugin already");
+  char addresses[64];
+  std::snprintf(addresses, sizeof(addresses), "%p", static_cast<void*>(&one));
+  EXPECT_TEXT(text, addresses);
+  std::snprintf(addresses, sizeof(addresses), "%p", static_cast<void*>(&two));
+  EXPECT_TEXT(text, addresses);
+  EXPECT(seen->registrations == 1);
+  // Typed handlers have names of their own.
+  RegisterTarget("a", &two, TargetApi::kTyped);
+  EXPECT(seen->registrations == 2 && seen->last_api == 1);
+  const std::string refusal =
+      Thrown([] { RegisterTarget("refused", &one, TargetApi::kUntyped); });
+  EXPECT_TEXT(refusal, "refuses the custom-call target \"refused\"");
+  EXPECT_TEXT(refusal, "fake plugin: not this one");
+}
+
+void ExpectRefusal(const std::string& path,
+                   const std::vector<std::string>& parts) {
+  const std::string text = Thrown([&] { Load(path); });
+  EXPECT_TEXT(text, path);
+  for (const std::string& part : parts) EXPECT_TEXT(text, part);
+  EXPECT(GetPjrtApi() == nullptr);
+  EXPECT(Loaded() == nullptr);
+}
+
+const std::map<std::string, std::function<void(const std::string&)>> kCases = {
+    {"equal", [](const std::string& path) { TestCalls(path, false); }},
+    {"newer", [](const std::string& path) { TestCalls(path, true); }},
+    {"threads", TestThreads},
+    {"targets", TestTargets},
+    {"older",
+     [](const std::string& path) {
+       ExpectRefusal(path, {"has PJRT API 0.69", "needs 0.70 or newer",
+                            "jax-cuda13-pjrt"});
+     }},
+    {"major",
+     [](const std::string& path) {
+       ExpectRefusal(path, {"has PJRT API 1.2", "of 0.x"});
+     }},
+    {"no_extension",
+     [](const std::string& path) {
+       ExpectRefusal(path, {"has no custom-call extension"});
+     }},
+    {"named_value",
+     [](const std::string& path) {
+       ExpectRefusal(path, {"PJRT_NamedValue has 64 bytes", "has 56"});
+     }},
+    {"short_table",
+     [](const std::string& path) {
+       ExpectRefusal(path, {"its table of functions has 900 bytes"});
+     }},
+    {"not_a_plugin",
+     [](const std::string&) {
+       ExpectRefusal("libm.so.6", {"does not export GetPjrtApi"});
+       ExpectRefusal("/no/such/plugin.so",
+                     {"cannot be loaded", "No such file"});
+     }},
+    {"second",
+     [](const std::string& path) {
+       EXPECT(Thrown([&] { Load(path); }).empty());
+       EXPECT(Thrown([&] { Load(path); }).empty());
+       EXPECT_TEXT(Thrown([] { Load("/other.so"); }),
+                   "the process uses " + path + " already");
+     }},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto test = argc == 3 ? kCases.find(argv[1]) : kCases.end();
+  if (test == kCases.end()) {
+    std::fprintf(stderr, "usage: bridge_test CASE PLUGIN\n");
+    return 2;
+  }
+  test->second(argv[2]);
+  std::printf("%d failed\n", failures);
+  return failures == 0 ? 0 : 1;
+}

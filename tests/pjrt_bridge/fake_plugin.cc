@@ -1,0 +1,213 @@
+// A small PJRT plugin that does what a CUDA plugin does with its arguments:
+// check their sizes, read and write them, keep a list of targets. Built as
+// several libraries, which differ in their API:
+//
+//   FAKE_MAJOR, FAKE_MINOR  its version
+//   FAKE_GROWTH             how many bytes it appended to some structures
+//   FAKE_NAMED_VALUE_GROWTH the same for the elements of its arrays
+//   FAKE_TABLE_SIZE         the size of its table of functions
+//   FAKE_NO_EXTENSION       it takes no custom-call targets
+#include "tests/pjrt_bridge/fake_plugin.h"
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+#ifndef FAKE_MAJOR
+#define FAKE_MAJOR 0
+#endif
+#ifndef FAKE_GROWTH
+#define FAKE_GROWTH 0
+#endif
+#ifndef FAKE_NAMED_VALUE_GROWTH
+#define FAKE_NAMED_VALUE_GROWTH 0
+#endif
+#ifndef FAKE_TABLE_SIZE
+#define FAKE_TABLE_SIZE PJRT_Api_STRUCT_SIZE
+#endif
+
+struct PJRT_Error {
+  std::string text;
+};
+
+namespace {
+
+using torch_xla_ext::pjrt_bridge::CustomCallExtension;
+using torch_xla_ext::pjrt_bridge::RegisterCustomCallArgs;
+
+FakeObservations observations;
+
+// XLA's check, with its text.
+PJRT_Error* CheckSize(const char* name, size_t expected, size_t got) {
+  if (got >= expected) return nullptr;
+  return new PJRT_Error{std::string("Unexpected ") + name + " size: expected " +
+                        std::to_string(expected) + ", got " +
+                        std::to_string(got) +
+                        ". The plugin is likely built with a later version "
+                        "than the framework."};
+}
+#define CHECK_SIZE(name, size, structure)                                     \
+  if (PJRT_Error* error = CheckSize(#name, size, (structure)->struct_size)) { \
+    ++observations.refusals;                                                  \
+    return error;                                                             \
+  }
+#define CHECK_GROWN(name, structure) \
+  CHECK_SIZE(name, name##_STRUCT_SIZE + FAKE_GROWTH, structure)
+
+// The members that are new in the fake plugin.
+template <typename Structure>
+char* NewMembers(Structure* structure, size_t old_size) {
+  return reinterpret_cast<char*>(structure) + old_size;
+}
+
+void ErrorDestroy(PJRT_Error_Destroy_Args* args) { delete args->error; }
+
+void ErrorMessage(PJRT_Error_Message_Args* args) {
+  args->message = args->error->text.data();
+  args->message_size = args->error->text.size();
+}
+
+PJRT_Error* ErrorGetCode(PJRT_Error_GetCode_Args* args) {
+  args->code = PJRT_Error_Code_INTERNAL;
+  return nullptr;
+}
+
+PJRT_Error* Initialize(PJRT_Plugin_Initialize_Args* args) {
+  CHECK_SIZE(PJRT_Plugin_Initialize_Args,
+             PJRT_Plugin_Initialize_Args_STRUCT_SIZE, args);
+  return nullptr;
+}
+
+PJRT_Error* Attributes(PJRT_Plugin_Attributes_Args* args) {
+  // Since 0.73 the size includes the last member.
+  CHECK_SIZE(PJRT_Plugin_Attributes_Args,
+             FAKE_GROWTH > 0 ? sizeof(PJRT_Plugin_Attributes_Args) : 24, args);
+  static PJRT_NamedValue value = {};
+  value.struct_size = PJRT_NamedValue_STRUCT_SIZE + FAKE_NAMED_VALUE_GROWTH;
+  value.name = "fake";
+  value.name_size = 4;
+  value.type = PJRT_NamedValue_kInt64;
+  value.int64_value = 7;
+  value.value_size = 1;
+  args->attributes = &value;
+  args->num_attributes = 1;
+  return nullptr;
+}
+
+PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
+  return new PJRT_Error{"fake plugin: no client"};
+}
+
+// Results, old and new.
+PJRT_Error* MemoryStats(PJRT_Device_MemoryStats_Args* args) {
+  CHECK_GROWN(PJRT_Device_MemoryStats_Args, args);
+  args->bytes_in_use = 12345;
+  args->peak_pool_bytes_is_set = true;
+  char* members = NewMembers(args, PJRT_Device_MemoryStats_Args_STRUCT_SIZE);
+  for (int i = 0; i < FAKE_GROWTH; ++i) members[i] = -1;
+  return nullptr;
+}
+
+// A nested structure with new members, inside of one with new members.
+PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
+  CHECK_GROWN(PJRT_LoadedExecutable_Execute_Args, args);
+  CHECK_GROWN(PJRT_ExecuteOptions, args->options);
+  ++observations.executions;
+  observations.options_size = args->options->struct_size;
+  observations.launch_id = args->options->launch_id;
+  const char* members =
+      NewMembers(args->options, PJRT_ExecuteOptions_STRUCT_SIZE);
+  for (int i = 0; i < FAKE_GROWTH; ++i) {
+    if (members[i] != 0) observations.new_members_are_zero = false;
+  }
+  args->num_args = 99;  // a result, as far as the test is concerned
+  return nullptr;
+}
+
+// A nested structure that has the results.
+PJRT_Error* OptimizedProgram(PJRT_Executable_OptimizedProgram_Args* args) {
+  CHECK_GROWN(PJRT_Program, args->program);
+  args->program->code_size = 4321;
+  return nullptr;
+}
+
+// A refusal that no size can mend, and one of a structure that is not known.
+PJRT_Error* Serialize(PJRT_Executable_Serialize_Args* args) {
+  return CheckSize("PJRT_Executable_Serialize_Args", args->struct_size + 8,
+                   args->struct_size);
+}
+PJRT_Error* Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
+  ++observations.fingerprints;
+  return new PJRT_Error{"not implemented here"};
+}
+
+PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
+  CHECK_SIZE(RegisterCustomCallArgs, sizeof(*args), args);
+  const std::string name(args->function_name, args->function_name_size);
+  if (args->api_version > 1) {
+    return new PJRT_Error{"API version " + std::to_string(args->api_version) +
+                          " not supported for PJRT GPU plugin."};
+  }
+  if (name == "refused") return new PJRT_Error{"fake plugin: not this one"};
+  if (args->handler_instantiate != nullptr ||
+      args->handler_prepare != nullptr || args->handler_initialize != nullptr) {
+    return new PJRT_Error{"handlers that were not set are not null"};
+  }
+  ++observations.registrations;
+  std::strncpy(observations.last_target, name.c_str(),
+               sizeof(observations.last_target) - 1);
+  observations.last_function = args->handler_execute;
+  observations.last_api = args->api_version;
+  return nullptr;
+}
+
+#ifndef FAKE_NO_EXTENSION
+CustomCallExtension custom_call = {
+    {sizeof(CustomCallExtension), PJRT_Extension_Type_Gpu_Custom_Call, nullptr},
+    RegisterCustomCall,
+};
+#endif
+
+PJRT_Api MakeApi() {
+  PJRT_Api api = {};
+  api.struct_size = FAKE_TABLE_SIZE;
+#ifndef FAKE_NO_EXTENSION
+  static PJRT_Extension_Base other = {sizeof(PJRT_Extension_Base),
+                                      PJRT_Extension_Type_Stream,
+                                      &custom_call.base};
+  api.extension_start = &other;
+#endif
+  api.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
+  api.pjrt_api_version.major_version = FAKE_MAJOR;
+  api.pjrt_api_version.minor_version = FAKE_MINOR;
+  api.PJRT_Error_Destroy = ErrorDestroy;
+  api.PJRT_Error_Message = ErrorMessage;
+  api.PJRT_Error_GetCode = ErrorGetCode;
+  api.PJRT_Plugin_Initialize = Initialize;
+  api.PJRT_Plugin_Attributes = Attributes;
+  api.PJRT_Client_Create = ClientCreate;
+  api.PJRT_Device_MemoryStats = MemoryStats;
+  api.PJRT_LoadedExecutable_Execute = Execute;
+  api.PJRT_Executable_OptimizedProgram = OptimizedProgram;
+  api.PJRT_Executable_Serialize = Serialize;
+  api.PJRT_Executable_Fingerprint = Fingerprint;
+  return api;
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
+  static const PJRT_Api api = MakeApi();
+  return &api;
+}
+
+__attribute__((visibility("default"))) FakeObservations* GetFakeObservations() {
+  return &observations;
+}
+
+}  // extern "C"

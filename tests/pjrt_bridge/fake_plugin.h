@@ -1,0 +1,20 @@
+// What the fake plugin saw of the calls that it got.
+#ifndef TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
+#define TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
+
+#include <cstddef>
+
+struct FakeObservations {
+  int refusals = 0;  // of structures that were too short
+  int executions = 0;
+  size_t options_size = 0;
+  int launch_id = 0;
+  bool new_members_are_zero = true;
+  int fingerprints = 0;
+  int registrations = 0;
+  char last_target[64] = {};
+  void* last_function = nullptr;
+  int last_api = -1;
+};
+
+#endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_

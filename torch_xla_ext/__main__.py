@@ -1,0 +1,58 @@
+"""Commands: ``python -m torch_xla_ext doctor`` and ``python -m torch_xla_ext targets``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from torch_xla_ext import doctor
+
+    report = doctor.run(args.device)
+    print(json.dumps(report.to_dict(), indent=2) if args.json else report.text())
+    return 0 if report.ok else 1
+
+
+def _targets(args: argparse.Namespace) -> int:
+    from torch_xla_ext import doctor
+
+    targets = doctor.targets()
+    if args.json:
+        print(json.dumps(targets, indent=2))
+    else:
+        for target in targets:
+            print(f"{target['platform']:<6}{target['api']:<9}{target['name']}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; each command has its function as `run`."""
+    result = argparse.ArgumentParser(prog="python -m torch_xla_ext", description=__doc__)
+    commands = result.add_subparsers(metavar="COMMAND", required=True)
+
+    doctor = commands.add_parser(
+        "doctor", help="say what is installed and what is missing, and test it on every device"
+    )
+    doctor.add_argument("--json", action="store_true", help="print the report as JSON")
+    doctor.add_argument(
+        "--device",
+        choices=["CPU", "CUDA"],
+        help="what to examine; by default PJRT_DEVICE, else CUDA where there is anything of it",
+    )
+    doctor.set_defaults(run=_doctor)
+
+    targets = commands.add_parser("targets", help="list the registered custom-call targets")
+    targets.add_argument("--json", action="store_true", help="print the list as JSON")
+    targets.set_defaults(run=_targets)
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = parser().parse_args(arguments)
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <utility>
+
+#include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
+
+namespace torch_xla_ext::pjrt_bridge {
+namespace {
+
+struct State {
+  std::mutex mutex;
+  const PluginInfo* info = nullptr;
+  const PJRT_Api* plugin = nullptr;
+  const PJRT_Api* widened = nullptr;
+  RegisterCustomCall* register_target = nullptr;
+  std::map<std::pair<TargetApi, std::string>, const void*> targets;
+};
+
+// Never destroyed: XLA may use the plugin until the process is gone.
+State& GetState() {
+  static State& state = *new State;
+  return state;
+}
+
+constexpr char kRemedy[] =
+    "install jax-cuda12-pjrt or jax-cuda13-pjrt 0.6.2 or newer";
+
+[[noreturn]] void Refuse(const std::string& path, const std::string& reason) {
+  throw std::runtime_error("the PJRT plugin " + path + " " + reason);
+}
+
+const PJRT_Api* LoadApi(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    Refuse(path, std::string("cannot be loaded: ") +
+                     (reason == nullptr ? "for an unknown reason" : reason));
+  }
+  using GetApi = const PJRT_Api* (*)();
+  const auto get_api = reinterpret_cast<GetApi>(dlsym(library, "GetPjrtApi"));
+  if (get_api == nullptr) {
+    Refuse(path, std::string("is no PJRT plugin: it does not export "
+                             "GetPjrtApi; ") +
+                     kRemedy);
+  }
+  const PJRT_Api* api = get_api();
+  if (api == nullptr) Refuse(path, "gives no API: its GetPjrtApi returns null");
+  return api;
+}
+
+void CheckVersion(const std::string& path, const PJRT_Api* api) {
+  // The last function of 0.70.
+  constexpr size_t kNeededSize =
+      offsetof(PJRT_Api, PJRT_Client_CreateUninitializedBuffer) +
+      sizeof(PJRT_Api::PJRT_Client_CreateUninitializedBuffer);
+  const PJRT_Api_Version& version = api->pjrt_api_version;
+  std::ostringstream found;
+  found << "has PJRT API " << version.major_version << "."
+        << version.minor_version << ", but torch_xla 2.8.1 needs "
+        << PJRT_API_MAJOR << "." << kOldestMinor << " or newer of "
+        << PJRT_API_MAJOR << ".x; " << kRemedy;
+  if (version.major_version != PJRT_API_MAJOR ||
+      version.minor_version < kOldestMinor) {
+    Refuse(path, found.str());
+  }
+  if (api->struct_size < kNeededSize) {
+    found.str("");
+    found << "is broken: its table of functions has " << api->struct_size
+          << " bytes, but its API version 0." << version.minor_version
+          << " has at least " << kNeededSize;
+    Refuse(path, found.str());
+  }
+}
+
+RegisterCustomCall* FindRegisterTarget(const std::string& path,
+                                       const PJRT_Api* api) {
+  for (const PJRT_Extension_Base* extension = api->extension_start;
+       extension != nullptr; extension = extension->next) {
+    if (extension->type != PJRT_Extension_Type_Gpu_Custom_Call) continue;
+    const auto* custom_call =
+        reinterpret_cast<const CustomCallExtension*>(extension);
+    if (custom_call->custom_call != nullptr) return custom_call->custom_call;
+  }
+  Refuse(path,
+         std::string("has no custom-call extension, so that no kernel can be "
+                     "registered with it: it is not for CUDA; ") +
+             kRemedy);
+}
+
+// Options and attributes are arrays of PJRT_NamedValue. Single structures can
+// be widened; in an array, both sides have to agree on the size.
+void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
+                         const PJRT_Api* widened) {
+  PJRT_Plugin_Attributes_Args args = {};
+  args.struct_size = sizeof(args);
+  if (PJRT_Error* error = widened->PJRT_Plugin_Attributes(&args)) {
+    Refuse(path,
+           "does not tell its attributes: " + TakeErrorText(plugin, error));
+  }
+  if (args.num_attributes > 0 &&
+      args.attributes[0].struct_size != PJRT_NamedValue_STRUCT_SIZE) {
+    std::ostringstream reason;
+    reason << "is too new: its PJRT_NamedValue has "
+           << args.attributes[0].struct_size << " bytes, torch_xla 2.8.1's has "
+           << PJRT_NamedValue_STRUCT_SIZE
+           << "; install an older jax-cuda12-pjrt or jax-cuda13-pjrt";
+    Refuse(path, reason.str());
+  }
+}
+
+std::string Describe(const void* function) {
+  std::ostringstream text;
+  text << function;
+  Dl_info info;
+  if (dladdr(function, &info) != 0) {
+    text << " (";
+    if (info.dli_sname != nullptr) text << info.dli_sname << " in ";
+    text << info.dli_fname << ")";
+  }
+  return text.str();
+}
+
+}  // namespace
+
+const PluginInfo& Load(const std::string& path) {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.info != nullptr) {
+    if (state.info->path == path) return *state.info;
+    Refuse(path, "cannot be used: the process uses " + state.info->path +
+                     " already, and can use one only");
+  }
+  const PJRT_Api* plugin = LoadApi(path);
+  CheckVersion(path, plugin);
+  RegisterCustomCall* register_target = FindRegisterTarget(path, plugin);
+  const PJRT_Api* widened = WidenedApi(plugin);
+  CheckNamedValueSize(path, plugin, widened);
+  state.plugin = plugin;
+  state.widened = widened;
+  state.register_target = register_target;
+  state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,
+                              plugin->pjrt_api_version.minor_version};
+  return *state.info;
+}
+
+const PluginInfo* Loaded() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.info;
+}
+
+void RegisterTarget(const std::string& name, void* function, TargetApi api) {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.info == nullptr) {
+    throw std::runtime_error("custom-call target \"" + name +
+                             "\": no PJRT plugin is loaded");
+  }
+  const auto key = std::make_pair(api, name);
+  if (const auto known = state.targets.find(key);
+      known != state.targets.end()) {
+    if (known->second == function) return;
+    throw std::runtime_error("custom-call target \"" + name +
+                             "\" is registered with the PJRT plugin already, "
+                             "with another function: " +
+                             Describe(known->second) + ", not " +
+                             Describe(function));
+  }
+  RegisterCustomCallArgs args = {};
+  args.struct_size = sizeof(args);
+  args.function_name = name.data();
+  args.function_name_size = name.size();
+  args.api_version = static_cast<int>(api);
+  args.handler_execute = function;
+  if (PJRT_Error* error = state.register_target(&args)) {
+    throw std::runtime_error("the PJRT plugin " + state.info->path +
+                             " refuses the custom-call target \"" + name +
+                             "\": " + TakeErrorText(state.plugin, error));
+  }
+  state.targets.emplace(key, function);
+}
+
+}  // namespace torch_xla_ext::pjrt_bridge
+
+extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
+  auto& state = torch_xla_ext::pjrt_bridge::GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.widened;
+}

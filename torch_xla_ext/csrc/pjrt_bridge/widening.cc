@@ -1,0 +1,218 @@
+#include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace torch_xla_ext::pjrt_bridge {
+namespace {
+
+// How every argument structure begins.
+struct Header {
+  size_t struct_size;
+};
+
+// All functions but the first two return an error or null. Those two, which
+// destroy and read an error, return nothing and refuse nothing.
+using Function = PJRT_Error* (*)(Header*);
+constexpr size_t kFunctionsBegin = offsetof(PJRT_Api, PJRT_Error_Destroy);
+constexpr size_t kFirstWidened = 2;
+constexpr size_t kFunctionCount =
+    (PJRT_Api_STRUCT_SIZE - kFunctionsBegin) / sizeof(Function);
+static_assert(offsetof(PJRT_Api, PJRT_Error_GetCode) ==
+                  kFunctionsBegin + kFirstWidened * sizeof(Function),
+              "the first functions of the table are not those assumed here");
+
+// The longest structure of PJRT 0.114 has 201 bytes.
+constexpr size_t kMaxSize = 1024;
+
+// A function of the plugin, and the lengths that it has asked for.
+struct Slot {
+  Function function = nullptr;
+  std::atomic<size_t> args_size{0};
+  std::atomic<size_t> nested_size{0};
+};
+Slot slots[kFunctionCount];
+const PJRT_Api* plugin_api = nullptr;
+
+constexpr size_t Index(size_t offset) {
+  return (offset - kFunctionsBegin) / sizeof(Function);
+}
+
+#define FUNCTION_INDEX(name) Index(offsetof(PJRT_Api, name))
+
+// A member of an argument structure that points to a structure with a size of
+// its own, of which the function may insist on more members.
+struct NestedMember {
+  size_t function;
+  size_t offset;
+};
+#define NESTED(name, member) \
+  NestedMember { FUNCTION_INDEX(name), offsetof(name##_Args, member) }
+constexpr NestedMember kNestedMembers[] = {
+    NESTED(PJRT_LoadedExecutable_Execute, options),
+    NESTED(PJRT_Client_Compile, program),
+    NESTED(PJRT_Compile, program),
+    NESTED(PJRT_Executable_OptimizedProgram, program),
+    NESTED(PJRT_Client_BufferFromHostBuffer, device_layout),
+    NESTED(PJRT_Client_CreateUninitializedBuffer, shape_layout),
+    NESTED(PJRT_Client_CreateViewOfDeviceBuffer, layout),
+    NESTED(PJRT_Buffer_ToHostBuffer, host_layout),
+};
+#undef NESTED
+
+// The offset of the function's nested member; 0, where struct_size is, if none.
+constexpr size_t NestedOffset(size_t function) {
+  for (const NestedMember& member : kNestedMembers) {
+    if (member.function == function) return member.offset;
+  }
+  return 0;
+}
+
+// PJRT 0.70 gives the size of PJRT_Plugin_Attributes_Args without its last
+// member, into which the plugin writes all the same.
+constexpr size_t MemorySize(size_t function) {
+  return function == FUNCTION_INDEX(PJRT_Plugin_Attributes)
+             ? sizeof(PJRT_Plugin_Attributes_Args)
+             : 0;
+}
+
+// A structure for the plugin: the caller's own, or a longer copy of it whose
+// contents go back to the caller's at the end.
+class Widened {
+ public:
+  // `memory_size`: the bytes that the structure has, if more than it says.
+  Widened(Header* original, size_t size, size_t memory_size)
+      : original_(original) {
+    if (original == nullptr || original->struct_size >= size) return;
+    original_size_ = original->struct_size;
+    copied_ = std::min(std::max(original_size_, memory_size), size);
+    std::memcpy(buffer_, original, copied_);
+    std::memset(buffer_ + copied_, 0, sizeof(buffer_) - copied_);
+    get()->struct_size = size;
+  }
+  Widened(const Widened&) = delete;
+  ~Widened() {
+    if (copied_ == 0) return;
+    get()->struct_size = original_size_;
+    std::memcpy(original_, buffer_, copied_);
+  }
+
+  Header* get() {
+    return copied_ == 0 ? original_ : reinterpret_cast<Header*>(buffer_);
+  }
+
+ private:
+  Header* original_;
+  size_t original_size_ = 0;
+  size_t copied_ = 0;
+  alignas(std::max_align_t) char buffer_[kMaxSize];
+};
+
+PJRT_Error* Call(Slot& slot, Header* args, size_t nested_offset,
+                 size_t memory_size) {
+  Widened widened(args, slot.args_size.load(std::memory_order_relaxed),
+                  memory_size);
+  if (nested_offset == 0) return slot.function(widened.get());
+  Header*& member = *reinterpret_cast<Header**>(
+      reinterpret_cast<char*>(widened.get()) + nested_offset);
+  Header* const original = member;
+  Widened nested(original, slot.nested_size.load(std::memory_order_relaxed), 0);
+  member = nested.get();
+  PJRT_Error* error = slot.function(widened.get());
+  member = original;
+  return error;
+}
+
+std::string_view Message(const PJRT_Api* plugin, PJRT_Error* error) {
+  PJRT_Error_Message_Args args = {};
+  args.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE;
+  args.error = error;
+  plugin->PJRT_Error_Message(&args);
+  return {args.message, args.message_size};
+}
+
+void Destroy(const PJRT_Api* plugin, PJRT_Error* error) {
+  PJRT_Error_Destroy_Args args = {};
+  args.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE;
+  args.error = error;
+  plugin->PJRT_Error_Destroy(&args);
+}
+
+// Whether `error` is the refusal of a structure for being too short, of which
+// the length that the plugin wants is now known.
+bool LearnSize(Slot& slot, PJRT_Error* error) {
+  const std::string text(Message(plugin_api, error));
+  char name[128];
+  size_t expected, got;
+  if (std::sscanf(text.c_str(), "Unexpected %127s size: expected %zu, got %zu",
+                  name, &expected, &got) != 3 ||
+      expected <= got || expected > kMaxSize) {
+    return false;
+  }
+  const std::string_view suffix = "_Args";
+  const std::string_view structure = name;
+  const bool is_args =
+      structure.size() > suffix.size() &&
+      structure.substr(structure.size() - suffix.size()) == suffix;
+  std::atomic<size_t>& size = is_args ? slot.args_size : slot.nested_size;
+  size_t known = size.load(std::memory_order_relaxed);
+  while (known < expected && !size.compare_exchange_weak(known, expected)) {
+  }
+  return true;
+}
+
+template <size_t I>
+PJRT_Error* WidenedFunction(Header* args) {
+  // Each turn but the last has one of two structures refused.
+  for (int turn = 0;; ++turn) {
+    PJRT_Error* error = Call(slots[I], args, NestedOffset(I), MemorySize(I));
+    if (error == nullptr || turn == 2 || !LearnSize(slots[I], error)) {
+      return error;
+    }
+    Destroy(plugin_api, error);
+  }
+}
+
+template <size_t... I>
+constexpr std::array<Function, sizeof...(I)> WidenedFunctions(
+    std::index_sequence<I...>) {
+  return {&WidenedFunction<I>...};
+}
+
+}  // namespace
+
+const PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
+  static constexpr auto kWidened =
+      WidenedFunctions(std::make_index_sequence<kFunctionCount>());
+  static PJRT_Api table;
+  const size_t size = std::min(plugin->struct_size, sizeof(table));
+  table = {};
+  std::memcpy(&table, plugin, size);
+  table.struct_size = size;
+  plugin_api = plugin;
+  char* functions = reinterpret_cast<char*>(&table) + kFunctionsBegin;
+  for (size_t i = kFirstWidened; i < kFunctionCount; ++i) {
+    char* entry = functions + i * sizeof(Function);
+    std::memcpy(&slots[i].function, entry, sizeof(Function));
+    slots[i].args_size = 0;
+    slots[i].nested_size = 0;
+    if (slots[i].function != nullptr) {
+      std::memcpy(entry, &kWidened[i], sizeof(Function));
+    }
+  }
+  return &table;
+}
+
+std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error) {
+  std::string text(Message(plugin, error));
+  Destroy(plugin, error);
+  return text;
+}
+
+}  // namespace torch_xla_ext::pjrt_bridge

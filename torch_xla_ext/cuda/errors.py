@@ -1,0 +1,9 @@
+"""What can be wrong with a machine's CUDA installation."""
+
+
+class CudaRuntimeError(RuntimeError):
+    """CUDA can not be used. The text says what was looked for, what was found, and the remedy."""
+
+
+class CudaRuntimeWarning(UserWarning):
+    """CUDA may not work as it should."""
