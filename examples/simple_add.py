@@ -11,6 +11,7 @@ import torch_xla
 
 def main() -> None:
     device = torch_xla.device()
+    torch.manual_seed(0)
     a, b = torch.randn(2, 3), torch.randn(2, 3)
 
     # What the kernel has to know, since an untyped custom call hands it pointers only: the layout
