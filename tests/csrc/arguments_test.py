@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from testing.xla import XLAC
+from testing.xla import XLAC, custom_call_lines
 
 
 def arguments(device: torch.device, **changes: object) -> dict[str, object]:
@@ -134,7 +134,7 @@ CASES = [
     ),
 ]
 
-JSON_PAYLOADS = [b"{}", "{}", b' \n\t\r{"a": 1}', b"null", b" null "]
+JSON_PAYLOADS = [b"{}", "{}", b' \n\t\r\v\f{"a": 1}', b"null", b" null "]
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), CASES, ids=lambda value: str(value)[:60])
@@ -149,6 +149,13 @@ def test_wrong_argument(
 def test_payload_that_xla_gpu_would_swallow(device: torch.device, payload: bytes) -> None:
     with pytest.raises(ValueError, match=r'custom call "T": payload begins with ".*": XLA:GPU wo'):
         XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
+
+
+def test_the_default_target_takes_any_payload(device: torch.device) -> None:
+    inputs = arguments(device)["inputs"]
+    (result,) = XLAC._xla_gpu_custom_call(inputs, "{}", [[2]], [torch.float32])
+    (line,) = custom_call_lines(result)
+    assert "backend_config={}" in line
 
 
 def test_the_wrong_input_is_named(device: torch.device) -> None:

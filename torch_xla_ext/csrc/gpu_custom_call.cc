@@ -22,8 +22,7 @@ CustomCallConfig GpuCustomCallConfig(std::string target, std::string payload) {
 
 void CheckGpuPayload(const std::string& target, const std::string& payload) {
   std::string_view text = payload;
-  // The white space of JSON.
-  const size_t begin = text.find_first_not_of(" \t\r\n");
+  const size_t begin = text.find_first_not_of(" \t\n\v\f\r");
   text.remove_prefix(begin == text.npos ? text.size() : begin);
   if (text.substr(0, 1) != "{" && text.substr(0, 4) != "null") return;
   throw std::invalid_argument(
