@@ -6,6 +6,7 @@ load(":python.bzl", "python_repository")
 # Headers of XLA's stable C interfaces and of its registry of custom call targets: all that the
 # code of this project may include. They agree with the commit that torch_xla 2.8.1 pins.
 _XLA_HEADERS = [
+    "LICENSE",
     "xla/ffi/api/api.h",
     "xla/ffi/api/c_api.h",
     "xla/ffi/api/ffi.h",
@@ -33,7 +34,7 @@ def torch_xla_ext_repositories():
     python_repository(name = "python")
     pip_archive(
         name = "torch",
-        build_file = "//bazel/third_party:torch.BUILD",
+        build_file = Label("//bazel/third_party:torch.BUILD"),
         files = [
             "torch/include/*",
             "torch/lib/libc10.so",
@@ -41,40 +42,40 @@ def torch_xla_ext_repositories():
             "torch/lib/libtorch_cpu.so",
             "torch/lib/libtorch_python.so",
         ],
-        lock = "//bazel/pip:locks/torch.lock",
+        lock = Label("//bazel/pip:locks/torch.lock"),
     )
     pip_archive(
         name = "torch_xla",
-        build_file = "//bazel/third_party:torch_xla.BUILD",
+        build_file = Label("//bazel/third_party:torch_xla.BUILD"),
         files = ["_XLAC{ext_suffix}=_XLAC.so"],
         keep_wheels = True,
-        lock = "//bazel/pip:locks/torch_xla.lock",
+        lock = Label("//bazel/pip:locks/torch_xla.lock"),
     )
     pip_archive(
         name = "xla_headers",
-        build_file = "//bazel/third_party:xla_headers.BUILD",
+        build_file = Label("//bazel/third_party:xla_headers.BUILD"),
         files = ["tensorflow/include/" + h for h in _XLA_HEADERS] +
                 ["tensorflow/include/" + folder + "*" for folder in _ALL_XLA_HEADERS],
-        lock = "//bazel/pip:locks/xla_headers.lock",
+        lock = Label("//bazel/pip:locks/xla_headers.lock"),
     )
     pip_archive(
         name = "cuda",
-        build_file = "//bazel/third_party:cuda.BUILD",
+        build_file = Label("//bazel/third_party:cuda.BUILD"),
         files = [
             "nvidia/cu13/*",
             "nvidia_cuda_runtime-*/licenses/License.txt",
         ],
-        lock = "//bazel/pip:locks/cuda.lock",
+        lock = Label("//bazel/pip:locks/cuda.lock"),
     )
     pip_env(
         name = "build_tools",
-        lock = "//bazel/pip:locks/build_tools.lock",
+        lock = Label("//bazel/pip:locks/build_tools.lock"),
     )
     pip_env(
         name = "dev_tools",
-        lock = "//bazel/pip:locks/dev_tools.lock",
+        lock = Label("//bazel/pip:locks/dev_tools.lock"),
     )
     pip_env(
         name = "test_env",
-        lock = "//bazel/pip:locks/test_env.lock",
+        lock = Label("//bazel/pip:locks/test_env.lock"),
     )
