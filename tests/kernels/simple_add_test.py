@@ -135,7 +135,7 @@ PAYLOADS = {
     "huge": (GOOD[:18] + struct.pack("<q", 2**62) + GOOD[26:], r"\(a\): 2\^63 bytes or more"),
     "shapes": (
         GOOD[:28] + struct.pack("<q", 4) + GOOD[36:],
-        r"operand 1 \(b\): expected dimensions \[3\] but got \[4\]; shape is that of operand 0 \(a\)",
+        r"operand 1 \(b\): expected dimensions \[3\] but got \[4\]; shape is that of operand 0",
     ),
     "too many elements": (
         b"".join([GOOD[:18], *(struct.pack("<q", 2**41) + GOOD[26:28] for _ in range(2))])
