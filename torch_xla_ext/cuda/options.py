@@ -9,13 +9,15 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], T], expected: str) -> T | None:
+def _read(
+    environ: Mapping[str, str], name: str, parse: Callable[[str], T], expected: str
+) -> T | None:
     text = environ.get(name)
     if text is None:
         return None
     try:
         return parse(text)
-    except ValueError:
+    except (KeyError, ValueError):
         raise ValueError(f"{name} must be {expected}, but is {text!r}") from None
 
 
@@ -36,7 +38,7 @@ def _parse_fraction(text: str) -> float:
 
 
 def _parse_bool(text: str) -> bool:
-    return bool(int(text))
+    return {"0": False, "1": True}[text]
 
 
 @dataclass(frozen=True)
