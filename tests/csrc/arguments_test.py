@@ -53,11 +53,7 @@ CASES = [
         ValueError,
         'custom call "T": inputs[0] must be an XLA tensor, but is a torch.float32 tensor on meta',
     ),
-    (
-        {"payload": 3},
-        TypeError,
-        'custom call "T": payload must be bytes or str, but is of type int',
-    ),
+    ({"payload": 3}, TypeError, 'custom call "T": payload must be bytes or str, but is of type int'),
     (
         {"payload": None},
         TypeError,
