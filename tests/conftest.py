@@ -4,6 +4,9 @@ import pytest
 import torch
 import torch_xla
 
+# A GPU's matrix products are TF32 by default, too coarse to compare with the CPU's.
+torch_xla.backends.set_mat_mul_precision("highest")
+
 
 @pytest.fixture
 def device() -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from torch_xla_ext.cuda import discovery
 from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
 
@@ -118,7 +119,7 @@ class TestPlugins:
 
     def test_the_environment_names_nothing(self):
         environ = {discovery.PLUGIN_VARIABLE: "/no/plugin.so"}
-        with pytest.raises(CudaRuntimeError, match="does not exist: /no/plugin.so; set it"):
+        with pytest.raises(CudaRuntimeError, match=r"does not exist: /no/plugin.so; set it"):
             discovery.find_plugins(system(environ=environ))
 
 
@@ -133,7 +134,7 @@ class TestDriver:
         assert driver.text == "driver of unknown version for CUDA 12.4"
 
     def test_no_driver(self):
-        with pytest.raises(CudaRuntimeError, match="no NVIDIA driver: libcuda.so.1") as error:
+        with pytest.raises(CudaRuntimeError, match=r"no NVIDIA driver: libcuda.so.1") as error:
             discovery.find_driver(system())
         assert "install the NVIDIA driver" in str(error.value)
         assert "PJRT_DEVICE=CPU" in str(error.value)
@@ -141,26 +142,26 @@ class TestDriver:
     @pytest.mark.parametrize("library", [libcuda(init=100), libcuda(devices=0)])
     def test_no_gpu(self, library):
         machine = system({"libcuda.so.1": library}, environ={"CUDA_VISIBLE_DEVICES": ""})
-        with pytest.raises(CudaRuntimeError, match="no GPU: .*CUDA_VISIBLE_DEVICES is ''"):
+        with pytest.raises(CudaRuntimeError, match=r"no GPU: .*CUDA_VISIBLE_DEVICES is ''"):
             discovery.find_driver(machine)
 
     def test_broken(self):
-        with pytest.raises(CudaRuntimeError, match="cuInit returns error 803; .*reinstall"):
+        with pytest.raises(CudaRuntimeError, match=r"cuInit returns error 803; .*reinstall"):
             discovery.find_driver(system({"libcuda.so.1": libcuda(init=803)}))
 
 
 class TestChoice:
-    PLUGINS = [
+    PLUGINS = (
         discovery.Plugin("/13.so", 13, "jax-cuda13-pjrt 0.11.2"),
         discovery.Plugin("/12.so", 12, "jax-cuda12-pjrt 0.7.2"),
-    ]
+    )
 
     @staticmethod
     def driver(*version: int) -> discovery.Driver:
         return discovery.Driver(version, "570.1", 1)
 
     def choose(self, plugins, driver, torch_cuda=None) -> str:
-        return discovery.choose_plugin(plugins, driver, torch_cuda).path
+        return discovery.choose_plugin(list(plugins), driver, torch_cuda).path
 
     def test_what_the_driver_supports(self):
         assert self.choose(self.PLUGINS, self.driver(13, 0)) == "/13.so"
@@ -216,7 +217,7 @@ class TestLibraries:
         assert discovery.check_cudnn(system(GOOD), self.PLUGIN) == "9.10.2"
 
     def test_no_cudnn(self):
-        with pytest.raises(CudaRuntimeError, match="cuDNN 9 is missing: libcudnn.so.9") as error:
+        with pytest.raises(CudaRuntimeError, match=r"cuDNN 9 is missing: libcudnn.so.9") as error:
             discovery.check_cudnn(system(), self.PLUGIN)
         assert "pip install 'nvidia-cudnn-cu13>=9.8,<10'" in str(error.value)
 
@@ -227,7 +228,7 @@ class TestLibraries:
 
     def test_cudnn_whose_name_lies(self):
         machine = system({"libcudnn.so.9": libcudnn(100100)})
-        with pytest.raises(CudaRuntimeError, match="is cuDNN 10.1.0, but the plugin needs"):
+        with pytest.raises(CudaRuntimeError, match=r"is cuDNN 10.1.0, but the plugin needs"):
             discovery.check_cudnn(machine, self.PLUGIN)
 
     def test_cudnn_for_another_cuda(self):

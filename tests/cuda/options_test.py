@@ -1,6 +1,7 @@
 """Client options from environment variables."""
 
 import pytest
+
 from torch_xla_ext.cuda.options import Processes, client_create_options
 
 DEFAULTS = {"platform_name": "cuda", "allocator": "default", "node_id": 0, "num_nodes": 1}

@@ -1,4 +1,4 @@
-"""The tests here need a GPU: PJRT_DEVICE=CUDA, and GPU_KERNELS with the path of libgpu_kernels.so."""
+"""The tests here need a GPU: PJRT_DEVICE=CUDA and GPU_KERNELS=…/libgpu_kernels.so."""
 
 import os
 from pathlib import Path

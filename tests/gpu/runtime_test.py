@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import torch_xla
+
 from torch_xla_ext.cuda import discovery
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch_xla
 from testing.xla import custom_call_lines
+
 from torch_xla_ext.ops import simple_add
 
 DTYPES = [

@@ -87,7 +87,7 @@ class System:
 
         return cls(
             environ=os.environ,
-            search_path=[entry or os.getcwd() for entry in sys.path],
+            search_path=[entry or str(Path.cwd()) for entry in sys.path],
             torch_cuda=torch.version.cuda,
         )
 
@@ -157,7 +157,7 @@ def find_plugins(system: System) -> list[Plugin]:
     """
     path = system.environ.get(PLUGIN_VARIABLE)
     if path:
-        if not os.path.isfile(path):
+        if not Path(path).is_file():
             raise CudaRuntimeError(
                 f"{PLUGIN_VARIABLE} names a PJRT plugin that does not exist: {path}; set it to the "
                 "plugin's file, or unset it to use an installed jax-cuda12-pjrt or jax-cuda13-pjrt"
