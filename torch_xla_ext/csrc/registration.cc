@@ -1,6 +1,7 @@
 #include "torch_xla_ext/csrc/registration.h"
 
 #include <dlfcn.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +39,7 @@ const void* LibraryOf(const void* address) {
 }
 
 // Whether a "Host" target is one of the helpers that XLA:CPU registers for
-// itself: functions of its own, of the C library and of libm.
+// itself: functions of its own, of the C library, of libm and of libgcc.
 bool IsXlasOwn(const void* function) {
   static const void* const xla = LibraryOf(
       reinterpret_cast<const void*>(&xla::CustomCallTargetRegistry::Global));
@@ -46,8 +47,11 @@ bool IsXlasOwn(const void* function) {
       LibraryOf(reinterpret_cast<const void*>(&std::fputs));
   static const void* const libm = LibraryOf(reinterpret_cast<const void*>(
       static_cast<double (*)(double)>(&std::tan)));
+  static const void* const libgcc =
+      LibraryOf(reinterpret_cast<const void*>(&_Unwind_Backtrace));
   const void* library = LibraryOf(function);
-  return library == xla || library == libc || library == libm;
+  return library == xla || library == libc || library == libm ||
+         library == libgcc;
 }
 
 // Typed targets by platform and name: XLA's own registry can not be read.
