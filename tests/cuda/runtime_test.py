@@ -100,7 +100,7 @@ X._xla_load_pjrt_plugin(plugin)
 print("again", seen.registrations)
 X._xla_register_custom_call_target("late", capsule(4711), "CUDA")
 print("late", seen.registrations, seen.last_target, seen.last_function, seen.last_api)
-X._xla_register_custom_call_target("typed", capsule(4712), "CUDA", api="ffi")
+X._xla_register_custom_call_target("typed", capsule(4712), "CUDA", api_version=1)
 print("typed", seen.registrations, seen.last_api)
 X._xla_register_custom_call_target("host", capsule(4713), "Host")
 print("host", seen.registrations)
@@ -136,11 +136,11 @@ def test_targets_are_forwarded():
 def test_unknown_api():
     code = (
         "import torch_xla; from testing.xla import capsule\n"
-        "torch_xla._XLAC._xla_register_custom_call_target('x', capsule(1), 'CUDA', 'stdcall')"
+        "torch_xla._XLAC._xla_register_custom_call_target('x', capsule(1), 'CUDA', 2)"
     )
     path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     result = run("-c", code, PYTHONPATH=path)
-    assert 'ValueError: unknown api "stdcall"; known are "untyped" and "ffi"' in result.stderr
+    assert "ValueError: unknown api_version 2; known are 0, an untyped function" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["torch_xla", "torch_xla_ext"])

@@ -64,7 +64,7 @@ def test_registered_again(device):
 
 def test_typed_handler(device):
     XLAC._xla_register_custom_call_target(
-        "TestFfiAddScaled", host_kernel("TestFfiAddScaled"), "CUDA", api="ffi"
+        "TestFfiAddScaled", host_kernel("TestFfiAddScaled"), "CUDA", api_version=1
     )
     assert "TestFfiAddScaled" in XLAC._xla_registered_custom_call_targets("CUDA", "ffi")
     a, b = torch.randn(1000), torch.randn(1000)

@@ -117,6 +117,15 @@ TargetApi ParseTargetApi(const std::string& api) {
                               "; known are \"untyped\" and \"ffi\"");
 }
 
+TargetApi ParseTargetApi(int api_version) {
+  for (const TargetApi api : {TargetApi::kUntyped, TargetApi::kTyped}) {
+    if (api_version == static_cast<int>(api)) return api;
+  }
+  throw std::invalid_argument(
+      "unknown api_version " + std::to_string(api_version) +
+      "; known are 0, an untyped function, and 1, a typed FFI handler");
+}
+
 void RegisterTarget(const std::string& name, void* function,
                     const std::string& platform, TargetApi api) {
   CheckPlatform(platform);
