@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,14 @@ from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
 class Library:
     """A library whose functions are the attributes given."""
 
-    def __init__(self, **functions) -> None:
+    def __init__(self, **functions: object) -> None:
         self.__dict__.update(functions)
 
 
-def write(value):
+def write(value: int) -> Callable[..., int]:
     """A C function that stores `value` through its last argument and returns 0."""
 
-    def function(*arguments) -> int:
+    def function(*arguments: object) -> int:
         arguments[-1]._obj.value = value
         return 0
 
@@ -36,7 +37,7 @@ def libcuda(version: int = 13000, init: int = 0, devices: int = 1) -> Library:
 
 
 def libnvml(version: bytes = b"580.159.04", devices: int = 4) -> Library:
-    def driver_version(buffer, length) -> int:
+    def driver_version(buffer: object, length: object) -> int:
         buffer.value = version
         return 0
 
@@ -61,7 +62,9 @@ def libcudnn(version: int = 91002, cuda: int = 13000) -> Library:
     return Library(cudnnGetVersion=Function(version), cudnnGetCudartVersion=Function(cuda))
 
 
-def system(libraries: dict[str, Library] | None = None, path: Path | None = None, **kwargs):
+def system(
+    libraries: dict[str, Library] | None = None, path: Path | None = None, **kwargs: object
+) -> discovery.System:
     """A machine that has `libraries` by name, and Python packages in `path`."""
     loaded: list[str] = []
 
@@ -101,7 +104,7 @@ def install(root: Path, major: int, version: str = "0.11.2") -> str:
 
 
 class TestPlugins:
-    def test_the_newest_installed_first(self, tmp_path):
+    def test_the_newest_installed_first(self, tmp_path: Path) -> None:
         twelve, thirteen = install(tmp_path, 12, "0.7.2"), install(tmp_path, 13)
         found = discovery.find_plugins(system(path=tmp_path))
         assert [(p.path, p.cuda_major, p.package) for p in found] == [
@@ -109,7 +112,7 @@ class TestPlugins:
             (twelve, 12, "jax-cuda12-pjrt 0.7.2"),
         ]
 
-    def test_the_environment_wins(self, tmp_path):
+    def test_the_environment_wins(self, tmp_path: Path) -> None:
         install(tmp_path, 13)
         own = touch(tmp_path, "other", "xla_cuda12", "plugin.so")
         environ = {discovery.PLUGIN_VARIABLE: own}
@@ -117,35 +120,35 @@ class TestPlugins:
         assert (found.path, found.cuda_major) == (own, 12)
         assert discovery.PLUGIN_VARIABLE in found.package
 
-    def test_the_environment_names_nothing(self):
+    def test_the_environment_names_nothing(self) -> None:
         environ = {discovery.PLUGIN_VARIABLE: "/no/plugin.so"}
         with pytest.raises(CudaRuntimeError, match=r"does not exist: /no/plugin.so; set it"):
             discovery.find_plugins(system(environ=environ))
 
 
 class TestDriver:
-    def test_found(self):
+    def test_found(self) -> None:
         driver = discovery.find_driver(system(GOOD))
         assert (driver.cuda_version, driver.version) == ((13, 0), "580.159.04")
         assert driver.text == "driver 580.159.04 for CUDA 13.0"
 
-    def test_without_the_management_library(self):
+    def test_without_the_management_library(self) -> None:
         driver = discovery.find_driver(system({"libcuda.so.1": libcuda(12040)}))
         assert driver.text == "driver of unknown version for CUDA 12.4"
 
-    def test_no_driver(self):
+    def test_no_driver(self) -> None:
         with pytest.raises(CudaRuntimeError, match=r"no NVIDIA driver: libcuda.so.1") as error:
             discovery.find_driver(system())
         assert "install the NVIDIA driver" in str(error.value)
         assert "PJRT_DEVICE=CPU" in str(error.value)
 
     @pytest.mark.parametrize("library", [libcuda(init=100), libcuda(devices=0)])
-    def test_no_gpu(self, library):
+    def test_no_gpu(self, library: Library) -> None:
         machine = system({"libcuda.so.1": library}, environ={"CUDA_VISIBLE_DEVICES": ""})
         with pytest.raises(CudaRuntimeError, match=r"no GPU: .*CUDA_VISIBLE_DEVICES is ''"):
             discovery.find_driver(machine)
 
-    def test_broken(self):
+    def test_broken(self) -> None:
         with pytest.raises(CudaRuntimeError, match=r"cuInit returns error 803; .*reinstall"):
             discovery.find_driver(system({"libcuda.so.1": libcuda(init=803)}))
 
@@ -160,34 +163,34 @@ class TestChoice:
     def driver(*version: int) -> discovery.Driver:
         return discovery.Driver(version, "570.1", 1)
 
-    def choose(self, plugins, driver, torch_cuda=None) -> str:
+    def choose(self, plugins: list[int], driver: int, torch_cuda: str | None = None) -> str:
         return discovery.choose_plugin(list(plugins), driver, torch_cuda).path
 
-    def test_what_the_driver_supports(self):
+    def test_what_the_driver_supports(self) -> None:
         assert self.choose(self.PLUGINS, self.driver(13, 0)) == "/13.so"
         assert self.choose(self.PLUGINS, self.driver(12, 8)) == "/12.so"
 
-    def test_the_cuda_of_torch(self):
+    def test_the_cuda_of_torch(self) -> None:
         assert self.choose(self.PLUGINS, self.driver(13, 0), "12.8") == "/12.so"
         assert self.choose(self.PLUGINS[:1], self.driver(13, 0), "12.8") == "/13.so"
 
-    def test_unknown_cuda_version(self):
+    def test_unknown_cuda_version(self) -> None:
         own = discovery.Plugin("/own.so", None, "from the environment")
         assert self.choose([own], self.driver(12, 0)) == "/own.so"
 
     @pytest.mark.parametrize(("version", "major"), [((13, 0), 13), ((12, 4), 12)])
-    def test_no_plugin(self, version, major):
+    def test_no_plugin(self, version: int, major: int) -> None:
         with pytest.raises(CudaRuntimeError, match=f"pip install jax-cuda{major}-pjrt"):
             self.choose([], self.driver(*version))
 
-    def test_driver_too_old(self):
+    def test_driver_too_old(self) -> None:
         with pytest.raises(CudaRuntimeError, match="the driver is too old") as error:
             self.choose(self.PLUGINS[:1], self.driver(12, 4))
         for part in ("jax-cuda13-pjrt 0.11.2", "CUDA 13.0", "for CUDA 12.4", "580 or newer"):
             assert part in str(error.value)
         assert "pip install jax-cuda12-pjrt, or update" in str(error.value)
 
-    def test_driver_too_old_for_any(self):
+    def test_driver_too_old_for_any(self) -> None:
         with pytest.raises(CudaRuntimeError, match="update the driver to 525 or newer") as error:
             self.choose(self.PLUGINS, self.driver(11, 8))
         assert "pip install" not in str(error.value)
@@ -196,7 +199,7 @@ class TestChoice:
 class TestLibraries:
     PLUGIN = discovery.Plugin("/x.so", 13, "jax-cuda13-pjrt 0.11.2")
 
-    def test_pip_packages_come_first(self, tmp_path):
+    def test_pip_packages_come_first(self, tmp_path: Path) -> None:
         cublas = touch(tmp_path, "nvidia", "cu13", "lib", "libcublas.so.13")
         machine = system({"libcublas.so.13": Library(), "libcufft.so.12": Library()}, tmp_path)
         loaded = discovery.load_libraries(machine, self.PLUGIN)
@@ -204,34 +207,34 @@ class TestLibraries:
         assert loaded["libcufft.so.12"] == "libcufft.so.12"
         assert loaded["libnccl.so.2"] is None
 
-    def test_beside_the_plugin(self, tmp_path):
+    def test_beside_the_plugin(self, tmp_path: Path) -> None:
         plugin = discovery.Plugin(install(tmp_path, 12), 12, "")
         cublas = touch(tmp_path, "nvidia", "cublas", "lib", "libcublas.so.12")
         assert discovery.load_libraries(system(), plugin)["libcublas.so.12"] == cublas
 
-    def test_missing_ones_are_warned_of(self):
+    def test_missing_ones_are_warned_of(self) -> None:
         with pytest.warns(CudaRuntimeWarning, match=r"libcublas.so.13.*pip install .*cublas"):
             discovery.warn_of_missing({"libcublas.so.13": None, "libnccl.so.2": "/x"}, self.PLUGIN)
 
-    def test_cudnn(self):
+    def test_cudnn(self) -> None:
         assert discovery.check_cudnn(system(GOOD), self.PLUGIN) == "9.10.2"
 
-    def test_no_cudnn(self):
+    def test_no_cudnn(self) -> None:
         with pytest.raises(CudaRuntimeError, match=r"cuDNN 9 is missing: libcudnn.so.9") as error:
             discovery.check_cudnn(system(), self.PLUGIN)
         assert "pip install 'nvidia-cudnn-cu13>=9.8,<10'" in str(error.value)
 
-    def test_cudnn_of_another_major_version(self):
+    def test_cudnn_of_another_major_version(self) -> None:
         machine = system({"libcudnn.so.8": libcudnn(8907)})
         with pytest.raises(CudaRuntimeError, match="found cuDNN 8 instead"):
             discovery.check_cudnn(machine, self.PLUGIN)
 
-    def test_cudnn_whose_name_lies(self):
+    def test_cudnn_whose_name_lies(self) -> None:
         machine = system({"libcudnn.so.9": libcudnn(100100)})
         with pytest.raises(CudaRuntimeError, match=r"is cuDNN 10.1.0, but the plugin needs"):
             discovery.check_cudnn(machine, self.PLUGIN)
 
-    def test_cudnn_for_another_cuda(self):
+    def test_cudnn_for_another_cuda(self) -> None:
         machine = system({"libcudnn.so.9": libcudnn(cuda=12080)})
         with pytest.warns(CudaRuntimeWarning, match="built for CUDA 12.*is for CUDA 13"):
             assert discovery.check_cudnn(machine, self.PLUGIN) == "9.10.2"
@@ -240,7 +243,7 @@ class TestLibraries:
 class TestDataDir:
     PLUGIN = discovery.Plugin("/x.so", 13, "")
 
-    def test_pip_package_then_toolkit(self, tmp_path):
+    def test_pip_package_then_toolkit(self, tmp_path: Path) -> None:
         toolkit = tmp_path / "toolkit"
         touch(toolkit, "nvvm", "libdevice", "libdevice.10.bc")
         machine = system(path=tmp_path, toolkit_folders=(str(toolkit),))
@@ -248,23 +251,23 @@ class TestDataDir:
         touch(tmp_path, "nvidia", "cu13", "nvvm", "libdevice", "libdevice.10.bc")
         assert discovery.find_data_dir(machine, self.PLUGIN) == str(tmp_path / "nvidia" / "cu13")
 
-    def test_cuda_home(self, tmp_path):
+    def test_cuda_home(self, tmp_path: Path) -> None:
         touch(tmp_path, "nvvm", "libdevice", "libdevice.10.bc")
         machine = system(environ={"CUDA_HOME": str(tmp_path)})
         assert discovery.find_data_dir(machine, self.PLUGIN) == str(tmp_path)
 
-    def test_none(self, tmp_path):
+    def test_none(self, tmp_path: Path) -> None:
         machine = system(path=tmp_path)
         assert discovery.find_data_dir(machine, self.PLUGIN) is None
         discovery.set_data_dir(machine, None)
         assert machine.environ == {}
 
-    def test_the_flag_is_added(self):
+    def test_the_flag_is_added(self) -> None:
         machine = system(environ={"XLA_FLAGS": "--xla_a=1"})
         discovery.set_data_dir(machine, "/cuda")
         assert machine.environ["XLA_FLAGS"] == "--xla_a=1 --xla_gpu_cuda_data_dir=/cuda"
 
-    def test_the_users_own_flag_stays(self):
+    def test_the_users_own_flag_stays(self) -> None:
         flags = "--xla_gpu_cuda_data_dir=/mine"
         machine = system(environ={"XLA_FLAGS": flags})
         discovery.set_data_dir(machine, "/cuda")
@@ -272,7 +275,7 @@ class TestDataDir:
 
 
 @pytest.mark.filterwarnings("ignore::torch_xla_ext.cuda.errors.CudaRuntimeWarning")
-def test_prepare(tmp_path):
+def test_prepare(tmp_path: Path) -> None:
     path = install(tmp_path, 13)
     touch(tmp_path, "nvidia", "cu13", "nvvm", "libdevice", "libdevice.10.bc")
     machine = system(GOOD, tmp_path)
@@ -283,13 +286,13 @@ def test_prepare(tmp_path):
 
 
 class TestGpuCount:
-    def test_sources(self):
+    def test_sources(self) -> None:
         assert discovery.gpu_count(system(GOOD, environ={"GPU_NUM_DEVICES": "3"})) == 3
         assert discovery.gpu_count(system(GOOD, environ={"CUDA_VISIBLE_DEVICES": "0,2"})) == 2
         assert discovery.gpu_count(system(GOOD)) == 4
         assert discovery.gpu_count(system()) == 1
 
-    def test_the_driver_is_not_initialised(self):
+    def test_the_driver_is_not_initialised(self) -> None:
         machine = system(GOOD)
         discovery.gpu_count(machine)
         assert "libcuda.so.1" not in machine.loaded

@@ -26,7 +26,9 @@ print(torch_xla._XLAC._xla_registered_custom_call_targets("CUDA"))
 """
 
 
-def run(*arguments: str, machine: str | None = None, **variables: str):
+def run(
+    *arguments: str, machine: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Runs Python; `machine` is a folder with libraries of a machine that has a GPU."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PJRT_")} | variables
     if machine is not None:
@@ -48,7 +50,7 @@ def machine() -> str:
     return str(Path(os.environ["FAKE_DRIVER"].split()[0]).absolute().parent)
 
 
-def test_no_driver():
+def test_no_driver() -> None:
     result = run("-c", TWICE, PJRT_DEVICE="CUDA")
     assert result.returncode == 0
     assert result.stdout.count("RAISED") == 2
@@ -56,7 +58,7 @@ def test_no_driver():
     assert "XlaGpuSimpleAdd" in result.stdout
 
 
-def test_no_plugin(machine):
+def test_no_plugin(machine: str) -> None:
     result = run("-c", TWICE, machine=machine, PJRT_DEVICE="CUDA")
     assert result.returncode == 0
     assert result.stdout.count("pip install jax-cuda13-pjrt") == 2
@@ -72,7 +74,7 @@ def test_no_plugin(machine):
         ("newer", "fake plugin: no client"),
     ],
 )
-def test_plugins(machine, kind, text):
+def test_plugins(machine: str, kind: str, text: str) -> None:
     result = run(
         "-c", TWICE, machine=machine, PJRT_DEVICE="CUDA", TORCH_XLA_EXT_PJRT_PLUGIN=plugin(kind)
     )
@@ -114,7 +116,7 @@ print(X._xla_registered_custom_call_targets("CUDA", "ffi"))
 """
 
 
-def test_targets_are_forwarded():
+def test_targets_are_forwarded() -> None:
     here = Path(__file__).parent.parent
     path = os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])
     result = run("-c", LATE.format(plugin=plugin("equal")), PJRT_DEVICE="CUDA", PYTHONPATH=path)
@@ -133,7 +135,7 @@ def test_targets_are_forwarded():
     assert lines[9] == "['typed']"
 
 
-def test_unknown_api():
+def test_unknown_api() -> None:
     code = (
         "import torch_xla; from testing.xla import capsule\n"
         "torch_xla._XLAC._xla_register_custom_call_target('x', capsule(1), 'CUDA', 2)"
@@ -144,7 +146,7 @@ def test_unknown_api():
 
 
 @pytest.mark.parametrize("name", ["torch_xla", "torch_xla_ext"])
-def test_import_without_a_gpu(name):
+def test_import_without_a_gpu(name: str) -> None:
     code = f"import sys, {name}; print('torch_xla_ext.cuda.discovery' in sys.modules)"
     result = run("-c", code, PJRT_DEVICE="CUDA")
     assert result.returncode == 0
@@ -152,7 +154,7 @@ def test_import_without_a_gpu(name):
 
 
 class TestDoctor:
-    def test_cpu(self):
+    def test_cpu(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json")
         assert result.returncode == 0
         report = json.loads(result.stdout)
@@ -164,25 +166,25 @@ class TestDoctor:
         assert ("XlaGpuSimpleAdd", "Host", "untyped") in names
         assert not [n for n in names if n[0] in ("sinf", "__gnu_f2h_ieee")]  # XLA's own
 
-    def test_text(self):
+    def test_text(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--device", "CPU")
         assert result.returncode == 0
         assert result.stdout.endswith("all works\n")
         assert 'platform      "Host"' in result.stdout
 
-    def test_cuda_without_a_driver(self):
+    def test_cuda_without_a_driver(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json", PJRT_DEVICE="CUDA")
         assert result.returncode == 1
         report = json.loads(result.stdout)
         assert not report["ok"] and report["platform"] == "CUDA"
         assert "no NVIDIA driver" in report["problems"][0]
 
-    def test_a_driver_means_cuda(self, machine):
+    def test_a_driver_means_cuda(self, machine: str) -> None:
         result = run("-m", "torch_xla_ext", "doctor", machine=machine)
         assert result.returncode == 1
         assert "pip install jax-cuda13-pjrt" in result.stdout
 
-    def test_a_plugin_that_makes_no_client(self, machine):
+    def test_a_plugin_that_makes_no_client(self, machine: str) -> None:
         result = run(
             "-m",
             "torch_xla_ext",
@@ -197,13 +199,13 @@ class TestDoctor:
         assert report["cuda"]["cuDNN"] == "9.10.2"
         assert "fake plugin: no client" in " ".join(report["problems"])
 
-    def test_targets(self):
+    def test_targets(self) -> None:
         result = run("-m", "torch_xla_ext", "targets")
         assert result.returncode == 0
         assert "CUDA  untyped  XlaGpuSimpleAdd" in result.stdout.splitlines()
         assert "Host  untyped  XlaGpuSimpleAdd" in result.stdout.splitlines()
 
-    def test_no_command(self):
+    def test_no_command(self) -> None:
         result = run("-m", "torch_xla_ext")
         assert result.returncode == 2
         assert "COMMAND" in result.stderr

@@ -73,7 +73,7 @@ def echo(device: torch.device, payload: bytes, api_version: int) -> bytes:
 
 
 @pytest.mark.parametrize("payload", OTHERS, ids=repr)
-def test_payload_reaches_the_kernel_whole(device, payload):
+def test_payload_reaches_the_kernel_whole(device: torch.device, payload: bytes) -> None:
     x = torch.zeros(1).to(device)
     result = XLAC._xla_gpu_custom_call([x], payload, [[1001]], [torch.int64], "TestEchoLong")[0]
     values = result.cpu().tolist()
@@ -81,13 +81,13 @@ def test_payload_reaches_the_kernel_whole(device, payload):
 
 
 @pytest.mark.parametrize("payload", JSON_LIKE, ids=repr)
-def test_payload_that_xla_might_read_is_refused(device, payload):
+def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: bytes) -> None:
     x = torch.zeros(1).to(device)
     with pytest.raises(ValueError):
         XLAC._xla_gpu_custom_call([x], payload, [[1001]], [torch.int64], "TestEchoLong")
 
 
-def test_no_other_payload_is_swallowed(device):
+def test_no_other_payload_is_swallowed(device: torch.device) -> None:
     """The table for docs/gpu.md: what is refused is what XLA might swallow, and all of it."""
     table = {}
     for payload in JSON_LIKE + OTHERS:

@@ -10,7 +10,9 @@ import torch_xla
 from torch_xla_ext.cuda import discovery
 
 
-def run(code: str | None = None, *command: str, **variables: str | None):
+def run(
+    code: str | None = None, *command: str, **variables: str | None
+) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, **{k: v for k, v in variables.items() if v is not None}}
     for name, value in variables.items():
         if value is None:
@@ -19,7 +21,7 @@ def run(code: str | None = None, *command: str, **variables: str | None):
     return subprocess.run(arguments, env=environ, capture_output=True, text=True, timeout=300)
 
 
-def test_neither_ld_library_path_nor_xla_flags_is_needed():
+def test_neither_ld_library_path_nor_xla_flags_is_needed() -> None:
     code = (
         "import os, torch, torch_xla\n"
         "a = torch.randn(256, 256)\n"
@@ -34,7 +36,7 @@ def test_neither_ld_library_path_nor_xla_flags_is_needed():
     assert result.stdout.startswith("True")
 
 
-def test_doctor():
+def test_doctor() -> None:
     result = run(None, "-m", "torch_xla_ext", "doctor", "--json")
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(result.stdout)
@@ -45,7 +47,7 @@ def test_doctor():
     assert {"name": "XlaGpuSimpleAdd", "platform": "CUDA", "api": "untyped"} in report["targets"]
 
 
-def test_without_a_visible_gpu():
+def test_without_a_visible_gpu() -> None:
     code = (
         "import torch_xla\n"
         "for _ in range(2):\n"
@@ -60,14 +62,14 @@ def test_without_a_visible_gpu():
     assert "CUDA_VISIBLE_DEVICES is ''" in result.stdout
 
 
-def test_the_cpu_is_untouched():
+def test_the_cpu_is_untouched() -> None:
     code = "import torch_xla; print(torch_xla.device()); import os; print(os.environ['XLA_FLAGS'])"
     result = run(code, PJRT_DEVICE="CPU", XLA_FLAGS=None)
     assert result.returncode == 0
     assert "xla_gpu_cuda_data_dir" not in result.stdout
 
 
-def test_the_plugin_and_the_driver_are_known(device):
+def test_the_plugin_and_the_driver_are_known(device: torch.device) -> None:
     plugins = discovery.find_plugins(discovery.System.current())
     assert plugins
     driver = discovery.find_driver(discovery.System.current())

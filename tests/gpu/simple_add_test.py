@@ -34,24 +34,24 @@ def check(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
-def test_every_dtype_and_size(device, dtype, size):
+def test_every_dtype_and_size(device: torch.device, dtype: torch.dtype, size: int) -> None:
     check(random(size, dtype), random(size, dtype), device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("begin", [1, 2, 3, 5, 8])
-def test_slices_that_are_not_aligned(device, dtype, begin):
+def test_slices_that_are_not_aligned(device: torch.device, dtype: torch.dtype, begin: int) -> None:
     a, b = random(1000, dtype), random(1000, dtype)
     result = simple_add(a.to(device)[begin:], b.to(device)[:-begin]).cpu()
     assert torch.equal(result, a[begin:] + b[:-begin])
 
 
 @pytest.mark.parametrize("shape", [[], [1], [3, 5], [2, 3, 4, 5], [0, 4], [1, 1, 7]], ids=str)
-def test_shapes(device, shape):
+def test_shapes(device: torch.device, shape: tuple[int, ...]) -> None:
     check(random(shape, torch.float32), random(shape, torch.float32), device)
 
 
-def test_transposed_and_strided_operands(device):
+def test_transposed_and_strided_operands(device: torch.device) -> None:
     a, b = torch.randn(64, 128), torch.randn(128, 64)
     x, y = a.to(device), b.to(device)
     assert torch.equal(simple_add(x.t(), y).cpu(), a.t() + b)
@@ -60,7 +60,7 @@ def test_transposed_and_strided_operands(device):
     assert torch.equal(simple_add(x[:1].expand(64, 128), x).cpu(), a[:1] + a)
 
 
-def test_special_values(device):
+def test_special_values(device: torch.device) -> None:
     values = torch.tensor([float("inf"), -float("inf"), float("nan"), -0.0, 1e-45, 3.4e38])
     a, b = values.repeat(6), values.repeat_interleave(6)
     result = simple_add(a.to(device), b.to(device)).cpu()
@@ -68,7 +68,7 @@ def test_special_values(device):
     assert torch.equal(result.nan_to_num(7), (a + b).nan_to_num(7))
 
 
-def test_more_than_4_gib(device):
+def test_more_than_4_gib(device: torch.device) -> None:
     """64-bit indexing: 2^31 + 5 elements of 2 bytes."""
     count = (1 << 31) + 5
     a = torch.zeros(count, dtype=torch.bfloat16, device=device)
@@ -80,7 +80,7 @@ def test_more_than_4_gib(device):
     assert (result != 1).sum().cpu().item() == 0
 
 
-def test_the_hlo_names_the_target(device):
+def test_the_hlo_names_the_target(device: torch.device) -> None:
     x = torch.zeros(3, device=device)
     (line,) = custom_call_lines(simple_add(x, x))
     assert 'custom_call_target="XlaGpuSimpleAdd"' in line
