@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import torch
 import torch_xla
 
 from torch_xla_ext.cuda import discovery
