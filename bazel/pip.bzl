@@ -76,7 +76,7 @@ def _pip_env_impl(rctx):
     _fetch(rctx, ["venv", "--out", "venv"])
 
     # The stamp names all that the environment depends on: the packages and the interpreter.
-    rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr._python))
+    rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr.python))
     rctx.file("BUILD", _ENV_BUILD.format(
         interpreter = rctx.path("venv/bin/python"),
         rules = Label("//bazel:python_env.bzl"),

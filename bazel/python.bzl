@@ -57,7 +57,7 @@ has the dictionary `PYTHON` with the wheel tag and the extension modules' suffix
 )
 
 def chosen_python(rctx):
-    """Returns the dictionary PYTHON of @python, for another repository rule.
+    """Returns the dictionary PYTHON of a python_repository, for another repository rule.
 
     Reading it through its label makes that rule run again when another Python is chosen, but not
     when merely the PATH changes.
@@ -65,8 +65,11 @@ def chosen_python(rctx):
     Args:
       rctx: the repository context of a rule with `PYTHON_ATTR`.
     """
-    return json.decode(rctx.read(rctx.attr._python))
+    return json.decode(rctx.read(rctx.attr.python))
 
 PYTHON_ATTR = {
-    "_python": attr.label(default = "@python//:python.json", doc = "What @python found."),
+    "python": attr.label(
+        default = "@python//:python.json",
+        doc = "What a python_repository found.",
+    ),
 }

@@ -18,6 +18,8 @@ from torch_xla_ext.schema import Schema
 _XLAC = torch_xla._XLAC
 PLATFORMS = ("CUDA", "Host")
 APIS = ("untyped", "ffi")
+# The numbers that registration knows them by.
+_API_VERSIONS = {"untyped": 0, "ffi": 1}
 # What follows the target's name in the symbols of a kernel made with kernel.h.
 _ENTRIES = {
     ("CUDA", "untyped"): "",
@@ -208,7 +210,7 @@ def register_custom_call(
             f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
             f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
         )
-    _XLAC._xla_register_custom_call_target(name, function, platform, api)
+    _XLAC._xla_register_custom_call_target(name, function, platform, _API_VERSIONS[api])
 
 
 def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -74,13 +74,13 @@ Registers a function as the custom-call target `name`.
 
 Args:
   name: the name by which calls refer to it.
-  function: a capsule with the address of a function of XLA's untyped ABI, or of
-    an XLA FFI handler.
+  capsule: holds the address of a function of XLA's untyped ABI, or of an XLA FFI
+    handler.
   platform: "CUDA" or "Host" (the CPU).
-  api: "untyped" or "ffi", which says what `function` is.
+  api_version: what the function is: 0, untyped; 1, an FFI handler.
 
 Raises:
-  ValueError: an unknown platform or api, an empty name, or a name that is
+  ValueError: an unknown platform or version, an empty name, or a name that is
     registered with another function.
   RuntimeError: XLA or the GPU plugin refuses the target.
 )doc";
@@ -202,17 +202,18 @@ bool HasOtherCudaClient() {
 void DefineRegistration(py::module_& module, const py::object& stock_register) {
   module.def(
       "_xla_register_custom_call_target",
-      [stock_register](const std::string& name, const py::capsule& function,
-                       const std::string& platform, const std::string& api) {
-        const TargetApi target_api = ParseTargetApi(api);
-        RegisterTarget(name, function.get_pointer(), platform, target_api);
-        if (platform == kCudaPlatform && target_api == TargetApi::kUntyped &&
+      [stock_register](const std::string& name, const py::capsule& capsule,
+                       const std::string& platform, int api_version) {
+        const TargetApi api = ParseTargetApi(api_version);
+        RegisterTarget(name, capsule.get_pointer(), platform, api);
+        if (platform == kCudaPlatform && api == TargetApi::kUntyped &&
             HasOtherCudaClient()) {
-          stock_register(name, function, platform);
+          stock_register(name, capsule, platform);
         }
       },
-      py::arg("name"), py::arg("function"), py::arg("platform"),
-      py::arg("api") = "untyped", kRegisterDoc);
+      py::arg("name"), py::arg("capsule"), py::arg("platform"),
+      py::arg("api_version") = static_cast<int>(TargetApi::kUntyped),
+      kRegisterDoc);
 
   module.def(
       "_xla_registered_custom_call_targets",

@@ -8,29 +8,16 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "torch_xla_ext/csrc/describe.h"
 #include "torch_xla_ext/csrc/text.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/service/custom_call_target_registry.h"
 
 namespace torch_xla_ext {
 namespace {
-
-// "0x7f…", and the symbol and the library where they are known.
-std::string Describe(const void* function) {
-  std::ostringstream out;
-  out << function;
-  Dl_info info;
-  if (dladdr(function, &info) != 0) {
-    out << " (";
-    if (info.dli_sname != nullptr) out << info.dli_sname << " in ";
-    out << info.dli_fname << ")";
-  }
-  return out.str();
-}
 
 // Where the library that has `address` begins.
 const void* LibraryOf(const void* address) {
@@ -115,6 +102,15 @@ TargetApi ParseTargetApi(const std::string& api) {
   if (api == "ffi") return TargetApi::kTyped;
   throw std::invalid_argument("unknown api " + Quoted(api) +
                               "; known are \"untyped\" and \"ffi\"");
+}
+
+TargetApi ParseTargetApi(int api_version) {
+  for (const TargetApi api : {TargetApi::kUntyped, TargetApi::kTyped}) {
+    if (api_version == static_cast<int>(api)) return api;
+  }
+  throw std::invalid_argument(
+      "unknown api_version " + std::to_string(api_version) +
+      "; known are 0, an untyped function, and 1, a typed FFI handler");
 }
 
 void RegisterTarget(const std::string& name, void* function,

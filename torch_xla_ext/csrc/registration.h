@@ -21,6 +21,9 @@ using pjrt_bridge::TargetApi;
 // "untyped" or "ffi"; throws std::invalid_argument for anything else.
 TargetApi ParseTargetApi(const std::string& api);
 
+// The same of PJRT's number for it, 0 or 1.
+TargetApi ParseTargetApi(int api_version);
+
 // Registers `function` as the target `name`: an untyped one in the process's
 // registry, where XLA:CPU looks its "Host" targets up, and a typed "Host" one
 // with XLA's FFI. A "CUDA" target also goes to the GPU plugin, now if it is

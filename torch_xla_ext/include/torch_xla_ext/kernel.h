@@ -114,6 +114,7 @@ const char* Schema() {
 #define XLA_KERNEL_REGISTER_(target, untyped, typed, platform)          \
   XLA_REGISTER_CUSTOM_CALL_TARGET_WITH_SYM(#target, untyped, platform); \
   [[maybe_unused]] static const bool typed##Added =                     \
+      ::torch_xla_ext::AddStaticKernel != nullptr &&                    \
       ::torch_xla_ext::AddStaticKernel(                                 \
           {#target, platform, &typed, target##Schema()})
 #else
