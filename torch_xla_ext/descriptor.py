@@ -9,6 +9,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch_xla_ext.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
 from torch_xla_ext.schema import ArrayType, Parameter, Schema
@@ -82,12 +83,19 @@ def pack(
     Raises:
         TypeError, ValueError: as of `Schema.check` and `parameter_values`.
     """
+    arrays = tuple(arrays)
     schema.check(arrays)
     values = parameter_values(schema, attributes)
     params = struct.pack("<" + "".join(_CODES[p.type] for p in schema.parameters), *values.values())
+    return _pack_arrays(schema, arrays, len(params)) + params
+
+
+@lru_cache(maxsize=4096)
+def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_size: int) -> bytes:
+    """All of a descriptor that comes before the parameters."""
     parts = [
         _HEADER.pack(
-            MAGIC, VERSION, len(schema.operands), len(schema.results), len(params), schema.hash()
+            MAGIC, VERSION, len(schema.operands), len(schema.results), params_size, schema.hash
         )
     ]
     for array in arrays:
@@ -97,7 +105,7 @@ def pack(
             number = XLA_TYPES[array.dtype][1]
             parts.append(struct.pack("<BB", number, len(array.shape)))
             parts.append(struct.pack(f"<{len(array.shape)}q", *array.shape))
-    return b"".join([*parts, params])
+    return b"".join(parts)
 
 
 @dataclass(frozen=True)
@@ -119,7 +127,7 @@ def unpack(schema: Schema, payload: bytes) -> Descriptor:
         magic, version, num_operands, num_results, params_size, schema_hash = _HEADER.unpack_from(
             payload
         )
-        expected = (MAGIC, VERSION, len(schema.operands), len(schema.results), schema.hash())
+        expected = (MAGIC, VERSION, len(schema.operands), len(schema.results), schema.hash)
         if (magic, version, num_operands, num_results, schema_hash) != expected:
             raise ValueError("another format, version or kernel")
         at, arrays = _HEADER.size, []

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import torch
 
@@ -106,7 +107,7 @@ def _number(text: str, kind: str) -> float | None:
     return float(text) if kind.startswith("f") else int(text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Schema:
     """The signature and the parameters of one target."""
 
@@ -114,7 +115,7 @@ class Schema:
     target: str
     operands: tuple[Argument, ...]
     results: tuple[Argument, ...]
-    variables: Mapping[str, tuple[str, ...]] = field(hash=False)
+    variables: Mapping[str, tuple[str, ...]]
     parameters: tuple[Parameter, ...] = ()
 
     @staticmethod
@@ -146,6 +147,7 @@ class Schema:
         """The operands and then the results."""
         return self.operands + self.results
 
+    @cached_property
     def hash(self) -> int:
         """FNV-1a of the text, which every payload carries."""
         value = 0xCBF29CE484222325
@@ -153,7 +155,8 @@ class Schema:
             value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
         return value
 
-    def check(self, arrays: Sequence[ArrayType | None]) -> None:
+    @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
+    def check(self, arrays: tuple[ArrayType | None, ...]) -> None:
         """Checks the operands and then the results of a call, as the kernel itself does.
 
         Args:

@@ -132,7 +132,7 @@ near_misses = st.lists(any_array, min_size=6, max_size=6) | st.builds(
 def test_both_sides_find_the_same_fault(given_arrays: list[ArrayType | None]) -> None:
     kernels = parse(packed_without_checks(given_arrays))
     try:
-        SCHEMA.check(given_arrays)
+        SCHEMA.check(tuple(given_arrays))
     except (TypeError, ValueError) as error:
         assert str(error) == f"TestGather: {kernels}"
     else:

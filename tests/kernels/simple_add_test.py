@@ -174,6 +174,6 @@ def test_typed_call_of_wrong_operands_is_refused_by_the_kernel(device: torch.dev
 
 
 def test_descriptor_is_what_the_header_documents() -> None:
-    header = bytes([1, 1, 2, 1, 0, 0, 0, 0]) + struct.pack("<Q", SCHEMA.hash())
+    header = bytes([1, 1, 2, 1, 0, 0, 0, 0]) + struct.pack("<Q", SCHEMA.hash)
     array = bytes([11, 1, 3, 0, 0, 0, 0, 0, 0, 0])
     assert header + array * 3 == GOOD
