@@ -6,12 +6,15 @@
 // says what its sizes rest on.
 #include "torch_xla_ext/csrc/abi/layout.h"
 
+#include <optional>
+#include <string>
 #include <type_traits>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/service/custom_call_status_internal.h"
 #include "xla/shape.h"
 #include "xla/xla_data.pb.h"
 
@@ -27,6 +30,9 @@ static_assert(std::is_trivially_copyable_v<xla::XlaOp>,
 static_assert(sizeof(absl::InlinedVector<xla::XlaOp, 1>) == kXlaOpVectorSize);
 static_assert(!std::is_trivially_copyable_v<absl::InlinedVector<xla::XlaOp, 1>>,
               "an XlaOpVector is returned in memory");
+static_assert(sizeof(XlaCustomCallStatus) == kCustomCallStatusSize);
+static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
+                             std::optional<std::string>>);
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
 
 // The values of the enums that xla.h declares.
