@@ -6,6 +6,7 @@ load(":python.bzl", "python_repository")
 # Headers of XLA's stable C interfaces and of its registry of custom call targets: all that the
 # code of this project may include. They agree with the commit that torch_xla 2.8.1 pins.
 _XLA_HEADERS = [
+    "LICENSE",
     "xla/ffi/api/api.h",
     "xla/ffi/api/c_api.h",
     "xla/ffi/api/ffi.h",
@@ -17,6 +18,7 @@ _XLA_HEADERS = [
 
 # Folders of headers for the test that compares csrc/abi with the real classes.
 _ALL_XLA_HEADERS = [
+    "LICENSE",
     "Eigen/",
     "absl/",
     "external/ml_dtypes_py/",

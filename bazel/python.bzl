@@ -1,7 +1,7 @@
 """The Python that the wheel is built for: `$PYTHON_BIN_PATH`, else `python3` on the PATH."""
 
 _BUILD = """\
-load("@//bazel:python_env.bzl", "python_env")
+load("{rules}", "python_env")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -35,7 +35,7 @@ def _python_repository_impl(rctx):
     rctx.symlink(info["include"], "include")
     rctx.file("python.json", json.encode_indent(info) + "\n")
     rctx.file("python.bzl", "PYTHON = " + repr(info) + "\n")
-    rctx.file("BUILD", _BUILD.format(**info))
+    rctx.file("BUILD", _BUILD.format(rules = Label("//bazel:python_env.bzl"), **info))
 
 python_repository = repository_rule(
     implementation = _python_repository_impl,

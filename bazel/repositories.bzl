@@ -9,7 +9,7 @@ def torch_xla_ext_repositories():
     python_repository(name = "python")
     pip_archive(
         name = "torch",
-        build_file = "//bazel/third_party:torch.BUILD",
+        build_file = Label("//bazel/third_party:torch.BUILD"),
         files = [
             "torch/include/*",
             "torch/lib/libc10.so",
@@ -17,25 +17,25 @@ def torch_xla_ext_repositories():
             "torch/lib/libtorch_cpu.so",
             "torch/lib/libtorch_python.so",
         ],
-        lock = "//bazel/pip:locks/torch.lock",
+        lock = Label("//bazel/pip:locks/torch.lock"),
     )
     pip_archive(
         name = "torch_xla",
-        build_file = "//bazel/third_party:torch_xla.BUILD",
+        build_file = Label("//bazel/third_party:torch_xla.BUILD"),
         files = ["_XLAC{ext_suffix}=_XLAC.so"],
         keep_wheels = True,
-        lock = "//bazel/pip:locks/torch_xla.lock",
+        lock = Label("//bazel/pip:locks/torch_xla.lock"),
     )
     kernel_archives(python = "@python//:python.json")
     pip_env(
         name = "build_tools",
-        lock = "//bazel/pip:locks/build_tools.lock",
+        lock = Label("//bazel/pip:locks/build_tools.lock"),
     )
     pip_env(
         name = "dev_tools",
-        lock = "//bazel/pip:locks/dev_tools.lock",
+        lock = Label("//bazel/pip:locks/dev_tools.lock"),
     )
     pip_env(
         name = "test_env",
-        lock = "//bazel/pip:locks/test_env.lock",
+        lock = Label("//bazel/pip:locks/test_env.lock"),
     )

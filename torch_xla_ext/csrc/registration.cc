@@ -160,6 +160,14 @@ const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path) {
   return info;
 }
 
+bool IsRegistered(const std::string& name, const std::string& platform,
+                  TargetApi api) {
+  CheckPlatform(platform);
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  return Find(targets, name, platform, api) != nullptr;
+}
+
 std::vector<std::string> RegisteredTargets(const std::string& platform,
                                            TargetApi api) {
   CheckPlatform(platform);

@@ -40,6 +40,10 @@ void RegisterTarget(const std::string& name, void* function,
 // pjrt_bridge::Load and pjrt_bridge::RegisterTarget do.
 const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path);
 
+// Whether XLA has such a target; an untyped one may be XLA's own.
+bool IsRegistered(const std::string& name, const std::string& platform,
+                  TargetApi api);
+
 // The names of the targets that `platform` has, sorted, without those that
 // XLA:CPU registers for itself. Typed ones are those that were registered here:
 // XLA does not list them.
