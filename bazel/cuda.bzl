@@ -117,7 +117,10 @@ def _cuda_library_impl(ctx):
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]]
     headers = cc_common.create_compilation_context(
         headers = depset(ctx.files.hdrs),
-        quote_includes = depset([".", ctx.bin_dir.path]),
+        quote_includes = depset([
+            ctx.label.workspace_root or ".",
+            ctx.bin_dir.path + ("/" + ctx.label.workspace_root if ctx.label.workspace_root else ""),
+        ]),
     )
     compilation_context = cc_common.merge_compilation_contexts(
         compilation_contexts = [headers] + [dep.compilation_context for dep in deps],

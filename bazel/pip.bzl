@@ -61,7 +61,7 @@ pip_archive = repository_rule(
 )
 
 _ENV_BUILD = """\
-load("@//bazel:python_env.bzl", "python_env")
+load("{rules}", "python_env")
 
 python_env(
     name = "python",
@@ -76,8 +76,11 @@ def _pip_env_impl(rctx):
     _fetch(rctx, ["venv", "--out", "venv"])
 
     # The stamp names all that the environment depends on: the packages and the interpreter.
-    rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr._python))
-    rctx.file("BUILD", _ENV_BUILD.format(interpreter = rctx.path("venv/bin/python")))
+    rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr.python))
+    rctx.file("BUILD", _ENV_BUILD.format(
+        interpreter = rctx.path("venv/bin/python"),
+        rules = Label("//bazel:python_env.bzl"),
+    ))
 
 pip_env = repository_rule(
     implementation = _pip_env_impl,

@@ -1,7 +1,7 @@
 """The Python that the wheel is built for: `$PYTHON_BIN_PATH`, else `python3` on the PATH."""
 
 _BUILD = """\
-load("@//bazel:python_env.bzl", "python_env")
+load("{rules}", "python_env")
 
 package(default_visibility = ["//visibility:public"])
 
@@ -35,7 +35,7 @@ def _python_repository_impl(rctx):
     rctx.symlink(info["include"], "include")
     rctx.file("python.json", json.encode_indent(info) + "\n")
     rctx.file("python.bzl", "PYTHON = " + repr(info) + "\n")
-    rctx.file("BUILD", _BUILD.format(**info))
+    rctx.file("BUILD", _BUILD.format(rules = Label("//bazel:python_env.bzl"), **info))
 
 python_repository = repository_rule(
     implementation = _python_repository_impl,
@@ -57,7 +57,7 @@ has the dictionary `PYTHON` with the wheel tag and the extension modules' suffix
 )
 
 def chosen_python(rctx):
-    """Returns the dictionary PYTHON of @python, for another repository rule.
+    """Returns the dictionary PYTHON of a python_repository, for another repository rule.
 
     Reading it through its label makes that rule run again when another Python is chosen, but not
     when merely the PATH changes.
@@ -65,8 +65,11 @@ def chosen_python(rctx):
     Args:
       rctx: the repository context of a rule with `PYTHON_ATTR`.
     """
-    return json.decode(rctx.read(rctx.attr._python))
+    return json.decode(rctx.read(rctx.attr.python))
 
 PYTHON_ATTR = {
-    "_python": attr.label(default = "@python//:python.json", doc = "What @python found."),
+    "python": attr.label(
+        default = "@python//:python.json",
+        doc = "What a python_repository found.",
+    ),
 }

@@ -13,7 +13,12 @@ _UNCACHED = {"no-cache": "1"}
 
 def _files_by_path(files):
     """Returns {path in the wheel: path on disk}; a file's package is its folder in the wheel."""
-    return {file.short_path: file.path for file in files}
+    result = {}
+    for file in files:
+        root = file.owner.workspace_root
+        prefix = root.replace("external/", "../", 1) + "/" if root else ""
+        result[file.short_path.removeprefix(prefix)] = file.path
+    return result
 
 def _labels_by_path(labels):
     """Turns {label: path in the wheel} into {path in the wheel: path on disk}."""
@@ -59,7 +64,7 @@ def _torch_xla_wheel_impl(ctx):
         "summary": ctx.attr.summary,
         "description": ctx.file.description.path,
         "moved": {extension: ctx.attr.stock_binary_path},
-        "files": _files_by_path(ctx.files.srcs),
+        "files": _files_by_path(ctx.files.srcs) | _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
         "entry_points": ctx.attr.entry_points,
@@ -76,7 +81,7 @@ def _torch_xla_wheel_impl(ctx):
                 ctx.file.stock_wheel,
                 env.stamp,
                 spec,
-            ] + ctx.files._assemble + ctx.files.binaries + ctx.files.licenses + ctx.files.srcs,
+            ] + ctx.files._assemble + ctx.files.binaries + ctx.files.data + ctx.files.licenses + ctx.files.srcs,
         ),
         outputs = [folder],
         mnemonic = "AssembleWheel",
@@ -92,6 +97,10 @@ torch_xla_wheel = rule(
         "binaries": attr.label_keyed_string_dict(
             doc = "More shared libraries of ours, each with its path in the wheel. `{ext_suffix}` " +
                   "in a path is the suffix of extension modules.",
+        ),
+        "data": attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "More files, each with its path in the wheel.",
         ),
         "description": attr.label(
             allow_single_file = [".md"],

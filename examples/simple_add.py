@@ -3,25 +3,21 @@
 PJRT_DEVICE=CPU python examples/simple_add.py
 """
 
-import struct
-
 import torch
 import torch_xla
 
+import torch_xla_ext
+
 
 def main() -> None:
-    device = torch_xla.device()
     torch.manual_seed(0)
+    device = torch_xla.device()
     a, b = torch.randn(2, 3), torch.randn(2, 3)
 
-    # What the kernel has to know, since an untyped custom call hands it pointers only: the layout
-    # of SimpleAddDescriptor in kernels/simple_add/simple_add.h, here f32 (11) and 6 elements.
-    payload = struct.pack("<BBB5xq", 1, 1, 11, a.numel())
-    (total,) = torch_xla._XLAC._xla_gpu_custom_call(
-        [a.to(device), b.to(device)], payload, [a.shape], [a.dtype], target="XlaGpuSimpleAdd"
-    )
+    # The kernel's signature says what it takes: kernels/simple_add/simple_add.h.
+    (total,) = torch_xla_ext.custom_call("XlaGpuSimpleAdd", [a.to(device), b.to(device)], [a])
 
-    print(torch_xla._XLAC._get_xla_tensors_hlo([total]))
+    print(torch_xla_ext.debug.hlo(total))
     print(total.cpu())
     assert torch.equal(total.cpu(), a + b), "XLA's sum is not torch's"
     print("equal to torch's sum")

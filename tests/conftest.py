@@ -3,6 +3,10 @@
 import pytest
 import torch
 import torch_xla
+from torch_xla import backends
+
+# A GPU's matrix products are TF32 by default, too coarse to compare with the CPU's.
+backends.set_mat_mul_precision("highest")
 
 
 @pytest.fixture

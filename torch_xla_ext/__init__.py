@@ -9,6 +9,8 @@ The package is part of the custom torch_xla wheel, whose ``torch_xla._XLAC`` it 
     total = ops.simple_add(torch.ones(3, device=device), torch.ones(3, device=device))
 """
 
+from pathlib import Path
+
 import torch_xla
 
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
@@ -18,7 +20,36 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
-from torch_xla_ext import ops
+from torch_xla_ext.calls import custom_call
+from torch_xla_ext.registration import (
+    Target,
+    register_cuda_custom_call,
+    register_custom_call,
+    register_kernel,
+    registered_targets,
+)
+from torch_xla_ext.schema import ArrayType
 
-__all__ = ["ops"]
+from torch_xla_ext import debug, ops  # isort: skip
+
+__all__ = [
+    "ArrayType",
+    "Target",
+    "custom_call",
+    "debug",
+    "include_dir",
+    "ops",
+    "register_cuda_custom_call",
+    "register_custom_call",
+    "register_kernel",
+    "registered_targets",
+]
 __version__ = torch_xla.__version__
+
+
+def include_dir() -> str:
+    """The folder of headers to compile kernels with: ``g++ -I$(…)``.
+
+    It has torch_xla_ext/kernel.h and the headers of XLA that it needs.
+    """
+    return str(Path(__file__).parent / "include")

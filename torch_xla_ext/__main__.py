@@ -1,10 +1,11 @@
-"""Commands: ``python -m torch_xla_ext doctor`` and ``python -m torch_xla_ext targets``."""
+"""Commands: ``python -m torch_xla_ext doctor``, ``targets`` and ``new-kernel``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 
 def _doctor(args: argparse.Namespace) -> int:
@@ -27,6 +28,19 @@ def _targets(args: argparse.Namespace) -> int:
     return 0
 
 
+def _new_kernel(args: argparse.Namespace) -> int:
+    from torch_xla_ext import new_kernel
+
+    try:
+        for path in new_kernel.write(args.name, args.folder):
+            print(path)
+    except (ValueError, OSError) as error:
+        print(f"new-kernel: {error}", file=sys.stderr)
+        return 1
+    print(f"now: make -C {args.folder} test")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; each command has its function as `run`."""
     result = argparse.ArgumentParser(prog="python -m torch_xla_ext", description=__doc__)
@@ -46,6 +60,13 @@ def parser() -> argparse.ArgumentParser:
     targets = commands.add_parser("targets", help="list the registered custom-call targets")
     targets.add_argument("--json", action="store_true", help="print the list as JSON")
     targets.set_defaults(run=_targets)
+
+    new_kernel = commands.add_parser(
+        "new-kernel", help="write the files of a new kernel, which build and pass their tests"
+    )
+    new_kernel.add_argument("name", metavar="NAME", help="in snake case, such as my_op")
+    new_kernel.add_argument("folder", metavar="DIR", type=Path, help="where to write them")
+    new_kernel.set_defaults(run=_new_kernel)
     return result
 
 

@@ -106,17 +106,11 @@ def _check_cuda(report: Report, system: discovery.System) -> None:
     report.cuda = {
         "plugin": f"{runtime.plugin.package} ({runtime.plugin.path})",
         "PJRT API": f"{major}.{minor}",
-        "driver": runtime.driver.text,
+        "GPU driver": runtime.driver.text.removeprefix("driver "),
         "cuDNN": runtime.cudnn_version,
         "CUDA toolkit": runtime.data_dir,
         "libraries": runtime.libraries,
     }
-    missing = [name for name, path in runtime.libraries.items() if path is None]
-    if missing:
-        report.warnings.append(
-            f"not found: {', '.join(missing)}; operations that need them will fail: "
-            f"pip install 'jax-cuda{runtime.plugin.cuda_major}-plugin[with-cuda]'"
-        )
     if runtime.data_dir is None:
         report.warnings.append(
             "no folder with nvvm/libdevice found: some math functions may not compile; "

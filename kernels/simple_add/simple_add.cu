@@ -4,10 +4,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <string>
 
 #include "kernels/simple_add/simple_add.h"
-#include "xla/service/custom_call_target_registry.h"
+#include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -91,66 +90,50 @@ cudaError_t LaunchAddKernel(cudaStream_t stream, const U* a, const U* b, U* out,
 }
 
 template <typename T>
-cudaError_t LaunchAdd(cudaStream_t stream, void** buffers, int64_t count) {
-  const T* a = static_cast<const T*>(buffers[0]);
-  const T* b = static_cast<const T*>(buffers[1]);
-  T* out = static_cast<T*>(buffers[2]);
+Status LaunchAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b, AnyResult out) {
+  const T* x = a.data<T>();
+  const T* y = b.data<T>();
+  T* sum = out.data<T>();
+  const int64_t count = out.size();
   // XLA aligns its allocations, but may hand a kernel a slice of one.
-  const uintptr_t addresses = reinterpret_cast<uintptr_t>(a) |
-                              reinterpret_cast<uintptr_t>(b) |
-                              reinterpret_cast<uintptr_t>(out);
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(x) |
+                              reinterpret_cast<uintptr_t>(y) |
+                              reinterpret_cast<uintptr_t>(sum);
   using P = Packet<T>;
   int64_t done = 0;
   if (addresses % sizeof(P) == 0) {
     const int64_t packets = count / P::kSize;
-    const cudaError_t error = LaunchAddKernel(
-        stream, reinterpret_cast<const P*>(a), reinterpret_cast<const P*>(b),
-        reinterpret_cast<P*>(out), packets);
-    if (error != cudaSuccess) return error;
+    XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(LaunchAddKernel(
+        stream, reinterpret_cast<const P*>(x), reinterpret_cast<const P*>(y),
+        reinterpret_cast<P*>(sum), packets)));
     done = packets * P::kSize;
   }
-  return LaunchAddKernel(stream, a + done, b + done, out + done, count - done);
+  return CudaStatus(
+      LaunchAddKernel(stream, x + done, y + done, sum + done, count - done));
 }
 
-cudaError_t LaunchAdd(cudaStream_t stream, void** buffers,
-                      const SimpleAddDescriptor& descriptor) {
-  switch (descriptor.dtype) {
-    case SimpleAddDType::kS32:
-      return LaunchAdd<int32_t>(stream, buffers, descriptor.count);
-    case SimpleAddDType::kS64:
-      return LaunchAdd<int64_t>(stream, buffers, descriptor.count);
-    case SimpleAddDType::kF16:
-      return LaunchAdd<__half>(stream, buffers, descriptor.count);
-    case SimpleAddDType::kF32:
-      return LaunchAdd<float>(stream, buffers, descriptor.count);
-    case SimpleAddDType::kF64:
-      return LaunchAdd<double>(stream, buffers, descriptor.count);
-    case SimpleAddDType::kBF16:
-      return LaunchAdd<__nv_bfloat16>(stream, buffers, descriptor.count);
+Status LaunchSimpleAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b,
+                       AnyResult out) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckSimpleAddSize(out.size()));
+  switch (a.dtype()) {
+    case F16:
+      return LaunchAdd<__half>(stream, a, b, out);
+    case BF16:
+      return LaunchAdd<__nv_bfloat16>(stream, a, b, out);
+    case F32:
+      return LaunchAdd<float>(stream, a, b, out);
+    case F64:
+      return LaunchAdd<double>(stream, a, b, out);
+    case S32:
+      return LaunchAdd<int32_t>(stream, a, b, out);
+    default:  // the signature lets nothing else by
+      return LaunchAdd<int64_t>(stream, a, b, out);
   }
-  return cudaErrorInvalidValue;  // ParseSimpleAddDescriptor let nothing else by
 }
 
 }  // namespace
 }  // namespace torch_xla_ext
 
-// API version 2 or 3 of the untyped ABI: `buffers` are a, b, out.
-extern "C" void XlaGpuSimpleAdd(cudaStream_t stream, void** buffers,
-                                const char* opaque, size_t opaque_len,
-                                XlaCustomCallStatus* status) {
-  torch_xla_ext::SimpleAddDescriptor descriptor;
-  if (!torch_xla_ext::ParseSimpleAddDescriptor(opaque, opaque_len, &descriptor,
-                                               status)) {
-    return;
-  }
-  const cudaError_t error =
-      torch_xla_ext::LaunchAdd(stream, buffers, descriptor);
-  if (error != cudaSuccess) {
-    const std::string text = std::string("XlaGpuSimpleAdd: launch failed: ") +
-                             cudaGetErrorName(error) + ": " +
-                             cudaGetErrorString(error);
-    XlaCustomCallStatusSetFailure(status, text.data(), text.size());
-  }
-}
-
-XLA_REGISTER_CUSTOM_CALL_TARGET(XlaGpuSimpleAdd, "CUDA");
+XLA_KERNEL_CUDA(XlaGpuSimpleAdd, torch_xla_ext::kSimpleAdd,
+                torch_xla_ext::LaunchSimpleAdd,
+                xla::ffi::Traits::kCmdBufferCompatible);

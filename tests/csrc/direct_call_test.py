@@ -139,9 +139,10 @@ def test_no_xla_client_is_needed() -> None:
     """PJRT_DEVICE names a device that does not exist: making a client would fail."""
     script = (
         "import torch, torch_xla\n"
-        "from torch_xla_ext.ops.simple_add import pack_descriptor\n"
+        "from torch_xla_ext import ArrayType, descriptor, registration\n"
         "x, out = torch.ones(2), torch.empty(2)\n"
-        "payload = pack_descriptor(x.dtype, 2)\n"
+        "schema = registration.schema('XlaGpuSimpleAdd')\n"
+        "payload = descriptor.pack(schema, [ArrayType.of(x)] * 3, {})\n"
         "torch_xla._XLAC._xla_call_custom_call_target(\n"
         "    'XlaGpuSimpleAdd', 'Host', [x, x], payload, [out])\n"
         "print(out.tolist())"

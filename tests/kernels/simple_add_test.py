@@ -7,7 +7,9 @@ import pytest
 import torch
 from testing.xla import XLAC, compilations
 
-from torch_xla_ext.ops.simple_add import pack_descriptor, simple_add
+from torch_xla_ext import ArrayType, custom_call, descriptor
+from torch_xla_ext.ops.simple_add import simple_add
+from torch_xla_ext.registration import schema
 
 DTYPES = [
     torch.float32,
@@ -104,22 +106,41 @@ def test_a_chain_of_calls_is_one_program(device: torch.device) -> None:
     assert compilations() == before + 1
 
 
-GOOD = pack_descriptor(torch.float32, 3)
+SCHEMA = schema("XlaGpuSimpleAdd")
+GOOD = descriptor.pack(SCHEMA, [ArrayType((3,), torch.float32)] * 3, {})
+# In GOOD: the header is 16 bytes; then each array has a dtype, a rank and a dimension.
 PAYLOADS = {
-    "empty": (b"", "payload: expected 16 bytes but got 0"),
-    "truncated": (GOOD[:-1], "payload: expected 16 bytes but got 15"),
-    "oversized": (GOOD + b"\0", "payload: expected 16 bytes but got 17"),
+    "empty": (b"", "payload: is empty"),
+    "truncated header": (GOOD[:15], "payload: truncated"),
+    "truncated": (GOOD[:-1], r"payload: truncated at result 0 \(out\)"),
+    "oversized": (GOOD + b"\0", "payload: 1 bytes follow the end of the descriptor"),
     "magic": (b"\2" + GOOD[1:], "payload: expected the magic byte 1 but got 2"),
     "version": (GOOD[:1] + b"\2" + GOOD[2:], "payload: expected version 1 but got 2"),
-    "reserved": (GOOD[:5] + b"\1" + GOOD[6:], "payload: expected reserved bytes to be zero"),
-    "dtype": (GOOD[:2] + b"\7" + GOOD[3:], r"S64 \(5\) but got 7"),
-    "negative count": (
-        GOOD[:8] + struct.pack("<q", -1),
-        r"payload: expected a count of 0 to 2\^40 but got -1",
+    "operands": (GOOD[:2] + b"\3" + GOOD[3:], "the number of operands to be 2 but got 3"),
+    "results": (GOOD[:3] + b"\2" + GOOD[4:], "the number of results to be 1 but got 2"),
+    "parameters": (GOOD[:4] + b"\1" + GOOD[5:], "the size of the parameters to be 0 but got 1"),
+    "schema": (
+        GOOD[:8] + b"\0" + GOOD[9:],
+        "payload: was packed for another version of the kernel",
     ),
-    "huge count": (
-        GOOD[:8] + struct.pack("<q", 2**40 + 1),
-        r"payload: expected a count of 0 to 2\^40 but got 1099511627777",
+    "unknown dtype": (GOOD[:16] + b"\x63" + GOOD[17:], r"operand 0 \(a\): unknown dtype 99"),
+    "absent operand": (GOOD[:16] + b"\0\0" + GOOD[26:], r"operand 0 \(a\): is missing"),
+    "dtype": (GOOD[:16] + b"\x07" + GOOD[17:], r"operand 0 \(a\): expected dtype .* but got U16"),
+    "mixed dtypes": (GOOD[:26] + b"\x04" + GOOD[27:], r"\(b\): expected dtype F32 but got S32"),
+    "rank": (GOOD[:17] + b"\x41" + GOOD[18:], "expected a rank of at most 64 but got 65"),
+    "negative dimension": (
+        GOOD[:18] + struct.pack("<q", -1) + GOOD[26:],
+        r"payload: operand 0 \(a\): dimension 0 is negative: -1",
+    ),
+    "huge": (GOOD[:18] + struct.pack("<q", 2**62) + GOOD[26:], r"\(a\): 2\^63 bytes or more"),
+    "shapes": (
+        GOOD[:28] + struct.pack("<q", 4) + GOOD[36:],
+        r"operand 1 \(b\): expected dimensions \[3\] but got \[4\]; shape is that of operand 0",
+    ),
+    "too many elements": (
+        b"".join([GOOD[:18], *(struct.pack("<q", 2**41) + GOOD[26:28] for _ in range(2))])
+        + struct.pack("<q", 2**41),
+        r"expected at most 2\^40 elements but got 2199023255552",
     ),
 }
 
@@ -133,5 +154,26 @@ def test_broken_payload(device: torch.device, payload: bytes, text: str) -> None
         )[0].cpu()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("api", ["untyped", "ffi"])
+def test_both_apis_give_the_same(device: torch.device, api: str, dtype: torch.dtype) -> None:
+    a, b = random(dtype, 5, 7), random(dtype, 7, 5)
+    operands = [a.to(device), b.to(device).t()]
+    (total,) = custom_call("XlaGpuSimpleAdd", operands, [a], api=api)
+    assert torch.equal(total.cpu(), a + b.t())
+
+
+def test_typed_call_of_wrong_operands_is_refused_by_the_kernel(device: torch.device) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(
+        RuntimeError, match=r"XlaGpuSimpleAdd: operand 1 \(b\): expected dtype F32 but got S32"
+    ):
+        XLAC._xla_custom_call(
+            [x, x.int()], "XlaGpuSimpleAdd", [[3]], [torch.float32], False, "{}", 4, {}
+        )[0].cpu()
+
+
 def test_descriptor_is_what_the_header_documents() -> None:
-    assert pack_descriptor(torch.bfloat16, 258) == bytes([1, 1, 16, 0, 0, 0, 0, 0, 2, 1] + [0] * 6)
+    header = bytes([1, 1, 2, 1, 0, 0, 0, 0]) + struct.pack("<Q", SCHEMA.hash())
+    array = bytes([11, 1, 3, 0, 0, 0, 0, 0, 0, 0])
+    assert header + array * 3 == GOOD

@@ -118,6 +118,7 @@ def test_licenses() -> None:
     (stock_license,) = (n for n in STOCK_FILES if re.match(STOCK_DIST_INFO + ".*/LICENSE$", n))
     assert licenses["torch_xla/LICENSE"] == stock.read(stock_license)
     assert licenses["torch_xla_ext/LICENSE"] == Path("LICENSE").read_bytes()
+    assert b"Apache License" in licenses["openxla/LICENSE"]  # of the headers in include/xla
     # libcudart_static is in the front, so NVIDIA's terms come along.
     assert b"NVIDIA" in licenses["nvidia_cuda_runtime/License.txt"]
     assert {n for n in FILES if "/licenses/" in n} == {f"{DIST_INFO}/licenses/{n}" for n in listed}

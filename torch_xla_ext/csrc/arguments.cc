@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "torch_xla_ext/csrc/text.h"
@@ -158,6 +160,25 @@ std::vector<int64_t> ParseShape(const std::string& target,
   return shape;
 }
 
+// A key or value of aliases: the number of one of `count` outputs or inputs.
+int64_t ParseIndex(const std::string& target, const char* what,
+                   const py::handle& value, size_t count) {
+  if (!PyLong_Check(value.ptr()) || PyBool_Check(value.ptr())) {
+    throw py::type_error(Where(target, {"aliases"}) + "must be a dict of " +
+                         "int, but the " + what + " is of type " +
+                         TypeName(value));
+  }
+  int out_of_range = 0;
+  const int64_t index =
+      PyLong_AsLongLongAndOverflow(value.ptr(), &out_of_range);
+  if (out_of_range != 0 || index < 0 || index >= static_cast<int64_t>(count)) {
+    throw py::value_error(Where(target, {"aliases"}) + "names " + what + " " +
+                          std::string(py::str(value)) + ", but the call has " +
+                          std::to_string(count) + " of them, from 0");
+  }
+  return index;
+}
+
 }  // namespace
 
 std::string ParseTarget(const py::handle& target) {
@@ -261,6 +282,45 @@ OutputTypes ParseOutputTypes(const std::string& target,
                                       at::elementSize(scalar_type)));
   }
   return types;
+}
+
+std::map<int64_t, int64_t> ParseAliases(const std::string& target,
+                                        const py::handle& aliases,
+                                        const py::handle& inputs,
+                                        const OutputTypes& outputs) {
+  if (aliases.is_none()) return {};
+  if (!PyDict_Check(aliases.ptr())) {
+    throw py::type_error(Where(target, {"aliases"}) +
+                         "must be a dict {output: input}, but is of type " +
+                         TypeName(aliases));
+  }
+  const Sequence sequence(target, {"inputs"}, "XLA tensors", inputs);
+  std::map<int64_t, int64_t> result;
+  std::set<int64_t> used;
+  for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(aliases)) {
+    const int64_t output =
+        ParseIndex(target, "output", key, outputs.dtypes.size());
+    const int64_t input = ParseIndex(target, "input", value, sequence.size());
+    if (!used.insert(input).second) {
+      throw py::value_error(Where(target, {"aliases"}) +
+                            "gives two outputs the buffer of input " +
+                            std::to_string(input));
+    }
+    const at::Tensor& tensor = THPVariable_Unpack(sequence[input].ptr());
+    if (tensor.sizes() != at::IntArrayRef(outputs.shapes[output]) ||
+        tensor.scalar_type() != outputs.dtypes[output]) {
+      std::ostringstream text;
+      text << Where(target, {"aliases"}) << "gives output " << output << ", "
+           << DTypeName(outputs.dtypes[output])
+           << at::IntArrayRef(outputs.shapes[output])
+           << ", the buffer of input " << input << ", "
+           << DTypeName(tensor.scalar_type()) << tensor.sizes()
+           << ": they must have one shape and dtype";
+      throw py::value_error(text.str());
+    }
+    result[output] = input;
+  }
+  return result;
 }
 
 void CheckNothingIsNarrowed(const std::string& target,

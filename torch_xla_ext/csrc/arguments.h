@@ -4,6 +4,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,14 @@ std::vector<torch_xla::XLATensorPtr> ParseInputs(
 OutputTypes ParseOutputTypes(const std::string& target,
                              const pybind11::handle& shapes,
                              const pybind11::handle& dtypes);
+
+// A dict {output: input}, or None. An output and the input that it is written
+// into have one shape and dtype, and each is in one pair only. `inputs` are
+// checked already.
+std::map<int64_t, int64_t> ParseAliases(const std::string& target,
+                                        const pybind11::handle& aliases,
+                                        const pybind11::handle& inputs,
+                                        const OutputTypes& outputs);
 
 // torch_xla can be told, by environment variables, to hold float32 as bfloat16
 // or int64 as int32 on the device. A kernel that goes by torch's dtypes would

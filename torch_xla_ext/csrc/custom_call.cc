@@ -30,6 +30,10 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const auto& [key, value] : frontend_attributes) {
     hash = HashCombine(hash, HashCombine(Hash(key), Hash(value)));
   }
+  hash = HashCombine(hash, MHash(aliases.size()));
+  for (const auto& [result, operand] : aliases) {
+    hash = HashCombine(hash, MHash(result, operand));
+  }
   return hash;
 }
 
@@ -42,6 +46,9 @@ std::string CustomCallConfig::ToString() const {
       << ", single_result_is_tuple=" << single_result_is_tuple;
   for (const auto& [key, value] : frontend_attributes) {
     out << ", " << key << "=" << Quoted(value);
+  }
+  for (const auto& [result, operand] : aliases) {
+    out << ", result " << result << "=operand " << operand;
   }
   return out.str();
 }
@@ -62,12 +69,18 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
   const auto api_version =
       static_cast<xla::CustomCallApiVersion>(config.api_version);
 
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>
+      aliasing;
+  for (const auto& [result, operand] : config.aliases) {
+    aliasing.push_back({tuple ? xla::ShapeIndex(result) : xla::ShapeIndex(),
+                        {operand, xla::ShapeIndex()}});
+  }
+
   auto call = [&] {
     if (!config.row_major) {
       return xla::CustomCall(builder, config.target, inputs, result_shape,
                              config.backend_config, config.has_side_effect,
-                             /*output_operand_aliasing=*/{},
-                             /*literal=*/nullptr, xla::SCHEDULE_NONE,
+                             aliasing, /*literal=*/nullptr, xla::SCHEDULE_NONE,
                              api_version);
     }
     std::vector<xla::Shape> operand_shapes;
@@ -78,9 +91,8 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
     }
     return xla::CustomCallWithLayout(
         builder, config.target, inputs, RowMajor(result_shape), operand_shapes,
-        config.backend_config, config.has_side_effect,
-        /*output_operand_aliasing=*/{}, /*literal=*/nullptr, xla::SCHEDULE_NONE,
-        api_version);
+        config.backend_config, config.has_side_effect, aliasing,
+        /*literal=*/nullptr, xla::SCHEDULE_NONE, api_version);
   };
   std::vector<xla::XlaOp> made = {call()};
   std::vector<xla::XlaOp> results;

@@ -29,6 +29,8 @@ struct CustomCallConfig {
   // A single result is a tuple of one, as several results are a tuple of many.
   bool single_result_is_tuple = false;
   std::map<std::string, std::string> frontend_attributes;
+  // Results that are an operand's buffer, written in place: result to operand.
+  std::map<int64_t, int64_t> aliases;
 
   torch::lazy::hash_t Hash() const;
   std::string ToString() const;

@@ -20,6 +20,7 @@
 #include "torch_xla_ext/csrc/direct_call.h"
 #include "torch_xla_ext/csrc/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/registration.h"
+#include "torch_xla_ext/csrc/static_kernels.h"
 #include "torch_xla_ext/csrc/text.h"
 
 namespace torch_xla_ext {
@@ -74,13 +75,13 @@ Registers a function as the custom-call target `name`.
 
 Args:
   name: the name by which calls refer to it.
-  function: a capsule with the address of a function of XLA's untyped ABI, or of
-    an XLA FFI handler.
+  capsule: holds the address of a function of XLA's untyped ABI, or of an XLA FFI
+    handler.
   platform: "CUDA" or "Host" (the CPU).
-  api: "untyped" or "ffi", which says what `function` is.
+  api_version: what the function is: 0, untyped; 1, an FFI handler.
 
 Raises:
-  ValueError: an unknown platform or api, an empty name, or a name that is
+  ValueError: an unknown platform or version, an empty name, or a name that is
     registered with another function.
   RuntimeError: XLA or the GPU plugin refuses the target.
 )doc";
@@ -172,6 +173,38 @@ void DefineCustomCalls(py::module_& module) {
       py::arg("output_dtypes"), py::arg("has_side_effect"),
       py::arg("backend_config"), py::arg("api_version"),
       py::arg("frontend_attributes"), kCustomCallDoc);
+
+  module.def(
+      "_xla_row_major_custom_call",
+      [](const py::object& inputs, const py::object& target,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         const py::object& backend_config, int api_version,
+         const py::object& aliases, bool has_side_effect) {
+        CustomCallConfig config;
+        config.target = ParseTarget(target);
+        const OutputTypes outputs =
+            ParseOutputTypes(config.target, output_shapes, output_dtypes);
+        config.backend_config =
+            ParseBytes(config.target, "payload", backend_config);
+        if (api_version != xla::API_VERSION_TYPED_FFI) {
+          CheckGpuPayload(config.target, config.backend_config);
+        }
+        config.api_version = api_version;
+        config.has_side_effect = has_side_effect;
+        config.row_major = true;
+        config.single_result_is_tuple = true;
+        const auto tensors = ParseInputs(config.target, inputs);
+        CheckNothingIsNarrowed(config.target, tensors, outputs);
+        config.aliases = ParseAliases(config.target, aliases, inputs, outputs);
+        return ToPython(TraceCustomCall(GpuCustomCallKind(), tensors, outputs,
+                                        std::move(config), use_eager_mode));
+      },
+      py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("backend_config"),
+      py::arg("api_version"), py::arg("aliases") = py::none(),
+      py::arg("has_side_effect") = false,
+      "What torch_xla_ext.custom_call traces: operands and results are "
+      "row-major.");
 }
 
 void DefineDirectCall(py::module_& module) {
@@ -202,17 +235,18 @@ bool HasOtherCudaClient() {
 void DefineRegistration(py::module_& module, const py::object& stock_register) {
   module.def(
       "_xla_register_custom_call_target",
-      [stock_register](const std::string& name, const py::capsule& function,
-                       const std::string& platform, const std::string& api) {
-        const TargetApi target_api = ParseTargetApi(api);
-        RegisterTarget(name, function.get_pointer(), platform, target_api);
-        if (platform == kCudaPlatform && target_api == TargetApi::kUntyped &&
+      [stock_register](const std::string& name, const py::capsule& capsule,
+                       const std::string& platform, int api_version) {
+        const TargetApi api = ParseTargetApi(api_version);
+        RegisterTarget(name, capsule.get_pointer(), platform, api);
+        if (platform == kCudaPlatform && api == TargetApi::kUntyped &&
             HasOtherCudaClient()) {
-          stock_register(name, function, platform);
+          stock_register(name, capsule, platform);
         }
       },
-      py::arg("name"), py::arg("function"), py::arg("platform"),
-      py::arg("api") = "untyped", kRegisterDoc);
+      py::arg("name"), py::arg("capsule"), py::arg("platform"),
+      py::arg("api_version") = static_cast<int>(TargetApi::kUntyped),
+      kRegisterDoc);
 
   module.def(
       "_xla_registered_custom_call_targets",
@@ -223,6 +257,19 @@ void DefineRegistration(py::module_& module, const py::object& stock_register) {
       "The names of the targets that the process has for `platform`, \"CUDA\" "
       "or "
       "\"Host\", sorted. `api` is \"untyped\" or \"ffi\".");
+
+  module.def(
+      "_xla_has_custom_call_target",
+      [](const std::string& name, const std::string& platform,
+         const std::string& api) {
+        return IsRegistered(name, platform, ParseTargetApi(api));
+      },
+      py::arg("name"), py::arg("platform"), py::arg("api"),
+      "Whether XLA has such a target.");
+
+  module.def("_xla_kernel_schemas", &StaticKernelSchemas,
+             "The schemas of the kernels that are linked into this library, by "
+             "target.");
 
   module.def(
       "_xla_load_pjrt_plugin",
@@ -274,6 +321,7 @@ extern "C" PyObject* PyInit__XLAC() {
   auto module = py::reinterpret_steal<py::module_>(stock_module);
   try {
     using torch_xla_ext::Take;
+    torch_xla_ext::RegisterStaticKernels();
     torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
     Take(module, "_xla_gpu_custom_call");
     Take(module, "_xla_custom_call");

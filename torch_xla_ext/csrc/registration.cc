@@ -1,35 +1,23 @@
 #include "torch_xla_ext/csrc/registration.h"
 
 #include <dlfcn.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "torch_xla_ext/csrc/describe.h"
 #include "torch_xla_ext/csrc/text.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/service/custom_call_target_registry.h"
 
 namespace torch_xla_ext {
 namespace {
-
-// "0x7f…", and the symbol and the library where they are known.
-std::string Describe(const void* function) {
-  std::ostringstream out;
-  out << function;
-  Dl_info info;
-  if (dladdr(function, &info) != 0) {
-    out << " (";
-    if (info.dli_sname != nullptr) out << info.dli_sname << " in ";
-    out << info.dli_fname << ")";
-  }
-  return out.str();
-}
 
 // Where the library that has `address` begins.
 const void* LibraryOf(const void* address) {
@@ -38,7 +26,7 @@ const void* LibraryOf(const void* address) {
 }
 
 // Whether a "Host" target is one of the helpers that XLA:CPU registers for
-// itself: functions of its own, of the C library and of libm.
+// itself: functions of its own, of the C library, of libm and of libgcc.
 bool IsXlasOwn(const void* function) {
   static const void* const xla = LibraryOf(
       reinterpret_cast<const void*>(&xla::CustomCallTargetRegistry::Global));
@@ -46,8 +34,11 @@ bool IsXlasOwn(const void* function) {
       LibraryOf(reinterpret_cast<const void*>(&std::fputs));
   static const void* const libm = LibraryOf(reinterpret_cast<const void*>(
       static_cast<double (*)(double)>(&std::tan)));
+  static const void* const libgcc =
+      LibraryOf(reinterpret_cast<const void*>(&_Unwind_Backtrace));
   const void* library = LibraryOf(function);
-  return library == xla || library == libc || library == libm;
+  return library == xla || library == libc || library == libm ||
+         library == libgcc;
 }
 
 // Typed targets by platform and name: XLA's own registry can not be read.
@@ -113,6 +104,15 @@ TargetApi ParseTargetApi(const std::string& api) {
                               "; known are \"untyped\" and \"ffi\"");
 }
 
+TargetApi ParseTargetApi(int api_version) {
+  for (const TargetApi api : {TargetApi::kUntyped, TargetApi::kTyped}) {
+    if (api_version == static_cast<int>(api)) return api;
+  }
+  throw std::invalid_argument(
+      "unknown api_version " + std::to_string(api_version) +
+      "; known are 0, an untyped function, and 1, a typed FFI handler");
+}
+
 void RegisterTarget(const std::string& name, void* function,
                     const std::string& platform, TargetApi api) {
   CheckPlatform(platform);
@@ -158,6 +158,14 @@ const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path) {
     pjrt_bridge::RegisterTarget(key.second, function, TargetApi::kTyped);
   }
   return info;
+}
+
+bool IsRegistered(const std::string& name, const std::string& platform,
+                  TargetApi api) {
+  CheckPlatform(platform);
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  return Find(targets, name, platform, api) != nullptr;
 }
 
 std::vector<std::string> RegisteredTargets(const std::string& platform,

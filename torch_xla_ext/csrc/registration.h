@@ -21,6 +21,9 @@ using pjrt_bridge::TargetApi;
 // "untyped" or "ffi"; throws std::invalid_argument for anything else.
 TargetApi ParseTargetApi(const std::string& api);
 
+// The same of PJRT's number for it, 0 or 1.
+TargetApi ParseTargetApi(int api_version);
+
 // Registers `function` as the target `name`: an untyped one in the process's
 // registry, where XLA:CPU looks its "Host" targets up, and a typed "Host" one
 // with XLA's FFI. A "CUDA" target also goes to the GPU plugin, now if it is
@@ -36,6 +39,10 @@ void RegisterTarget(const std::string& name, void* function,
 // Loads the GPU plugin at `path` and gives it all "CUDA" targets. Throws as
 // pjrt_bridge::Load and pjrt_bridge::RegisterTarget do.
 const pjrt_bridge::PluginInfo& LoadPlugin(const std::string& path);
+
+// Whether XLA has such a target; an untyped one may be XLA's own.
+bool IsRegistered(const std::string& name, const std::string& platform,
+                  TargetApi api);
 
 // The names of the targets that `platform` has, sorted, without those that
 // XLA:CPU registers for itself. Typed ones are those that were registered here:

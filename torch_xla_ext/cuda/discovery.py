@@ -87,7 +87,7 @@ class System:
 
         return cls(
             environ=os.environ,
-            search_path=[entry or os.getcwd() for entry in sys.path],
+            search_path=[entry or str(Path.cwd()) for entry in sys.path],
             torch_cuda=torch.version.cuda,
         )
 
@@ -157,7 +157,7 @@ def find_plugins(system: System) -> list[Plugin]:
     """
     path = system.environ.get(PLUGIN_VARIABLE)
     if path:
-        if not os.path.isfile(path):
+        if not Path(path).is_file():
             raise CudaRuntimeError(
                 f"{PLUGIN_VARIABLE} names a PJRT plugin that does not exist: {path}; set it to the "
                 "plugin's file, or unset it to use an installed jax-cuda12-pjrt or jax-cuda13-pjrt"
@@ -273,6 +273,38 @@ def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
     return loaded
 
 
+def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
+    """Returns the pip packages of the libraries that were not found, for `pip install`."""
+    suffix = "" if plugin.cuda_major == 13 else "-cu12"
+    names = {name.split(".")[0].removeprefix("lib") for name, path in libraries.items() if not path}
+    packages = {
+        "cudart": f"nvidia-cuda-runtime{suffix}",
+        "nvrtc": f"nvidia-cuda-nvrtc{suffix}",
+        "nvJitLink": f"nvidia-nvjitlink{suffix}",
+        "cublasLt": f"nvidia-cublas{suffix}",
+        "cublas": f"nvidia-cublas{suffix}",
+        "nccl": f"nvidia-nccl-cu{plugin.cuda_major}",
+        "cupti": f"nvidia-cuda-cupti{suffix}",
+        "cusparse": f"nvidia-cusparse{suffix}",
+        "cusolver": f"nvidia-cusolver{suffix}",
+        "cufft": f"nvidia-cufft{suffix}",
+        "cudnn": f"nvidia-cudnn-cu{plugin.cuda_major}",
+    }
+    return " ".join(sorted({packages[name] for name in names}))
+
+
+def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
+    """Warns of libraries without which some operations will fail, not all."""
+    missing = [name for name, path in libraries.items() if path is None]
+    if missing:
+        warnings.warn(
+            f"CUDA libraries were not found: {', '.join(missing)}; operations that need them will "
+            f"fail: pip install {missing_packages(libraries, plugin)}",
+            CudaRuntimeWarning,
+            stacklevel=2,
+        )
+
+
 def check_cudnn(system: System, plugin: Plugin) -> str:
     """Returns the version of the cuDNN that XLA will load.
 
@@ -349,6 +381,7 @@ def prepare(system: System) -> Runtime:
     plugin = choose_plugin(plugins, driver, system.torch_cuda)
     libraries = load_libraries(system, plugin)
     cudnn_version = check_cudnn(system, plugin)
+    warn_of_missing(libraries, plugin)
     data_dir = find_data_dir(system, plugin)
     set_data_dir(system, data_dir)
     return Runtime(plugin, driver, libraries, cudnn_version, data_dir)

@@ -17,7 +17,7 @@ def _read(
         return None
     try:
         return parse(text)
-    except ValueError:
+    except (KeyError, ValueError):
         raise ValueError(f"{name} must be {expected}, but is {text!r}") from None
 
 
@@ -38,7 +38,7 @@ def _parse_fraction(text: str) -> float:
 
 
 def _parse_bool(text: str) -> bool:
-    return bool(int(text))
+    return {"0": False, "1": True}[text]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 import torch_xla
 
+from torch_xla_ext.calls import custom_call
 from torch_xla_ext.ops import _arguments, _autograd
 from torch_xla_ext.ops._arguments import Tensors, Value
 
@@ -112,10 +113,7 @@ def define(
     def run_xla(*args: Value) -> Tensors:
         args = complete(args)
         operands = checked_operands(args)
-        shapes, dtypes = zip(*results(*args), strict=True)
-        return returned(
-            torch_xla._XLAC._xla_gpu_custom_call(operands, payload(*args), shapes, dtypes, target)
-        )
+        return returned(custom_call(target, operands, results(*args), payload=payload(*args)))
 
     def run_directly(
         platform: str, operands: list[torch.Tensor], args: tuple[Value, ...], stream: int = 0

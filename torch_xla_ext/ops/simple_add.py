@@ -1,44 +1,32 @@
 """Element-wise addition: the smallest kernel that shows the whole way of a call."""
 
-import struct
-
 import torch
 from torch.autograd.function import FunctionCtx
 
+from torch_xla_ext import descriptor, registration
+from torch_xla_ext.debug import register_reference
 from torch_xla_ext.ops import _arguments
 from torch_xla_ext.ops._registration import Result, VmapInfo, define
+from torch_xla_ext.schema import ArrayType
 
 TARGET = "XlaGpuSimpleAdd"
 
-# The numbers of xla::PrimitiveType, by which kernels/simple_add/simple_add.h knows the dtypes.
-_PRIMITIVE_TYPES = {
-    torch.int32: 4,
-    torch.int64: 5,
-    torch.float16: 10,
-    torch.float32: 11,
-    torch.float64: 12,
-    torch.bfloat16: 16,
-}
+_DTYPES = (
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+)
 _MAX_ELEMENTS = 1 << 40
 
-
-def pack_descriptor(dtype: torch.dtype, count: int) -> bytes:
-    """The kernel's payload: SimpleAddDescriptor of kernels/simple_add/simple_add.h.
-
-    Args:
-        dtype: the dtype of the operands and of the result.
-        count: the number of elements of each.
-
-    Returns:
-        16 bytes, little-endian: magic, version, dtype, 5 bytes of zero, count (i64).
-    """
-    magic, version = 1, 1
-    return struct.pack("<BBB5xq", magic, version, _PRIMITIVE_TYPES[dtype], count)
+register_reference(TARGET, lambda inputs, outputs, attributes: [inputs[0] + inputs[1]])
 
 
 def _check(a: torch.Tensor, b: torch.Tensor) -> None:
     operator = "xla_gpu::simple_add"
-    _arguments.require_dtype(operator, "a", a, _PRIMITIVE_TYPES)
+    _arguments.require_dtype(operator, "a", a, _DTYPES)
     _arguments.require_same_dtype(operator, "b", b, "a", a)
     _arguments.require_same_shape(operator, "b", b, "a", a)
     count = a.numel()
@@ -52,7 +40,8 @@ def _results(a: torch.Tensor, b: torch.Tensor) -> list[Result]:
 
 
 def _payload(a: torch.Tensor, b: torch.Tensor) -> bytes:
-    return pack_descriptor(a.dtype, a.numel())
+    array = ArrayType.of(a)  # of a, b and the result
+    return descriptor.pack(registration.schema(TARGET), [array] * 3, {})
 
 
 def _backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,9 +6,11 @@
 // says what its sizes rest on.
 #include "torch_xla_ext/csrc/abi/layout.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -16,6 +18,7 @@
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/service/custom_call_status_internal.h"
 #include "xla/shape.h"
+#include "xla/shape_util.h"
 #include "xla/xla_data.pb.h"
 
 namespace torch_xla_ext::layout {
@@ -34,6 +37,15 @@ static_assert(sizeof(XlaCustomCallStatus) == kCustomCallStatusSize);
 static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
                              std::optional<std::string>>);
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
+
+// How an InlinedVector holds its elements shows in the HLO of a call with
+// aliases (tests/csrc/goldens).
+static_assert(sizeof(xla::ShapeIndex) == kShapeIndexSize);
+static_assert(
+    std::is_base_of_v<absl::InlinedVector<int64_t, 2>, xla::ShapeIndex>);
+static_assert(
+    sizeof(std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>) ==
+    2 * kShapeIndexSize + 8);
 
 // The values of the enums that xla.h declares.
 static_assert(xla::PRED == 1 && xla::S8 == 2 && xla::S16 == 3 && xla::S32 == 4);

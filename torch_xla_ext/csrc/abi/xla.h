@@ -5,6 +5,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_ABI_XLA_H_
 #define TORCH_XLA_EXT_CSRC_ABI_XLA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -16,7 +17,6 @@ namespace xla {
 
 // Only passed through by pointer.
 class Literal;
-class ShapeIndex;
 
 // Protobuf enums: int, with the values of xla_data.proto.
 enum PrimitiveType : int {
@@ -100,6 +100,20 @@ class LayoutUtil {
 };
 
 XlaOp GetTupleElement(XlaOp tuple, int64_t index);
+
+// A path into nested tuples: absl::InlinedVector<int64_t, 2>, whose elements
+// are in the object itself while there are at most two. Only such are made
+// here, so that nothing is ever allocated or freed.
+class ShapeIndex {
+ public:
+  ShapeIndex() = default;
+  explicit ShapeIndex(int64_t index) : metadata_(1 << 1), elements_{index, 0} {}
+
+ private:
+  size_t metadata_ = 0;  // twice the size; an odd number if allocated
+  int64_t elements_[2] = {};
+};
+static_assert(sizeof(ShapeIndex) == torch_xla_ext::layout::kShapeIndexSize);
 
 using OutputOperandAliasing =
     absl::Span<const std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>>;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
+#include "torch_xla_ext/csrc/describe.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
 
 namespace torch_xla_ext::pjrt_bridge {
@@ -114,18 +115,6 @@ void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
            << "; install an older jax-cuda12-pjrt or jax-cuda13-pjrt";
     Refuse(path, reason.str());
   }
-}
-
-std::string Describe(const void* function) {
-  std::ostringstream text;
-  text << function;
-  Dl_info info;
-  if (dladdr(function, &info) != 0) {
-    text << " (";
-    if (info.dli_sname != nullptr) text << info.dli_sname << " in ";
-    text << info.dli_fname << ")";
-  }
-  return text.str();
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ class Widened {
     original_size_ = original->struct_size;
     copied_ = std::min(std::max(original_size_, memory_size), size);
     std::memcpy(buffer_, original, copied_);
-    std::memset(buffer_ + copied_, 0, sizeof(buffer_) - copied_);
+    std::memset(buffer_ + copied_, 0, size - copied_);
     get()->struct_size = size;
   }
   Widened(const Widened&) = delete;

@@ -1,0 +1,65 @@
+"""What //kernels needs from outside, in this project's build and in one of torch_xla from source."""
+
+load(":pip.bzl", "pip_archive")
+load(":python.bzl", "python_repository")
+
+# Headers of XLA's stable C interfaces and of its registry of custom call targets: all that the
+# code of this project may include. They agree with the commit that torch_xla 2.8.1 pins.
+_XLA_HEADERS = [
+    "LICENSE",
+    "xla/ffi/api/api.h",
+    "xla/ffi/api/c_api.h",
+    "xla/ffi/api/ffi.h",
+    "xla/pjrt/c/pjrt_c_api.h",
+    "xla/pjrt/c/pjrt_c_api_*_extension.h",
+    "xla/service/custom_call_status.h",
+    "xla/service/custom_call_target_registry.h",
+]
+
+# Folders of headers for the test that compares csrc/abi with the real classes.
+_ALL_XLA_HEADERS = [
+    "LICENSE",
+    "Eigen/",
+    "absl/",
+    "external/ml_dtypes_py/",
+    "external/com_google_protobuf/",
+    "google/protobuf/",
+    "ml_dtypes/",
+    "tsl/",
+    "unsupported/Eigen/",
+    "xla/",
+]
+
+def kernel_archives(python):
+    """Declares the packages that the kernels are compiled with.
+
+    Args:
+      python: the `python.json` of a python_repository, whose pip fetches them.
+    """
+    pip_archive(
+        name = "xla_headers",
+        build_file = Label("//bazel/third_party:xla_headers.BUILD"),
+        files = ["tensorflow/include/" + h for h in _XLA_HEADERS] +
+                ["tensorflow/include/" + folder + "*" for folder in _ALL_XLA_HEADERS],
+        lock = Label("//bazel/pip:locks/xla_headers.lock"),
+        python = python,
+    )
+    pip_archive(
+        name = "cuda",
+        build_file = Label("//bazel/third_party:cuda.BUILD"),
+        files = [
+            "nvidia/cu13/*",
+            "nvidia_cuda_runtime-*/licenses/License.txt",
+        ],
+        lock = Label("//bazel/pip:locks/cuda.lock"),
+        python = python,
+    )
+
+def kernel_repositories():
+    """Declares the same for the WORKSPACE of PyTorch/XLA.
+
+    patches/*/0007 makes it call this if `--override_repository=torch_xla_ext=` names this project.
+    There @python is another repository, and a label has to say that it means this project.
+    """
+    python_repository(name = "torch_xla_ext_python")
+    kernel_archives(python = "@torch_xla_ext_python//:python.json")

@@ -1,0 +1,47 @@
+"""xla_kernel: a kernel for CUDA and the Host, registered where it is linked in."""
+
+load(":cuda.bzl", "cuda_library")
+
+_KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
+
+# Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
+_STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
+
+def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], **kwargs):
+    """Compiles a kernel that is written with torch_xla_ext/kernel.h.
+
+    Listed in //kernels, or given to `--@torch_xla_ext//kernels:extra`, it is in the wheel.
+
+    Args:
+      name: the library.
+      srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. A kernel
+        has both, so that whoever uses it can test without a GPU.
+      hdrs: headers that both include, with the signature and the parameters.
+      deps: C++ libraries that they need beside torch_xla_ext/kernel.h.
+      extra_archs: as of cuda_library: `90a`, for instance.
+      **kwargs: visibility and the like.
+    """
+    cuda = [src for src in srcs if src.endswith(".cu")]
+    host = [src for src in srcs if src.endswith(".cc")]
+    if not cuda or not host or len(cuda) + len(host) != len(srcs):
+        fail("xla_kernel %s: srcs must be .cu files for CUDA and .cc files for the Host, but are %s" %
+             (name, ", ".join(srcs)))
+    cuda_library(
+        name = name + "_cuda",
+        srcs = cuda,
+        hdrs = hdrs,
+        copts = ["-D" + _STATIC],
+        extra_archs = extra_archs,
+        deps = deps + [_KERNEL_API],
+        visibility = ["//visibility:private"],
+    )
+    native.cc_library(
+        name = name,
+        srcs = host,
+        hdrs = hdrs,
+        local_defines = [_STATIC],
+        deps = deps + [_KERNEL_API, name + "_cuda"],
+        # The registration is a static object that nothing refers to.
+        alwayslink = True,
+        **kwargs
+    )

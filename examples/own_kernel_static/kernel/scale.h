@@ -1,0 +1,1 @@
+../../own_kernel_dynamic/scale.h

@@ -1,0 +1,98 @@
+"""Which Bazel bazelw runs, with programs that only say who they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SUITE = "forky-r1"
+# What bazelw needs of the machine: its PATH has nothing else, and so no Bazel of the machine's.
+TOOLS = ("bash", "cat", "dirname", "env", "sh", "timeout")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A folder with bazelw, a fake Bazel already unpacked from Debian, and a PATH."""
+    for name in ("bazelw", ".bazelversion"):
+        shutil.copy(name, tmp_path / name)
+    (tmp_path / "bin").mkdir()
+    for tool in TOOLS:
+        path = shutil.which(tool)
+        assert path, f"this machine has no {tool}"
+        (tmp_path / "bin" / tool).symlink_to(path)
+    unpacked = tmp_path / "home" / SUITE
+    program(unpacked / "root/usr/bin/bazel", "debian", "7.7.1")
+    (unpacked / "ok").touch()
+    return tmp_path
+
+
+def program(path: Path, name: str, version: str) -> Path:
+    """A program that prints its version, or else its name and arguments."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'#!/bin/sh\nif [ "$1" = --version ]; then echo "bazel {version}"; '
+        f'else echo {name} "$@"; fi\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def run(workspace: Path, **variables: str) -> str:
+    environment = {
+        "PATH": str(workspace / "bin"),
+        "HOME": str(workspace),
+        "BAZELW_HOME": str(workspace / "home"),
+        **variables,
+    }
+    command = [str(workspace / "bazelw"), "build", "//:wheel"]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_bazelisk_first(workspace: Path) -> None:
+    program(workspace / "bin/bazelisk", "bazelisk", "7.7.1")
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    assert run(workspace) == "bazelisk build //:wheel"
+
+
+def test_bazel_of_the_right_version(workspace: Path) -> None:
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    assert run(workspace) == "bazel build //:wheel"
+
+
+@pytest.mark.parametrize("name", ["bazel", "bazelisk"])
+def test_another_version_is_passed_over(workspace: Path, name: str) -> None:
+    program(workspace / "bin" / name, name, "8.0.0")
+    assert run(workspace).startswith("debian ")
+
+
+def test_a_bazelisk_that_cannot_download_is_passed_over(workspace: Path) -> None:
+    path = workspace / "bin/bazelisk"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(0o755)
+    assert run(workspace).startswith("debian ")
+
+
+def test_the_unpacked_bazel_gets_its_own_settings(workspace: Path) -> None:
+    output = run(workspace)
+    assert output.startswith("debian --nosystem_rc --bazelrc=")
+    assert output.endswith(" build //:wheel")
+
+
+def test_variables_choose(workspace: Path) -> None:
+    program(workspace / "bin/bazelisk", "bazelisk", "7.7.1")
+    assert run(workspace, BAZELW_FORCE_DEB="1").startswith("debian ")
+    mine = program(workspace / "mine", "mine", "7.0.0")
+    assert run(workspace, BAZEL_REAL=str(mine)) == "mine build //:wheel"
+
+
+def test_the_version_is_bazelversions(workspace: Path) -> None:
+    (workspace / ".bazelversion").write_text("7.4.1\n")
+    program(workspace / "bin/bazel", "bazel", "7.4.1")
+    assert run(workspace) == "bazel build //:wheel"
+    assert os.access("bazelw", os.X_OK)

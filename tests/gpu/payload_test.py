@@ -1,0 +1,106 @@
+"""Which payloads reach a CUDA kernel whole."""
+
+import json
+import os
+
+import pytest
+import torch
+from testing.xla import XLAC, register_host_kernels
+
+# XLA:GPU reads a backend_config that parses as JSON of its own message, and then hands the kernel
+# that message's `opaque` instead. These begin as such JSON, after JSON's white space.
+JSON_LIKE = [
+    b"{}",
+    b" {}",
+    b"\t\r\n {}",
+    b"null",
+    b" null",
+    b"{",
+    b"{}x",
+    b"{'a':1}",
+    b'{"a":1}',
+    b'{"custom_call_backend_config":{"opaque":"abc"}}',
+    b"nullx",
+    b"{\0}",
+]
+OTHERS = [
+    b"",
+    b" ",
+    b"[]",
+    b"[1]",
+    b"[{}]",
+    b"1",
+    b"-1.5e3",
+    b'"x"',
+    b"true",
+    b"false",
+    b"nul",
+    b"n",
+    b"NaN",
+    b"\xef\xbb\xbf{}",
+    b"// c\n{}",
+    b"/* c */ {}",
+    b"\x0b{}",
+    b"\x0c{}",
+    b"\xa0{}",
+    b"\0",
+    b"\0{}",
+    b"a\0b\0",
+    b"}",
+    b"'{}'",
+    b"x{}",
+    bytes(range(1, 256)),
+    bytes(range(256)),
+    bytes(range(255, -1, -1)),
+    b"\x01\x01\x0b\0\0\0\0\0\x03\0\0\0\0\0\0\0",
+    b"\0" * 100,
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels() -> None:
+    register_host_kernels("TestEchoLong")
+
+
+def echo(device: torch.device, payload: bytes, api_version: int) -> bytes:
+    """What the kernel gets of `payload`, which nothing checks before."""
+    x = torch.zeros(1).to(device)
+    result = XLAC._xla_custom_call(
+        [x], "TestEchoLong", [[1001]], [torch.int64], False, payload, api_version, {}
+    )[0]
+    values = result.cpu().tolist()
+    return bytes(values[1 : 1 + values[0]])
+
+
+@pytest.mark.parametrize("payload", OTHERS, ids=repr)
+def test_payload_reaches_the_kernel_whole(device: torch.device, payload: bytes) -> None:
+    x = torch.zeros(1).to(device)
+    result = XLAC._xla_gpu_custom_call([x], payload, [[1001]], [torch.int64], "TestEchoLong")[0]
+    values = result.cpu().tolist()
+    assert bytes(values[1 : 1 + values[0]]) == payload
+
+
+@pytest.mark.parametrize("payload", JSON_LIKE, ids=repr)
+def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: bytes) -> None:
+    x = torch.zeros(1).to(device)
+    with pytest.raises(ValueError):
+        XLAC._xla_gpu_custom_call([x], payload, [[1001]], [torch.int64], "TestEchoLong")
+
+
+def test_no_other_payload_is_swallowed(device: torch.device) -> None:
+    """The table for docs/gpu.md: what is refused is what XLA might swallow, and all of it."""
+    table = {}
+    for payload in JSON_LIKE + OTHERS:
+        for version in (2, 3):
+            try:
+                seen = echo(device, payload, version)
+                outcome = "whole" if seen == payload else f"arrives as {seen!r}"
+            except RuntimeError as error:
+                outcome = f"error: {str(error)[:200]}"
+            table[f"{payload!r} v{version}"] = outcome
+    if path := os.environ.get("PAYLOAD_TABLE"):
+        with open(path, "w") as file:
+            json.dump(table, file, indent=1)
+    for payload in OTHERS:
+        for version in (2, 3):
+            assert table[f"{payload!r} v{version}"] == "whole"

@@ -1,0 +1,358 @@
+"""torch_xla_ext.custom_call: both APIs, and every error.
+
+To write the goldens anew after a change that is meant:
+
+    UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_filter=hlo \\
+        //tests/kernel_api:custom_call_test --test_env=UPDATE_GOLDENS --spawn_strategy=local
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from testing.xla import custom_call_lines, graph_hash, hlo, register_host_kernels
+
+from kernel_api import kernels
+from torch_xla_ext import ArrayType, custom_call
+
+GOLDENS = Path(__file__).parent / "goldens"
+APIS = ["untyped", "ffi"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    kernels.register()
+    register_host_kernels("TestEcho", "TestFail")
+
+
+def gather(device: torch.device, api: str, *optional: object, **change: object) -> tuple:
+    """A call of TestGather with an operand that is not contiguous: its result, and torch's."""
+    table, index = torch.randn(4, 6), torch.tensor([0, 2, 4], dtype=torch.int32)
+    scale, pair = optional or (None, None)
+    results = custom_call(
+        "TestGather",
+        [table.to(device).t(), index.to(device), scale, pair],
+        [ArrayType((3, 4), torch.float32), ((16,), torch.uint8)],
+        attributes=kernels.PARAMETERS | change,
+        api=api,
+    )
+    return results, kernels.gathered(table.t(), index)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_result(device: torch.device, api: str) -> None:
+    (out, workspace), expected = gather(device, api)
+    torch.testing.assert_close(out.cpu(), expected)
+    assert workspace.cpu().tolist() == [7] * 16
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_parameters_arrive(device: torch.device, api: str) -> None:
+    (out, workspace), expected = gather(device, api, negate=True, window=9)
+    torch.testing.assert_close(out.cpu(), -expected)
+    assert workspace.cpu()[0] == 9
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_optional_operands(device: torch.device, api: str) -> None:
+    pair = torch.tensor([3, 4], dtype=torch.uint8).to(device)
+    (out, _), expected = gather(device, api, None, pair)
+    torch.testing.assert_close(out.cpu(), expected + 7)
+    (out, _), expected = gather(device, api, torch.tensor(3.0).to(device), None)
+    torch.testing.assert_close(out.cpu(), (expected - 1.5) * 3 + 1.5)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_calls_that_differ_in_a_parameter_are_two_programs(device: torch.device, api: str) -> None:
+    one, other = gather(device, api)[0][0], gather(device, api, factor=0.25)[0][0]
+    assert graph_hash(one) != graph_hash(other)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_the_kernels_own_error(device: torch.device, api: str) -> None:
+    text = r"TestGather: operand 1 \(index\): 100 is not below 6"
+    with pytest.raises(RuntimeError, match=text):
+        gather(device, api, offset=100)[0][0].cpu()
+    assert gather(device, api)[0][0].cpu() is not None
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_exception_in_a_kernel(device: torch.device, api: str) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(RuntimeError, match="TestThrow: the launch function threw: no more of it"):
+        custom_call("TestThrow", [x], [x], api=api)[0].cpu()
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_alias(device: torch.device, api: str) -> None:
+    x = torch.arange(4.0).to(device)
+    (y,) = custom_call("TestIncrement", [x], [x], aliases={0: 0}, api=api)
+    assert "output_to_operand_aliasing={{0}: (0, {})}" in hlo(y)
+    assert y.cpu().tolist() == [1, 2, 3, 4]
+    assert x.cpu().tolist() == [0, 1, 2, 3]  # still in use: XLA copied it
+
+
+def test_alias_is_in_the_hash(device: torch.device) -> None:
+    x = torch.arange(4.0).to(device)
+    (aliased,) = custom_call("TestIncrement", [x], [x], aliases={0: 0})
+    assert graph_hash(aliased) != graph_hash(custom_call("TestIncrement", [x], [x])[0])
+
+
+def test_raw_payload(device: torch.device) -> None:
+    x = torch.zeros(1).to(device)
+    (y,) = custom_call("TestEcho", [x], [((16,), torch.int64)], payload=b"\x01bc")
+    assert y.cpu().tolist()[:4] == [3, 1, 98, 99]
+    (y,) = custom_call("TestEcho", [x], [((16,), torch.int64)])
+    assert y.cpu().tolist()[0] == 0
+
+
+def test_meta_tensor_as_output(device: torch.device) -> None:
+    x = torch.zeros(2, 3).to(device)
+    (y,) = custom_call("TestIncrement", [x], [torch.empty(2, 3, device="meta")])
+    assert y.cpu().tolist() == [[1] * 3] * 2
+
+
+def operand(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).to("xla")
+
+
+def echo(**arguments: object) -> list[torch.Tensor]:
+    return custom_call("TestEcho", [operand(3)], [((16,), torch.int64)], **arguments)
+
+
+CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
+    "untyped": lambda: custom_call("TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)]),
+    "ffi": lambda: custom_call(
+        "TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)], api="ffi"
+    ),
+    "ffi_parameters": lambda: gather(torch.device("xla"), "ffi")[0],
+    "alias": lambda: custom_call("TestIncrement", [operand(3)], [operand(3)], aliases={0: 0}),
+    "side_effect": lambda: echo(payload=b"\x01", has_side_effect=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hlo(device: torch.device, name: str) -> None:
+    text = hlo(*CASES[name]())
+    if folder := os.environ.get("UPDATE_GOLDENS"):
+        Path(folder, f"{name}.hlo").write_text(text)
+    assert text == (GOLDENS / f"{name}.hlo").read_text()
+
+
+def test_side_effect_is_in_the_hlo(device: torch.device) -> None:
+    (line,) = custom_call_lines(*echo(has_side_effect=True))
+    assert "custom_call_has_side_effect=true" in line
+
+
+X = ((3,), torch.float32)
+WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] = {
+    "unknown target": (
+        lambda x: custom_call("TestIncremnt", [x], [x]),
+        ValueError,
+        "'TestIncremnt': no such target is registered for 'Host' and api='untyped'; did you mean "
+        r"'TestIncrement'\?; register it with torch_xla_ext.register_custom_call\(",
+    ),
+    "other api": (
+        lambda x: custom_call("TestEcho", [x], [x], api="ffi"),
+        ValueError,
+        "for 'Host' and api='ffi'; it is for 'Host' and api='untyped'; register it",
+    ),
+    "api": (
+        lambda x: custom_call("TestEcho", [x], [x], api="typed"),
+        ValueError,
+        "api must be 'untyped' or 'ffi', but is 'typed'",
+    ),
+    "order": (
+        lambda x: custom_call([x], "TestEcho", [x]),
+        TypeError,
+        "target must be a str, but is of type list; the order is",
+    ),
+    "inputs": (
+        lambda x: custom_call("TestEcho", x, [x]),
+        TypeError,
+        "inputs must be a list or a tuple, but is of type Tensor",
+    ),
+    "input": (
+        lambda x: custom_call("TestEcho", [x, 3], [x]),
+        TypeError,
+        r"inputs\[1\] must be an XLA tensor, but is of type int",
+    ),
+    "input on the CPU": (
+        lambda x: custom_call("TestEcho", [x.cpu()], [x]),
+        ValueError,
+        r"inputs\[0\] must be an XLA tensor, but is a torch.float32 tensor on cpu",
+    ),
+    "no input": (lambda x: custom_call("TestEcho", [], [x]), ValueError, "inputs is empty"),
+    "no output": (lambda x: custom_call("TestEcho", [x], []), ValueError, "is empty"),
+    "output": (
+        lambda x: custom_call("TestEcho", [x], [(3,)]),
+        TypeError,
+        r"outputs\[0\]: expected a tensor, an object with shape and dtype, or a pair",
+    ),
+    "None": (
+        lambda x: custom_call("TestEcho", [x, None], [x]),
+        TypeError,
+        r"inputs\[1\] must be an XLA tensor, but is None: only kernels made with",
+    ),
+    "missing operand": (
+        lambda x: custom_call("TestIncrement", [None], [x]),
+        TypeError,
+        r"TestIncrement: operand 0 \(x\): is missing",
+    ),
+    "dtype": (
+        lambda x: custom_call("TestIncrement", [x.int()], [x]),
+        TypeError,
+        r"TestIncrement: operand 0 \(x\): expected dtype F32 but got S32",
+    ),
+    "shape": (
+        lambda x: custom_call("TestIncrement", [x], [((4,), torch.float32)]),
+        ValueError,
+        r"result 0 \(out\): expected dimensions \[3\] but got \[4\]; shape is that of operand 0",
+    ),
+    "count": (
+        lambda x: custom_call("TestIncrement", [x, x], [x], api="ffi"),
+        TypeError,
+        "TestIncrement: expected 1 operands and 1 results but got 2 operands and 1 results",
+    ),
+    "parameter": (
+        lambda x: custom_call("TestIncrement", [x], [x], attributes={"n": 1}, api="ffi"),
+        TypeError,
+        "TestIncrement: unknown parameter 'n'; the kernel has none",
+    ),
+    "payload of a typed call": (
+        lambda x: custom_call("TestIncrement", [x], [x], payload=b"", api="ffi"),
+        TypeError,
+        "a typed call has no payload; give attributes, or api='untyped'",
+    ),
+    "both": (
+        lambda x: custom_call("TestEcho", [x], [x], payload=b"", attributes={}),
+        TypeError,
+        "give attributes or a payload, not both",
+    ),
+    "attributes of any untyped target": (
+        lambda x: custom_call("TestEcho", [x], [x], attributes={"a": 1}),
+        TypeError,
+        "takes attributes only if it is a kernel made with",
+    ),
+    "JSON": (
+        lambda x: custom_call("TestEcho", [x], [x], payload=b"{}"),
+        ValueError,
+        "XLA:GPU would read it as a configuration",
+    ),
+    "aliases": (
+        lambda x: custom_call("TestIncrement", [x], [x], aliases=[0]),
+        TypeError,
+        r"aliases must be a dict \{output: input\}, but is of type list",
+    ),
+    "alias of no output": (
+        lambda x: custom_call("TestIncrement", [x], [x], aliases={1: 0}),
+        ValueError,
+        "aliases names output 1, but the call has 1 of them, from 0",
+    ),
+    "alias of no input": (
+        lambda x: custom_call("TestIncrement", [x], [x], aliases={0: -1}),
+        ValueError,
+        "aliases names input -1, but the call has 1 of them, from 0",
+    ),
+    "alias by name": (
+        lambda x: custom_call("TestIncrement", [x], [x], aliases={"out": 0}),
+        TypeError,
+        "aliases must be a dict of int, but the output is of type str",
+    ),
+    "alias of another shape": (
+        lambda x: custom_call("TestEcho", [x], [((16,), torch.int64)], aliases={0: 0}),
+        ValueError,
+        r"gives output 0, torch.int64\[16\], the buffer of input 0, torch.float32\[3\]: they must",
+    ),
+    "alias of one input twice": (
+        lambda x: custom_call("TestEcho", [x], [X, X], aliases={0: 0, 1: 0}),
+        ValueError,
+        "aliases gives two outputs the buffer of input 0",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_call(
+    device: torch.device,
+    call: Callable[[torch.Tensor], object],
+    error: type[Exception],
+    text: str,
+) -> None:
+    with pytest.raises(error, match=text):
+        call(torch.zeros(3).to(device))
+
+
+def test_alias_skips_absent_operands(device: torch.device) -> None:
+    table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
+    pair = torch.zeros(2, dtype=torch.uint8).to(device)
+    results = custom_call(
+        "TestGather",
+        [table, index, None, pair],
+        [table, pair],
+        attributes=kernels.PARAMETERS,
+        aliases={1: 3},
+    )
+    assert "output_to_operand_aliasing={{1}: (2, {})}" in hlo(*results)
+    with pytest.raises(ValueError, match="aliases names input 2, which is None"):
+        custom_call(
+            "TestGather",
+            [table, index, None, pair],
+            [table, pair],
+            attributes=kernels.PARAMETERS,
+            aliases={1: 2},
+        )
+
+
+def raw_typed(device: torch.device, text: str) -> torch.Tensor:
+    """A typed call that Python has not checked."""
+    from torch_xla_ext.calls import _XLAC
+
+    table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
+    return _XLAC._xla_row_major_custom_call(
+        [table, index], "TestGather", [[3, 2], [4]], [torch.float32, torch.uint8], text, 4
+    )[0]
+
+
+TYPED = "window = 1 : i64, offset = 0 : i32, factor = 1.0 : f64, bias = 0.0 : f32, negate = false"
+
+
+def typed(parameters: str, absent: int) -> str:
+    return f"{{{parameters}, absent_operands = {absent} : i64}}"
+
+
+RAW: dict[str, tuple[str, str]] = {
+    "missing": ("{absent_operands = 12 : i64}", "attribute window: i64 is missing"),
+    "type": (
+        typed(TYPED.replace("1 : i64", "1 : i32"), 12),
+        "attribute window: expected i64: Wrong scalar data type: expected S64 but got S32",
+    ),
+    "unknown": (
+        typed(TYPED + ", widow = 1 : i64", 12),
+        "and got 1 attributes more",
+    ),
+    "limits": (
+        typed(TYPED.replace("1 : i64", "0 : i64"), 12),
+        "parameter window: expected 1 to 4096 but got 0",
+    ),
+    "not optional": (
+        typed(TYPED, 1),
+        r"attribute absent_operands: operand 0 \(table\) is not optional",
+    ),
+    "no such operand": (typed(TYPED, 16), "there are no such operands"),
+    "absent operands not said": (typed(TYPED, 0), "expected 4 operands but got 2"),
+}
+
+
+@pytest.mark.parametrize(("text", "error"), RAW.values(), ids=RAW)
+def test_typed_call_that_python_did_not_check(device: torch.device, text: str, error: str) -> None:
+    with pytest.raises(RuntimeError, match="TestGather: .*" + error):
+        raw_typed(device, text).cpu()
+
+
+def test_numpy_attributes(device: torch.device) -> None:
+    (out, _), expected = gather(device, "ffi", window=np.int64(3))
+    torch.testing.assert_close(out.cpu(), expected)

@@ -1,0 +1,136 @@
+"""torch_xla_ext.debug: what a graph will call, and references in a kernel's place."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from testing.xla import register_host_kernels
+
+from kernel_api import kernels
+from torch_xla_ext import ArrayType, custom_call, debug
+from torch_xla_ext.descriptor import Descriptor
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered() -> None:
+    kernels.register()
+    register_host_kernels("TestEcho")
+
+
+def increment(device: torch.device, **arguments: object) -> torch.Tensor:
+    x = torch.zeros(2, 3).to(device)
+    return custom_call("TestIncrement", [x], [x], **arguments)[0]
+
+
+def test_hlo_and_stablehlo(device: torch.device) -> None:
+    y = increment(device)
+    assert 'custom_call_target="TestIncrement"' in debug.hlo(y)
+    assert "stablehlo.custom_call @TestIncrement" in debug.stablehlo([y])
+
+
+def test_text_shows_as_it_is() -> None:
+    text = debug.Text("a\n<b>")
+    assert repr(text) == "a\n<b>"
+    assert text._repr_html_() == "<pre>a\n&lt;b&gt;</pre>"
+
+
+def test_custom_call_of_a_kernel(device: torch.device) -> None:
+    (call,) = debug.custom_calls(increment(device, aliases={0: 0}, has_side_effect=True))
+    array = ArrayType((2, 3), torch.float32)
+    assert call == debug.CustomCall(
+        name=call.name,
+        target="TestIncrement",
+        operands=("f32[2,3]{1,0}",),
+        results=("f32[2,3]{1,0}",),
+        api_version=3,
+        payload=Descriptor((array,), (array,), {}),
+        aliases={0: 0},
+        has_side_effect=True,
+    )
+
+
+def test_payload_of_a_kernel_is_decoded(device: torch.device) -> None:
+    table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
+    results = custom_call(
+        "TestGather",
+        [table, index, None, None],
+        [table, ((4,), torch.uint8)],
+        attributes=kernels.PARAMETERS,
+    )
+    (call,) = debug.custom_calls(results)
+    assert call.payload.parameters == kernels.PARAMETERS
+    assert call.payload.operands[2:] == (None, None)
+    assert call.results == ("f32[3,2]{1,0}", "u8[4]{0}")
+    assert "params    window=7, offset=1, factor=0.5, bias=1.5, negate=False" in str(call)
+
+
+def test_typed_call_shows_its_attributes(device: torch.device) -> None:
+    (call,) = debug.custom_calls(increment(device, api="ffi"))
+    assert (call.api_version, call.payload) == (4, "{}")
+
+
+@pytest.mark.parametrize("payload", [b"", b'\x01"\\\0\n\t\xff{}', b"text", b"\x01" * 50], ids=repr)
+def test_payload_of_another_target(device: torch.device, payload: bytes) -> None:
+    x = torch.zeros(1).to(device)
+    (call,) = debug.custom_calls(
+        custom_call("TestEcho", [x], [((16,), torch.int64)], payload=payload)
+    )
+    assert call.payload == payload
+
+
+def test_several_calls_print(device: torch.device) -> None:
+    x = torch.zeros(1).to(device)
+    (y,) = custom_call("TestIncrement", [x], [x])
+    (z,) = custom_call("TestIncrement", [y], [y])
+    calls = debug.custom_calls(z)
+    assert len(calls) == 2
+    assert repr(calls).count("TestIncrement (API version 3)\n  operands  f32[1]{0}") == 2
+    assert calls._repr_html_().startswith("<pre>")
+    assert repr(debug.custom_calls(x + 1)) == "no custom calls"
+
+
+def test_reference_takes_the_kernels_place(device: torch.device) -> None:
+    debug.register_reference("TestIncrement", lambda inputs, outputs, attributes: [inputs[0] + 10])
+    with debug.use_reference("TestIncrement"):
+        assert increment(device).cpu()[0, 0] == 10
+    assert increment(device).cpu()[0, 0] == 1
+
+
+def test_no_reference(device: torch.device) -> None:
+    with (
+        debug.use_reference("TestEcho"),
+        pytest.raises(ValueError, match="'TestEcho': there is no reference implementation"),
+    ):
+        custom_call("TestEcho", [torch.zeros(1).to(device)], [((16,), torch.int64)])
+
+
+CODE = """
+import torch, torch_xla_ext as ext
+x = torch.ones(2).to('xla')
+print(ext.custom_call('XlaGpuSimpleAdd', [x, x], [x])[0].cpu().tolist())
+"""
+
+
+def run(**environment: str) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", CODE], env=os.environ | environment, capture_output=True, text=True
+    )
+    assert result.stdout == "[2.0, 2.0]\n", result.stderr
+    return result
+
+
+def test_launches_are_logged() -> None:
+    line = "[torch_xla_ext] XlaGpuSimpleAdd Host untyped (a: F32[2], b: F32[2]) -> (out: F32[2]) "
+    assert line in run(TORCH_XLA_EXT_LOG_LAUNCHES="1").stderr
+    assert line not in run(TORCH_XLA_EXT_LOG_LAUNCHES="0").stderr
+    assert line not in run().stderr
+
+
+@pytest.mark.parametrize("names", ["XlaGpuSimpleAdd", "other,XlaGpuSimpleAdd", "*"])
+def test_references_by_the_environment(names: str) -> None:
+    log = run(TORCH_XLA_EXT_LOG_LAUNCHES="1", TORCH_XLA_EXT_USE_REFERENCE=names).stderr
+    assert "[torch_xla_ext]" not in log

@@ -1,0 +1,61 @@
+// The kernels' parser of descriptors as a C function, for property tests.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "tests/kernel_api/gather.h"
+
+namespace {
+
+using torch_xla_ext::BufferView;
+using torch_xla_ext::Descriptor;
+using torch_xla_ext::Signature;
+using torch_xla_ext::Status;
+
+// "F32[2, 3] absent … | 1 -2 0.5 …": what was read.
+std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
+  std::string text;
+  for (const BufferView& view : descriptor.views) {
+    text += view.dtype == torch_xla_ext::DType::kAbsent
+                ? "absent"
+                : torch_xla_ext::internal::DTypeName(view.dtype) +
+                      torch_xla_ext::internal::DimsText(view.dims, view.rank);
+    text += ' ';
+  }
+  text += '|';
+  torch_xla_ext::internal::ForEachField<GatherParams>([&](const auto& field) {
+    text += ' ';
+    text += torch_xla_ext::internal::NumberText(params.*field.member);
+  });
+  return text;
+}
+
+}  // namespace
+
+// Parses as TestGather's untyped entry does, and writes "ok: " and what was
+// read, or the error, into `text` of `room` bytes.
+extern "C" __attribute__((visibility("default"))) void ProbeDescriptor(
+    const char* data, size_t size, char* text, size_t room) {
+  const uint64_t hash = torch_xla_ext::SchemaHash(
+      torch_xla_ext::SchemaText<GatherParams>(kGather));
+  Descriptor descriptor;
+  GatherParams params{};
+  Status status = torch_xla_ext::ParseDescriptor(
+      kGather, hash, torch_xla_ext::internal::PackedSize<GatherParams>(), data,
+      size, &descriptor);
+  if (status.ok()) {
+    status = torch_xla_ext::internal::UnpackParams(descriptor.params, &params);
+  }
+  if (status.ok()) status = torch_xla_ext::internal::CheckParams(params);
+  const std::string result =
+      status.ok() ? "ok: " + Describe(descriptor, params) : status.message();
+  const size_t length = std::min(result.size(), room - 1);
+  std::memcpy(text, result.data(), length);
+  text[length] = '\0';
+}
+
+extern "C" __attribute__((visibility("default"))) const char* ProbeSchema() {
+  static const std::string text =
+      torch_xla_ext::SchemaText<GatherParams>(kGather);
+  return text.c_str();
+}

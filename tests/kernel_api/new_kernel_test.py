@@ -1,0 +1,62 @@
+"""The template: what it writes builds and passes as it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def new_kernel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torch_xla_ext", "new-kernel", *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_builds_and_passes_as_written(tmp_path: Path) -> None:
+    folder = tmp_path / "my_op"
+    result = new_kernel("my_op", folder)
+    assert result.returncode == 0, result.stderr
+    assert {path.name for path in folder.iterdir()} == {
+        "BUILD",
+        "Makefile",
+        "my_op.cu",
+        "my_op.h",
+        "my_op.py",
+        "my_op_host.cc",
+        "my_op_test.py",
+    }
+    for path in folder.iterdir():
+        assert "@" not in path.read_text().replace("@pytest", "").replace(
+            "@torch_xla_ext", ""
+        ).replace("$@", "")
+    made = subprocess.run(
+        ["make", "-C", str(folder), f"PYTHON={sys.executable}", "CXX=g++", "test"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(folder)])},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert "7 passed" in made.stdout
+    assert "warning" not in made.stdout + made.stderr
+
+
+@pytest.mark.parametrize("name", ["MyOp", "my op", "1op", "class", "my__op", ""])
+def test_wrong_name(tmp_path: Path, name: str) -> None:
+    result = new_kernel(name, tmp_path / "x")
+    assert result.returncode == 1
+    assert f"{name!r} is no name for a kernel" in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "my_op.cu").write_text("mine")
+    result = new_kernel("my_op", tmp_path)
+    assert result.returncode == 1
+    assert "my_op.cu exists already; choose another folder" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["my_op.cu"]

@@ -1,0 +1,244 @@
+"""Registration from Python: every way to name a function, and every error."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from testing.xla import capsule
+
+from kernel_api import kernels
+from torch_xla_ext import (
+    Target,
+    custom_call,
+    register_cuda_custom_call,
+    register_custom_call,
+    register_kernel,
+    registered_targets,
+)
+from torch_xla_ext.registration import schema
+
+LIBRARY = Path(os.environ["HOST_KERNELS"])
+
+
+def echo(name: str, device: torch.device) -> int:
+    """Calls TestEcho under the name; what it gives is the length of the payload."""
+    x = torch.zeros(1).to(device)
+    (y,) = custom_call(name, [x], [((16,), torch.int64)], payload=b"\x01bc")
+    return int(y.cpu()[0])
+
+
+WAYS: dict[str, Callable[[], object]] = {
+    "path": lambda: LIBRARY,
+    "str": lambda: str(LIBRARY),
+    "CDLL": lambda: ctypes.CDLL(str(LIBRARY)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_symbol_of_a_library(device: torch.device, way: str) -> None:
+    register_custom_call(f"way.{way}", WAYS[way](), symbol="TestEcho", platform="Host")
+    assert echo(f"way.{way}", device) == 3
+
+
+def test_symbol_is_the_name_by_default(device: torch.device) -> None:
+    register_custom_call("TestEcho", LIBRARY, platform="Host")
+    assert echo("TestEcho", device) == 3
+
+
+def test_the_function_itself(device: torch.device) -> None:
+    function = ctypes.CDLL(str(LIBRARY)).TestEcho
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    ways = {"ctypes": function, "capsule": capsule(address), "address": address}
+    for way, given in ways.items():
+        register_custom_call(f"function.{way}", given, platform="Host")
+        assert echo(f"function.{way}", device) == 3
+
+
+def test_the_same_again() -> None:
+    for _ in range(3):
+        register_custom_call("again", LIBRARY, symbol="TestEcho", platform="Host")
+
+
+def test_for_cuda_where_there_is_none() -> None:
+    register_cuda_custom_call("TestCopy", LIBRARY)
+    assert Target("TestCopy", "CUDA", "untyped") in registered_targets("CUDA")
+
+
+def test_kernel(device: torch.device) -> None:
+    entries = register_kernel("TestIncrement", kernels.LIBRARY)
+    assert entries == [
+        Target("TestIncrement", "Host", "untyped"),
+        Target("TestIncrement", "Host", "ffi"),
+    ]
+    assert register_kernel("TestIncrement", kernels.LIBRARY) == entries
+    assert set(entries) <= set(registered_targets())
+    assert schema("TestIncrement").signature.startswith("TestIncrement(x: F32[*shape])")
+
+
+def test_an_entry_of_a_kernel_brings_its_schema(device: torch.device) -> None:
+    register_custom_call("TestThrow", kernels.LIBRARY, symbol="TestThrowHost", platform="Host")
+    assert schema("TestThrow") is not None
+
+
+def test_targets_by_platform() -> None:
+    assert Target("XlaGpuSimpleAdd", "CUDA", "ffi") in registered_targets("CUDA")
+    assert {t.platform for t in registered_targets("Host")} == {"Host"}
+    assert registered_targets() == sorted(registered_targets("CUDA") + registered_targets("Host"))
+    with pytest.raises(ValueError, match='unknown platform "CPU"'):
+        registered_targets("CPU")
+
+
+def register(*arguments: object, **keywords: object) -> Callable[[], None]:
+    return lambda: register_custom_call(*arguments, **{"platform": "Host"} | keywords)
+
+
+DATA = ctypes.create_string_buffer(16)
+WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
+    "no file": (
+        register("x", "/nowhere/kernel.so"),
+        FileNotFoundError,
+        "/nowhere/kernel.so: no such file; give the path of the shared library",
+    ),
+    "a folder": (register("x", "/tmp"), FileNotFoundError, "/tmp: no such file"),
+    "not ELF": (
+        register("x", __file__),
+        OSError,
+        "is no library for this process: it is not an ELF file",
+    ),
+    "symbol": (
+        register("x", LIBRARY, symbol="TestEco"),
+        AttributeError,
+        "custom-call target 'x': .* has no symbol 'TestEco'; similar are TestEcho",
+    ),
+    "symbol unlike any": (
+        register("zzzzzz", LIBRARY),
+        AttributeError,
+        "has no symbol 'zzzzzz'; it has .*TestCopy",
+    ),
+    "symbol of a capsule": (
+        register("x", capsule(1), symbol="TestEcho"),
+        TypeError,
+        "symbol goes with a library, but library is of type PyCapsule",
+    ),
+    "order": (
+        register(LIBRARY, "x"),
+        TypeError,
+        r"name must be a str, but is of type PosixPath; the order is register_custom_call\(name, l",
+    ),
+    "empty name": (register("", LIBRARY), ValueError, "name is empty"),
+    "platform": (
+        register("x", LIBRARY, platform="CPU"),
+        ValueError,
+        "unknown platform 'CPU'; known are 'CUDA' and 'Host'; the CPU is \"Host\"",
+    ),
+    "api": (
+        register("x", LIBRARY, api="typed"),
+        ValueError,
+        "unknown api 'typed'; known are 'untyped' and 'ffi'",
+    ),
+    "zero": (register("x", 0), ValueError, "the address is 0x0, where no code"),
+    "a number": (register("x", 12345), ValueError, "the address is 0x3039, where no code"),
+    "data": (
+        register("x", ctypes.addressof(DATA)),
+        ValueError,
+        "the address is 0x.*, where no code of this process is",
+    ),
+    "bool": (register("x", True), TypeError, "library must not be a bool"),
+    "None": (
+        register("x", None),
+        TypeError,
+        "library must be a path, a ctypes.CDLL, .*, but is of type NoneType",
+    ),
+    "no kernel": (
+        lambda: register_kernel("TestEcho", LIBRARY),
+        AttributeError,
+        "has no kernel 'TestEcho' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST",
+    ),
+    "another kernel": (
+        lambda: register_kernel("TestIncrements", kernels.LIBRARY),
+        AttributeError,
+        "has no kernel 'TestIncrements' .*; similar are TestIncrement",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "error", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_registration(call: Callable[[], None], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_name_taken() -> None:
+    register_custom_call("taken", LIBRARY, symbol="TestEcho", platform="Host")
+    with pytest.raises(ValueError, match='"taken" is registered for "Host" already, with another'):
+        register_custom_call("taken", LIBRARY, symbol="TestCopy", platform="Host")
+
+
+ELF = b"\x7fELF\x02\x01\x01" + bytes(9)
+FILES = {
+    "empty": (b"", "it is not an ELF file"),
+    "32 bits": (b"\x7fELF\x01\x01" + bytes(40), "it is not a 64-bit little-endian ELF file"),
+    "machine": (ELF + b"\x03\0\xb7\0" + bytes(40), "it is for aarch64, and this machine is x86_64"),
+    "object": (
+        ELF + b"\x01\0\x3e\0" + bytes(40),
+        "it is not a shared library; link it with -shared",
+    ),
+    "damaged": (
+        ELF + b"\x03\0\x3e\0" + bytes(10),
+        "cannot be loaded: .*; link it with what it needs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "text"), FILES.values(), ids=FILES)
+def test_no_library_of_this_machine(tmp_path: Path, content: bytes, text: str) -> None:
+    file = tmp_path / "kernel.so"
+    file.write_bytes(content)
+    with pytest.raises(OSError, match=text):
+        register_custom_call("x", file, platform="Host")
+
+
+def test_threads_register_and_call(device: torch.device) -> None:
+    errors: list[Exception] = []
+    start = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        try:
+            start.wait()
+            for i in range(5):
+                register_custom_call(
+                    f"own.{number}.{i}", LIBRARY, symbol="TestEcho", platform="Host"
+                )
+                register_custom_call(f"shared.{i}", LIBRARY, symbol="TestEcho", platform="Host")
+                register_kernel("TestIncrement", kernels.LIBRARY)
+                assert echo(f"own.{number}.{i}", device) == 3
+                assert echo(f"shared.{i}", device) == 3
+                registered_targets()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_before_the_client_exists() -> None:
+    code = (
+        "import os, torch, torch_xla_ext as ext\n"
+        "ext.register_kernel('TestIncrement', os.environ['GATHER_KERNELS'])\n"
+        "x = torch.zeros(2).to('xla')\n"
+        "print(ext.custom_call('TestIncrement', [x], [x])[0].cpu().tolist())\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "[1.0, 1.0]\n", result.stderr

@@ -1,0 +1,142 @@
+"""The payload of untyped calls: packs and reads descriptors.
+
+include/torch_xla_ext/descriptor.h documents the format and has the kernels' parser.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch_xla_ext.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
+from torch_xla_ext.schema import ArrayType, Parameter, Schema
+
+MAGIC = 1
+VERSION = 1
+_HEADER = struct.Struct("<BBBBIQ")
+_CODES = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
+
+
+def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[str, float]:
+    """Checks a call's parameters: that each is there, and of its type and within its limits.
+
+    Args:
+        schema: the kernel's.
+        attributes: the parameters by name. An int does for a float, nothing else for another type.
+
+    Returns:
+        The values in the schema's order.
+
+    Raises:
+        TypeError: a parameter is missing, unknown or of another type.
+        ValueError: one is out of its limits, or of its type's range.
+    """
+    known = [parameter.name for parameter in schema.parameters]
+    for name in attributes:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise TypeError(f"{schema.target}: unknown parameter {name!r}; the kernel has {have}")
+    for name in known:
+        if name not in attributes:
+            raise TypeError(f"{schema.target}: parameter {name} is missing")
+    return {p.name: _checked(schema.target, p, attributes[p.name]) for p in schema.parameters}
+
+
+def _checked(target: str, parameter: Parameter, value: object) -> float:
+    where = f"{target}: parameter {parameter.name}: expected"
+    kind = parameter.type
+    item = value.item() if hasattr(value, "item") else value  # of numpy or a tensor on the CPU
+    if kind == "bool":
+        if not isinstance(item, bool):
+            raise TypeError(f"{where} a bool but got {type(value).__name__}")
+        return item
+    number = (int, float) if kind.startswith("f") else int
+    if isinstance(item, bool) or not isinstance(item, number):
+        raise TypeError(f"{where} {kind} but got {type(value).__name__}")
+    if kind.startswith("f"):
+        item = float(item)
+        if kind == "f32" and math.isfinite(item):
+            try:
+                (item,) = struct.unpack("<f", struct.pack("<f", item))
+            except OverflowError:
+                raise ValueError(f"{where} f32 but got {item}, which is out of range") from None
+    elif not -(1 << (bits := int(kind[1:]) - 1)) <= item < 1 << bits:
+        raise ValueError(f"{where} {kind} but got {item}, which is out of range")
+    if parameter.min is not None and not parameter.min <= item <= parameter.max:
+        raise ValueError(f"{where} {parameter.min} to {parameter.max} but got {item}")
+    return item
+
+
+def pack(
+    schema: Schema, arrays: Sequence[ArrayType | None], attributes: Mapping[str, object]
+) -> bytes:
+    """Packs the descriptor of a call, after the checks that the kernel does, too.
+
+    Args:
+        schema: the kernel's.
+        arrays: the operands and then the results; None for an operand that is left out.
+        attributes: the parameters by name.
+
+    Raises:
+        TypeError, ValueError: as of `Schema.check` and `parameter_values`.
+    """
+    schema.check(arrays)
+    values = parameter_values(schema, attributes)
+    params = struct.pack("<" + "".join(_CODES[p.type] for p in schema.parameters), *values.values())
+    parts = [
+        _HEADER.pack(
+            MAGIC, VERSION, len(schema.operands), len(schema.results), len(params), schema.hash()
+        )
+    ]
+    for array in arrays:
+        if array is None:
+            parts.append(b"\0\0")
+        else:
+            number = XLA_TYPES[array.dtype][1]
+            parts.append(struct.pack("<BB", number, len(array.shape)))
+            parts.append(struct.pack(f"<{len(array.shape)}q", *array.shape))
+    return b"".join([*parts, params])
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A descriptor that was read, for people to look at."""
+
+    operands: tuple[ArrayType | None, ...]
+    results: tuple[ArrayType, ...]
+    parameters: dict[str, float]
+
+
+def unpack(schema: Schema, payload: bytes) -> Descriptor:
+    """Reads a descriptor.
+
+    Raises:
+        ValueError: it is not one of this schema. The kernel's own error is more exact.
+    """
+    try:
+        magic, version, num_operands, num_results, params_size, schema_hash = _HEADER.unpack_from(
+            payload
+        )
+        expected = (MAGIC, VERSION, len(schema.operands), len(schema.results), schema.hash())
+        if (magic, version, num_operands, num_results, schema_hash) != expected:
+            raise ValueError("another format, version or kernel")
+        at, arrays = _HEADER.size, []
+        for _ in schema.arguments:
+            number, rank = struct.unpack_from("<BB", payload, at)
+            shape = struct.unpack_from(f"<{rank}q", payload, at + 2)
+            arrays.append(ArrayType(shape, TORCH_TYPES_BY_NUMBER[number]) if number else None)
+            at += 2 + 8 * rank
+        codes = "<" + "".join(_CODES[p.type] for p in schema.parameters)
+        if len(payload) - at != params_size or struct.calcsize(codes) != params_size:
+            raise ValueError("a wrong size")
+        values = struct.unpack_from(codes, payload, at)
+    except (struct.error, KeyError, ValueError) as error:
+        raise ValueError(f"{schema.target}: not a descriptor of this kernel: {error}") from error
+    names = [parameter.name for parameter in schema.parameters]
+    return Descriptor(
+        tuple(arrays[:num_operands]),
+        tuple(arrays[num_operands:]),
+        dict(zip(names, values, strict=True)),
+    )

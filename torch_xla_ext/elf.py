@@ -1,0 +1,61 @@
+"""Shared libraries as ELF files: enough to say why one cannot be used."""
+
+from __future__ import annotations
+
+import mmap
+import platform
+import struct
+from pathlib import Path
+
+_MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
+_SHT_DYNSYM = 11
+_STT_GNU_IFUNC = 10
+
+
+def why_not_loadable(path: Path) -> str | None:
+    """Why a file is no 64-bit shared library of this machine; None if it is one."""
+    with path.open("rb") as file:
+        header = file.read(20)
+    if header[:4] != b"\x7fELF":
+        return "it is not an ELF file"
+    if header[4] != 2 or header[5] != 1:
+        return "it is not a 64-bit little-endian ELF file"
+    kind, number = struct.unpack_from("<HH", header, 16)
+    machine = _MACHINES.get(number, f"machine {number}")
+    if machine != platform.machine():
+        return f"it is for {machine}, and this machine is {platform.machine()}"
+    if kind != 3:
+        return "it is not a shared library; link it with -shared"
+    return None
+
+
+def exported_functions(path: Path) -> list[str]:
+    """The names of the functions that a 64-bit little-endian library defines, sorted.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            return sorted(set(_dynamic_functions(data)))
+        except (struct.error, IndexError) as error:
+            raise ValueError(f"{path}: damaged ELF file: {error}") from error
+
+
+def _dynamic_functions(data: mmap.mmap) -> list[str]:
+    (table,) = struct.unpack_from("<Q", data, 40)
+    entry_size, count = struct.unpack_from("<HH", data, 58)
+    sections = [
+        struct.unpack_from("<IIQQQQIIQQ", data, table + i * entry_size) for i in range(count)
+    ]
+    names = []
+    for _, kind, _, _, offset, size, link, _, _, symbol_size in sections:
+        if kind != _SHT_DYNSYM:
+            continue
+        strings = sections[link][4]
+        for at in range(offset, offset + size, symbol_size):
+            name, info, _, section = struct.unpack_from("<IBBH", data, at)
+            if info & 15 in (2, _STT_GNU_IFUNC) and section != 0:
+                begin = strings + name
+                names.append(data[begin : data.find(b"\0", begin)].decode(errors="replace"))
+    return names

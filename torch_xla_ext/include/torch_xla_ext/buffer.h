@@ -1,0 +1,98 @@
+// Views of a call's operands and results, which a launch function takes.
+//
+// Everything is row-major and lies in the memory of the platform: of the GPU in
+// a CUDA launch function. A view is as cheap to copy as a few words, and lives
+// as long as the call of the launch function.
+#ifndef TORCH_XLA_EXT_BUFFER_H_
+#define TORCH_XLA_EXT_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "torch_xla_ext/dtype.h"
+
+namespace torch_xla_ext {
+
+inline constexpr int kAnyRank = -1;
+
+// What is known of a buffer at run time. An absent optional operand has the
+// dtype kAbsent.
+struct BufferView {
+  void* data = nullptr;
+  DType dtype = DType::kAbsent;
+  int rank = 0;
+  const int64_t* dims = nullptr;
+};
+
+namespace internal {
+
+template <bool kMutable>
+class AnyView {
+ public:
+  using VoidPointer = std::conditional_t<kMutable, void*, const void*>;
+  template <typename T>
+  using Pointer = std::conditional_t<kMutable, T*, const T*>;
+
+  explicit AnyView(const BufferView& view) : view_(view) {}
+
+  DType dtype() const { return view_.dtype; }
+  int rank() const { return view_.rank; }
+  int64_t dim(int i) const { return view_.dims[i]; }
+  const int64_t* dims() const { return view_.dims; }
+  // The number of elements: 1 for a scalar.
+  int64_t size() const {
+    int64_t size = 1;
+    for (int i = 0; i < view_.rank; ++i) size *= view_.dims[i];
+    return size;
+  }
+  size_t size_bytes() const {
+    return static_cast<size_t>(size()) * FindDType(view_.dtype)->byte_width;
+  }
+
+  VoidPointer untyped_data() const { return view_.data; }
+  // The caller answers for T being a type of dtype().
+  template <typename T>
+  Pointer<T> data() const {
+    return static_cast<Pointer<T>>(view_.data);
+  }
+
+ private:
+  BufferView view_;
+};
+
+template <bool kMutable, DType kDType, int kRank>
+class TypedView : public AnyView<kMutable> {
+ public:
+  static constexpr DType kElementType = kDType;
+  static constexpr int kStaticRank = kRank;
+  using Element = NativeType<kDType>;
+
+  using AnyView<kMutable>::AnyView;
+
+  // T is another type of the same size: __half for F16, for instance.
+  template <typename T = Element>
+  auto data() const {
+    static_assert(sizeof(T) == sizeof(Element),
+                  "the type of the data has another size than the dtype");
+    return AnyView<kMutable>::template data<T>();
+  }
+};
+
+}  // namespace internal
+
+// An operand of any dtype and rank that the signature allows.
+using AnyBuffer = internal::AnyView</*kMutable=*/false>;
+// An operand of one dtype, and of one rank where it is given.
+template <DType dtype, int rank = kAnyRank>
+using Buffer = internal::TypedView</*kMutable=*/false, dtype, rank>;
+
+// Results are the same, but can be written. A result that the call aliases with
+// an operand has the operand's address.
+using AnyResult = internal::AnyView</*kMutable=*/true>;
+template <DType dtype, int rank = kAnyRank>
+using Result = internal::TypedView</*kMutable=*/true, dtype, rank>;
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_BUFFER_H_

@@ -1,0 +1,171 @@
+// Element types, with the numbers and names of xla::PrimitiveType, which are
+// also those of XLA_FFI_DataType.
+#ifndef TORCH_XLA_EXT_DTYPE_H_
+#define TORCH_XLA_EXT_DTYPE_H_
+
+#include <complex>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace torch_xla_ext {
+
+enum class DType : uint8_t {
+  kAbsent = 0,  // of an optional operand that a call leaves out
+  kPred = 1,
+  kS8 = 2,
+  kS16 = 3,
+  kS32 = 4,
+  kS64 = 5,
+  kU8 = 6,
+  kU16 = 7,
+  kU32 = 8,
+  kU64 = 9,
+  kF16 = 10,
+  kF32 = 11,
+  kF64 = 12,
+  kC64 = 15,
+  kBF16 = 16,
+  kC128 = 18,
+  kF8E5M2 = 19,
+  kF8E4M3FN = 20,
+};
+
+inline constexpr DType PRED = DType::kPred;
+inline constexpr DType S8 = DType::kS8;
+inline constexpr DType S16 = DType::kS16;
+inline constexpr DType S32 = DType::kS32;
+inline constexpr DType S64 = DType::kS64;
+inline constexpr DType U8 = DType::kU8;
+inline constexpr DType U16 = DType::kU16;
+inline constexpr DType U32 = DType::kU32;
+inline constexpr DType U64 = DType::kU64;
+inline constexpr DType F16 = DType::kF16;
+inline constexpr DType F32 = DType::kF32;
+inline constexpr DType F64 = DType::kF64;
+inline constexpr DType C64 = DType::kC64;
+inline constexpr DType BF16 = DType::kBF16;
+inline constexpr DType C128 = DType::kC128;
+inline constexpr DType F8E5M2 = DType::kF8E5M2;
+inline constexpr DType F8E4M3FN = DType::kF8E4M3FN;
+
+// A type's name, the size of one element, and the C++ type that holds one.
+// Types that C++17 has none for are held as their bits.
+struct DTypeInfo {
+  DType dtype;
+  std::string_view name;
+  size_t byte_width;
+};
+
+inline constexpr DTypeInfo kDTypes[] = {
+    {DType::kPred, "PRED", 1},         {DType::kS8, "S8", 1},
+    {DType::kS16, "S16", 2},           {DType::kS32, "S32", 4},
+    {DType::kS64, "S64", 8},           {DType::kU8, "U8", 1},
+    {DType::kU16, "U16", 2},           {DType::kU32, "U32", 4},
+    {DType::kU64, "U64", 8},           {DType::kF16, "F16", 2},
+    {DType::kF32, "F32", 4},           {DType::kF64, "F64", 8},
+    {DType::kC64, "C64", 8},           {DType::kBF16, "BF16", 2},
+    {DType::kC128, "C128", 16},        {DType::kF8E5M2, "F8E5M2", 1},
+    {DType::kF8E4M3FN, "F8E4M3FN", 1},
+};
+
+// A type's place in kDTypes by its name, or -1. (Comparing an address with null
+// is no constant expression to GCC when it compiles with sanitizers.)
+constexpr int DTypeIndex(std::string_view name) {
+  int index = 0;
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.name == name) return index;
+    ++index;
+  }
+  return -1;
+}
+
+// Null for a number that is no type.
+inline const DTypeInfo* FindDType(DType dtype) {
+  for (const DTypeInfo& info : kDTypes) {
+    if (info.dtype == dtype) return &info;
+  }
+  return nullptr;
+}
+
+namespace internal {
+
+template <DType>
+struct Native;
+template <>
+struct Native<DType::kPred> {
+  using type = bool;
+};
+template <>
+struct Native<DType::kS8> {
+  using type = int8_t;
+};
+template <>
+struct Native<DType::kS16> {
+  using type = int16_t;
+};
+template <>
+struct Native<DType::kS32> {
+  using type = int32_t;
+};
+template <>
+struct Native<DType::kS64> {
+  using type = int64_t;
+};
+template <>
+struct Native<DType::kU8> {
+  using type = uint8_t;
+};
+template <>
+struct Native<DType::kU16> {
+  using type = uint16_t;
+};
+template <>
+struct Native<DType::kU32> {
+  using type = uint32_t;
+};
+template <>
+struct Native<DType::kU64> {
+  using type = uint64_t;
+};
+template <>
+struct Native<DType::kF16> {
+  using type = uint16_t;
+};
+template <>
+struct Native<DType::kF32> {
+  using type = float;
+};
+template <>
+struct Native<DType::kF64> {
+  using type = double;
+};
+template <>
+struct Native<DType::kC64> {
+  using type = std::complex<float>;
+};
+template <>
+struct Native<DType::kBF16> {
+  using type = uint16_t;
+};
+template <>
+struct Native<DType::kC128> {
+  using type = std::complex<double>;
+};
+template <>
+struct Native<DType::kF8E5M2> {
+  using type = uint8_t;
+};
+template <>
+struct Native<DType::kF8E4M3FN> {
+  using type = uint8_t;
+};
+
+}  // namespace internal
+
+template <DType dtype>
+using NativeType = typename internal::Native<dtype>::type;
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_DTYPE_H_

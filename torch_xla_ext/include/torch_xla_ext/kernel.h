@@ -1,0 +1,124 @@
+// Defines a kernel that XLA calls by its name. docs/kernels.md is the cookbook.
+//
+// A kernel is a signature, perhaps parameters (params.h), and a launch function
+// for each platform. In a header that both platforms' files include:
+//
+//   inline constexpr torch_xla_ext::Signature kScale =
+//       torch_xla_ext::ParseSignature(
+//           "XlaGpuScale(x: F32[*shape]) -> (out: F32[*shape])");
+//
+// In the .cu file, and in a .cc file:
+//
+//   Status LaunchScale(cudaStream_t stream, Buffer<F32> x, Result<F32> out,
+//                      const ScaleParams& params);
+//   XLA_KERNEL_CUDA(XlaGpuScale, kScale, LaunchScale);
+//
+//   Status ScaleOnHost(Buffer<F32> x, Result<F32> out, const ScaleParams& p);
+//   XLA_KERNEL_HOST(XlaGpuScale, kScale, ScaleOnHost);
+//
+// Each macro stands in the global namespace and defines the functions that XLA
+// calls. Their checks come before the launch function: it sees only what the
+// signature allows.
+//
+//   symbol                                   platform  API
+//   XlaGpuScale(stream, buffers, …)          CUDA      untyped, version 3
+//   XlaGpuScaleFfi(call_frame)               CUDA      typed FFI, version 4
+//   XlaGpuScaleHost(out, operands, …)        Host      untyped, version 3
+//   XlaGpuScaleHostFfi(call_frame)           Host      typed FFI, version 4
+//   XlaGpuScaleSchema()                      returns SchemaText()
+//
+// A library with them is registered by torch_xla_ext.register_kernel. Compiled
+// with TORCH_XLA_EXT_STATIC_KERNELS, as Bazel's xla_kernel does, they register
+// themselves: the untyped ones with XLA's XLA_REGISTER_CUSTOM_CALL_TARGET, the
+// typed ones under the same name, for XLA keeps the two APIs' names apart.
+//
+// After the launch function can follow traits of the typed entry:
+// xla::ffi::Traits::kCmdBufferCompatible says that the launch function only
+// enqueues work on its stream, so that a CUDA graph can capture it.
+#ifndef TORCH_XLA_EXT_KERNEL_H_
+#define TORCH_XLA_EXT_KERNEL_H_
+
+#include <string>
+
+#include "torch_xla_ext/buffer.h"
+#include "torch_xla_ext/descriptor.h"
+#include "torch_xla_ext/dtype.h"
+#include "torch_xla_ext/ffi_entry.h"
+#include "torch_xla_ext/launch.h"
+#include "torch_xla_ext/params.h"
+#include "torch_xla_ext/signature.h"
+#include "torch_xla_ext/static_kernel.h"
+#include "torch_xla_ext/status.h"
+#include "torch_xla_ext/untyped_entry.h"
+#include "xla/service/custom_call_target_registry.h"
+
+namespace torch_xla_ext {
+
+namespace internal {
+
+template <const Signature& kSignature, bool kHasStream, auto kLaunch>
+const char* Schema() {
+  using Params = typename LaunchTraits<kHasStream, decltype(kLaunch)>::Params;
+  static const std::string& schema =
+      *new std::string(SchemaText<Params>(kSignature));
+  return schema.c_str();
+}
+
+}  // namespace internal
+}  // namespace torch_xla_ext
+
+#define XLA_KERNEL_CUDA(target, signature, launch, ...)                     \
+  XLA_KERNEL_SCHEMA_(target, signature, launch, true)                       \
+  XLA_KERNEL_EXPORT_ void target(cudaStream_t stream, void** buffers,       \
+                                 const char* opaque, size_t opaque_len,     \
+                                 XlaCustomCallStatus* status) {             \
+    ::torch_xla_ext::internal::CallUntypedCuda<signature, &launch>(         \
+        stream, buffers, opaque, opaque_len, status);                       \
+  }                                                                         \
+  XLA_KERNEL_EXPORT_ XLA_FFI_Error* target##Ffi(XLA_FFI_CallFrame* frame) { \
+    return ::torch_xla_ext::internal::CallCudaHandler<signature, &launch,   \
+                                                      cudaStream_t>(        \
+        frame, {__VA_ARGS__});                                              \
+  }                                                                         \
+  XLA_KERNEL_REGISTER_(target, target, target##Ffi, "CUDA")
+
+#define XLA_KERNEL_HOST(target, signature, launch, ...)                       \
+  XLA_KERNEL_SCHEMA_(target, signature, launch, false)                        \
+  XLA_KERNEL_EXPORT_ void target##Host(void* out, const void** operands,      \
+                                       const char* opaque, size_t opaque_len, \
+                                       XlaCustomCallStatus* status) {         \
+    ::torch_xla_ext::internal::CallUntypedHost<signature, &launch>(           \
+        out, operands, opaque, opaque_len, status);                           \
+  }                                                                           \
+  XLA_KERNEL_EXPORT_ XLA_FFI_Error* target##HostFfi(                          \
+      XLA_FFI_CallFrame* frame) {                                             \
+    return ::torch_xla_ext::internal::CallHostHandler<signature, &launch>(    \
+        frame, {__VA_ARGS__});                                                \
+  }                                                                           \
+  XLA_KERNEL_REGISTER_(target, target##Host, target##HostFfi, "Host")
+
+// What the two macros share, and a reader can skip.
+
+#define XLA_KERNEL_EXPORT_ extern "C" __attribute__((visibility("default")))
+
+// The schema is weak: the files of both platforms define it, equally.
+#define XLA_KERNEL_SCHEMA_(target_, signature, launch, has_stream)         \
+  static_assert(signature.target == #target_,                              \
+                "the signature is of another target");                     \
+  XLA_KERNEL_EXPORT_ __attribute__((weak)) const char* target_##Schema() { \
+    return ::torch_xla_ext::internal::Schema<signature, has_stream,        \
+                                             &launch>();                   \
+  }
+
+#ifdef TORCH_XLA_EXT_STATIC_KERNELS
+#define XLA_KERNEL_REGISTER_(target, untyped, typed, platform)          \
+  XLA_REGISTER_CUSTOM_CALL_TARGET_WITH_SYM(#target, untyped, platform); \
+  [[maybe_unused]] static const bool typed##Added =                     \
+      ::torch_xla_ext::AddStaticKernel(                                 \
+          {#target, platform, &typed, target##Schema()})
+#else
+#define XLA_KERNEL_REGISTER_(target, untyped, typed, platform) \
+  static_assert(true, "takes the semicolon")
+#endif
+
+#endif  // TORCH_XLA_EXT_KERNEL_H_

@@ -1,0 +1,24 @@
+// How kernels that are linked into the wheel make themselves known. For
+// kernel.h; authors do not need it.
+#ifndef TORCH_XLA_EXT_STATIC_KERNEL_H_
+#define TORCH_XLA_EXT_STATIC_KERNEL_H_
+
+#include "xla/ffi/api/c_api.h"
+
+namespace torch_xla_ext {
+
+// One platform's half of a kernel. The strings live for ever.
+struct StaticKernel {
+  const char* target;
+  const char* platform;  // "CUDA" or "Host"
+  XLA_FFI_Handler* typed_entry;
+  const char* schema;  // SchemaText()
+};
+
+// Keeps `kernel` until torch_xla is imported, which registers its typed entry
+// and can say what is wrong. Called by static initialisers; always true.
+bool AddStaticKernel(const StaticKernel& kernel);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_STATIC_KERNEL_H_

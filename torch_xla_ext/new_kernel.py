@@ -1,0 +1,48 @@
+"""Writes the files of a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+_TEMPLATES = Path(__file__).parent / "template"
+
+
+def write(name: str, folder: Path) -> list[Path]:
+    """Writes a kernel, its build files, its Python function and its tests.
+
+    Args:
+        name: in snake case; the target of `my_op` is XlaGpuMyOp.
+        folder: where to write; it is made if it does not exist.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: a name that is none for Python or C++.
+        FileExistsError: a file is there already; nothing is written.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise ValueError(
+            f"{name!r} is no name for a kernel: write it in small letters, digits and single "
+            "underscores, as in my_op"
+        )
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    values = {
+        "NAME": name,
+        "CAMEL": camel,
+        "TARGET": f"XlaGpu{camel}",
+        "GUARD": f"{name.upper()}_H_",
+    }
+    files = {}
+    for template in sorted(_TEMPLATES.glob("*.in")):
+        text = re.sub("@([A-Z]+)@", lambda match: values[match[1]], template.read_text())
+        files[folder / template.name.removesuffix(".in").replace("kernel", name)] = text
+    for path in files:
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+    return list(files)

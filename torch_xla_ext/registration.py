@@ -1,0 +1,306 @@
+"""Registration of custom-call targets from shared libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch_xla
+
+from torch_xla_ext import elf
+from torch_xla_ext.schema import Schema
+
+_XLAC = torch_xla._XLAC
+PLATFORMS = ("CUDA", "Host")
+APIS = ("untyped", "ffi")
+# What follows the target's name in the symbols of a kernel made with kernel.h.
+_ENTRIES = {
+    ("CUDA", "untyped"): "",
+    ("CUDA", "ffi"): "Ffi",
+    ("Host", "untyped"): "Host",
+    ("Host", "ffi"): "HostFfi",
+}
+
+
+class Target(NamedTuple):
+    """A registered custom-call target."""
+
+    name: str
+    platform: str  # "CUDA" or "Host"
+    api: str  # "untyped" or "ffi"
+
+
+class _Schemas:
+    """The schemas of all kernels that have one, by target."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._schemas = {
+            name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()
+        }
+
+    def get(self, target: str) -> Schema | None:
+        with self._lock:
+            return self._schemas.get(target)
+
+    def add(self, target: str, text: str) -> None:
+        with self._lock:
+            known = self._schemas.setdefault(target, Schema.parse(text))
+        if known.text != text:
+            raise ValueError(
+                f"custom-call target {target!r} is registered with another schema already: "
+                f"{known.text!r}, not {text!r}"
+            )
+
+
+_schemas = _Schemas()
+# Loaded libraries are never unloaded: XLA keeps the addresses of their functions.
+_libraries: list[ctypes.CDLL] = []
+
+
+def schema(target: str) -> Schema | None:
+    """The schema of a registered kernel that was made with kernel.h; None for any other target."""
+    return _schemas.get(target)
+
+
+def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file}: no such file; give the path of the shared library that has the kernel"
+        )
+    if reason := elf.why_not_loadable(file):
+        raise OSError(f"{file} is no library for this process: {reason}")
+    try:
+        library = ctypes.CDLL(str(file.resolve()))
+    except OSError as error:
+        raise OSError(
+            f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
+            "torch_xla_ext/kernel.h needs nothing of torch_xla"
+        ) from error
+    _libraries.append(library)
+    return library
+
+
+def _is_executable(address: int) -> bool:
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, mode = line.split(maxsplit=2)[:2]
+            begin, end = (int(part, 16) for part in span.split("-"))
+            if begin <= address < end:
+                return "x" in mode
+    return False
+
+
+def _capsule(address: int) -> object:
+    """A PyCapsule without a name."""
+    arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
+    return new(address, None, None)
+
+
+def _address(name: str, function: int, what: str) -> int:
+    if not _is_executable(function):
+        raise ValueError(
+            f"custom-call target {name!r}: {what} is {function:#x}, where no code of this process "
+            "is; give the address of a function"
+        )
+    return function
+
+
+def _find(library: ctypes.CDLL, name: str, symbol: str) -> int:
+    try:
+        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    except AttributeError:
+        raise AttributeError(
+            f"custom-call target {name!r}: {library._name} has no symbol {symbol!r}"
+            + _alike(symbol, _exported(library))
+        ) from None
+    return _address(name, address, f"symbol {symbol!r} of {library._name}")
+
+
+def _exported(library: ctypes.CDLL) -> list[str]:
+    try:
+        return elf.exported_functions(Path(library._name))
+    except (OSError, TypeError, ValueError):
+        return []  # of the process itself, for instance
+
+
+def _alike(symbol: str, names: list[str]) -> str:
+    """What to say of the functions that a library does have."""
+    similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
+    similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
+    if similar:
+        text = "; similar are " + ", ".join(similar[:5])
+    elif names:
+        text = "; it has " + ", ".join(names[:10]) + (", …" if names[10:] else "")
+    else:
+        text = "; it exports no function"
+    if any(n.startswith("_Z") for n in [*similar[:5], *([] if similar else names[:10])]):
+        text += ' (names that begin with _Z are C++ functions: declare them extern "C")'
+    return text
+
+
+def register_custom_call(
+    name: str,
+    library: object,
+    *,
+    symbol: str | None = None,
+    platform: str = "CUDA",
+    api: str = "untyped",
+) -> None:
+    """Registers a function as the custom-call target `name`.
+
+    It may be called before the client exists or after, and from several threads. Registering the
+    same function again does nothing.
+
+    Args:
+        name: the target, by which calls refer to it.
+        library: the path of a shared library or a ctypes.CDLL, in which `symbol` is looked up; or
+            the function itself: a ctypes function, a PyCapsule with its address, or the address.
+        symbol: the function's name in the library; `name` if it is None.
+        platform: "CUDA", or "Host" for the CPU.
+        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
+
+    Raises:
+        FileNotFoundError: there is no such library.
+        OSError: the file is no library for this machine, or cannot be loaded.
+        AttributeError: the library has no such symbol; similar ones are named.
+        TypeError: an argument is of a wrong type, as when name and library are exchanged.
+        ValueError: an empty name, an unknown platform or api, an address where there is no code,
+            or a name that is registered with another function already.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"register_custom_call: name must be a str, but is of type {type(name).__name__}; the "
+            "order is register_custom_call(name, library)"
+        )
+    if not name:
+        raise ValueError("register_custom_call: name is empty")
+    _check_choice("platform", platform, PLATFORMS)
+    _check_choice("api", api, APIS)
+    if isinstance(library, (str, os.PathLike)):
+        library = _load(library)
+    if isinstance(library, ctypes.CDLL):
+        function = _capsule(_find(library, name, symbol or name))
+        _adopt_schema(name, library)
+    elif symbol is not None:
+        raise TypeError(
+            f"custom-call target {name!r}: symbol goes with a library, but library is of type "
+            f"{type(library).__name__}"
+        )
+    elif isinstance(library, bool):
+        raise TypeError(f"custom-call target {name!r}: library must not be a bool")
+    elif isinstance(library, int):
+        function = _capsule(_address(name, library, "the address"))
+    elif isinstance(library, ctypes._CFuncPtr):
+        address = ctypes.cast(library, ctypes.c_void_p).value or 0
+        function = _capsule(_address(name, address, "the function's address"))
+    elif type(library).__name__ == "PyCapsule":
+        function = library
+    else:
+        raise TypeError(
+            f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
+            f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
+        )
+    _XLAC._xla_register_custom_call_target(name, function, platform, api)
+
+
+def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    if value not in choices:
+        known = " and ".join(repr(choice) for choice in choices)
+        hint = '; the CPU is "Host"' if value in ("CPU", "cpu", "host") else ""
+        raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
+
+
+def _adopt_schema(name: str, library: ctypes.CDLL) -> None:
+    function = getattr(library, name + "Schema", None)
+    if function is None:
+        return
+    function.restype = ctypes.c_char_p
+    _schemas.add(name, function().decode())
+
+
+def register_cuda_custom_call(name: str, library: object) -> None:
+    """Registers the function `name` of `library` as the untyped CUDA target of that name.
+
+    The short form of `register_custom_call`, with its arguments and errors.
+    """
+    register_custom_call(name, library, platform="CUDA", api="untyped")
+
+
+def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
+    """Registers all entries of a kernel that was made with torch_xla_ext/kernel.h.
+
+    Args:
+        name: the target: the name in the kernel's signature.
+        library: the path of the shared library.
+
+    Returns:
+        What was registered: for each platform that the library has, the untyped and the typed
+        entry.
+
+    Raises:
+        As register_custom_call; AttributeError also if the library has no kernel of this name.
+    """
+    loaded = _load(library)
+    if not hasattr(loaded, name + "Schema"):
+        names = [n.removesuffix("Schema") for n in _exported(loaded) if n.endswith("Schema")]
+        raise AttributeError(
+            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
+            + _alike(name, names)
+        )
+    registered = []
+    for (platform, api), suffix in _ENTRIES.items():
+        if hasattr(loaded, name + suffix):
+            register_custom_call(name, loaded, symbol=name + suffix, platform=platform, api=api)
+            registered.append(Target(name, platform, api))
+    return registered
+
+
+def registered_targets(platform: str | None = None) -> list[Target]:
+    """The registered targets, sorted, without those that XLA registers for itself.
+
+    Args:
+        platform: "CUDA" or "Host"; both if it is None.
+
+    Raises:
+        ValueError: an unknown platform.
+    """
+    return sorted(
+        Target(name, each, api)
+        for each in (PLATFORMS if platform is None else [platform])
+        for api in APIS
+        for name in _XLAC._xla_registered_custom_call_targets(each, api)
+    )
+
+
+def is_registered(name: str, platform: str, api: str) -> bool:
+    """Whether XLA has such a target, its own included."""
+    return _XLAC._xla_has_custom_call_target(name, platform, api)
+
+
+def unknown_target_text(name: str, platform: str, api: str) -> str:
+    """What to say of a target that is not registered: near names, and what to do."""
+    text = f"custom call {name!r}: no such target is registered for {platform!r} and api={api!r}"
+    others = [t for t in registered_targets() if t.name == name]
+    if others:
+        have = ", ".join(f"{t.platform!r} and api={t.api!r}" for t in others)
+        text += f"; it is for {have}"
+    else:
+        names = sorted({t.name for t in registered_targets(platform) if t.api == api})
+        near = difflib.get_close_matches(name, names, n=3)
+        if near:
+            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        elif names:
+            text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
+    return (
+        text + "; register it with torch_xla_ext.register_custom_call"
+        f"({name!r}, library, platform={platform!r}, api={api!r}), or link it into the wheel "
+        "(docs/kernels.md)"
+    )
