@@ -1,61 +1,79 @@
-"""torch_xla_ext.ops.simple_add: what it refuses, in terms of its own arguments."""
+"""simple_add: what it refuses, in terms of its own arguments and on every device the same."""
+
+import re
 
 import pytest
 import torch
-from testing.xla import custom_call_lines
 
 import torch_xla_ext
 from torch_xla_ext import ops
 
-
-def test_it_calls_the_kernel_by_its_name(device: torch.device) -> None:
-    x = torch.zeros(3).to(device)
-    (line,) = custom_call_lines(ops.simple_add(x, x))
-    assert 'custom_call_target="XlaGpuSimpleAdd"' in line
+OPERATOR = "xla_gpu::simple_add: "
+on_every_device = pytest.mark.parametrize("device", ["cpu", "meta", "xla"])
 
 
+def refuses(error: type[Exception], text: str) -> object:
+    return pytest.raises(error, match=re.escape(OPERATOR + text))
+
+
+@on_every_device
 @pytest.mark.parametrize("position", [0, 1], ids=["a", "b"])
-def test_not_a_tensor(device: torch.device, position: int) -> None:
-    arguments = [torch.zeros(3).to(device)] * 2
+def test_not_a_tensor(device: str, position: int) -> None:
+    arguments = [torch.zeros(3, device=device)] * 2
     arguments[position] = [1.0]
-    with pytest.raises(TypeError, match=f"XlaGpuSimpleAdd: {'ab'[position]} must be a tensor, but"):
+    text = f"Expected a value of type 'Tensor' for argument '{'ab'[position]}' but instead found"
+    with pytest.raises(RuntimeError, match=re.escape(f"xla_gpu::simple_add() {text} type 'list'")):
         ops.simple_add(*arguments)
 
 
+@on_every_device
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.complex64], ids=str)
-def test_dtype_without_a_kernel(device: torch.device, dtype: torch.dtype) -> None:
-    x = torch.zeros(3, dtype=dtype).to(device)
-    with pytest.raises(TypeError, match=f"a must have one of the dtypes .*, but has {dtype}"):
+def test_dtype_without_a_kernel(device: str, dtype: torch.dtype) -> None:
+    x = torch.zeros(3, dtype=dtype, device=device)
+    text = (
+        "a must have one of the dtypes torch.int32, torch.int64, torch.float16, torch.float32, "
+        f"torch.float64, torch.bfloat16, but has {dtype}"
+    )
+    with refuses(TypeError, text):
         ops.simple_add(x, x)
 
 
-def test_different_dtypes(device: torch.device) -> None:
-    a, b = torch.zeros(3).to(device), torch.zeros(3, dtype=torch.int32).to(device)
-    with pytest.raises(
-        TypeError, match=r"b must have the dtype of a, torch.float32, but has torch"
-    ):
+@on_every_device
+def test_different_dtypes(device: str) -> None:
+    a, b = torch.zeros(3, device=device), torch.zeros(3, dtype=torch.int32, device=device)
+    with refuses(TypeError, "b must have the dtype of a, torch.float32, but has torch.int32"):
         ops.simple_add(a, b)
 
 
-def test_different_shapes(device: torch.device) -> None:
-    a, b = torch.zeros(3).to(device), torch.zeros(1, 3).to(device)
-    with pytest.raises(ValueError, match=r"b must have the shape of a, \[3\], but has \[1, 3\]"):
+@on_every_device
+@pytest.mark.parametrize("shape", [(1, 3), (4,), ()], ids=str)
+def test_different_shapes(device: str, shape: tuple[int, ...]) -> None:
+    a, b = torch.zeros(3, device=device), torch.zeros(shape, device=device)
+    with refuses(ValueError, f"b must have the shape of a, [3], but has {list(shape)}"):
         ops.simple_add(a, b)
 
 
-def test_too_many_elements(device: torch.device) -> None:
-    x = torch.zeros(1).to(device).expand(2**21, 2**20)
-    with pytest.raises(
-        ValueError, match=r"a must have at most 2\^40 elements, but has 2199023255552"
-    ):
+@on_every_device
+def test_too_many_elements(device: str) -> None:
+    x = torch.zeros(1, device=device).expand(2**21, 2**20)
+    with refuses(ValueError, "a must have at most 2^40 elements, but has 2199023255552"):
         ops.simple_add(x, x)
 
 
-def test_not_on_an_xla_device() -> None:
-    with pytest.raises(
-        ValueError, match=r"inputs\[0\] must be an XLA tensor, but is a torch.float32"
-    ):
-        ops.simple_add(torch.zeros(3), torch.zeros(3))
+@pytest.mark.parametrize("b", ["cpu", "meta", "xla:0"])
+@pytest.mark.parametrize("a", ["cpu", "meta", "xla:0"])
+def test_different_devices(a: str, b: str) -> None:
+    if a != b:
+        with refuses(ValueError, f"b must be on the device of a, {a}, but is on {b}"):
+            ops.simple_add(torch.zeros(3, device=a), torch.zeros(3, device=b))
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_wrong_call_while_compiling(device: str) -> None:
+    a, b = torch.zeros(3, device=device), torch.zeros(4, device=device)
+    compiled = torch.compile(ops.simple_add, backend="aot_eager")
+    with pytest.raises(RuntimeError, match=re.escape("b must have the shape of a, [3], but has")):
+        compiled(a, b)
 
 
 def test_version_is_the_wheels() -> None:

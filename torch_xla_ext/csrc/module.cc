@@ -17,6 +17,7 @@
 
 #include "torch_xla_ext/csrc/arguments.h"
 #include "torch_xla_ext/csrc/custom_call.h"
+#include "torch_xla_ext/csrc/direct_call.h"
 #include "torch_xla_ext/csrc/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/registration.h"
 #include "torch_xla_ext/csrc/static_kernels.h"
@@ -83,6 +84,22 @@ Raises:
   ValueError: an unknown platform or version, an empty name, or a name that is
     registered with another function.
   RuntimeError: XLA or the GPU plugin refuses the target.
+)doc";
+
+constexpr char kCallTargetDoc[] = R"doc(
+Calls a registered target without XLA, on torch's own tensors.
+
+Args:
+  target: the kernel's name.
+  platform: "Host", for CPU tensors, or "CUDA".
+  operands: contiguous tensors on one device.
+  payload: bytes; the kernel's `opaque`.
+  results: contiguous tensors on the same device, which the kernel fills.
+  stream: for "CUDA", the cudaStream_t as an int; its device is the current one.
+
+Raises:
+  ValueError: no such target, or a tensor that is not contiguous or elsewhere.
+  RuntimeError: with the kernel's own text, if it reports a failure.
 )doc";
 
 py::list ToPython(const std::vector<torch_xla::XLATensorPtr>& tensors) {
@@ -190,6 +207,22 @@ void DefineCustomCalls(py::module_& module) {
       "row-major.");
 }
 
+void DefineDirectCall(py::module_& module) {
+  module.def(
+      "_xla_call_custom_call_target",
+      [](const std::string& target, const std::string& platform,
+         const std::vector<at::Tensor>& operands, const py::bytes& payload,
+         const std::vector<at::Tensor>& results, uintptr_t stream) {
+        const std::string bytes = payload;
+        const py::gil_scoped_release without_gil;
+        CallTarget(target, platform, operands, bytes, results,
+                   reinterpret_cast<void*>(stream));
+      },
+      py::arg("target"), py::arg("platform"), py::arg("operands"),
+      py::arg("payload"), py::arg("results"), py::arg("stream") = 0,
+      kCallTargetDoc);
+}
+
 // Whether the process has a CUDA client whose plugin is not behind our bridge:
 // one that a user registered with torch_xla's plugins.register_plugin.
 bool HasOtherCudaClient() {
@@ -293,6 +326,7 @@ extern "C" PyObject* PyInit__XLAC() {
     Take(module, "_xla_gpu_custom_call");
     Take(module, "_xla_custom_call");
     torch_xla_ext::DefineCustomCalls(module);
+    torch_xla_ext::DefineDirectCall(module);
     torch_xla_ext::DefineRegistration(
         module, Take(module, "_xla_register_custom_call_target"));
   } catch (py::error_already_set& error) {

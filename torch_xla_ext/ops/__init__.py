@@ -1,4 +1,4 @@
-"""The operators of the wheel, one module each."""
+"""The operators of the wheel, one module each. Importing them registers ``torch.ops.xla_gpu``."""
 
 from torch_xla_ext.ops.simple_add import simple_add
 

@@ -12,6 +12,7 @@ inline constexpr size_t kSpanSize = 16;
 inline constexpr size_t kXlaOpSize = 16;
 inline constexpr size_t kXlaOpVectorSize = 24;
 inline constexpr size_t kShapeSize = 320;
+inline constexpr size_t kCustomCallStatusSize = 40;
 inline constexpr size_t kShapeIndexSize = 24;
 
 }  // namespace torch_xla_ext::layout

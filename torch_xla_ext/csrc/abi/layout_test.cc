@@ -7,6 +7,8 @@
 #include "torch_xla_ext/csrc/abi/layout.h"
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/service/custom_call_status_internal.h"
 #include "xla/shape.h"
 #include "xla/shape_util.h"
 #include "xla/xla_data.pb.h"
@@ -30,6 +33,9 @@ static_assert(std::is_trivially_copyable_v<xla::XlaOp>,
 static_assert(sizeof(absl::InlinedVector<xla::XlaOp, 1>) == kXlaOpVectorSize);
 static_assert(!std::is_trivially_copyable_v<absl::InlinedVector<xla::XlaOp, 1>>,
               "an XlaOpVector is returned in memory");
+static_assert(sizeof(XlaCustomCallStatus) == kCustomCallStatusSize);
+static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
+                             std::optional<std::string>>);
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
 
 // How an InlinedVector holds its elements shows in the HLO of a call with

@@ -1,0 +1,21 @@
+"""examples/train_step.py learns, and compiles once."""
+
+import re
+import subprocess
+import sys
+
+
+def test_train_step() -> None:
+    result = subprocess.run(
+        [sys.executable, "examples/train_step.py"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    lines = re.findall(r"^step +(\d+)  loss ([\d.]+)  compilations (\d+)$", result.stdout, re.M)
+    assert [int(step) for step, _, _ in lines] == [5, 10, 15, 20]
+    losses = [float(loss) for _, loss, _ in lines]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.6 * losses[0]
+    assert {int(compilations) for _, _, compilations in lines} == {1}
+    assert "Metric: CompileTime\n  TotalSamples: 1\n" in result.stdout
+    # .item() is the only thing that runs outside of XLA.
+    assert re.findall("aten::.*", result.stdout) == ["aten::_local_scalar_dense"]

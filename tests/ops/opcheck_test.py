@@ -1,0 +1,46 @@
+"""torch.library.opcheck: schema, fake tensors, autograd registration, tracing."""
+
+import pytest
+import torch
+import torch_xla
+from samples import (
+    OperatorSamples,
+    for_each_device,
+    for_each_operator,
+    for_each_operator_and_dtype,
+    to,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def xla_client() -> None:
+    torch_xla.device()  # before the first backward(): see transforms_test.py
+
+
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+# With inputs and sizes that are symbolic, forward and backward.
+TRACED = "test_aot_dispatch_dynamic"
+
+
+def checks(device_type: str) -> tuple[str, ...]:
+    # torch's own check of autograd knows CPU and CUDA tensors alone: the test at the end.
+    left_out = () if device_type == "cpu" else ("test_autograd_registration",)
+    return tuple(check for check in (*CHECKS, TRACED) if check not in left_out)
+
+
+@for_each_device
+@for_each_operator_and_dtype
+def test_opcheck(op: OperatorSamples, dtype: torch.dtype, device_type: str) -> None:
+    args = to(device_type, op.arguments(dtype))
+    if dtype.is_floating_point:
+        args = tuple(tensor.requires_grad_() for tensor in args)
+    names = checks(device_type)
+    results = torch.library.opcheck(op.overload, args, test_utils=names)
+    assert results == dict.fromkeys(names, "SUCCESS")
+
+
+@for_each_operator
+def test_the_check_that_is_left_out_does_not_know_xla(op: OperatorSamples) -> None:
+    args = tuple(tensor.to("xla").requires_grad_() for tensor in op.arguments(torch.float32))
+    with pytest.raises(Exception, match=r"NYI devices other than CPU/CUDA, got {'xla'}"):
+        torch.library.opcheck(op.overload, args, test_utils="test_autograd_registration")

@@ -1,0 +1,90 @@
+"""Each operator on sharded tensors of two devices; tests/ops/BUILD sets CPU_NUM_DEVICES.
+
+XLA's partitioner knows nothing of a kernel, so it gathers the operands and every device computes
+the whole result: right, and no faster for being sharded. A kernel runs on the shards alone under
+manual sharding.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from samples import OperatorSamples, for_each_operator
+from testing.xla import XLAC
+
+from torch_xla_ext import ops
+
+SPECS = [None, ("x", None), (None, "x")]
+
+
+@pytest.fixture(scope="module")
+def mesh() -> xs.Mesh:
+    xr.use_spmd()
+    assert xr.global_runtime_device_count() == 2
+    return xs.Mesh(np.arange(2), (2,), ("x",))
+
+
+def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Tensor:
+    result = tensor.to("xla")
+    if spec is not None:
+        xs.mark_sharding(result, mesh, spec)
+        assert "devices=" in XLAC._get_xla_sharding_spec(result)
+    return result
+
+
+@pytest.mark.parametrize("specs", list(itertools.product(SPECS, SPECS)), ids=str)
+def test_sharded_operands(mesh: xs.Mesh, specs: tuple) -> None:
+    a, b = torch.randn(8, 6), torch.randn(8, 6)
+    x, y = (sharded(t, mesh, spec) for t, spec in zip((a, b), specs, strict=True))
+    assert torch.equal(ops.simple_add(x, y).cpu(), a + b)
+    computed = ops.simple_add(x * 2, y.t().contiguous().t())
+    torch.testing.assert_close((computed @ x.t()).cpu(), (a * 2 + b) @ a.t())
+
+
+@for_each_operator
+@pytest.mark.parametrize("spec", [("x", None), (None, "x")], ids=str)
+def test_every_operator(mesh: xs.Mesh, op: OperatorSamples, spec: tuple) -> None:
+    args = tuple(torch.cat([arg, arg.flip(0)]) for arg in op.arguments(torch.float32))
+    result = op.function(*(sharded(arg, mesh, spec) for arg in args))
+    assert torch.equal(result.cpu(), op.reference(*args))
+
+
+@pytest.mark.parametrize("spec", SPECS[1:], ids=str)
+def test_sharded_result(mesh: xs.Mesh, spec: tuple) -> None:
+    a, b = torch.randn(8, 6), torch.randn(8, 6)
+    result = ops.simple_add(sharded(a, mesh, ("x", None)), sharded(b, mesh, None))
+    xs.mark_sharding(result, mesh, spec)
+    assert torch.equal(result.cpu(), a + b)
+
+
+def test_gradient(mesh: xs.Mesh) -> None:
+    a, b = torch.randn(8, 6), torch.randn(8, 6)
+    x = sharded(a, mesh, ("x", None)).requires_grad_()
+    ops.simple_add(x, sharded(b, mesh, (None, "x"))).pow(2).sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * (a + b))
+
+
+def test_compiled(mesh: xs.Mesh) -> None:
+    compiled = torch.compile(
+        lambda x, y: ops.simple_add(x, y) * 2, backend="openxla", fullgraph=True
+    )
+    for spec in (("x", None), (None, "x")):
+        a, b = torch.randn(8, 6), torch.randn(8, 6)
+        result = compiled(sharded(a, mesh, spec), sharded(b, mesh, None))
+        assert torch.equal(result.cpu(), (a + b) * 2)
+
+
+def test_manual_sharding_runs_on_the_shards(mesh: xs.Mesh) -> None:
+    a, b = torch.randn(8, 6), torch.randn(8, 6)
+    spec = ("x", None)
+    shards = [
+        xs.enable_manual_sharding(sharded(t, mesh, spec), spec, mesh=mesh).global_tensor
+        for t in (a, b)
+    ]
+    assert [shard.shape for shard in shards] == [(4, 6), (4, 6)]
+    total = ops.simple_add(*shards)
+    whole = xs.disable_manual_sharding(total, spec, (8, 6), mesh=mesh).global_tensor
+    assert torch.equal(whole.cpu(), a + b)

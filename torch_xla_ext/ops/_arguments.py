@@ -1,0 +1,74 @@
+"""Checks of an operator's arguments.
+
+Each raises TypeError or ValueError with a text of one form, which names the operator and the
+argument: ``xla_gpu::simple_add: b must have the shape of a, [3], but has [4]``. They hold for
+tensors with symbolic sizes as well: what is known only when the program runs is checked then.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+# An argument of an operator, and what an operator returns.
+Value = torch.Tensor | bool | int | float | str | torch.dtype | Sequence | None
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def require(
+    condition: bool | torch.SymBool, error: type[Exception], message: Callable[[], str]
+) -> None:
+    """Raises ``error(message())`` unless `condition` holds."""
+    if isinstance(condition, torch.SymBool):
+        # Becomes a guard of the traced program, or an assertion in it.
+        torch._check_with(error, condition, message)
+    elif not condition:
+        raise error(message())
+
+
+def require_dtype(
+    operator: str, name: str, tensor: torch.Tensor, dtypes: Collection[torch.dtype]
+) -> None:
+    """Raises TypeError unless `tensor` has one of `dtypes`."""
+    if tensor.dtype not in dtypes:
+        supported = ", ".join(str(dtype) for dtype in dtypes)
+        raise TypeError(
+            f"{operator}: {name} must have one of the dtypes {supported}, but has {tensor.dtype}"
+        )
+
+
+def require_same_dtype(
+    operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
+) -> None:
+    """Raises TypeError unless `tensor` has the dtype of `other`."""
+    if tensor.dtype != other.dtype:
+        raise TypeError(
+            f"{operator}: {name} must have the dtype of {other_name}, {other.dtype}, "
+            f"but has {tensor.dtype}"
+        )
+
+
+def require_same_shape(
+    operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
+) -> None:
+    """Raises ValueError unless `tensor` has the shape of `other`."""
+
+    def message() -> str:
+        return (
+            f"{operator}: {name} must have the shape of {other_name}, {list(other.shape)}, "
+            f"but has {list(tensor.shape)}"
+        )
+
+    require(tensor.dim() == other.dim(), ValueError, message)
+    for size, expected in zip(tensor.shape, other.shape, strict=True):
+        require(size == expected, ValueError, message)
+
+
+def require_one_device(operator: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Raises ValueError unless all tensors, given with their names, are on one device."""
+    first_name, first = tensors[0]
+    for name, tensor in tensors[1:]:
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{operator}: {name} must be on the device of {first_name}, {first.device}, "
+                f"but is on {tensor.device}"
+            )
