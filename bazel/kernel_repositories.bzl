@@ -18,7 +18,6 @@ _XLA_HEADERS = [
 
 # Folders of headers for the test that compares csrc/abi with the real classes.
 _ALL_XLA_HEADERS = [
-    "LICENSE",
     "Eigen/",
     "absl/",
     "external/ml_dtypes_py/",
