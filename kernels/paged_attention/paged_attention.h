@@ -1,0 +1,59 @@
+// XlaGpuPagedAttention: one query token a sequence (decode) attends to keys and
+// values that are kept in blocks ("pages") of a cache.
+//
+// For sequence s and query head h, with kv head h / (num_heads / num_kv_heads)
+// and its keys k_0 … k_(n-1), n = context_lens[s]; the query is that of the
+// last of these tokens, at position n - 1:
+//   logit_j = scale * key_scale * <query, k_j>
+//   logit_j = soft_cap * tanh(logit_j / soft_cap)      if soft_cap > 0
+//   logit_j += alibi_slopes[h] * (j - (n - 1))         if there are slopes
+//   out = sum_j softmax(logit)_j * value_scale * v_j
+// over all j, or over the last sliding_window of them if that is > 0. Token j
+// is in row j % block_size of block block_tables[s][j / block_size]. No context
+// gives zeros.
+//
+// What the device data says is not trusted: n is clamped to
+// [0, max_blocks * block_size], and a token whose block number is not in
+// [0, num_blocks) takes no part, as if it were masked.
+#ifndef KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_
+#define KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_
+
+#include "torch_xla_ext/kernel.h"
+
+namespace torch_xla_ext {
+
+// The workspace holds what the parts of a long context gave, until they are
+// combined. Its size is the caller's choice: with less, a context is split into
+// fewer parts.
+inline constexpr Signature kPagedAttention = ParseSignature(
+    "XlaGpuPagedAttention(query: T[num_seqs, num_heads, head_dim], "
+    "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
+    "value_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
+    "block_tables: S32[num_seqs, max_blocks], context_lens: S32[num_seqs], "
+    "alibi_slopes?: F32[num_heads]) -> "
+    "(out: T[num_seqs, num_heads, head_dim], workspace: F32[workspace_size]) "
+    "where T: F16 | BF16, C: F16 | BF16 | F8E4M3FN");
+
+struct PagedAttentionParams {
+  double scale;
+  int64_t sliding_window;  // 0: none
+  double soft_cap;         // 0: none
+  double key_scale;        // 1 unless the cache is F8E4M3FN
+  double value_scale;
+  // Prints each block number and length that is out of range.
+  bool report_out_of_range;
+
+  static constexpr auto Fields() {
+    using P = PagedAttentionParams;
+    return MakeFields(Field("scale", &P::scale),
+                      Field("sliding_window", &P::sliding_window, 0),
+                      Field("soft_cap", &P::soft_cap, 0),
+                      Field("key_scale", &P::key_scale),
+                      Field("value_scale", &P::value_scale),
+                      Field("report_out_of_range", &P::report_out_of_range));
+  }
+};
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_

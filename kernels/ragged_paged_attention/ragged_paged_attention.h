@@ -1,0 +1,61 @@
+// XlaGpuRaggedPagedAttention: causal attention of the new tokens of several
+// sequences, of one (decode) or many (prefill) each, to a paged cache. The
+// arguments are those of torch_xla's TPU kernel, torch.ops.xla.
+// ragged_paged_attention.
+//
+// Sequence s < num_seqs[0] has the query rows cu_q_lens[s] … cu_q_lens[s+1] -
+// 1, which are the last q_len of its kv_len = kv_lens[s] tokens. Of a page, kv
+// head g's keys are head 2 g and its values head 2 g + 1. The query of head h
+// at position p attends with kv head g = h / (num_q_heads / num_kv_heads) to
+// the tokens j <= p, and j > p - sliding_window if that is > 0:
+//   logit_j = sm_scale * k_scale * <q, k_j>
+//   logit_j = soft_cap * tanh(logit_j / soft_cap)      if soft_cap > 0
+//   out = sum_j softmax(logit)_j * v_scale * v_j
+// Rows of q that belong to no sequence give zeros.
+//
+// What the device data says is not trusted: num_seqs and kv_lens are clamped to
+// [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
+// q and to at most kv_len for each sequence (the last ones; others give zeros),
+// and a token whose page number is not in [0, total_num_pages) takes no part.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
+#define KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
+
+#include "torch_xla_ext/kernel.h"
+
+namespace torch_xla_ext {
+
+// The workspace's size is the caller's choice: with less, a context is split
+// into fewer parts.
+inline constexpr Signature kRaggedPagedAttention = ParseSignature(
+    "XlaGpuRaggedPagedAttention("
+    "q: T[max_num_batched_tokens, num_q_heads, head_dim], "
+    "kv_pages: C[total_num_pages, page_size, num_combined_kv_heads, head_dim], "
+    "kv_lens: S32[max_num_seqs], page_indices: S32[max_num_seqs, "
+    "pages_per_seq], cu_q_lens: S32[cu_q_lens_size], num_seqs: S32[1]) -> "
+    "(out: T[max_num_batched_tokens, num_q_heads, head_dim], "
+    "workspace: F32[workspace_size]) "
+    "where T: F16 | BF16, C: F16 | BF16 | F8E4M3FN");
+
+struct RaggedPagedAttentionParams {
+  double sm_scale;
+  int64_t sliding_window;  // 0: none
+  double soft_cap;         // 0: none
+  double k_scale;          // 1 unless the pages are F8E4M3FN
+  double v_scale;
+  // Prints each page number and length that is out of range.
+  bool report_out_of_range;
+
+  static constexpr auto Fields() {
+    using P = RaggedPagedAttentionParams;
+    return MakeFields(Field("sm_scale", &P::sm_scale),
+                      Field("sliding_window", &P::sliding_window, 0),
+                      Field("soft_cap", &P::soft_cap, 0),
+                      Field("k_scale", &P::k_scale),
+                      Field("v_scale", &P::v_scale),
+                      Field("report_out_of_range", &P::report_out_of_range));
+  }
+};
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
