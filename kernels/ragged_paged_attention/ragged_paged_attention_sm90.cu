@@ -16,6 +16,7 @@
 
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/sm90_producer.cuh"
+#include "kernels/ragged_paged_attention/sm90_split.cuh"
 #include "kernels/ragged_paged_attention/wgmma.cuh"
 
 namespace torch_xla_ext::ragged {
@@ -26,8 +27,8 @@ namespace {
 
 // Of a warpgroup: computes its 64 rows of each tile.
 template <typename T, bool kSoftCap>
-__device__ void Consume(const Arguments& arguments, SharedMemory& shared,
-                        int warpgroup) {
+__device__ void Consume(const Arguments& arguments, const Split& split,
+                        SharedMemory& shared, int warpgroup) {
   const int thread = threadIdx.x % 128;
   const int lane = thread % 32;
   const float input_scale = arguments.logit_scale * kLog2e;
@@ -254,9 +255,51 @@ __device__ void Consume(const Arguments& arguments, SharedMemory& shared,
 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float sum = row_sum[r];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      row_sum[r] += __shfl_xor_sync(~0u, row_sum[r], 1);
+      row_sum[r] += __shfl_xor_sync(~0u, row_sum[r], 2);
+    }
+    if (tile.num_parts > 1) {
+      if (warpgroup == 0) {
+        const int64_t pair =
+            static_cast<int64_t>(tile.sequence) * arguments.num_kv_heads +
+            tile.kv_head;
+        float* parts = split.parts + pair * split.max_parts * split.part_size;
+        float* part = parts + tile.part * split.part_size;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int this_row = row + r * 8;
+          if (this_row >= group) continue;
+#pragma unroll
+          for (int i = 0; i < kHeadDim / 8; ++i) {
+            const int column = i * 8 + lane % 4 * 2;
+            *reinterpret_cast<float2*>(part + this_row * kHeadDim + column) =
+                make_float2(out[i * 4 + r * 2], out[i * 4 + r * 2 + 1]);
+          }
+          *reinterpret_cast<float2*>(part + group * kHeadDim + this_row * 2) =
+              make_float2(row_max[r] * scale, row_sum[r]);
+        }
+        __threadfence();
+        SyncNamed(kGroupBarrier, 128);
+        if (thread == 0) {
+          shared.is_last_part = atomicAdd(split.arrivals + pair, 1) ==
+                                static_cast<unsigned>(tile.num_parts - 1);
+        }
+        SyncNamed(kGroupBarrier, 128);
+        if (shared.is_last_part) {
+          __threadfence();
+          CombineParts<T, kHeadDim>(
+              arguments, split, parts, tile.num_parts, thread,
+              static_cast<T*>(arguments.out) +
+                  (static_cast<int64_t>(tile.q_row) * arguments.num_q_heads +
+                   tile.kv_head * group) *
+                      kHeadDim);
+        }
+      }
+      continue;
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = row_sum[r];
       const float factor = sum == 0 ? 0 : arguments.v_scale / sum;
       const int this_row = row + r * 8;
       const bool exists = this_row < tile.num_rows;
@@ -284,6 +327,7 @@ __device__ void Consume(const Arguments& arguments, SharedMemory& shared,
 template <typename T, bool kSoftCap>
 __global__ void __launch_bounds__(kThreads, 1)
     Sm90Kernel(const __grid_constant__ Arguments arguments,
+               const __grid_constant__ Split split,
                const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t shared_bytes[];
@@ -315,7 +359,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp == 0) {
-      ProduceTiles(arguments, maps, shared);
+      ProduceTiles(arguments, split, maps, shared);
     } else if (warp == 1) {
       ProduceValues(arguments, maps, shared);
     } else {
@@ -324,7 +368,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     asm volatile(
         "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    Consume<T, kSoftCap>(arguments, shared, warpgroup - 1);
+    Consume<T, kSoftCap>(arguments, split, shared, warpgroup - 1);
   }
 #endif
 }
@@ -367,13 +411,19 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
       cudaFuncSetAttribute(Sm90Kernel<T, kSoftCap>,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  if (arguments.workspace_size > 0) {
+  const Split split = MakeSplit(arguments, kHeadDim);
+  if (split.counter != nullptr) {
+    const size_t arrivals = split.max_parts == 1
+                                ? 0
+                                : static_cast<size_t>(arguments.max_num_seqs) *
+                                      arguments.num_kv_heads;
     const cudaError_t error =
-        cudaMemsetAsync(arguments.workspace, 0, 4, stream);
+        cudaMemsetAsync(split.counter, 0, 4 * (1 + arrivals), stream);
     if (error != cudaSuccess) return error;
   }
   const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  Sm90Kernel<T, kSoftCap><<<blocks, kThreads, bytes, stream>>>(arguments, maps);
+  Sm90Kernel<T, kSoftCap>
+      <<<blocks, kThreads, bytes, stream>>>(arguments, split, maps);
   return cudaGetLastError();
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/sm90_split.cuh"
 #include "kernels/ragged_paged_attention/wgmma.cuh"
 
 namespace torch_xla_ext::ragged::sm90 {
@@ -40,6 +41,8 @@ struct Tile {
   int kv_end;
   int kv_len;
   int kv_head;
+  int part;
+  int num_parts;  // of the context; 1: kv_begin to kv_end is all of it
 };
 
 // Stages of keys or of values.
@@ -57,6 +60,7 @@ struct alignas(1024) SharedMemory {
   uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
   Tile tiles[kTileSlots];
   Stage stages[2];
+  int is_last_part;  // of the computing warpgroup
 };
 
 // A ring's position: the slot, and the parity of its phase.
@@ -191,34 +195,74 @@ class PageCopier {
   int next_page_;
 };
 
+// Finds the tile of an index; called by a warp. Returns false if there is none,
+// though there may be of a higher index.
+__device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
+                                int index, Tile* tile) {
+  const int tokens_of_tile = kRows / arguments.group_size;
+  const int num_slots = NumSlots(arguments, 1, tokens_of_tile);
+  // The heaviest tiles, which are the last of a sequence, come first.
+  const int slot = num_slots - 1 - index / arguments.num_kv_heads;
+  Sequence sequence;
+  int tile_of_sequence = 0, part = 0;
+  if (slot >= 0) {
+    if (!FindTile(arguments, slot, 1, tokens_of_tile, &sequence,
+                  &tile_of_sequence)) {
+      return false;
+    }
+  } else if (!FindPart(arguments, split,
+                       index / arguments.num_kv_heads - num_slots, kTokens,
+                       &sequence, &part)) {
+    tile->is_last = true;
+    return true;
+  }
+  const int token = tile_of_sequence * tokens_of_tile;
+  const int num_tokens = min(sequence.q_len - token, tokens_of_tile);
+  tile->sequence = sequence.index;
+  tile->q_row = sequence.begin + token;
+  tile->num_rows = num_tokens * arguments.group_size;
+  tile->position = sequence.first_position + token;
+  tile->kv_len = sequence.kv_len;
+  tile->kv_head = index % arguments.num_kv_heads;
+  const KvRange range =
+      VisibleTiles(arguments, tile->position, num_tokens, kTokens);
+  tile->kv_begin = range.begin;
+  tile->kv_end = range.end;
+  tile->part = part;
+  tile->num_parts = NumParts(arguments, split, sequence, kTokens);
+  if (tile->num_parts > 1) {
+    const int tiles = PartTiles(arguments, split, range.end - range.begin);
+    tile->kv_begin = range.begin + part * tiles;
+    tile->kv_end = min(tile->kv_begin + tiles, range.end);
+  }
+  return true;
+}
+
 // Of a warp: finds tiles, and copies their queries and keys.
 __device__ inline void ProduceTiles(const Arguments& arguments,
-                                    const Maps& maps, SharedMemory& shared) {
+                                    const Split& split, const Maps& maps,
+                                    SharedMemory& shared) {
   const int lane = threadIdx.x % 32;
-  const int tokens_of_tile = kRows / arguments.group_size;
-  const int q_bytes = tokens_of_tile * arguments.group_size * kHeadDim * 2;
-  const int num_slots = NumSlots(arguments, 1, tokens_of_tile);
-  const int num_indices = num_slots * arguments.num_kv_heads;
+  const int q_bytes =
+      kRows / arguments.group_size * arguments.group_size * kHeadDim * 2;
   PageCopier keys(arguments, &maps.kv_pages, 0, shared);
   Ring<kTileSlots> tile_ring;
   Ring<1> q_ring;
 
-  // The heaviest tiles, which are the last of a sequence, come first. Each
-  // block takes the next one when it is ready; without a counter, blocks take
-  // them in turns, in every other round backwards.
-  unsigned* counter = arguments.workspace_size > 0
-                          ? reinterpret_cast<unsigned*>(arguments.workspace)
-                          : nullptr;
+  // Each block takes the next tile when it is ready; without a counter, blocks
+  // take them in turns, in every other round backwards.
   int round = 0;
   unsigned taken = 0;
   auto take_index = [&] {
     ++round;
-    if (counter != nullptr && lane == 0) taken = atomicAdd(counter, 1);
+    if (split.counter != nullptr && lane == 0) {
+      taken = atomicAdd(split.counter, 1);
+    }
   };
   // Apart from taking it, for that takes long.
   auto taken_index = [&]() -> int {
     const int blocks = gridDim.x;
-    if (counter != nullptr) {
+    if (split.counter != nullptr) {
       return static_cast<int>(__shfl_sync(~0u, taken, 0)) + blocks;
     }
     return blocks * round +
@@ -228,29 +272,7 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
   for (int index = blockIdx.x;; index = taken_index()) {
     take_index();
     Tile tile = {};
-    tile.is_last = index >= num_indices;
-    if (!tile.is_last) {
-      Sequence sequence;
-      int tile_index;
-      if (!FindTile(arguments, num_slots - 1 - index / arguments.num_kv_heads,
-                    1, tokens_of_tile, &sequence, &tile_index)) {
-        continue;
-      }
-      const int token = tile_index * tokens_of_tile;
-      const int num_tokens = min(sequence.q_len - token, tokens_of_tile);
-      tile.sequence = sequence.index;
-      tile.q_row = sequence.begin + token;
-      tile.num_rows = num_tokens * arguments.group_size;
-      tile.position = sequence.first_position + token;
-      tile.kv_begin =
-          max(max(tile.position, 0) - arguments.sliding_window + 1, 0) /
-          kTokens;
-      tile.kv_end =
-          (max(tile.position + num_tokens, 0) + kTokens - 1) / kTokens;
-      tile.kv_begin = min(tile.kv_begin, tile.kv_end);
-      tile.kv_len = sequence.kv_len;
-      tile.kv_head = index % arguments.num_kv_heads;
-    }
+    if (!MakeTile(arguments, split, index, &tile)) continue;
     Wait(SharedAddress(&shared.tile_empty[tile_ring.slot]),
          tile_ring.parity ^ 1);
     if (lane == 0) {

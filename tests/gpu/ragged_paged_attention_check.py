@@ -242,9 +242,9 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
         options["k_scale"] = 0.7
     q_lens, kv_lens = [], []
     for _ in range(rng.choice([1, 2, 5, 40])):
-        kind = rng.choice(["decode", "prefill", "chunk", "empty", "none", "long"])
-        q_len = 1 if kind == "decode" else rng.randint(1, 300)
-        extra = rng.randint(0, 700)
+        kind = rng.choice(["decode", "far", "prefill", "chunk", "empty", "none", "long"])
+        q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)
+        extra = rng.randint(0, 9000 if kind == "far" else 700)
         if kind == "prefill":
             extra = 0
         elif kind == "empty":
