@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from samples import for_each_device
 from testing.xla import custom_call_lines, register_host_kernels
 
 from torch_xla_ext.ops._registration import define
-
-for_each_device = pytest.mark.parametrize("device_type", ["cpu", "xla"])
 
 
 @pytest.fixture(scope="module", autouse=True)
