@@ -9,31 +9,29 @@ namespace torch_xla_ext {
 
 inline constexpr int kCombineThreads = 256;
 
-// Grid: [num_heads, parts - 1]. A block works on the sequence, if there is one,
-// that begins in its part and ends in a later one.
+// Grid: [num_heads, SplitSequences(args)].
 //
 // It may have started before AttendKernel ended, so it reads what that wrote
 // past the cache for constant data.
 static __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim) {
   __shared__ float4 sums[kCombineThreads];
-  const int head = blockIdx.x, part = blockIdx.y;
+  const int head = blockIdx.x;
   const int group = args.num_heads / args.num_kv_heads;
   const int head_block =
       head / group * args.head_blocks + head % group / args.rows;
   const int row = head % group % args.rows;
-  const int64_t first_slot =
-      static_cast<int64_t>(head_block) * args.parts + part;
+
+  WaitForPreviousKernel();
+  const SplitSequence* const split = args.split_sequences + blockIdx.y;
+  const int seq = __ldcg(&split->seq), pieces = __ldcg(&split->pieces);
+  const int64_t first_slot = static_cast<int64_t>(head_block) * args.parts +
+                             __ldcg(&split->first_part);
+  if (pieces <= 1) return;
   // The piece's row: the first piece ends its part, the others begin theirs.
   const auto piece_row = [&](int piece) {
     return ((first_slot + piece) * 2 + (piece == 0 ? 1 : 0)) * args.rows + row;
   };
-
-  WaitForPreviousKernel();
-  const int2 split =
-      __ldcg(reinterpret_cast<const int2*>(args.split_sequences + first_slot));
-  const int seq = split.x, pieces = split.y;
-  if (seq < 0) return;
 
   const int lane = threadIdx.x % 32;
   float max = -INFINITY;
