@@ -39,16 +39,16 @@ struct Scale {
     const float size = std::abs(value);
     if (!(size > 1e-30f && size < 1e30f)) inverse = 0;
   }
-  __device__ float Divide(float x) const {
-    if (inverse == 0) return x / value;
-    // A quotient and its correction (Markstein 1990), where F8E4M3FN is
-    // neither 0 nor its largest: the rest may be out of float's range.
+  // A quotient and its correction (Markstein 1990), where F8E4M3FN is neither
+  // 0 nor its largest: the rest may be out of float's range.
+  __device__ float DivideFast(float x) const {
     const float quotient = x * inverse;
     const float size = fabsf(quotient);
     const float rest = fmaf(-quotient, value, x);
     return size > 1e-6f && size < 1e6f ? fmaf(rest, inverse, quotient)
                                        : quotient;
   }
+  __device__ float DivideSlowly(float x) const { return x / value; }
 };
 
 // kCount values as Cs; only those of F8E4M3FN are divided by the scale.
@@ -59,11 +59,20 @@ __device__ Vector<C, kCount> Convert(const Vector<T, kCount>& from,
   if constexpr (std::is_same_v<C, T>) {
     to = from;
   } else if constexpr (std::is_same_v<C, __nv_fp8_e4m3>) {
+    if (scale.inverse != 0) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      to.values[i].__x =
-          __nv_cvt_float_to_fp8(scale.Divide(ToFloat(from.values[i])),
-                                __NV_SATFINITE, __NV_E4M3);
+      for (int i = 0; i < kCount; ++i) {
+        to.values[i].__x =
+            __nv_cvt_float_to_fp8(scale.DivideFast(ToFloat(from.values[i])),
+                                  __NV_SATFINITE, __NV_E4M3);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        to.values[i].__x =
+            __nv_cvt_float_to_fp8(scale.DivideSlowly(ToFloat(from.values[i])),
+                                  __NV_SATFINITE, __NV_E4M3);
+      }
     }
   } else {
 #pragma unroll

@@ -387,10 +387,9 @@ class Loader {
   // Starts the copies of the next unit to `stage`, or none if there is no more.
   __device__ void Load(int stage) {
     const int lane = threadIdx.x % 32;
-    const uint32_t row =
-        block_ < args_.num_blocks
-            ? block_ * args_.block_size.divisor + row_in_block_
-            : kNoRow;
+    const uint32_t row = block_ < args_.num_blocks
+                             ? block_ * args_.block_size.divisor + row_in_block_
+                             : kNoRow;
     const uint32_t mask = __ballot_sync(kAllLanes, row != kNoRow);
     if (lane == 0) masks_[stage] = mask;
     if (at_ < end_) {
@@ -426,8 +425,7 @@ class Loader {
     }
     const Units& units = place_.units;
     const int lane = threadIdx.x % 32;
-    const int token =
-        (units.first + at_ - place_.begin) * Traits::kUnit + lane;
+    const int token = (units.first + at_ - place_.begin) * Traits::kUnit + lane;
     if (lane < Traits::kUnit && token < units.context &&
         token >= units.context - args_.sliding_window) {
       const uint32_t index = args_.block_size.Divide(token);
@@ -460,6 +458,13 @@ __device__ inline void WaitForStage(int stages) {
     WaitForCopies<1>();
   } else {
     WaitForCopies<2>();
+  }
+}
+
+// Brings memory to the L2 cache. Called by a whole block.
+__device__ inline void PrefetchBytes(const char* begin, int size) {
+  for (int at = threadIdx.x * 128; at < size; at += blockDim.x * 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(begin + at));
   }
 }
 
@@ -562,7 +567,8 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
 template <typename Traits>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     AttendKernel(const __grid_constant__ DecodeArgs args) {
-  // Rows are written as whole lines of 128 bytes; copies to elsewhere are split.
+  // Rows are written as whole lines of 128 bytes; copies to elsewhere are
+  // split.
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
@@ -577,11 +583,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
       static_cast<int64_t>(blockIdx.x) * args.parts + blockIdx.y;
 
   const Part part = FindPart<Traits::kUnit>(args, blockIdx.y);
-  const bool reports = args.split && blockIdx.x == 0 && threadIdx.x == 0;
-  const bool reports_parts = SplitSequences(args) == args.parts - 1;
-  if (reports && reports_parts && blockIdx.y + 1 < args.parts) {
-    args.split_sequences[blockIdx.y] = {-1, -1, 0};
-  }
   if (part.begin >= part.end) return;
 
   float* const sums = reinterpret_cast<float*>(memory);
@@ -598,28 +599,27 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
   Place place = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
   while (true) {
     LoadQuery<Traits>(args, place.seq, head, heads, &state);
+    if (place.end < part.end) {
+      const int64_t next =
+          static_cast<int64_t>(place.seq + 1) * args.num_heads + head;
+      PrefetchBytes(
+          static_cast<const char*>(args.query) + next * Traits::kHeadDim * 2,
+          heads * Traits::kHeadDim * 2);
+    }
     const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
       WaitForStage(args.stages);
       __syncwarp();  // all lanes' copies are there, and free_stage was read
       loader.Load(free_stage);
       const int unit = place.units.first + at - place.begin;
-      AttendUnit<Traits>(args, shared + stage * Traits::kStageBytes,
-                         masks[warp][stage],
-                         unit * Traits::kUnit - (place.units.context - 1),
-                         &state);
+      AttendUnit<Traits>(
+          args, shared + stage * Traits::kStageBytes, masks[warp][stage],
+          unit * Traits::kUnit - (place.units.context - 1), &state);
       free_stage = stage;
       stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
     const bool begins = place.begin >= part.begin;
     const bool ends = place.end <= part.end;
-    const int part_index = blockIdx.y;
-    if (reports && begins && (!ends || !reports_parts)) {
-      const Division division = Divide(args, part.total);
-      const int last_part = ends ? part_index : division.PartOf(place.end - 1);
-      args.split_sequences[reports_parts ? part_index : place.seq] = {
-          place.seq, part_index, last_part - part_index + 1};
-    }
     StoreSum<Traits>(args, place.seq, head, heads,
                      begins && ends ? -1 : 2 * slot + (begins ? 1 : 0), sums,
                      &stats, &state);

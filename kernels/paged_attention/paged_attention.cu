@@ -77,8 +77,7 @@ void ChooseParts(int blocks, int head_dim, float* workspace,
       static_cast<int>(std::max(blocks / head_blocks, int64_t{1}));
   const int64_t skipped =
       (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
-  const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2) +
-                              sizeof(SplitSequence) / sizeof(float);
+  const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
   const int64_t room =
       std::max(workspace_size - skipped, int64_t{0}) / part_floats;
   // Fewer parts that may be split are worth it only if they are still more
@@ -91,14 +90,24 @@ void ChooseParts(int blocks, int head_dim, float* workspace,
   args->partial_out = workspace + skipped;
   args->partial_stats =
       reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
-  args->split_sequences =
-      reinterpret_cast<SplitSequence*>(args->partial_stats + rows);
 }
 
+template <int kUnit>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
                      const DecodeArgs& args) {
+  const int candidates = Candidates(args);
+  // A block for each head shortens the sums of few long contexts; more blocks
+  // than fit beside AttendKernel's would wait for those to end.
+  const int rows =
+      args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
+  const auto kernel = CombineKernel<kUnit>;
+  // A multiprocessor cannot change this while another kernel runs on it.
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+      cudaSharedmemCarveoutMaxShared)));
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(args.num_heads, SplitSequences(args));
+  config.gridDim = dim3(
+      args.num_kv_heads * args.head_blocks * (args.rows / rows), candidates);
   config.blockDim = dim3(kCombineThreads);
   config.stream = stream;
   cudaLaunchAttribute attribute = {};
@@ -106,7 +115,7 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = device.has_dependent_launch ? 1 : 0;
-  return CudaStatus(cudaLaunchKernelEx(&config, CombineKernel, args, head_dim));
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args, head_dim, rows));
 }
 
 template <typename Traits>
@@ -126,7 +135,7 @@ Status LaunchAttend(cudaStream_t stream, float* workspace,
   kernel<<<grid, 32 * occupancy.warps, occupancy.shared_memory, stream>>>(args);
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   if (!args.split) return Status::Ok();
-  return LaunchCombine(stream, device, Traits::kHeadDim, args);
+  return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
 template <typename C, int kHeadDim>
@@ -256,9 +265,9 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   args.max_tokens = static_cast<int>(
       std::min<int64_t>(max_blocks * block_size, INT_MAX - 64));
   // All sequences' units (partition.cuh) are counted, too.
-  XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAtMost("num_seqs * max_blocks * block_size",
-                  num_seqs * (args.max_tokens + 32), int64_t{16} * INT_MAX));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs * max_blocks * block_size",
+                                         num_seqs * (args.max_tokens + 32),
+                                         int64_t{16} * INT_MAX));
   args.query_is_bf16 = query.dtype() == BF16;
   const int group = static_cast<int>(num_heads / num_kv_heads);
   args.head_blocks = (group + kMaxRows - 1) / kMaxRows;

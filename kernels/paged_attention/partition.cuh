@@ -20,13 +20,6 @@ inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has this many warps, or fewer where shared memory is small.
 inline constexpr int kMaxWarps = 4;
 
-// A sequence and the parts that it lies in.
-struct SplitSequence {
-  int32_t seq;
-  int32_t first_part;
-  int32_t pieces;  // parts; 1 or less if there is nothing to join
-};
-
 // Division of numbers below 2^31 by a constant of the call (Granlund and
 // Montgomery 1994): a multiplication.
 struct Divisor {
@@ -81,18 +74,11 @@ struct DecodeArgs {
   float value_scale;
 
   // The workspace: for each head block and part, the results of the piece with
-  // which the part begins and of the one with which it ends.
+  // which the part begins and of the one with which it ends, if those are
+  // pieces of sequences that lie in several parts.
   float* partial_out;     // [all head blocks, parts, 2, rows, head_dim]
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
-  // [SplitSequences(args)], the same for all heads.
-  SplitSequence* split_sequences;
 };
-
-// How many sequences can lie in several parts. There is an entry for each
-// sequence, or for each part but the last in which one can begin: the fewer.
-__host__ __device__ inline int SplitSequences(const DecodeArgs& args) {
-  return args.num_seqs < args.parts - 1 ? args.num_seqs : args.parts - 1;
-}
 
 // The units of a sequence that its query sees any of.
 struct Units {
@@ -157,20 +143,21 @@ __device__ inline Division Divide(const DecodeArgs& args, int total) {
   return Division(total, min(args.parts, total));
 }
 
-// Units [begin, end) of all; the first is one of sequence `seq`, whose units
-// begin at seq_begin. Nothing else is known of an empty part.
+// Units [begin, end) of all. Of a part that is not empty, the first is one of
+// sequence `seq`, whose units begin at seq_begin.
 struct Part {
   int begin;
   int end;
   int seq;
   int seq_begin;
-  int total;  // units of all parts
+  int total;   // units of all parts
+  Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
 // Called by a whole block. There is at least one sequence.
 template <int kUnit>
 __device__ inline Part FindPart(const DecodeArgs& args, int index) {
-  __shared__ int warp_sums[kMaxWarps];
+  __shared__ int warp_sums[32];
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -218,7 +205,7 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   if (threadIdx.x == 0) {
     part.total = total;
     if (begin == total) part.begin = total;
-    if (end == total) part.end = total;
+    if (end == total) part.end = part.next.begin = total;
   }
   locate(begin, [&](const Place& place) {
     part.seq = place.seq;
@@ -227,6 +214,7 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   });
   locate(end, [&](const Place& place) {
     part.end = args.split ? end : place.begin;
+    part.next = place;
   });
   __syncthreads();
   return part;

@@ -14,9 +14,10 @@ namespace torch_xla_ext {
 // Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
 __device__ inline void CopyAsync16(uint32_t shared, const void* global,
                                    bool read) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
-               "l"(global), "r"(read ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
+      "l"(global), "r"(read ? 16 : 0)
+      : "memory");
 }
 
 __device__ inline void CommitCopies() {
