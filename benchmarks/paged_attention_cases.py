@@ -186,13 +186,16 @@ UPDATE_CASE = decode(UPDATE_SEQS, 1152)
 UPDATE_BYTES = UPDATE_SEQS * UPDATE_TOKENS * 2 * KV_HEADS * HEAD_DIM * DTYPE.itemsize * 2
 
 
-def make_update(device: torch.device, layouts: str = "split pages") -> Update:
+def make_update(
+    device: torch.device, layouts: str = "split pages", case: Case = UPDATE_CASE
+) -> Update:
     """The last UPDATE_TOKENS of each sequence's tokens come anew."""
-    inputs = make_inputs(UPDATE_CASE, device, layouts)
-    tokens = UPDATE_SEQS * UPDATE_TOKENS
+    inputs = make_inputs(case, device, layouts)
+    tokens = len(case.kv_lens) * UPDATE_TOKENS
     key, value = (
         torch.randn(tokens, KV_HEADS, HEAD_DIM, dtype=DTYPE, device=device) for _ in range(2)
     )
-    position = torch.arange(1152 - UPDATE_TOKENS, 1152, dtype=torch.int32)
+    length = case.kv_lens[0]
+    position = torch.arange(length - UPDATE_TOKENS, length, dtype=torch.int32)
     slots = inputs.tables.cpu()[:, position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
     return Update(key, value, slots.flatten().to(device), inputs)
