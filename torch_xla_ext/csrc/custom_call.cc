@@ -12,6 +12,20 @@
 namespace torch_xla_ext {
 namespace {
 
+// Appends the operands that results alias, once more, from the last result to
+// the first. They become no operands of the HLO; but the program's parameters
+// are numbered in post-order, which begins at a node's last operand, so that
+// these come first and in the results' order. XLA pairs donated parameters and
+// results of one size by their order: paired otherwise, both would be copied.
+std::vector<torch::lazy::Value> WithAliasedLast(
+    torch::lazy::OpList inputs, const std::map<int64_t, int64_t>& aliases) {
+  std::vector<torch::lazy::Value> operands(inputs.begin(), inputs.end());
+  for (auto alias = aliases.rbegin(); alias != aliases.rend(); ++alias) {
+    operands.push_back(inputs[alias->second]);
+  }
+  return operands;
+}
+
 xla::Shape RowMajor(xla::Shape shape) {
   xla::LayoutUtil::SetToDefaultLayout(&shape);
   return shape;
@@ -136,10 +150,11 @@ torch::lazy::NodePtr CustomCallNode::Clone(torch::lazy::OpList operands) const {
 
 torch_xla::XlaOpVector CustomCallNode::Lower(
     torch_xla::LoweringContext* loctx) const {
+  const size_t num_inputs = operands().size() - config_.aliases.size();
   std::vector<xla::XlaOp> inputs;
-  inputs.reserve(operands().size());
-  for (const torch::lazy::Output& operand : operands()) {
-    inputs.push_back(loctx->GetOutputOp(operand));
+  inputs.reserve(num_inputs);
+  for (size_t i = 0; i < num_inputs; ++i) {
+    inputs.push_back(loctx->GetOutputOp(operands()[i]));
   }
   return ReturnOps(BuildCustomCall(inputs, xla_shape(), config_), loctx);
 }
@@ -163,8 +178,10 @@ torch::lazy::NodePtr MakeCustomCallNode(
         hash, torch::lazy::MHash(static_cast<int64_t>(type),
                                  torch::lazy::Hash(outputs.shapes[i])));
   }
+  const std::vector<torch::lazy::Value> operands =
+      WithAliasedLast(inputs, config.aliases);
   torch::lazy::NodePtr node = std::make_shared<CustomCallNode>(
-      kind, inputs, xla::ShapeUtil::MakeTupleShape(shapes), std::move(config),
+      kind, operands, xla::ShapeUtil::MakeTupleShape(shapes), std::move(config),
       hash);
   torch_xla::DetectDynamicShape(node);
   return node;

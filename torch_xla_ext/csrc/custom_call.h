@@ -52,8 +52,10 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
 // by which metrics and IR dumps name it.
 class CustomCallNode : public torch_xla::XlaNode {
  public:
-  // `hash_seed` stands for `output_shape` and `config`. XlaNode's hash covers,
-  // beside it, the kind and the operands; the shape is not in it.
+  // `inputs` are those of the call, and after them those that results alias
+  // once more (MakeCustomCallNode). `hash_seed` stands for `output_shape` and
+  // `config`. XlaNode's hash covers, beside it, the kind and the operands; the
+  // shape is not in it.
   CustomCallNode(torch::lazy::OpKind kind, torch::lazy::OpList inputs,
                  const xla::Shape& output_shape, CustomCallConfig config,
                  torch::lazy::hash_t hash_seed);
