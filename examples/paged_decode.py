@@ -128,9 +128,10 @@ class PagedEngine:
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             (kv_pages,) = self.caches[layer]
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
             torch.ops.xla_gpu.kv_pages_update(k, v, slots, kv_pages)
             return torch.ops.xla_gpu.ragged_paged_attention(
-                q.to(self.dtype),
+                q,
                 kv_pages,
                 self.lengths,
                 self.tables,
@@ -146,11 +147,12 @@ class PagedEngine:
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             keys, values = self.caches[layer]
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
             torch.ops.xla_gpu.kv_cache_update(k, v, slots, keys, values)
             if mask is not None:
-                return dense_attention(*(x[None].to(self.dtype) for x in (q, k, v)), mask)[0]
+                return dense_attention(q[None], k[None], v[None], mask)[0]
             return torch.ops.xla_gpu.paged_attention(
-                q.to(self.dtype), keys, values, self.tables, self.lengths, self.scale
+                q, keys, values, self.tables, self.lengths, self.scale
             ).float()
 
         return attend
