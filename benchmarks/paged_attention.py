@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import paged_attention_cases as cases
 import paged_attention_peers as peers
@@ -307,11 +308,18 @@ def main() -> int:
         "matmul_teraflops": matmul,
     }
     print(*(f"{name}: {value}" for name, value in about.items()), sep="\n", flush=True)
-    rows = []
+    rows: list[Row] = []
+
+    def save() -> None:
+        if args.json:
+            text = json.dumps(about | {"rows": [asdict(row) for row in rows]}, indent=1)
+            Path(args.json).write_text(text)
+
     for case in cases.CASES:
         if args.only in case.name:
             names = ours.attention(case) | ({} if args.no_peers else peers.attention_peers(case))
             rows += run_attention(case, names, args.repeats, copy, matmul)
+            save()  # what there is, should a later case never end
     if args.only in "update":
         names = {"kv_cache_update": ours.update_split, "kv_pages_update": ours.update_pages}
         if not args.no_peers:
@@ -319,16 +327,12 @@ def main() -> int:
             if peers.flashinfer is not None:
                 names["FlashInfer append"] = partial(peers.flashinfer_append, cases.UPDATE_CASE)
         rows += run_update(names, args.repeats, copy)
-    again = copy_bandwidth(args.repeats), matmul_speed(args.repeats)
+    about["again"] = again = copy_bandwidth(args.repeats), matmul_speed(args.repeats)
+    save()
     print(
         f"\ncopy {copy:.2f} TB/s, again {again[0]:.2f}; matmul {matmul:.0f}, again {again[1]:.0f}"
     )
     print(*(row.text() for row in rows), sep="\n")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(
-                about | {"again": again, "rows": [asdict(row) for row in rows]}, file, indent=1
-            )
     failed = [r for r in rows if r.microseconds is None and r.name in OURS]
     print(f"{len(failed)} of this project's kernels failed")
     return 1 if failed else 0
