@@ -7,7 +7,7 @@ The cases are those of paged_attention.py, which has the kernels alone beside th
 - "profile": what ran on the device in a step, by the profiler. It lists everything else but the
   kernel that a step runs, a copy of the cache for instance.
 - "slope": the device's time of a call without the profiler: a program of many calls, less one of
-  half as many, over the difference.
+  half as many, over the difference. Measured if --slope asks for it, or if there is no profile.
 - "in flight": the time of a step when the host does not wait for results.
 - "host": how long the host is busy with a step: tracing, looking the program up, starting it.
 
@@ -77,10 +77,10 @@ class Row:
 
     case: str
     name: str
-    slope: float
+    profile: float | None
+    slope: float | None
     in_flight: float
     host: float
-    profile: float | None
     terabytes: float  # each second, by the profile or else by the slope
     teraflops: float
     error: float | None
@@ -88,10 +88,11 @@ class Row:
     kernels: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def text(self) -> str:
-        profile = "no profile" if self.profile is None else f"profile {self.profile:8.1f} us"
+        profile = "        -" if self.profile is None else f"{self.profile:9.1f}"
+        slope = "        -" if self.slope is None else f"{self.slope:9.1f}"
         error = "" if self.error is None else f"  error {self.error:.1e}"
         return (
-            f"{self.case:<31} {self.name:<23} {profile}  slope {self.slope:8.1f}  "
+            f"{self.case:<31} {self.name:<23} profile {profile} us  slope {slope}  "
             f"in flight {self.in_flight:8.1f}  host {self.host:6.1f}  {self.terabytes:5.2f} TB/s  "
             f"{self.teraflops:4.0f} TFLOP/s  {self.compilations} compilations{error}"
         )
@@ -108,7 +109,7 @@ def step(calls: Sequence[Call]) -> None:
     del results
 
 
-def in_flight(programs: Sequence[Sequence[Call]], steps: int, repeats: int = 5) -> float:
+def in_flight(programs: Sequence[Sequence[Call]], steps: int, repeats: int = 3) -> float:
     """Microseconds of a step, the median of `repeats` blocks of `steps`."""
     times = []
     for repeat in range(repeats + 1):
@@ -160,8 +161,6 @@ def measure(
     one = in_flight(single, args.steps)
     busy = host(calls, args.steps)
     compiled = compilations() - compiled
-    steps = max(args.steps // half, 4)
-    slope = (in_flight([calls], steps) - in_flight([calls[:half]], steps)) / (len(calls) - half)
     kernels: dict[str, tuple[int, float]] = {}
     if not args.no_profile:
         try:
@@ -169,11 +168,16 @@ def measure(
         except Exception as failure:
             print(f"no profile: {failure}")
     on_device = sum(t for _, t in kernels.values()) / args.steps if kernels else None
+    slope = None
+    if args.slope or on_device is None:
+        steps = max(args.steps // half, 4)
+        all_of_them, some = in_flight([calls], steps), in_flight([calls[:half]], steps)
+        slope = (all_of_them - some) / (len(calls) - half)
     best = on_device or slope
     moved = case.bytes if error is not None else cases.UPDATE_BYTES
     flops = case.flops if error is not None else 0
     rates = moved / best / 1e6, flops / best / 1e6
-    return Row(case.name, name, slope, one, busy, on_device, *rates, error, compiled, kernels)
+    return Row(case.name, name, on_device, slope, one, busy, *rates, error, compiled, kernels)
 
 
 def show(row: Row) -> Row:
@@ -239,6 +243,11 @@ def check_memory(name: str, call: Call) -> None:
     print(f"{name}: memory before 1,000 steps {before}\n{name}: and after them {used()}")
 
 
+def save(rows: list[Row], path: str | None) -> None:
+    if path:
+        Path(path).write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -247,6 +256,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
     parser.add_argument("--steps", type=int, default=100, help="of a block")
     parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--slope", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="small cases, to try the script")
     args = parser.parse_args()
     random.seed(0)
@@ -255,12 +265,11 @@ def main() -> int:
     for case in TINY_CASES if args.tiny else cases.CASES:
         if args.only in case.name:
             rows += run_attention(case, args)
+            save(rows, args.json)
     if args.only in "update":
         rows += run_updates(args)
+        save(rows, args.json)
     print("", *(row.text() for row in rows), sep="\n")
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
     return 0
 
 
