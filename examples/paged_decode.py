@@ -288,21 +288,28 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     sizes = {
-        "layers": 4,
-        "width": 512,
-        "heads": 8,
-        "kv-heads": 2,
-        "head-dim": 64,
-        "vocabulary": 1024,
-        "page-size": 16,
-        "prompts": 8,
-        "longest": 200,
-        "new-tokens": 64,
+        "layers": (4, "of the model"),
+        "width": (512, "of its residual stream"),
+        "heads": (8, "of queries"),
+        "kv-heads": (2, "of keys and values"),
+        "head-dim": (64, "64, 96, 128, 192 or 256"),
+        "vocabulary": (1024, "number of tokens"),
+        "page-size": (16, "tokens in a page of the cache"),
+        "prompts": (8, "in the batch"),
+        "longest": (200, "tokens of a prompt, at most"),
+        "new-tokens": (64, "for each prompt"),
     }
-    for name, default in sizes.items():
-        parser.add_argument("--" + name, type=int, default=default, metavar="N", help=" ")
-    parser.add_argument("--dtype", choices=["float16", "bfloat16"], default="float16", help="cache")
-    parser.add_argument("--attention", choices=["ragged", "paged"], default="ragged", help="cache")
+    for name, (default, text) in sizes.items():
+        parser.add_argument("--" + name, type=int, default=default, metavar="N", help=text)
+    parser.add_argument(
+        "--attention", choices=["ragged", "paged"], default="ragged", help="operators and cache"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float16", "bfloat16"],
+        default="float16",
+        help="of the cache; bfloat16 rounds so coarsely that close choices can differ",
+    )
     parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
     return parser.parse_args()
 
@@ -320,6 +327,7 @@ def main() -> int:
         return [torch.randint(args.vocabulary, (n,), dtype=torch.int32) for n in lengths]
 
     warm_up, prompts = random_prompts(), random_prompts()
+    print("reference: the same model on the CPU, with a dense cache", flush=True)
     reference = DenseReference(model, args).generate(prompts, args.new_tokens)
 
     engine = PagedEngine(model, args)
