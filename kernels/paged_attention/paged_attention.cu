@@ -1,0 +1,308 @@
+// XlaGpuPagedAttention for CUDA: checks, the choice of a kernel, and launches.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <optional>
+
+#include "kernels/paged_attention/attend.cuh"
+#include "kernels/paged_attention/combine.cuh"
+#include "kernels/paged_attention/paged_attention.h"
+#include "torch_xla_ext/cuda_status.h"
+
+namespace torch_xla_ext {
+namespace {
+
+// The heads of a head block fill this many columns at most.
+constexpr int kMaxRows = 16;
+
+struct Device {
+  int multiprocessors;
+  int shared_memory;            // of a multiprocessor
+  int shared_memory_per_block;  // at most
+  bool has_dependent_launch;
+};
+
+Status GetDevice(Device* device) {
+  int id, major;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
+  const auto get = [id](int* value, cudaDeviceAttr attribute) {
+    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
+  };
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerMultiprocessor));
+  XLA_KERNEL_RETURN_IF_ERROR(get(&device->shared_memory_per_block,
+                                 cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
+  device->has_dependent_launch = major >= 9;
+  return Status::Ok();
+}
+
+// How AttendKernel uses a multiprocessor.
+struct Occupancy {
+  int blocks;
+  int warps;  // of a block
+  int stages;
+  int shared_memory;  // of a block
+};
+
+// Two blocks of four warps are enough to keep the memory busy, with three
+// stages or more; where those do not fit, one block has all the shared memory.
+template <typename Traits>
+Occupancy ChooseOccupancy(const Device& device) {
+  // What the system takes of a block's memory, and the static variables.
+  constexpr int kReserved = 2048;
+  const auto with = [&](int blocks, int warps) {
+    const int available = std::min(device.shared_memory_per_block,
+                                   device.shared_memory / blocks) -
+                          kReserved;
+    const int sums = warps * Traits::kSumBytes;
+    const int stage = warps * Traits::kStageBytes;
+    const int stages = std::min((available - sums) / stage, kMaxStages);
+    return Occupancy{blocks, warps, stages, sums + stages * stage};
+  };
+  if (const Occupancy two = with(2, kMaxWarps); two.stages >= 3) return two;
+  if (const Occupancy one = with(1, kMaxWarps); one.stages >= 2) return one;
+  return with(1, kMaxWarps / 2);
+}
+
+// Divides the work, and the workspace: partial_out is aligned to 16 bytes.
+void ChooseParts(int blocks, int head_dim, float* workspace,
+                 int64_t workspace_size, DecodeArgs* args) {
+  const int64_t head_blocks = int64_t{args->num_kv_heads} * args->head_blocks;
+  const int parts =
+      static_cast<int>(std::max(blocks / head_blocks, int64_t{1}));
+  const int64_t skipped =
+      (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
+  const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
+  const int64_t room =
+      std::max(workspace_size - skipped, int64_t{0}) / part_floats;
+  // Fewer parts that may be split are worth it only if they are still more
+  // than whole sequences would give.
+  args->split =
+      parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
+  args->parts =
+      args->split ? static_cast<int>(std::min<int64_t>(parts, room)) : parts;
+  const int64_t rows = head_blocks * args->parts * 2 * args->rows;
+  args->partial_out = workspace + skipped;
+  args->partial_stats =
+      reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
+}
+
+template <int kUnit>
+Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
+                     const DecodeArgs& args) {
+  const int candidates = Candidates(args);
+  // A block for each head shortens the sums of few long contexts; more blocks
+  // than fit beside AttendKernel's would wait for those to end.
+  const int rows =
+      args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
+  const auto kernel = CombineKernel<kUnit>;
+  // A multiprocessor cannot change this while another kernel runs on it.
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+      cudaSharedmemCarveoutMaxShared)));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(
+      args.num_kv_heads * args.head_blocks * (args.rows / rows), candidates);
+  config.blockDim = dim3(kCombineThreads);
+  config.stream = stream;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = device.has_dependent_launch ? 1 : 0;
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args, head_dim, rows));
+}
+
+template <typename Traits>
+Status LaunchAttend(cudaStream_t stream, float* workspace,
+                    int64_t workspace_size, DecodeArgs args) {
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  const Occupancy occupancy = ChooseOccupancy<Traits>(device);
+  args.stages = occupancy.stages;
+  ChooseParts(device.multiprocessors * occupancy.blocks, Traits::kHeadDim,
+              workspace, workspace_size, &args);
+  const auto kernel = AttendKernel<Traits>;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           occupancy.shared_memory)));
+  const dim3 grid(args.num_kv_heads * args.head_blocks, args.parts);
+  kernel<<<grid, 32 * occupancy.warps, occupancy.shared_memory, stream>>>(args);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  if (!args.split) return Status::Ok();
+  return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
+}
+
+template <typename C, int kHeadDim>
+Status LaunchHeads(cudaStream_t stream, float* workspace,
+                   int64_t workspace_size, const DecodeArgs& args) {
+  return args.rows <= 8 ? LaunchAttend<AttendTraits<C, kHeadDim, 1>>(
+                              stream, workspace, workspace_size, args)
+                        : LaunchAttend<AttendTraits<C, kHeadDim, 2>>(
+                              stream, workspace, workspace_size, args);
+}
+
+template <typename C>
+Status LaunchHeadDim(cudaStream_t stream, int64_t head_dim, float* workspace,
+                     int64_t workspace_size, const DecodeArgs& args) {
+  switch (head_dim) {
+    case 64:
+      return LaunchHeads<C, 64>(stream, workspace, workspace_size, args);
+    case 96:
+      return LaunchHeads<C, 96>(stream, workspace, workspace_size, args);
+    case 128:
+      return LaunchHeads<C, 128>(stream, workspace, workspace_size, args);
+    case 192:
+      return LaunchHeads<C, 192>(stream, workspace, workspace_size, args);
+    case 256:
+      return LaunchHeads<C, 256>(stream, workspace, workspace_size, args);
+    default:
+      return Status::Error(
+          "operand 0 (query): expected dimension 2 (head_dim) to be 64, 96, "
+          "128, 192 or 256 but got ",
+          head_dim);
+  }
+}
+
+// A thread for each sequence: a debugging aid need not be fast.
+__global__ void ReportOutOfRangeKernel(DecodeArgs args) {
+  const int seq = blockIdx.x * blockDim.x + threadIdx.x;
+  if (seq >= args.num_seqs) return;
+  const int context = args.context_lens[seq];
+  if (context < 0 || context > args.max_tokens) {
+    printf("XlaGpuPagedAttention: context_lens[%d] = %d is not in [0, %d]\n",
+           seq, context, args.max_tokens);
+  }
+  const Units units = UnitsOf<1>(args, seq);
+  const int size = args.block_size.divisor;
+  for (int i = units.first / size;
+       static_cast<int64_t>(i) * size < units.context; ++i) {
+    const int block =
+        args.block_tables[static_cast<int64_t>(seq) * args.max_blocks + i];
+    if (static_cast<uint32_t>(block) >= args.num_blocks) {
+      printf(
+          "XlaGpuPagedAttention: block_tables[%d][%d] = %d is not in [0, %u)\n",
+          seq, i, block, args.num_blocks);
+    }
+  }
+}
+
+// That vectors of 16 bytes lie at multiples of their size.
+Status CheckAlignment(const char* argument, const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
+  return Status::Error(
+      argument, ": expected an address that is a multiple of 16 but got ",
+      data);
+}
+
+Status CheckAtMost(const char* what, int64_t value, int64_t limit) {
+  if (value <= limit) return Status::Ok();
+  return Status::Error("expected ", what, " to be at most ", limit, " but got ",
+                       value);
+}
+
+Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
+                            AnyBuffer key_cache, AnyBuffer value_cache,
+                            Buffer<S32, 2> block_tables,
+                            Buffer<S32, 1> context_lens,
+                            std::optional<Buffer<F32, 1>> alibi_slopes,
+                            AnyResult out, Result<F32, 1> workspace,
+                            const PagedAttentionParams& params) {
+  if (out.size() == 0) return Status::Ok();
+  const int64_t num_seqs = query.dim(0), num_heads = query.dim(1);
+  const int64_t num_blocks = key_cache.dim(0), block_size = key_cache.dim(1);
+  const int64_t num_kv_heads = key_cache.dim(2);
+  const int64_t max_blocks = block_tables.dim(1);
+  if (num_kv_heads == 0 || num_heads % num_kv_heads != 0) {
+    return Status::Error(
+        "operand 0 (query): expected dimension 1 (num_heads) to be a multiple "
+        "of num_kv_heads, ",
+        num_kv_heads, ", but got ", num_heads);
+  }
+  if (key_cache.dtype() != query.dtype() && key_cache.dtype() != F8E4M3FN) {
+    return Status::Error("operand 1 (key_cache): expected dtype ",
+                         FindDType(query.dtype())->name,
+                         ", the query's, or F8E4M3FN but got ",
+                         FindDType(key_cache.dtype())->name);
+  }
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs", num_seqs, 1 << 24));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_heads", num_heads, 1 << 16));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("max_blocks", max_blocks, INT_MAX));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("block_size", block_size, INT_MAX));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_blocks", num_blocks, INT_MAX));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost(
+      "num_blocks * block_size", num_blocks * block_size, int64_t{kNoRow} - 1));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAlignment("operand 0 (query)", query.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAlignment("operand 1 (key_cache)", key_cache.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAlignment("operand 2 (value_cache)", value_cache.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAlignment("result 0 (out)", out.untyped_data()));
+
+  constexpr double kLog2E = 1.4426950408889634;
+  DecodeArgs args = {};
+  args.query = query.untyped_data();
+  args.key_cache = key_cache.untyped_data();
+  args.value_cache = value_cache.untyped_data();
+  args.block_tables = block_tables.data();
+  args.context_lens = context_lens.data();
+  args.alibi_slopes = alibi_slopes ? alibi_slopes->data() : nullptr;
+  args.out = out.untyped_data();
+  args.num_seqs = static_cast<int>(num_seqs);
+  args.num_heads = static_cast<int>(num_heads);
+  args.num_kv_heads = static_cast<int>(num_kv_heads);
+  args.max_blocks = static_cast<int>(max_blocks);
+  args.block_size = Divisor::Of(static_cast<uint32_t>(block_size));
+  args.num_blocks = static_cast<uint32_t>(num_blocks);
+  // Tokens of a unit are counted beyond the context's end.
+  args.max_tokens = static_cast<int>(
+      std::min<int64_t>(max_blocks * block_size, INT_MAX - 64));
+  // All sequences' units (partition.cuh) are counted, too.
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs * max_blocks * block_size",
+                                         num_seqs * (args.max_tokens + 32),
+                                         int64_t{16} * INT_MAX));
+  args.query_is_bf16 = query.dtype() == BF16;
+  const int group = static_cast<int>(num_heads / num_kv_heads);
+  args.head_blocks = (group + kMaxRows - 1) / kMaxRows;
+  args.rows = (group + args.head_blocks - 1) / args.head_blocks;
+  args.sliding_window =
+      params.sliding_window > 0
+          ? static_cast<int>(std::min<int64_t>(params.sliding_window, INT_MAX))
+          : INT_MAX;
+  args.logit_scale =
+      static_cast<float>(params.scale * params.key_scale * kLog2E);
+  args.soft_cap = static_cast<float>(params.soft_cap * kLog2E);
+  args.value_scale = static_cast<float>(params.value_scale);
+
+  if (params.report_out_of_range) {
+    ReportOutOfRangeKernel<<<(args.num_seqs + 127) / 128, 128, 0, stream>>>(
+        args);
+    XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  const int64_t head_dim = query.dim(2);
+  switch (key_cache.dtype()) {
+    case F16:
+      return LaunchHeadDim<__half>(stream, head_dim, workspace.data(),
+                                   workspace.size(), args);
+    case BF16:
+      return LaunchHeadDim<__nv_bfloat16>(stream, head_dim, workspace.data(),
+                                          workspace.size(), args);
+    default:  // the signature lets nothing else by
+      return LaunchHeadDim<__nv_fp8_e4m3>(stream, head_dim, workspace.data(),
+                                          workspace.size(), args);
+  }
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+XLA_KERNEL_CUDA(XlaGpuPagedAttention, torch_xla_ext::kPagedAttention,
+                torch_xla_ext::LaunchPagedAttention,
+                xla::ffi::Traits::kCmdBufferCompatible);

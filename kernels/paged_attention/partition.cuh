@@ -1,0 +1,225 @@
+// What the kernels of paged_attention are called with, and how they share out
+// the work.
+//
+// A context is cut into units of a few tokens. The units of all sequences, one
+// after another, are divided among `parts` of equal size, and one thread block
+// works on one part of one head block. A part can begin and end within a
+// sequence: then it leaves a partial result, which CombineKernel (combine.cuh)
+// joins with those of the sequence's other parts. The lengths are on the GPU,
+// so each block finds its part itself.
+#ifndef KERNELS_PAGED_ATTENTION_PARTITION_CUH_
+#define KERNELS_PAGED_ATTENTION_PARTITION_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext {
+
+inline constexpr unsigned kAllLanes = 0xffffffff;
+// A block has this many warps, or fewer where shared memory is small.
+inline constexpr int kMaxWarps = 4;
+
+// Division of numbers below 2^31 by a constant of the call (Granlund and
+// Montgomery 1994): a multiplication.
+struct Divisor {
+  uint32_t divisor;
+  uint32_t multiplier;
+  int shift;
+
+  static Divisor Of(uint32_t divisor) {
+    int bits = 0;  // divisor <= 2^bits
+    while ((uint64_t{1} << bits) < divisor) ++bits;
+    const int shift = 31 + bits;
+    const uint64_t multiplier =
+        ((uint64_t{1} << shift) + divisor - 1) / divisor;
+    return {divisor, static_cast<uint32_t>(multiplier), shift};
+  }
+  __device__ uint32_t Divide(uint32_t x) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(x) * multiplier >>
+                                 shift);
+  }
+};
+
+struct DecodeArgs {
+  const void* query;        // T[num_seqs, num_heads, head_dim]
+  const void* key_cache;    // C[num_blocks, block_size, num_kv_heads, head_dim]
+  const void* value_cache;  // the same
+  const int32_t* block_tables;  // [num_seqs, max_blocks]
+  const int32_t* context_lens;  // [num_seqs]
+  const float* alibi_slopes;    // [num_heads] or null
+  void* out;                    // T[num_seqs, num_heads, head_dim]
+
+  int num_seqs;
+  int num_heads;
+  int num_kv_heads;
+  int max_blocks;
+  Divisor block_size;
+  uint32_t num_blocks;
+  int max_tokens;  // the longest context that there are block numbers for
+  bool query_is_bf16;
+
+  // The query heads of a kv head are worked on in head blocks of `rows`, the
+  // last of which may have fewer.
+  int rows;
+  int head_blocks;  // for each kv head
+  int parts;
+  // Whether a part can begin and end within a sequence.
+  bool split;
+  int stages;
+
+  int sliding_window;  // INT_MAX: none
+  float logit_scale;   // scale * key_scale * log2(e): the softmax is of base 2
+  float soft_cap;      // in the same units; 0: none
+  float value_scale;
+
+  // The workspace: for each head block and part, the results of the piece with
+  // which the part begins and of the one with which it ends, if those are
+  // pieces of sequences that lie in several parts.
+  float* partial_out;     // [all head blocks, parts, 2, rows, head_dim]
+  float2* partial_stats;  // [all head blocks, parts, 2, rows]
+};
+
+// The units of a sequence that its query sees any of.
+struct Units {
+  int context;  // tokens
+  int first;
+  int end;  // more than `first` also of an empty context: somebody writes zeros
+};
+
+template <int kUnit>
+__device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
+  Units units;
+  units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
+  units.first = max(units.context - args.sliding_window, 0) / kUnit;
+  units.end = max((units.context + kUnit - 1) / kUnit, units.first + 1);
+  return units;
+}
+
+// A sequence, and its units' place among all.
+struct Place {
+  int seq;
+  Units units;
+  int begin;
+  int end;
+};
+
+template <int kUnit>
+__device__ inline Place PlaceOf(const DecodeArgs& args, int seq, int begin) {
+  Place place;
+  place.seq = seq;
+  place.units = UnitsOf<kUnit>(args, seq);
+  place.begin = begin;
+  place.end = begin + (place.units.end - place.units.first);
+  return place;
+}
+
+// How `total` units are divided: the first `longer` parts have one more than
+// `size`.
+struct Division {
+  int parts;
+  int size;
+  int longer;
+
+  __device__ Division(int total, int parts)
+      : parts(parts),
+        size(static_cast<uint32_t>(total) / static_cast<uint32_t>(parts)),
+        longer(total - parts * size) {}
+  // Where a part begins; the end of all for more than the last.
+  __device__ int Begin(int part) const {
+    part = min(part, parts);
+    return part * size + min(part, longer);
+  }
+  // The part that has unit `at`.
+  __device__ int PartOf(int at) const {
+    const uint32_t rest = at - longer * (size + 1);
+    return at < longer * (size + 1)
+               ? static_cast<uint32_t>(at) / static_cast<uint32_t>(size + 1)
+               : longer + rest / static_cast<uint32_t>(size);
+  }
+};
+
+__device__ inline Division Divide(const DecodeArgs& args, int total) {
+  return Division(total, min(args.parts, total));
+}
+
+// Units [begin, end) of all. Of a part that is not empty, the first is one of
+// sequence `seq`, whose units begin at seq_begin.
+struct Part {
+  int begin;
+  int end;
+  int seq;
+  int seq_begin;
+  int total;   // units of all parts
+  Place next;  // the sequence that has unit `end`; begins at `end` if none has
+};
+
+// Called by a whole block. There is at least one sequence.
+template <int kUnit>
+__device__ inline Part FindPart(const DecodeArgs& args, int index) {
+  __shared__ int warp_sums[32];
+  __shared__ Part part;
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  // Each thread has some neighbouring sequences.
+  const int run = (args.num_seqs + blockDim.x - 1) / blockDim.x;
+  const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
+  const int last = min(first + run, args.num_seqs);
+  int sum = 0;
+#pragma unroll 1
+  for (int seq = first; seq < last; ++seq) {
+    const Units units = UnitsOf<kUnit>(args, seq);
+    sum += units.end - units.first;
+  }
+  int end_of_mine = sum;
+#pragma unroll
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int other = __shfl_up_sync(kAllLanes, end_of_mine, distance);
+    if (lane >= distance) end_of_mine += other;
+  }
+  if (lane == 31) warp_sums[warp] = end_of_mine;
+  __syncthreads();
+  int total = 0;
+  for (int i = 0; i < warps; ++i) {
+    if (i < warp) end_of_mine += warp_sums[i];
+    total += warp_sums[i];
+  }
+  const int begin_of_mine = end_of_mine - sum;
+
+  const Division division = Divide(args, total);
+  const int begin = division.Begin(index), end = division.Begin(index + 1);
+  // The sequence that has unit `at` is some thread's: that one goes on.
+  const auto locate = [&](int at, auto found) {
+    if (at < begin_of_mine || at >= end_of_mine) return;
+    Place place = PlaceOf<kUnit>(args, first, begin_of_mine);
+    while (place.end <= at) {
+      place = PlaceOf<kUnit>(args, place.seq + 1, place.end);
+    }
+    // Without splits, a sequence is the part's in which it begins.
+    if (!args.split && place.begin < at) {
+      ++place.seq;
+      place.begin = place.end;
+    }
+    found(place);
+  };
+  if (threadIdx.x == 0) {
+    part.total = total;
+    if (begin == total) part.begin = total;
+    if (end == total) part.end = part.next.begin = total;
+  }
+  locate(begin, [&](const Place& place) {
+    part.seq = place.seq;
+    part.seq_begin = place.begin;
+    part.begin = args.split ? begin : place.begin;
+  });
+  locate(end, [&](const Place& place) {
+    part.end = args.split ? end : place.begin;
+    part.next = place;
+  });
+  __syncthreads();
+  return part;
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_PAGED_ATTENTION_PARTITION_CUH_

@@ -1,0 +1,136 @@
+// The PTX instructions of paged_attention's kernels: asynchronous copies to
+// shared memory and the tensor cores' 16×8×16 product (compute capability 8.0).
+#ifndef KERNELS_PAGED_ATTENTION_PTX_CUH_
+#define KERNELS_PAGED_ATTENTION_PTX_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext {
+
+// Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
+__device__ inline void CopyAsync16(uint32_t shared, const void* global,
+                                   bool read) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
+      "l"(global), "r"(read ? 16 : 0)
+      : "memory");
+}
+
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits until at most `kPending` of the thread's groups of copies are under
+// way.
+template <int kPending>
+__device__ inline void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8×8 matrices of 16-bit elements. Lane i gives the address of row i % 8
+// of matrix i / 8, and gets elements 2 * (i % 4) and + 1 of row i / 4 of each.
+__device__ inline void LoadMatrices(uint32_t (&matrices)[4], uint32_t shared) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]),
+        "=r"(matrices[3])
+      : "r"(shared));
+}
+
+// The same, transposed.
+__device__ inline void LoadTransposed(uint32_t (&matrices)[4],
+                                      uint32_t shared) {
+  asm volatile(
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+      : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]),
+        "=r"(matrices[3])
+      : "r"(shared));
+}
+
+// Transposes an 8×8 matrix of 16-bit elements that a warp holds.
+__device__ inline uint32_t Transpose(uint32_t matrix) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+      : "=r"(transposed)
+      : "r"(matrix));
+  return transposed;
+}
+
+// sum[16×8] += a[16×16] * b[16×8]. Lane i has, with r = i / 4 and c = 2 * (i %
+// 4), of a: rows r and r + 8 of columns c and c + 1, then the same rows of
+// columns c + 8 and c + 9; of b: rows c and c + 1, then c + 8 and c + 9, of
+// column r; of the sum: columns c and c + 1 of row r, then of row r + 8.
+template <typename T>
+__device__ inline void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4],
+                                   const uint32_t (&b)[2]);
+
+template <>
+__device__ inline void MultiplyAdd<__half>(float (&sum)[4],
+                                           const uint32_t (&a)[4],
+                                           const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <>
+__device__ inline void MultiplyAdd<__nv_bfloat16>(float (&sum)[4],
+                                                  const uint32_t (&a)[4],
+                                                  const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Two floats as two 16-bit elements, the first in the lower half.
+template <typename T>
+__device__ inline uint32_t Pack(float x, float y);
+
+template <>
+__device__ inline uint32_t Pack<__half>(float x, float y) {
+  const __half2 pair = __floats2half2_rn(x, y);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+template <>
+__device__ inline uint32_t Pack<__nv_bfloat16>(float x, float y) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+// Two F8E4M3FN as two F16, which is exact.
+__device__ inline uint32_t WidenF8Pair(uint32_t pair) {
+  const __half2_raw wide = __nv_cvt_fp8x2_to_halfraw2(
+      static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+  return static_cast<uint32_t>(wide.x) | static_cast<uint32_t>(wide.y) << 16;
+}
+
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Programmatic dependent launch: the next kernel on the stream may be started
+// when every block has said so, and waits for the end of this one itself.
+__device__ inline void AllowNextKernelToStart() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ inline void WaitForPreviousKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_PAGED_ATTENTION_PTX_CUH_
