@@ -10,7 +10,9 @@ _NAME = "xla_gpu::ragged_paged_attention"
 # A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
 # sensible logit, which is what leaving the token out gives.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
-_WORKSPACE_SIZE = 1  # the kernel splits no context
+# Into how many parts a context is split at most, and the floats that may take: 16 MiB.
+_MAX_PARTS = 64
+_MAX_PARTS_SIZE = 1 << 22
 
 
 def _check(
@@ -62,8 +64,33 @@ def _check(
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
 
 
-def _results(q: torch.Tensor, *others: _arguments.Value) -> list[Result]:
-    return [(q.shape, q.dtype), ([_WORKSPACE_SIZE], torch.float32)]
+def _results(
+    q: torch.Tensor,
+    kv_pages: torch.Tensor,
+    kv_lens: torch.Tensor,
+    page_indices: torch.Tensor,
+    *others: _arguments.Value,
+) -> list[Result]:
+    """The result, and the workspace of kernels/ragged_paged_attention/sm90_split.cuh.
+
+    That has a counter of tiles; where the kernel that splits contexts may be chosen, also a counter
+    for each sequence and kv head, and the parts of each sequence's context, with two floats each
+    for the maximum and the sum. Any size is right: with less, a context is split into fewer parts.
+    """
+    _, num_q_heads, head_dim = q.shape
+    _, page_size, num_combined_kv_heads, _ = kv_pages.shape
+    max_num_seqs, pages_per_seq = page_indices.shape
+    part_size = max_num_seqs * num_q_heads * (head_dim + 2)
+    num_parts = min(
+        _MAX_PARTS,
+        _MAX_PARTS_SIZE // max(part_size, 1),
+        -(-pages_per_seq * page_size // 256),  # a part has at least two tiles of 128 tokens
+    )
+    workspace_size = 1
+    if head_dim == 128 and kv_pages.dtype == q.dtype and num_parts > 1:
+        counters = 1 + max_num_seqs * num_combined_kv_heads // 2
+        workspace_size = -(-counters // 4) * 4 + num_parts * part_size
+    return [(q.shape, q.dtype), ([workspace_size], torch.float32)]
 
 
 def _attributes(
