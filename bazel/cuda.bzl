@@ -111,7 +111,8 @@ def _cuda_library_impl(ctx):
         unsupported_features = ctx.disabled_features,
     )
     _check_archs(ctx.attr.extra_archs, str(ctx.label))
-    archs = ctx.attr._archs[CudaArchsInfo].archs
+    _check_archs(ctx.attr.archs, str(ctx.label))
+    archs = ctx.attr.archs or ctx.attr._archs[CudaArchsInfo].archs
     archs = archs + [arch for arch in ctx.attr.extra_archs if arch not in archs]
 
     deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]]
@@ -165,6 +166,10 @@ is linked statically.
         "extra_archs": attr.string_list(
             doc = "Architectures for this library besides those of --//bazel/cuda:archs, such " +
                   "as 90a for code that uses features of that chip alone.",
+        ),
+        "archs": attr.string_list(
+            doc = "Architectures in place of those of --//bazel/cuda:archs, for code that only " +
+                  "they run.",
         ),
         "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),
         "_compiler": attr.label(default = "@cuda//:compiler"),

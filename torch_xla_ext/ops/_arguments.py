@@ -63,6 +63,38 @@ def require_same_shape(
         require(size == expected, ValueError, message)
 
 
+def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
+    """Raises ValueError unless `tensor`, which is written to, is contiguous."""
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{operator}: {name} must be contiguous, but has the strides {list(tensor.stride())} "
+            f"and the shape {list(tensor.shape)}"
+        )
+
+
+def require_shape(
+    operator: str, name: str, tensor: torch.Tensor, dims: str, sizes: Sequence[int | None]
+) -> None:
+    """Raises ValueError unless `tensor` has the shape `dims`, whose sizes are `sizes`.
+
+    Args:
+        dims: the dimensions' names, ``"num_seqs, head_dim"``.
+        sizes: their sizes, None for one that may be any.
+    """
+
+    def message() -> str:
+        known = ", ".join("any" if size is None else str(size) for size in sizes)
+        return (
+            f"{operator}: {name} must have the shape [{dims}], [{known}], but has "
+            f"{list(tensor.shape)}"
+        )
+
+    require(tensor.dim() == len(sizes), ValueError, message)
+    for size, expected in zip(tensor.shape, sizes, strict=True):
+        if expected is not None:
+            require(size == expected, ValueError, message)
+
+
 def require_one_device(operator: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Raises ValueError unless all tensors, given with their names, are on one device."""
     first_name, first = tensors[0]

@@ -8,7 +8,7 @@ for its own operators. The torch.autograd.Function here is therefore the kind th
 uses for one level; the public kind would begin with the outermost level again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
@@ -69,6 +69,26 @@ def make_kernel(
             with enable_single_level_autograd_function():
                 return Derivative.apply(modes, *args)
         return _call_below(operator, args)
+
+    return kernel
+
+
+def make_in_place_kernel(
+    operator: torch._ops.OpOverload, written: Sequence[int]
+) -> Callable[..., None]:
+    """The same for an operator that writes to the arguments `written`, and has no derivative."""
+
+    def kernel(*args: Value) -> None:
+        modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+        for argument, value in zip(operator._schema.arguments, args, strict=False):
+            if _is_differentiated(value, *modes):
+                raise NotImplementedError(
+                    f"{operator.name()} has no derivative, but {argument.name} requires one: call "
+                    "it under torch.no_grad(), or with detached tensors"
+                )
+        _call_below(operator, args)
+        # What autograd saved of an earlier value is lost, and it says so if it is asked for it.
+        torch.autograd.graph.increment_version([args[i] for i in written])
 
     return kernel
 

@@ -9,21 +9,18 @@ torch.library. The same kernel runs everywhere:
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
-import torch_xla
 
-from torch_xla_ext.calls import custom_call
-from torch_xla_ext.ops import _arguments, _autograd
+from torch_xla_ext.ops import _arguments, _autograd, _functionalization
 from torch_xla_ext.ops._arguments import Tensors, Value
+from torch_xla_ext.ops._kernel_call import KernelCall, Result
 
 NAMESPACE = "xla_gpu"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
-
-# A result's shape and dtype.
-Result = tuple[Sequence[int], torch.dtype]
 
 
 class VmapInfo(Protocol):
@@ -49,7 +46,8 @@ def define(
     target: str,
     check: Callable[..., None],
     results: Callable[..., Sequence[Result]],
-    payload: Callable[..., bytes],
+    attributes: Callable[..., Mapping[str, object]] | None = None,
+    payload: Callable[..., bytes] | None = None,
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Tensors] | None = None,
     jvp: Callable[..., Tensors] | None = None,
@@ -59,8 +57,8 @@ def define(
     """Defines the operator ``torch.ops.xla_gpu.<name>``, a pure function of its arguments.
 
     The kernel's operands are the operator's tensor arguments, in their order and made contiguous;
-    an optional one that is absent is left out, which the payload has to tell. There is at least
-    one, and all are on one device: other calls are refused before anything else happens.
+    an optional one may be absent. There is at least one, and all are on one device: other calls are
+    refused before anything else happens.
 
     Args:
         schema: name, arguments and results in torch's notation,
@@ -69,8 +67,12 @@ def define(
         check: called with the operator's arguments, raises TypeError or ValueError if the kernel
             can not do what they say (torch_xla_ext.ops._arguments). It sees meta and fake tensors
             too, whose sizes may be symbolic.
-        results: called with checked arguments, returns the shape and dtype of each result.
-        payload: called with checked arguments of known sizes, returns the kernel's parameters.
+        results: called with checked arguments, returns the shape and dtype of each result of the
+            kernel. Those beyond what the schema returns are the kernel's own: a workspace.
+        attributes: called with checked arguments, returns the parameters of a kernel that is made
+            with torch_xla_ext/kernel.h; without it there are none.
+        payload: in its place for any other kernel: called with checked arguments of known sizes,
+            returns what the kernel is handed. It has to tell which operands are absent.
         setup_context, backward, jvp: the derivatives, as of torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as of torch.library.register_vmap. Without it, torch.vmap calls
@@ -78,87 +80,107 @@ def define(
         promotes: whether, under torch.autocast, arguments of several floating dtypes are cast to
             the widest of them, as torch.addcmul's are.
     """
-    name = schema.partition("(")[0]
-    _LIBRARY.define(
-        schema,
-        # flexible_layout: any strides will do, so inductor need not keep those of the operands.
-        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-    )
-    operator: torch._ops.OpOverload = getattr(torch.ops.xla_gpu, name).default
-    arguments = operator._schema.arguments
-    is_single = len(operator._schema.returns) == 1
-
-    def complete(args: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Adds the defaults that the dispatcher leaves out."""
-        return args + tuple(argument.default_value for argument in arguments[len(args) :])
-
-    def checked_operands(args: tuple[Value, ...]) -> list[torch.Tensor]:
-        tensors = [
-            (argument.name, value)
-            for argument, value in zip(arguments, args, strict=True)
-            if isinstance(value, torch.Tensor)
-        ]
-        _arguments.require_one_device(operator.name(), tensors)
-        check(*args)
-        return [tensor for _, tensor in tensors]
-
-    def returned(tensors: Sequence[torch.Tensor]) -> Tensors:
-        return tensors[0] if is_single else tuple(tensors)
-
-    def run_fake(*args: Value) -> Tensors:
-        args = complete(args)
-        first = checked_operands(args)[0]
-        return returned([first.new_empty(shape, dtype=dtype) for shape, dtype in results(*args)])
-
-    def run_xla(*args: Value) -> Tensors:
-        args = complete(args)
-        operands = checked_operands(args)
-        return returned(custom_call(target, operands, results(*args), payload=payload(*args)))
-
-    def run_directly(
-        platform: str, operands: list[torch.Tensor], args: tuple[Value, ...], stream: int = 0
-    ) -> Tensors:
-        outputs = [
-            torch.empty(shape, dtype=dtype, device=operands[0].device)
-            for shape, dtype in results(*args)
-        ]
-        torch_xla._XLAC._xla_call_custom_call_target(
-            target,
-            platform,
-            [operand.contiguous() for operand in operands],
-            payload(*args),
-            outputs,
-            stream,
-        )
-        return returned(outputs)
-
-    def run_cpu(*args: Value) -> Tensors:
-        args = complete(args)
-        return run_directly("Host", checked_operands(args), args)
-
-    def run_cuda(*args: Value) -> Tensors:
-        args = complete(args)
-        operands = checked_operands(args)
-        with torch.cuda.device(operands[0].device):
-            stream = torch.cuda.current_stream().cuda_stream
-            return run_directly("CUDA", operands, args, stream)
+    operator = _declare(schema)
+    call = KernelCall(operator, target, check, results, attributes, payload)
+    _implement(call)
+    derivative = _autograd.make_kernel(operator, setup_context, backward, jvp)
+    _LIBRARY.impl(operator, derivative, "Autograd")
+    if vmap is not None:
+        torch.library.register_vmap(operator.name(), vmap, lib=_LIBRARY)
 
     def run_promoted(*args: Value) -> Tensors:
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEY_SET):
             return operator(*_promoted(args))
 
-    _LIBRARY.impl(name, run_xla, "XLA")
-    _LIBRARY.impl(name, run_cpu, "CPU")
-    _LIBRARY.impl(name, run_cuda, "CUDA")
-    _LIBRARY.impl(name, _autograd.make_kernel(operator, setup_context, backward, jvp), "Autograd")
-    qualified_name = f"{NAMESPACE}::{name}"
-    torch.library.register_fake(qualified_name, run_fake, lib=_LIBRARY)
-    if vmap is not None:
-        torch.library.register_vmap(qualified_name, vmap, lib=_LIBRARY)
     if promotes:
         for key in _AUTOCAST_KEYS:
-            _LIBRARY.impl(name, run_promoted, key)
+            _LIBRARY.impl(operator, run_promoted, key)
     return operator
+
+
+def define_in_place(
+    schema: str,
+    *,
+    target: str,
+    check: Callable[..., None],
+    attributes: Callable[..., Mapping[str, object]] | None = None,
+) -> torch._ops.OpOverload:
+    """Defines the operator ``torch.ops.xla_gpu.<name>``, which writes to some of its arguments.
+
+    The kernel's results are the new values of these arguments, in their order, in their buffers.
+    They have to be contiguous, unless they are XLA tensors. Nothing is differentiable.
+
+    It also defines ``torch.ops.xla_gpu.<name>_functional``, which returns the new values: torch's
+    functionalization turns the one into the other, for XLA tensors and under torch.compile and
+    torch.export. XLA makes no copy of it, for the kernel's results alias its operands, and
+    torch_xla donates the tensors' buffers to the program.
+
+    Args:
+        schema: as of `define`, ``"fill(Tensor value, Tensor(a!) out) -> ()"``; it returns nothing.
+        target, check, attributes: as of `define`.
+    """
+    operator = _declare(schema)
+    written = [i for i, argument in enumerate(operator._schema.arguments) if argument.is_write]
+    pure = re.fullmatch(r"(\w+)\((.*)\) -> \(\)", re.sub(r"\(\w!\)", "", schema))
+    returns = ", ".join(["Tensor"] * len(written))
+    functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
+
+    def check_in_place(*args: Value) -> None:
+        for i in written:
+            if args[i].device.type != "xla":  # whose layout is not torch's business
+                name = operator._schema.arguments[i].name
+                _arguments.require_contiguous(operator.name(), name, args[i])
+        check(*args)
+
+    in_place_call = KernelCall(
+        operator, target, check_in_place, lambda *args: [], attributes, written=written
+    )
+
+    def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor that is written to, with its new value."""
+        results = functional(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        return [(args[i], result) for i, result in zip(written, results, strict=True)]
+
+    def run_functionalized(*args: Value) -> None:
+        for tensor, result in new_values(in_place_call.checked(args)):
+            _functionalization.replace(tensor, result)
+
+    def run_xla(*args: Value) -> None:
+        """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
+        for tensor, result in new_values(in_place_call.checked(args)):
+            tensor.copy_(result)
+
+    functional_call = KernelCall(
+        functional, target, check, lambda *args: [], attributes, written=written
+    )
+    _implement(functional_call)
+    _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
+    _LIBRARY.impl(operator, in_place_call.in_place_on_cpu, "CPU")
+    _LIBRARY.impl(operator, in_place_call.in_place_on_cuda, "CUDA")
+    _LIBRARY.impl(operator, run_xla, "XLA")
+    _LIBRARY.impl(operator, run_functionalized, "Functionalize")
+    _LIBRARY.impl(operator, _autograd.make_in_place_kernel(operator, written), "Autograd")
+    torch.library.register_fake(
+        operator.name(), lambda *args: in_place_call.checked(args) and None, lib=_LIBRARY
+    )
+    return operator
+
+
+def _declare(schema: str) -> torch._ops.OpOverload:
+    _LIBRARY.define(
+        schema,
+        # flexible_layout: any strides will do, so inductor need not keep those of the operands.
+        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+    )
+    return getattr(torch.ops.xla_gpu, schema.partition("(")[0]).default
+
+
+def _implement(call: KernelCall) -> None:
+    _LIBRARY.impl(call.operator, call.on_xla, "XLA")
+    _LIBRARY.impl(call.operator, call.on_cpu, "CPU")
+    _LIBRARY.impl(call.operator, call.on_cuda, "CUDA")
+    torch.library.register_fake(call.operator.name(), call.on_fake, lib=_LIBRARY)
 
 
 def _promoted(args: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -3,11 +3,9 @@
 import torch
 from torch.autograd.function import FunctionCtx
 
-from torch_xla_ext import descriptor, registration
 from torch_xla_ext.debug import register_reference
 from torch_xla_ext.ops import _arguments
 from torch_xla_ext.ops._registration import Result, VmapInfo, define
-from torch_xla_ext.schema import ArrayType
 
 TARGET = "XlaGpuSimpleAdd"
 
@@ -39,11 +37,6 @@ def _results(a: torch.Tensor, b: torch.Tensor) -> list[Result]:
     return [(a.shape, a.dtype)]
 
 
-def _payload(a: torch.Tensor, b: torch.Tensor) -> bytes:
-    array = ArrayType.of(a)  # of a, b and the result
-    return descriptor.pack(registration.schema(TARGET), [array] * 3, {})
-
-
 def _backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return grad, grad
 
@@ -70,7 +63,6 @@ _operator = define(
     target=TARGET,
     check=_check,
     results=_results,
-    payload=_payload,
     backward=_backward,
     jvp=_jvp,
     vmap=_vmap,

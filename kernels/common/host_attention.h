@@ -1,0 +1,148 @@
+// Attention to a paged cache on the Host, straightforward and in float: what
+// the kernels for CUDA are tested against.
+#ifndef KERNELS_COMMON_HOST_ATTENTION_H_
+#define KERNELS_COMMON_HOST_ATTENTION_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <vector>
+
+#include "kernels/common/host_floats.h"
+
+namespace torch_xla_ext {
+
+// The keys or values of one kv head in the cache: token j of a sequence is at
+// data[page * page_stride + (j % page_size) * token_stride], page being its
+// sequence's page number j / page_size.
+template <typename C>
+struct HostPages {
+  const C* data;
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t page_stride;
+  int64_t token_stride;
+};
+
+// Which of a sequence's tokens are where.
+struct PageTable {
+  const int32_t* pages;
+  int64_t page_size;
+  int64_t num_pages;  // of the cache
+
+  bool Has(int64_t token) const {
+    const int64_t page = pages[token / page_size];
+    return 0 <= page && page < num_pages;
+  }
+
+  // The tokens in [begin, end) that are in the cache, in order.
+  std::vector<int64_t> Tokens(int64_t begin, int64_t end) const {
+    std::vector<int64_t> tokens;
+    for (int64_t token = begin; token < end; ++token) {
+      if (Has(token)) tokens.push_back(token);
+    }
+    return tokens;
+  }
+
+  // Prints the page numbers that the tokens [begin, end) have out of range.
+  void Report(const char* table, int64_t sequence, int64_t begin,
+              int64_t end) const {
+    for (int64_t i = begin / page_size; i * page_size < end; ++i) {
+      if (Has(i * page_size)) continue;
+      std::fprintf(
+          stderr,
+          "%s[%lld][%lld] is %d, which is not in [0, %lld): its tokens "
+          "take no part\n",
+          table, static_cast<long long>(sequence), static_cast<long long>(i),
+          pages[i], static_cast<long long>(num_pages));
+    }
+  }
+};
+
+// Clamps to [low, high], and prints it if it is to be reported.
+inline int64_t ClampAndReport(int64_t value, int64_t low, int64_t high,
+                              bool report, const char* name, int64_t index) {
+  const int64_t clamped = std::min(std::max(value, low), high);
+  if (report && clamped != value) {
+    std::fprintf(
+        stderr, "%s[%lld] is %lld, which is not in [%lld, %lld]: clamped\n",
+        name, static_cast<long long>(index), static_cast<long long>(value),
+        static_cast<long long>(low), static_cast<long long>(high));
+  }
+  return clamped;
+}
+
+// The rows of `tokens`, as floats, one after another.
+template <typename C>
+std::vector<float> GatherRows(const HostPages<C>& pages, const PageTable& table,
+                              const std::vector<int64_t>& tokens,
+                              int64_t head_dim) {
+  std::vector<float> rows(tokens.size() * head_dim);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int64_t page = table.pages[tokens[i] / pages.page_size];
+    ToFloats(pages.data + page * pages.page_stride +
+                 tokens[i] % pages.page_size * pages.token_stride,
+             head_dim, &rows[i * head_dim]);
+  }
+  return rows;
+}
+
+struct LogitOptions {
+  float scale;     // of the query and of the keys
+  float soft_cap;  // 0: none
+  float alibi_slope = 0;
+};
+
+// In several sums, which the compiler turns into vector instructions.
+inline float Dot(const float* a, const float* b, int64_t count) {
+  constexpr int kLanes = 16;
+  float sums[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) sums[j] += a[i + j] * b[i + j];
+  }
+  float total = 0;
+  for (; i < count; ++i) total += a[i] * b[i];
+  for (float sum : sums) total += sum;
+  return total;
+}
+
+// Attention of one query, at `position` of its sequence, to the tokens
+// tokens[first] … tokens[last - 1], of which `keys` and `values` are the rows.
+// No tokens give zeros.
+inline void Attend(const float* query, int64_t position,
+                   const std::vector<int64_t>& tokens, int64_t first,
+                   int64_t last, const std::vector<float>& keys,
+                   const std::vector<float>& values, int64_t head_dim,
+                   const LogitOptions& options, std::vector<float>* out) {
+  out->assign(head_dim, 0);
+  if (first >= last) return;
+  std::vector<float> weights(last - first);
+  float max = -INFINITY;
+  for (int64_t i = first; i < last; ++i) {
+    float logit = options.scale * Dot(query, &keys[i * head_dim], head_dim);
+    if (options.soft_cap > 0) {
+      logit = options.soft_cap * std::tanh(logit / options.soft_cap);
+    }
+    logit += options.alibi_slope * static_cast<float>(tokens[i] - position);
+    weights[i - first] = logit;
+    max = std::max(max, logit);
+  }
+  double sum = 0;
+  for (float& weight : weights) {
+    weight = std::exp(weight - max);
+    sum += weight;
+  }
+  for (int64_t i = first; i < last; ++i) {
+    const float weight = weights[i - first];
+    const float* value = &values[i * head_dim];
+    for (int64_t d = 0; d < head_dim; ++d) (*out)[d] += weight * value[d];
+  }
+  const float scale = static_cast<float>(1 / sum);
+  for (float& element : *out) element *= scale;
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_COMMON_HOST_ATTENTION_H_

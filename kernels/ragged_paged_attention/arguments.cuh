@@ -1,0 +1,198 @@
+// What both kernels of ragged_paged_attention share: the arguments, how a block
+// finds its query rows, and small device functions.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext::ragged {
+
+// Sizes fit in 32 bits (the launch function checks it); offsets need 64.
+struct Arguments {
+  const void* q;
+  const void* kv_pages;
+  const int32_t* kv_lens;
+  const int32_t* page_indices;
+  const int32_t* cu_q_lens;
+  const int32_t* num_seqs;
+  void* out;
+  float* workspace;
+  int64_t workspace_size;
+
+  int num_tokens;  // max_num_batched_tokens
+  int num_q_heads;
+  int num_kv_heads;
+  int group_size;  // query heads of one kv head
+  int head_dim;
+  int max_num_seqs;
+  int pages_per_seq;
+  int page_size;
+  int total_num_pages;
+
+  float logit_scale;  // sm_scale * k_scale
+  float soft_cap;     // 0: none
+  float v_scale;
+  int sliding_window;  // INT_MAX: none
+};
+
+// Chosen by the launch function where Supports… says that it fits.
+bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
+                             bool is_bf16);
+
+inline constexpr float kLog2e = 1.4426950408889634f;
+
+__device__ inline int Clamp(int value, int low, int high) {
+  return min(max(value, low), high);
+}
+
+__device__ inline int NumSequences(const Arguments& arguments) {
+  return Clamp(__ldg(arguments.num_seqs), 0, arguments.max_num_seqs);
+}
+
+// The first query row of sequence s, or the end of the last one's.
+__device__ inline int RowBegin(const Arguments& arguments, int s) {
+  return Clamp(__ldg(arguments.cu_q_lens + s), 0, arguments.num_tokens);
+}
+
+struct Sequence {
+  int index;
+  int begin;           // its first row in q
+  int q_len;           // rows in q
+  int kv_len;          // tokens in the cache
+  int first_position;  // of row `begin`; negative if q_len > kv_len
+};
+
+__device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
+  Sequence sequence;
+  sequence.index = s;
+  sequence.begin = RowBegin(arguments, s);
+  sequence.q_len = max(RowBegin(arguments, s + 1) - sequence.begin, 0);
+  sequence.kv_len = Clamp(__ldg(arguments.kv_lens + s), 0,
+                          arguments.pages_per_seq * arguments.page_size);
+  sequence.first_position = sequence.kv_len - sequence.q_len;
+  return sequence;
+}
+
+// Query rows are cut into tiles within each sequence. How many there are is
+// only on the device, so a grid has a slot for each that there may be: tile i
+// of sequence s, of `size` units (rows by `scale` units a row), is in slot
+//   floor(cu_q_lens[s] * scale / size) + s + i.
+// Slots do not collide, since floor(x) + ceil(y) <= floor(x + y) + 1; some are
+// empty. (The idea is that of vLLM's triton_unified_attention.py.)
+__host__ __device__ inline int NumSlots(const Arguments& arguments, int scale,
+                                        int size) {
+  return arguments.num_tokens * scale / size + arguments.max_num_seqs;
+}
+
+// Finds the sequence and the tile of a slot; called by whole warps. Returns
+// false if the slot is empty.
+__device__ inline bool FindTile(const Arguments& arguments, int slot, int scale,
+                                int size, Sequence* sequence, int* tile) {
+  const int lane = threadIdx.x % 32;
+  const int num_seqs = NumSequences(arguments);
+  int begin = 0, end = num_seqs;
+  // Each step asks 32 sequences whether their first slot is at most this one.
+  for (int step = 0; step != 1;) {
+    step = (end - begin + 31) / 32;
+    const int s = begin + lane * step;
+    const bool before =
+        s < end && RowBegin(arguments, s) * scale / size + s <= slot;
+    const uint32_t votes = __ballot_sync(~0u, before);
+    if (votes == 0) return false;
+    begin += (31 - __clz(votes)) * step;
+    end = min(end, begin + step);
+  }
+  *sequence = LoadSequence(arguments, begin);
+  *tile = slot - (sequence->begin * scale / size + begin);
+  return *tile * size < sequence->q_len * scale;
+}
+
+// Zeros the rows of `out` before the first sequence and after the last one.
+// `worker` of `num_workers` groups of `num_threads` threads does its share.
+__device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
+                                     int num_workers, int thread,
+                                     int num_threads) {
+  const int num_seqs = NumSequences(arguments);
+  const int begin = num_seqs == 0 ? 0 : RowBegin(arguments, 0);
+  const int end = num_seqs == 0 ? 0 : max(RowBegin(arguments, num_seqs), begin);
+  const int count = begin + arguments.num_tokens - end;
+  const int row_packets = arguments.num_q_heads * arguments.head_dim / 8;
+  for (int i = worker; i < count; i += num_workers) {
+    const int row = i < begin ? i : end + i - begin;
+    uint4* out = static_cast<uint4*>(arguments.out) +
+                 static_cast<int64_t>(row) * row_packets;
+    for (int j = thread; j < row_packets; j += num_threads) {
+      out[j] = make_uint4(0, 0, 0, 0);
+    }
+  }
+}
+
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// log2(e) * soft_cap * tanh(x / soft_cap), given 2 log2(e) / soft_cap and
+// log2(e) * soft_cap. tanh.approx is not exact enough for f16.
+__device__ inline float SoftCap(float x, float factor, float cap) {
+  return cap - 2 * cap * __fdividef(1.0f, Exp2(x * factor) + 1);
+}
+
+// Two floats as a pair of T, the first in the lower half.
+template <typename T>
+__device__ inline uint32_t Pack(float a, float b);
+template <>
+__device__ inline uint32_t Pack<__half>(float a, float b) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+  return packed;
+}
+template <>
+__device__ inline uint32_t Pack<__nv_bfloat16>(float a, float b) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
+  return packed;
+}
+
+// Transposes 4 x 4 words in each group of four threads: of a row of 32 columns
+// that the tensor cores left as columns 8 j + 2 t, 8 j + 2 t + 1 in word j of
+// thread t, thread t gets columns 8 t to 8 t + 7, 16 bytes to be stored at
+// once.
+__device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
+                                      uint32_t w3) {
+  const int t = threadIdx.x % 4;
+  // Exchange with the neighbour, then with the one two further.
+  const uint32_t a = __shfl_xor_sync(~0u, t & 1 ? w0 : w1, 1);
+  const uint32_t b = __shfl_xor_sync(~0u, t & 1 ? w2 : w3, 1);
+  if (t & 1) {
+    w0 = a;
+    w2 = b;
+  } else {
+    w1 = a;
+    w3 = b;
+  }
+  const uint32_t c = __shfl_xor_sync(~0u, t & 2 ? w0 : w2, 2);
+  const uint32_t d = __shfl_xor_sync(~0u, t & 2 ? w1 : w3, 2);
+  if (t & 2) {
+    w0 = c;
+    w1 = d;
+  } else {
+    w2 = c;
+    w3 = d;
+  }
+  return make_uint4(w0, w1, w2, w3);
+}
+
+}  // namespace torch_xla_ext::ragged
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_

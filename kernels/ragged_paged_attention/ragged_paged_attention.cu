@@ -1,0 +1,206 @@
+// XlaGpuRaggedPagedAttention for CUDA: checks, and the choice of a kernel.
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+
+#include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/generic_kernel.cuh"
+#include "kernels/ragged_paged_attention/ragged_paged_attention.h"
+#include "torch_xla_ext/cuda_status.h"
+
+namespace torch_xla_ext {
+namespace {
+
+using ragged::Arguments;
+using ragged::LaunchGenericKernel;
+
+// Prints what in the device data is out of range: one block a sequence, and one
+// for the number of sequences.
+__global__ void ReportOutOfRange(const Arguments arguments) {
+  const char* target = "XlaGpuRaggedPagedAttention";
+  const int s = static_cast<int>(blockIdx.x) - 1;
+  if (s < 0) {
+    const int num_seqs = *arguments.num_seqs;
+    if (threadIdx.x == 0 &&
+        (num_seqs < 0 || num_seqs > arguments.max_num_seqs)) {
+      printf("%s: num_seqs: expected 0 to %d but got %d\n", target,
+             arguments.max_num_seqs, num_seqs);
+    }
+    return;
+  }
+  if (s >= ragged::NumSequences(arguments)) return;
+  const int kv_len = arguments.kv_lens[s];
+  const int begin = arguments.cu_q_lens[s], end = arguments.cu_q_lens[s + 1];
+  const int max_kv_len = arguments.pages_per_seq * arguments.page_size;
+  const ragged::Sequence sequence = ragged::LoadSequence(arguments, s);
+  if (threadIdx.x == 0) {
+    if (kv_len < 0 || kv_len > max_kv_len) {
+      printf("%s: kv_lens[%d]: expected 0 to %d but got %d\n", target, s,
+             max_kv_len, kv_len);
+    }
+    if (begin < 0 || end < begin || end > arguments.num_tokens) {
+      printf(
+          "%s: cu_q_lens[%d] and [%d]: expected numbers that do not decrease, "
+          "0 to %d, but got %d and %d\n",
+          target, s, s + 1, arguments.num_tokens, begin, end);
+    } else if (sequence.q_len > sequence.kv_len) {
+      printf("%s: sequence %d: expected at most %d query rows but got %d\n",
+             target, s, sequence.kv_len, sequence.q_len);
+    }
+  }
+  const int num_pages =
+      (sequence.kv_len + arguments.page_size - 1) / arguments.page_size;
+  for (int i = threadIdx.x; i < num_pages; i += blockDim.x) {
+    const int page =
+        arguments
+            .page_indices[static_cast<int64_t>(s) * arguments.pages_per_seq +
+                          i];
+    if (page < 0 || page >= arguments.total_num_pages) {
+      printf("%s: page_indices[%d][%d]: expected 0 to %d but got %d\n", target,
+             s, i, arguments.total_num_pages - 1, page);
+    }
+  }
+}
+
+Status CheckFits(const char* what, int64_t value) {
+  if (value <= INT_MAX) return Status::Ok();
+  return Status::Error("expected ", what, " to be less than 2^31 but got ",
+                       value);
+}
+
+Status CheckAligned(const char* name, const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
+  return Status::Error(name, ": expected data aligned to 16 bytes but got ",
+                       data);
+}
+
+template <typename T>
+Status Launch(cudaStream_t stream, const Arguments& arguments,
+              bool cache_is_fp8) {
+  switch (arguments.head_dim) {
+#define CASE(head_dim)                                                   \
+  case head_dim:                                                         \
+    return CudaStatus(                                                   \
+        cache_is_fp8                                                     \
+            ? LaunchGenericKernel<T, __nv_fp8_e4m3, head_dim>(stream,    \
+                                                              arguments) \
+            : LaunchGenericKernel<T, T, head_dim>(stream, arguments));
+    CASE(64)
+    CASE(96)
+    CASE(128)
+    CASE(192)
+    CASE(256)
+#undef CASE
+    default:
+      return Status::Error(
+          "operand 0 (q): expected a head_dim of 64, 96, 128, 192 or 256 but "
+          "got ",
+          arguments.head_dim);
+  }
+}
+
+Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
+                                  AnyBuffer kv_pages, Buffer<S32, 1> kv_lens,
+                                  Buffer<S32, 2> page_indices,
+                                  Buffer<S32, 1> cu_q_lens,
+                                  Buffer<S32, 1> num_seqs, AnyResult out,
+                                  Result<F32, 1> workspace,
+                                  const RaggedPagedAttentionParams& params) {
+  const int64_t num_tokens = q.dim(0), num_q_heads = q.dim(1);
+  const int64_t total_num_pages = kv_pages.dim(0), page_size = kv_pages.dim(1);
+  const int64_t num_combined = kv_pages.dim(2), num_kv_heads = num_combined / 2;
+  const int64_t max_num_seqs = page_indices.dim(0);
+  const int64_t pages_per_seq = page_indices.dim(1);
+  const bool cache_is_fp8 = kv_pages.dtype() == F8E4M3FN;
+  if (!cache_is_fp8 && kv_pages.dtype() != q.dtype()) {
+    return Status::Error(
+        "operand 1 (kv_pages): expected the dtype of operand 0 (q) or "
+        "F8E4M3FN but got another");
+  }
+  if (num_combined % 2 != 0) {
+    return Status::Error(
+        "operand 1 (kv_pages): expected an even num_combined_kv_heads but got ",
+        num_combined);
+  }
+  if (cu_q_lens.dim(0) != max_num_seqs + 1) {
+    return Status::Error(
+        "operand 4 (cu_q_lens): expected max_num_seqs + 1 = ", max_num_seqs + 1,
+        " elements but got ", cu_q_lens.dim(0));
+  }
+  if (out.size() == 0) return Status::Ok();
+  if (num_kv_heads == 0 || num_q_heads % num_kv_heads != 0) {
+    return Status::Error(
+        "operand 0 (q): expected num_q_heads to be a multiple of the number "
+        "of kv heads, ",
+        num_kv_heads, ", but got ", num_q_heads);
+  }
+  if (page_size == 0) {
+    return Status::Error(
+        "operand 1 (kv_pages): expected a page_size of at least 1 but got 0");
+  }
+  if (!(params.soft_cap >= 0) || !std::isfinite(params.soft_cap)) {
+    return Status::Error("soft_cap: expected 0 or more but got ",
+                         params.soft_cap);
+  }
+  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("total_num_pages", total_num_pages));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("pages_per_seq * page_size + 256",
+                                       pages_per_seq * page_size + 256));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckFits("max_num_batched_tokens * num_q_heads + max_num_seqs",
+                num_tokens * num_q_heads + max_num_seqs));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("operand 0 (q)", q.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("operand 1 (kv_pages)", kv_pages.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("result 0 (out)", out.untyped_data()));
+
+  Arguments arguments;
+  arguments.q = q.untyped_data();
+  arguments.kv_pages = kv_pages.untyped_data();
+  arguments.kv_lens = kv_lens.data();
+  arguments.page_indices = page_indices.data();
+  arguments.cu_q_lens = cu_q_lens.data();
+  arguments.num_seqs = num_seqs.data();
+  arguments.out = out.untyped_data();
+  arguments.workspace = workspace.data();
+  arguments.workspace_size = workspace.size();
+  arguments.num_tokens = static_cast<int>(num_tokens);
+  arguments.num_q_heads = static_cast<int>(num_q_heads);
+  arguments.num_kv_heads = static_cast<int>(num_kv_heads);
+  arguments.group_size = static_cast<int>(num_q_heads / num_kv_heads);
+  arguments.head_dim = static_cast<int>(q.dim(2));
+  arguments.max_num_seqs = static_cast<int>(max_num_seqs);
+  arguments.pages_per_seq = static_cast<int>(pages_per_seq);
+  arguments.page_size = static_cast<int>(page_size);
+  arguments.total_num_pages = static_cast<int>(total_num_pages);
+  arguments.logit_scale = static_cast<float>(params.sm_scale * params.k_scale);
+  arguments.soft_cap = static_cast<float>(params.soft_cap);
+  arguments.v_scale = static_cast<float>(params.v_scale);
+  arguments.sliding_window =
+      params.sliding_window == 0
+          ? INT_MAX
+          : static_cast<int>(std::min<int64_t>(params.sliding_window, INT_MAX));
+
+  if (params.report_out_of_range) {
+    ReportOutOfRange<<<static_cast<unsigned>(max_num_seqs + 1), 128, 0,
+                       stream>>>(arguments);
+    XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
+    return CudaStatus(
+        ragged::LaunchSm90Kernel(stream, arguments, q.dtype() == BF16));
+  }
+  return q.dtype() == BF16
+             ? Launch<__nv_bfloat16>(stream, arguments, cache_is_fp8)
+             : Launch<__half>(stream, arguments, cache_is_fp8);
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+XLA_KERNEL_CUDA(XlaGpuRaggedPagedAttention,
+                torch_xla_ext::kRaggedPagedAttention,
+                torch_xla_ext::LaunchRaggedPagedAttention,
+                xla::ffi::Traits::kCmdBufferCompatible);

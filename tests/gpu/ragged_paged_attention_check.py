@@ -1,0 +1,448 @@
+"""Checks and times the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
+
+A plain script for a machine with a GPU, torch and a library made with
+``nvcc -shared`` of the kernel's .cu files and ``custom_call_status.cc`` beside this script:
+
+    python ragged_paged_attention_check.py [--time] LIBRARY...
+
+It calls the untyped entry with a packed descriptor, as XLA does, and compares with float64.
+Every library is checked and timed; the peers (torch's SDPA on a dense copy, a matrix product)
+are timed once, in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import random
+import statistics
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+
+PACKAGE = Path(__file__).resolve().parents[2] / "torch_xla_ext"
+TARGET = "XlaGpuRaggedPagedAttention"
+LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
+F8 = torch.float8_e4m3fn
+
+
+def load_package() -> types.ModuleType:
+    """torch_xla_ext.descriptor, without torch_xla, which the package itself imports."""
+    package = types.ModuleType("torch_xla_ext")
+    package.__path__ = [str(PACKAGE)]
+    sys.modules.setdefault("torch_xla_ext", package)
+    import torch_xla_ext.descriptor
+    import torch_xla_ext.schema
+
+    return torch_xla_ext
+
+
+@dataclass
+class Batch:
+    """The operands of a call, and its parameters."""
+
+    q: torch.Tensor  # [max_num_batched_tokens, num_q_heads, head_dim]
+    kv_pages: torch.Tensor  # [total_num_pages, page_size, 2 * num_kv_heads, head_dim]
+    kv_lens: torch.Tensor  # i32[max_num_seqs]
+    page_indices: torch.Tensor  # i32[max_num_seqs, pages_per_seq]
+    cu_q_lens: torch.Tensor  # i32[max_num_seqs + 1]
+    num_seqs: torch.Tensor  # i32[1]
+    params: dict[str, float] = field(default_factory=dict)
+
+    def operands(self) -> list[torch.Tensor]:
+        return [
+            self.q,
+            self.kv_pages,
+            self.kv_lens,
+            self.page_indices,
+            self.cu_q_lens,
+            self.num_seqs,
+        ]
+
+
+class Kernel:
+    """The untyped CUDA entry of a library."""
+
+    def __init__(self, path: str) -> None:
+        package = load_package()
+        self.name = Path(path).stem
+        self.library = ctypes.CDLL(path)
+        schema_text = getattr(self.library, TARGET + "Schema")
+        schema_text.restype = ctypes.c_char_p
+        self.schema = package.schema.Schema.parse(schema_text().decode())
+        self.pack = package.descriptor.pack
+        self.array = package.schema.ArrayType.of
+        self.entry = getattr(self.library, TARGET)
+        self.entry.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+        ]
+        self.entry.restype = None
+
+    def bind(self, batch: Batch, workspace_size: int = 1) -> tuple[Callable, torch.Tensor]:
+        """Returns a function that enqueues the call, and its result, poisoned."""
+        out = torch.empty_like(batch.q)
+        out.view(torch.uint8).fill_(0xFF)
+        workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
+        workspace.fill_(float("nan"))
+        arrays = [*batch.operands(), out, workspace]
+        params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
+        params |= {"report_out_of_range": False} | batch.params
+        payload = self.pack(self.schema, [self.array(a) for a in arrays], params)
+        pointers = (ctypes.c_void_p * len(arrays))(*[a.data_ptr() for a in arrays])
+        status = ctypes.create_string_buffer(512)
+
+        def call() -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            self.entry(stream, pointers, payload, len(payload), status)
+            if status.value:
+                text = status.value.decode()
+                status.value = b""
+                raise RuntimeError(text)
+
+        call.keep = arrays
+        return call, out
+
+
+def reference(batch: Batch) -> torch.Tensor:
+    """The result in float64, as kernels/ragged_paged_attention.h defines it."""
+    q = batch.q.double()
+    num_tokens, num_q_heads, _ = q.shape
+    total_pages, page_size, combined, _ = batch.kv_pages.shape
+    group = num_q_heads // (combined // 2)
+    max_seqs, pages_per_seq = batch.page_indices.shape
+    p = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0} | batch.params
+    out = torch.zeros_like(q)
+    cu = batch.cu_q_lens.clamp(0, num_tokens).tolist()
+    for s in range(min(max(int(batch.num_seqs), 0), max_seqs)):
+        begin, end = cu[s], max(cu[s + 1], cu[s])
+        kv_len = min(max(int(batch.kv_lens[s]), 0), pages_per_seq * page_size)
+        begin = max(begin, end - kv_len)
+        if begin >= end:
+            continue
+        token = torch.arange(kv_len, device=q.device)
+        page = batch.page_indices[s].long()[token // page_size]
+        valid = (page >= 0) & (page < total_pages)
+        row = batch.kv_pages[page.clamp(0, total_pages - 1), token % page_size]
+        row = torch.where(valid[:, None, None], row.float(), 0).double()
+        k = row[:, 0::2].repeat_interleave(group, 1)
+        v = row[:, 1::2].repeat_interleave(group, 1)
+        logits = torch.einsum("qhd,khd->hqk", q[begin:end], k) * p["sm_scale"] * p["k_scale"]
+        if p["soft_cap"] > 0:
+            logits = p["soft_cap"] * torch.tanh(logits / p["soft_cap"])
+        position = torch.arange(kv_len - (end - begin), kv_len, device=q.device)[:, None]
+        visible = (token <= position) & valid
+        if p["sliding_window"] > 0:
+            visible &= token > position - p["sliding_window"]
+        weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
+        out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v) * p["v_scale"]
+    return out
+
+
+def make_batch(
+    q_lens: list[int],
+    kv_lens: list[int],
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    cache_dtype: torch.dtype | None = None,
+    num_kv_heads: int = 8,
+    group: int = 4,
+    head_dim: int = 128,
+    page_size: int = 16,
+    spare_seqs: int = 0,
+    spare_tokens: int = 0,
+    first_row: int = 0,
+    shared_pages: bool = False,
+    bad_pages: bool = False,
+    poison: bool = True,
+    **params: float,
+) -> Batch:
+    """Random operands; what no token of a sequence refers to is NaN in the cache."""
+    device = "cuda"
+    num_seqs, max_seqs = len(q_lens), len(q_lens) + spare_seqs
+    num_tokens = first_row + sum(q_lens) + spare_tokens
+    pages_per_seq = max([1, *((n + page_size - 1) // page_size for n in kv_lens)]) + 1
+    used = sum((n + page_size - 1) // page_size for n in kv_lens)
+    total_pages = max(used // (2 if shared_pages else 1), 1) + 3
+    q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
+    pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
+    order = list(range(total_pages))
+    random.shuffle(order)
+    indices = torch.full((max_seqs, pages_per_seq), 0x7F7F7F7F, dtype=torch.int32)
+    written = torch.zeros(total_pages, dtype=torch.int64)  # tokens of each page
+    at = 0
+    for s, n in enumerate(kv_lens):
+        count = max((n + page_size - 1) // page_size, 0)
+        if count == 0:
+            continue
+        numbers = torch.tensor([order[(at + i) % total_pages] for i in range(count)])
+        at += count
+        filled = torch.full((count,), page_size)
+        filled[-1] = n - (count - 1) * page_size
+        written.scatter_reduce_(0, numbers, filled, "amax")
+        if bad_pages:
+            bad = torch.tensor([-1, total_pages, -(2**31), 2**31 - 1])[
+                torch.randint(0, 4, (count,))
+            ]
+            numbers = torch.where(torch.rand(count) < 0.2, bad, numbers)
+        indices[s, :count] = numbers.int()
+    if poison:
+        stale = torch.arange(page_size) >= written[:, None]
+        pages[stale.to(device)] = float("nan")
+    cu = [first_row]
+    for n in q_lens:
+        cu.append(cu[-1] + n)
+    cu += [random.randint(-5, 10**6) for _ in range(spare_seqs)]
+    lens = kv_lens + [random.randint(-5, 10**6) for _ in range(spare_seqs)]
+
+    def ints(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return Batch(
+        q.to(dtype),
+        pages.to(cache_dtype or dtype),
+        ints(lens),
+        indices.to(device),
+        ints(cu),
+        ints([num_seqs]),
+        {"sm_scale": head_dim**-0.5} | params,
+    )
+
+
+def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
+    """A ragged batch of random shape, features and faults."""
+    dtype = rng.choice([torch.bfloat16, torch.float16])
+    options = {
+        "dtype": dtype,
+        "cache_dtype": rng.choice([dtype, dtype, F8]),
+        "num_kv_heads": rng.choice([1, 2, 3, 8]),
+        "group": rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 32, 71]),
+        "head_dim": rng.choice([64, 96, 128, 128, 128, 192, 256]),
+        "page_size": rng.choice([8, 16, 16, 24, 32, 64, 128, 256]),
+        "sliding_window": rng.choice([0, 0, 0, 1, 7, 100, 300]),
+        "soft_cap": rng.choice([0.0, 0.0, 5.0, 30.0]),
+        "v_scale": rng.choice([1.0, 0.5]),
+        "sm_scale": rng.choice([0.05, 0.1, 0.1, -0.07]),
+        "spare_seqs": rng.choice([0, 1, 40]),
+        "spare_tokens": rng.choice([0, 1, 77]),
+        "first_row": rng.choice([0, 0, 5]),
+        "shared_pages": rng.random() < 0.3,
+        "bad_pages": rng.random() < 0.2,
+    }
+    options |= fixed
+    if options["cache_dtype"] == F8:
+        options["k_scale"] = 0.7
+    q_lens, kv_lens = [], []
+    for _ in range(rng.choice([1, 2, 5, 40])):
+        kind = rng.choice(["decode", "prefill", "chunk", "empty", "none", "long"])
+        q_len = 1 if kind == "decode" else rng.randint(1, 300)
+        extra = rng.randint(0, 700)
+        if kind == "prefill":
+            extra = 0
+        elif kind == "empty":
+            q_len = 0
+        elif kind == "none":
+            extra = -q_len
+        elif kind == "long":  # more rows than tokens
+            extra = -rng.randint(0, q_len)
+        q_lens.append(q_len)
+        kv_lens.append(q_len + extra)
+    text = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
+        q_lens, kv_lens, **options
+    )
+
+
+def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float:
+    """Returns the relative error; raises if it is too large or a second run differs."""
+    call, out = kernel.bind(batch, workspace_size)
+    call()
+    torch.cuda.synchronize()
+    first = out.clone()
+    out.view(torch.uint8).fill_(0xFF)
+    call()
+    torch.cuda.synchronize()
+    expected = reference(batch)
+    error = (first.double() - expected).norm() / expected.norm().clamp_min(1e-30)
+    faults = []
+    if not torch.equal(first.view(torch.int16), out.view(torch.int16)):
+        faults.append("two runs differ")
+    if not error <= LIMITS[batch.q.dtype]:
+        rows = (first.double() - expected).abs().amax((1, 2)).nan_to_num(1e9)
+        faults.append(f"error {error:.3g}, worst row {int(rows.argmax())}")
+    if not bool((first[(expected == 0).all(-1)] == 0).all()):
+        faults.append("rows that should be zero are not")
+    if faults:
+        raise AssertionError(f"{kernel.name}: {'; '.join(faults)}: {text}")
+    return float(error)
+
+
+def check_all(kernel: Kernel, count: int, seed: int) -> int:
+    """Random batches, the refusals and capture; returns the number of failures."""
+    rng = random.Random(seed)
+    random.seed(seed)
+    torch.manual_seed(seed)
+    failures, worst = [], {}
+    fast = {"head_dim": 128, "sm_scale": 0.09}
+    for i in range(count):
+        fixed = {} if i % 2 else fast | {"page_size": rng.choice([8, 16, 32, 64, 128, 256])}
+        if not i % 2:
+            dtype = rng.choice([torch.bfloat16, torch.float16])
+            fixed |= {"dtype": dtype, "cache_dtype": dtype}
+        text, batch = random_batch(rng, **fixed)
+        try:
+            error = check(kernel, text, batch, rng.choice([0, 1, 4096, 1 << 20]))
+            key = (str(batch.q.dtype)[6:], str(batch.kv_pages.dtype)[6:], batch.q.shape[2])
+            worst[key] = max(worst.get(key, 0.0), error)
+        except AssertionError as fault:
+            failures.append(str(fault))
+    for key, error in sorted(worst.items()):
+        print(f"  {kernel.name} {' '.join(map(str, key))}: worst error {error:.2e}")
+    failures += check_refusals(kernel) + check_capture(kernel)
+    for fault in failures[:8]:
+        print("  FAIL", fault[:900])
+    print(f"{kernel.name}: {count} batches, {len(failures)} failures")
+    return len(failures)
+
+
+def check_refusals(kernel: Kernel) -> list[str]:
+    """Calls that the launch function refuses name the operand."""
+    batch = make_batch([3], [5])
+    faults = []
+
+    def expect(text: str, **changes: torch.Tensor) -> None:
+        changed = Batch(**(vars(batch) | changes))
+        try:
+            kernel.bind(changed)[0]()
+        except RuntimeError as error:
+            if text in str(error):
+                return
+            faults.append(f"expected {text!r} but got {error}")
+        else:
+            faults.append(f"expected {text!r} but nothing was raised")
+
+    expect("cu_q_lens", cu_q_lens=batch.cu_q_lens.repeat(2))
+    expect("kv_pages", kv_pages=batch.kv_pages[:, :, :15].contiguous())
+    expect("num_q_heads", q=batch.q[:, :31].contiguous())
+    expect("dtype", q=batch.q.half())
+    expect(
+        "head_dim",
+        q=batch.q[..., :72].contiguous(),
+        kv_pages=batch.kv_pages[..., :72].contiguous(),
+    )
+    return faults
+
+
+def check_capture(kernel: Kernel) -> list[str]:
+    """A CUDA graph of the call serves other lengths than those of its capture."""
+    batch = make_batch([70, 1, 30], [100, 90, 30], poison=False)
+    call, out = kernel.bind(batch, 4096)
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    batch.cu_q_lens.copy_(torch.tensor([0, 1, 40, 101], dtype=torch.int32))
+    batch.kv_lens.copy_(torch.tensor([77, 80, 61], dtype=torch.int32))
+    out.view(torch.uint8).fill_(0xFF)
+    graph.replay()
+    torch.cuda.synchronize()
+    expected = reference(batch)
+    error = (out.double() - expected).norm() / expected.norm()
+    return [] if error <= 1e-2 else [f"{kernel.name}: captured graph: error {error:.3g}"]
+
+
+def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
+    """Medians of the GPU time of one call, back to back, inputs in rotation.
+
+    The variants take turns, for the clock of a GPU at its power limit moves.
+    """
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds + 1):  # the first one warms up
+        for name, calls in variants.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(2):
+                for call in calls:
+                    call()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end) / (2 * len(calls)))
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+CASES = {
+    "prefill 1 x 8192": ([8192], [8192]),
+    "prefill 8 x 2048": ([2048] * 8, [2048] * 8),
+    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4),
+    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64),
+    "decode 64 x 1024": ([1] * 64, [1024] * 64),
+    "decode 128 x 4096": ([1] * 128, [4096] * 128),
+    "decode 1 x 131072": ([1], [131072]),
+}
+
+
+def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
+    """torch's SDPA on dense random data of the same shape, 32 heads each."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def dense() -> torch.Tensor:
+        return torch.randn(num_seqs, 32, length, 128, dtype=torch.bfloat16, device="cuda")
+
+    sets = [(dense(), dense(), dense()) for _ in range(3)]
+
+    def attention(backend: SDPBackend, operands: tuple[torch.Tensor, ...]) -> None:
+        with sdpa_kernel(backend), torch.no_grad():
+            torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=True)
+
+    backends = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+    return {b.name: [partial(attention, b, s) for s in sets] for b in backends}
+
+
+def time_all(kernels: list[Kernel], workspace_sizes: list[int]) -> None:
+    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads of 128, pages of 16."""
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    ms = milliseconds({"": [lambda: a @ b]})[""]
+    print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
+    for case, (q_lens, kv_lens) in CASES.items():
+        pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
+        flops = 4 * 128 * 32 * pairs
+        read = sum(kv_lens) * 8 * 2 * 128 * 2
+        batches = [make_batch(q_lens, kv_lens, poison=False) for _ in range(3)]
+        variants = {
+            f"{kernel.name} {size}": [kernel.bind(batch, size)[0] for batch in batches]
+            for kernel in kernels
+            for size in workspace_sizes
+        }
+        if len(set(q_lens)) == 1 and q_lens == kv_lens:
+            variants |= peers(len(q_lens), q_lens[0])
+        for name, ms in milliseconds(variants).items():
+            rates = f"{flops / ms / 1e9:4.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
+            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("libraries", nargs="+")
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("--workspace", type=int, nargs="*", default=[1])
+    arguments = parser.parse_args()
+    kernels = [Kernel(str(Path(path).resolve())) for path in arguments.libraries]
+    failures = sum(check_all(k, arguments.batches, arguments.seed) for k in kernels)
+    if arguments.time:
+        time_all(kernels, arguments.workspace)
+    return failures != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

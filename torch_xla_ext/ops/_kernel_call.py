@@ -1,0 +1,134 @@
+"""From an operator's arguments to a call of its kernel, on each kind of device."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import torch
+import torch_xla
+
+from torch_xla_ext import descriptor, registration
+from torch_xla_ext.calls import custom_call
+from torch_xla_ext.ops import _arguments
+from torch_xla_ext.ops._arguments import Tensors, Value
+from torch_xla_ext.schema import ArrayType
+
+# A result's shape and dtype.
+Result = tuple[Sequence[int], torch.dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """An operator, and how its kernel is called.
+
+    Attributes:
+        operator: whose arguments they are. What it returns are the kernel's first results.
+        target, check, results, attributes, payload: as of ops._registration.define.
+        written: the arguments whose buffers the kernel's first results are, by their numbers.
+    """
+
+    operator: torch._ops.OpOverload
+    target: str
+    check: Callable[..., None]
+    results: Callable[..., Sequence[Result]]
+    attributes: Callable[..., Mapping[str, object]] | None = None
+    payload: Callable[..., bytes] | None = None
+    written: Sequence[int] = ()
+
+    @cached_property
+    def operands(self) -> list[int]:
+        """The arguments that are tensors, by their numbers."""
+        kinds = [str(argument.type) for argument in self.operator._schema.arguments]
+        return [i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
+
+    def checked(self, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Checks the arguments, and adds the defaults that the dispatcher leaves out."""
+        arguments = self.operator._schema.arguments
+        args += tuple(argument.default_value for argument in arguments[len(args) :])
+        _arguments.require_one_device(
+            self.operator.name(),
+            [(arguments[i].name, args[i]) for i in self.operands if args[i] is not None],
+        )
+        self.check(*args)
+        return args
+
+    def on_fake(self, *args: Value) -> Tensors:
+        args = self.checked(args)
+        first = self._inputs(args)[0]
+        return self._returned(
+            [first.new_empty(shape, dtype=dtype) for shape, dtype in self._outputs(args)]
+        )
+
+    def on_xla(self, *args: Value) -> Tensors:
+        args = self.checked(args)
+        results = custom_call(
+            self.target,
+            self._inputs(args) if self.payload else [args[i] for i in self.operands],
+            self._outputs(args),
+            attributes=self.attributes(*args) if self.attributes else None,
+            payload=self.payload(*args) if self.payload else None,
+            aliases={result: self.operands.index(i) for result, i in enumerate(self.written)},
+        )
+        return self._returned(results)
+
+    def on_cpu(self, *args: Value) -> Tensors:
+        args = self._with_copies(self.checked(args))
+        return self._returned(self._run("Host", args))
+
+    def on_cuda(self, *args: Value) -> Tensors:
+        args = self._with_copies(self.checked(args))
+        return self._returned(self._run_on_stream(args))
+
+    def in_place_on_cpu(self, *args: Value) -> None:
+        self._run("Host", self.checked(args))
+
+    def in_place_on_cuda(self, *args: Value) -> None:
+        self._run_on_stream(self.checked(args))
+
+    def _inputs(self, args: tuple[Value, ...]) -> list[torch.Tensor]:
+        return [args[i] for i in self.operands if args[i] is not None]
+
+    def _outputs(self, args: tuple[Value, ...]) -> list[Result]:
+        """The kernel's results."""
+        return [(args[i].shape, args[i].dtype) for i in self.written] + list(self.results(*args))
+
+    def _returned(self, results: Sequence[torch.Tensor]) -> Tensors:
+        count = len(self.operator._schema.returns)
+        return results[0] if count == 1 else tuple(results[:count])
+
+    def _with_copies(self, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Copies what would be written to."""
+        contiguous = torch.contiguous_format
+        return tuple(
+            value.clone(memory_format=contiguous) if i in self.written else value
+            for i, value in enumerate(args)
+        )
+
+    def _run(
+        self, platform: str, args: tuple[Value, ...], stream: int = 0
+    ) -> Sequence[torch.Tensor]:
+        """Runs the kernel without XLA, and writes to the arguments that it writes to."""
+        device = self._inputs(args)[0].device
+        results = [args[i] for i in self.written] + [
+            torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.results(*args)
+        ]
+        torch_xla._XLAC._xla_call_custom_call_target(
+            self.target,
+            platform,
+            [tensor.contiguous() for tensor in self._inputs(args)],
+            self.payload(*args) if self.payload else self._descriptor(args),
+            results,
+            stream,
+        )
+        return results
+
+    def _run_on_stream(self, args: tuple[Value, ...]) -> Sequence[torch.Tensor]:
+        with torch.cuda.device(self._inputs(args)[0].device):
+            return self._run("CUDA", args, torch.cuda.current_stream().cuda_stream)
+
+    def _descriptor(self, args: tuple[Value, ...]) -> bytes:
+        inputs = [args[i] for i in self.operands]
+        arrays = [None if tensor is None else ArrayType.of(tensor) for tensor in inputs]
+        arrays += [ArrayType.of(output) for output in self._outputs(args)]
+        attributes = self.attributes(*args) if self.attributes else {}
+        return descriptor.pack(registration.schema(self.target), arrays, attributes)
