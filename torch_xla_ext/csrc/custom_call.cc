@@ -17,6 +17,16 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
+// An untyped kernel is told its shapes when the call is traced, if at all.
+void CheckStatic(const std::string& target, size_t index,
+                 const xla::Shape& shape) {
+  if (shape.is_static()) return;
+  throw std::invalid_argument(
+      "custom call " + Quoted(target) + ": operand " + std::to_string(index) +
+      " has the dynamic shape " + shape.ToString() +
+      ": a kernel needs sizes that do not change while the program runs");
+}
+
 }  // namespace
 
 torch::lazy::hash_t CustomCallConfig::Hash() const {
@@ -86,8 +96,9 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
     std::vector<xla::Shape> operand_shapes;
     operand_shapes.reserve(inputs.size());
     for (const xla::XlaOp& input : inputs) {
-      operand_shapes.push_back(
-          RowMajor(torch_xla::ShapeHelper::ShapeOfXlaOp(input)));
+      const xla::Shape& shape = torch_xla::ShapeHelper::ShapeOfXlaOp(input);
+      CheckStatic(config.target, operand_shapes.size(), shape);
+      operand_shapes.push_back(RowMajor(shape));
     }
     return xla::CustomCallWithLayout(
         builder, config.target, inputs, RowMajor(result_shape), operand_shapes,
