@@ -33,7 +33,9 @@ def _tensors(target: str, inputs: object) -> list[torch.Tensor | None]:
         )
     tensors = []
     for index, value in enumerate(inputs):
-        if isinstance(value, XLAShardedTensor):
+        if type(value) is torch.Tensor:
+            pass  # as nearly always
+        elif isinstance(value, XLAShardedTensor):
             value = value.global_tensor
         elif value is not None and not isinstance(value, torch.Tensor):
             raise TypeError(
@@ -263,7 +265,7 @@ def custom_call(
             has_side_effect,
         )
 
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present):
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in present]):
         return list(_WithoutDerivative.apply(target, call, *present))
     return call(present)
 

@@ -87,6 +87,8 @@ def pack(
         TypeError, ValueError: as of `Schema.check` and `parameter_values`.
     """
     header = _pack_arrays(schema, tuple(arrays))
+    if not schema.parameters and not attributes:
+        return header
     values = parameter_values(schema, attributes)
     return header + _params(schema).pack(*values.values())
 

@@ -34,7 +34,7 @@ class ArrayType(NamedTuple):
             TypeError: `value` is none of these, or a dimension is no int.
             ValueError: a dimension is negative or not below 2^63, or there are more than 64.
         """
-        if type(value) is torch.Tensor:
+        if isinstance(value, torch.Tensor):
             return ArrayType(value.shape, value.dtype)
         if isinstance(value, ArrayType):
             shape, dtype = value
@@ -47,8 +47,6 @@ class ArrayType(NamedTuple):
                 "expected a tensor, an object with shape and dtype, or a pair (shape, dtype), but "
                 f"got one of type {type(value).__name__}"
             )
-        if isinstance(value, torch.Tensor):
-            return ArrayType(shape, dtype)
         return ArrayType(_checked_shape(shape), dtype)
 
     def __str__(self) -> str:
