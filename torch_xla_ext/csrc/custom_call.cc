@@ -40,6 +40,10 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const auto& [key, value] : frontend_attributes) {
     hash = HashCombine(hash, HashCombine(Hash(key), Hash(value)));
   }
+  hash = HashCombine(hash, MHash(operand_types.size()));
+  for (const xla::PrimitiveType type : operand_types) {
+    hash = HashCombine(hash, MHash(static_cast<int64_t>(type)));
+  }
   hash = HashCombine(hash, MHash(aliases.size()));
   for (const auto& [result, operand] : aliases) {
     hash = HashCombine(hash, MHash(result, operand));
@@ -54,6 +58,9 @@ std::string CustomCallConfig::ToString() const {
       << ", api_version=" << api_version
       << ", has_side_effect=" << has_side_effect << ", row_major=" << row_major
       << ", single_result_is_tuple=" << single_result_is_tuple;
+  for (const xla::PrimitiveType type : operand_types) {
+    out << ", operand_type=" << type;
+  }
   for (const auto& [key, value] : frontend_attributes) {
     out << ", " << key << "=" << Quoted(value);
   }
@@ -63,12 +70,15 @@ std::string CustomCallConfig::ToString() const {
   return out.str();
 }
 
-std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
+std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
                                         const xla::Shape& output_shape,
                                         const CustomCallConfig& config) {
   if (inputs.empty()) {
     throw std::invalid_argument("custom call " + Quoted(config.target) +
                                 ": inputs are empty");
+  }
+  for (size_t i = 0; i < config.operand_types.size(); ++i) {
+    inputs[i] = torch_xla::MaybeConvertTo(inputs[i], config.operand_types[i]);
   }
   xla::XlaBuilder* builder = inputs[0].builder();
   const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);

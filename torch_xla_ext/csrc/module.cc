@@ -143,6 +143,15 @@ ParsedCall Parse(const CallArguments& arguments) {
   return call;
 }
 
+// For kernels that are told torch's dtypes: makes them those of the buffers.
+void UseTorchDTypes(const ParsedCall& call, CustomCallConfig* config) {
+  CheckNothingIsNarrowed(config->target, call.inputs, call.outputs);
+  for (const torch_xla::XLATensorPtr& input : call.inputs) {
+    config->operand_types.push_back(
+        torch_xla::MakeXlaPrimitiveType(input->dtype(), &input->GetDevice()));
+  }
+}
+
 py::list Trace(torch::lazy::OpKind kind, ParsedCall call) {
   std::vector<torch_xla::XLATensorPtr> results;
   {
@@ -169,7 +178,7 @@ void DefineCustomCalls(py::module_& module) {
         // The default target takes what it always took.
         if (config.target != kDefaultGpuCustomCallTarget) {
           CheckGpuPayload(config.target, config.backend_config);
-          CheckNothingIsNarrowed(config.target, call.inputs, call.outputs);
+          UseTorchDTypes(call, &config);
         }
         call.config = std::move(config);
         return Trace(GpuCustomCallKind(), std::move(call));
@@ -219,7 +228,7 @@ void DefineCustomCalls(py::module_& module) {
         config.has_side_effect = has_side_effect;
         config.row_major = true;
         config.single_result_is_tuple = true;
-        CheckNothingIsNarrowed(config.target, call.inputs, call.outputs);
+        UseTorchDTypes(call, &config);
         config.aliases =
             ParseAliases(config.target, aliases, inputs, call.outputs);
         return Trace(GpuCustomCallKind(), std::move(call));
