@@ -24,13 +24,17 @@ _ABSENT_OPERANDS = "absent_operands"
 _known: set[tuple[str, str]] = set()
 
 
+def _check_list(target: str, name: str, values: object) -> None:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(
+            f"custom call {target!r}: {name} must be a list or a tuple, but is of type "
+            f"{type(values).__name__}"
+        )
+
+
 def _tensors(target: str, inputs: object) -> list[torch.Tensor | None]:
     """The inputs, without what marks a tensor as sharded."""
-    if not isinstance(inputs, (list, tuple)):
-        raise TypeError(
-            f"custom call {target!r}: inputs must be a list or a tuple, but is of type "
-            f"{type(inputs).__name__}"
-        )
+    _check_list(target, "inputs", inputs)
     tensors = []
     for index, value in enumerate(inputs):
         if type(value) is torch.Tensor:
@@ -47,11 +51,7 @@ def _tensors(target: str, inputs: object) -> list[torch.Tensor | None]:
 
 
 def _result_types(target: str, outputs: object) -> list[ArrayType]:
-    if not isinstance(outputs, (list, tuple)):
-        raise TypeError(
-            f"custom call {target!r}: outputs must be a list or a tuple, but is of type "
-            f"{type(outputs).__name__}"
-        )
+    _check_list(target, "outputs", outputs)
     types = []
     for index, value in enumerate(outputs):
         try:

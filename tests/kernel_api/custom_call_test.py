@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from testing.xla import PLATFORM, custom_call_lines, graph_hash, hlo, register_host_kernels
+from testing.xla import (
+    PLATFORM,
+    check_golden,
+    custom_call_lines,
+    graph_hash,
+    hlo,
+    register_host_kernels,
+)
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, descriptor, register_custom_call, registration
@@ -142,6 +149,32 @@ def test_a_backward_pass_is_an_error_and_not_a_gradient_that_lacks_a_part(
     assert not number.requires_grad
 
 
+# Indices that torch_xla holds in another type than the tensor's: s32 and u32.
+OTHER_TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cummax": lambda x: torch.cummax(x, 1)[1],
+    "max_pool": lambda x: torch.nn.functional.max_pool2d(x[None], 2, return_indices=True)[1],
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_operand_that_the_device_holds_in_another_type(
+    device: torch.device, name: str, api: str
+) -> None:
+    x = torch.randn(4, 6)
+    index = OTHER_TYPES[name](x.to(device))
+    assert index.dtype == torch.int64
+    (y,) = custom_call("XlaGpuSimpleAdd", [index, index], [index], api=api)
+    assert y.cpu().tolist() == (2 * OTHER_TYPES[name](x)).tolist()
+
+
+def test_mask_that_the_device_holds_as_float(device: torch.device) -> None:
+    _, mask = torch.native_dropout(torch.randn(64).to(device), 0.5, True)
+    assert mask.dtype == torch.bool
+    (line,) = custom_call_lines(*custom_call("TestEcho", [mask], [((16,), torch.int64)]))
+    assert "custom-call(pred[64]{0} %" in line
+
+
 def test_names_that_are_not_ascii(device: torch.device) -> None:
     register_custom_call(
         "Größe 大", os.environ["HOST_KERNELS"], symbol="TestEcho", platform=PLATFORM
@@ -177,10 +210,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_hlo(device: torch.device, name: str) -> None:
-    text = hlo(*CASES[name]())
-    if folder := os.environ.get("UPDATE_GOLDENS"):
-        Path(folder, f"{name}.hlo").write_text(text)
-    assert text == (GOLDENS / f"{name}.hlo").read_text()
+    check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
 
 
 def test_side_effect_is_in_the_hlo(device: torch.device) -> None:

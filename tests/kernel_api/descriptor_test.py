@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.xla import check_golden
 
 from torch_xla_ext import descriptor, registration
 from torch_xla_ext.dtypes import XLA_TYPES
@@ -214,9 +215,7 @@ SEED_FILES: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("name", SEED_FILES)
 def test_seed_of_the_fuzz_target_is_what_is_packed_now(name: str) -> None:
-    if folder := os.environ.get("UPDATE_CORPUS"):
-        Path(folder, f"{name}.bin").write_bytes(SEED_FILES[name]())
-    assert (SEEDS / f"{name}.bin").read_bytes() == SEED_FILES[name]()
+    check_golden(SEEDS / f"{name}.bin", SEED_FILES[name]())
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\2" * 100], ids=repr)
