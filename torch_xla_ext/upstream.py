@@ -1,9 +1,9 @@
 """torch_xla's own operators on the devices for which upstream has no kernel.
 
-``torch.ops.xla.ragged_paged_attention`` is a kernel for TPUs. Here, on XLA's CPU and GPUs, its calls
-go to ``torch.ops.xla_gpu.ragged_paged_attention``, so that code for TPUs runs unchanged. So do
-calls of the Python function of the same name in torch_xla.experimental.custom_kernel, through which
-upstream's operator goes. On TPUs, and with ``use_kernel=False``, everything is upstream's.
+``torch.ops.xla.ragged_paged_attention`` is a kernel for TPUs. On XLA's CPU and GPUs its calls go to
+``torch.ops.xla_gpu.ragged_paged_attention`` here, so that code for TPUs runs unchanged. So do calls
+of the Python function of the same name in torch_xla.experimental.custom_kernel, which upstream's
+operator calls. On TPUs, and with ``use_kernel=False``, everything is upstream's.
 
 The function is replaced when its module is imported, which torch_xla does not do by itself.
 """

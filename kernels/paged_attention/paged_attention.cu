@@ -101,10 +101,6 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   const int rows =
       args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
   const auto kernel = CombineKernel<kUnit>;
-  // A multiprocessor cannot change this while another kernel runs on it.
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-      cudaSharedmemCarveoutMaxShared)));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(
       args.num_kv_heads * args.head_blocks * (args.rows / rows), candidates);

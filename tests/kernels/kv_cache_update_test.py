@@ -1,0 +1,143 @@
+"""XlaGpuKvCacheUpdate and XlaGpuKvPagesUpdate, bit for bit."""
+
+import pytest
+import torch
+from testing.paged import FP8
+from testing.xla import XLAC
+
+from torch_xla_ext.ops import kv_cache_update, kv_pages_update
+
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
+for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def written(
+    cache: torch.Tensor, new: torch.Tensor, slots: torch.Tensor, scale: float = 1
+) -> torch.Tensor:
+    """A copy of `cache`, [pages, page_size, heads, head_dim], with the tokens in their slots."""
+    result = cache.clone()
+    rows = result.view(torch.uint8).flatten(0, 1)
+    if cache.dtype == FP8:
+        new = (new.float() / scale).clamp(-448, 448)
+    new = new.to(cache.dtype).contiguous().view(torch.uint8)
+    for token, slot in enumerate(slots.tolist()):
+        if 0 <= slot < len(rows):
+            rows[slot] = new[token]
+    return result
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.cpu().contiguous().view(torch.uint8)
+
+
+def check(
+    device: torch.device | str,
+    tokens: int,
+    heads: int,
+    head_dim: int,
+    page_size: int,
+    dtype: torch.dtype,
+    cache_dtype: torch.dtype | None = None,
+    slot_dtype: torch.dtype = torch.int64,
+    scales: tuple[float | None, float | None] = (None, None),
+) -> None:
+    num_pages = tokens // page_size + 2
+    key, value = (torch.randn(2, tokens, heads, head_dim) * 20).to(dtype)
+    slots = torch.randperm(num_pages * page_size)[:tokens].to(slot_dtype)
+    if tokens > 3:
+        slots[torch.randperm(tokens)[:3]] = torch.tensor(
+            [-1, num_pages * page_size, -(2**31)], dtype=slot_dtype
+        )
+    shape = (num_pages, page_size, heads, head_dim)
+    caches = [torch.randn(shape).to(cache_dtype or dtype) for _ in range(2)]
+    keys = written(caches[0], key, slots, scales[0] or 1)
+    values = written(caches[1], value, slots, scales[1] or 1)
+    inputs = [x.to(device) for x in (key, value, slots)]
+
+    results = [cache.to(device, copy=True) for cache in caches]
+    kv_cache_update(*inputs, *results, *scales)
+    assert torch.equal(bits(results[0]), bits(keys))
+    assert torch.equal(bits(results[1]), bits(values))
+
+    def combined(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        stacked = torch.stack([keys.view(torch.uint8), values.view(torch.uint8)], dim=3)
+        return stacked.flatten(2, 3).view(keys.dtype)
+
+    pages = combined(*caches).to(device, copy=True)
+    kv_pages_update(*inputs, pages, *scales)
+    assert torch.equal(bits(pages), bits(combined(keys, values)))
+
+
+@pytest.mark.parametrize("slot_dtype", [torch.int32, torch.int64], ids=str)
+@for_each_dtype
+def test_slots(device: torch.device, dtype: torch.dtype, slot_dtype: torch.dtype) -> None:
+    check(device, 37, 2, 64, 16, dtype, slot_dtype=slot_dtype)
+    check("cpu", 37, 2, 64, 16, dtype, slot_dtype=slot_dtype)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "heads", "head_dim", "page_size"),
+    [
+        (1, 1, 64, 8),
+        (5, 3, 96, 13),
+        (64, 8, 128, 16),
+        (9, 2, 7, 1),
+        (4, 1, 1, 3),
+        (300, 4, 256, 32),
+    ],
+)
+@for_each_dtype
+def test_shapes(
+    device: torch.device,
+    tokens: int,
+    heads: int,
+    head_dim: int,
+    page_size: int,
+    dtype: torch.dtype,
+) -> None:
+    check(device, tokens, heads, head_dim, page_size, dtype)
+
+
+@for_each_dtype
+def test_quantized_cache(device: torch.device, dtype: torch.dtype) -> None:
+    check(device, 40, 2, 64, 16, dtype, FP8)
+    check(device, 40, 2, 64, 16, dtype, FP8, scales=(0.25, 2.0))
+
+
+def test_quantization_rounds_to_even_and_saturates(device: torch.device) -> None:
+    values = torch.tensor([0.0, -0.0, 1.0625, 1.1875, 447.0, 464.0, 1e9, -1e9, 2**-10, 3 * 2**-10])
+    values = torch.cat([values, torch.tensor([float("inf"), float("-inf"), float("nan")])])
+    key = torch.zeros(1, 1, 16)
+    key[0, 0, : len(values)] = values
+    cache = torch.zeros(1, 8, 1, 16).to(FP8).to(device)
+    other = torch.zeros(1, 8, 1, 16).to(FP8).to(device)
+    kv_cache_update(key.to(device), key.to(device), torch.tensor([2]).to(device), cache, other)
+    row = cache.cpu().float()[0, 2, 0, : len(values)]
+    expected = [0, -0.0, 1, 1.25, 448, 448, 448, -448, 0, 2**-8, 448, -448]
+    assert row[:-1].tolist() == expected
+    assert row[-1].isnan()
+
+
+def test_no_tokens_and_no_cache(device: torch.device) -> None:
+    caches = [torch.ones(2, 8, 1, 64, device=device) for _ in range(2)]
+    empty = torch.zeros(0, 1, 64, device=device)
+    kv_cache_update(empty, empty, torch.zeros(0, dtype=torch.int64, device=device), *caches)
+    assert caches[0].cpu().sum() == 2 * 8 * 64
+    none = [torch.zeros(0, 8, 1, 64, device=device) for _ in range(2)]
+    token = torch.ones(1, 1, 64, device=device)
+    kv_cache_update(token, token, torch.tensor([0], device=device), *none)
+    assert none[0].cpu().numel() == 0
+
+
+def test_one_slot_twice(device: torch.device) -> None:
+    caches = [torch.zeros(1, 8, 1, 64, device=device) for _ in range(2)]
+    key = torch.stack([torch.full((1, 64), x) for x in (1.0, 2.0)]).to(device)
+    kv_cache_update(key, key, torch.tensor([3, 3], device=device), *caches)
+    for cache in caches:
+        assert cache.cpu()[0, 3].unique().tolist() in ([1.0], [2.0])
+
+
+@pytest.mark.parametrize("target", ["XlaGpuKvCacheUpdate", "XlaGpuKvPagesUpdate"])
+def test_kernels_are_registered(target: str) -> None:
+    for platform in ("Host", "CUDA"):
+        assert target in XLAC._xla_registered_custom_call_targets(platform)

@@ -1,0 +1,144 @@
+"""XlaGpuPagedAttention against attention in float64."""
+
+import pytest
+import torch
+from testing.paged import FP8, Pages, assert_close, attention, int32, relative_error
+
+from torch_xla_ext.ops import paged_attention
+
+DTYPES = [torch.bfloat16, torch.float16]
+for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def check(
+    device: torch.device,
+    pages: Pages,
+    num_heads: int,
+    dtype: torch.dtype,
+    key_scale: float | None = None,
+    value_scale: float | None = None,
+    **options: object,
+) -> None:
+    """Compares a call with the reference, and with itself on the CPU without XLA."""
+    head_dim = pages.keys.shape[-1]
+    query = torch.randn(len(pages.lengths), num_heads, head_dim).to(dtype)
+    scale = head_dim**-0.5
+    args = query, pages.keys, pages.values, pages.tables, int32(pages.lengths)
+    scales = {"key_scale": key_scale, "value_scale": value_scale}
+
+    def call(place: torch.device | str) -> torch.Tensor:
+        moved = {k: v.to(place) if torch.is_tensor(v) else v for k, v in options.items()}
+        tensors = [arg.to(place) for arg in args]
+        return paged_attention(*tensors, scale, **scales, **moved).cpu()
+
+    expected = torch.zeros(query.shape, dtype=torch.float64)
+    for s, length in enumerate(pages.lengths):
+        if length > 0:
+            keys, values = pages.tokens(s)
+            keys, values = keys * (key_scale or 1), values * (value_scale or 1)
+            expected[s] = attention(query[s : s + 1], keys, values, scale=scale, **options)[0]
+    result = call(device)
+    assert_close(result, expected)
+    empty = [length == 0 for length in pages.lengths]
+    assert torch.equal(result[empty], torch.zeros_like(result[empty]))
+    assert torch.equal(result, call(device))  # the same bits again
+    torch.testing.assert_close(call("cpu").float(), result.float(), rtol=2e-2, atol=2e-2)
+
+
+@for_each_dtype
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_head_dims(device: torch.device, head_dim: int, dtype: torch.dtype) -> None:
+    check(device, Pages.random([33, 0, 1, 70], 2, head_dim, 16, dtype), 8, dtype)
+
+
+@for_each_dtype
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (8, 1), (12, 4), (32, 8), (7, 1), (40, 2)]
+)
+def test_heads(device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> None:
+    check(device, Pages.random([19, 45], num_kv_heads, 64, 16, dtype), num_heads, dtype)
+
+
+@pytest.mark.parametrize("page_size", [8, 13, 16, 32, 100, 128, 256])
+def test_page_sizes(device: torch.device, page_size: int) -> None:
+    pages = Pages.random([page_size - 1, page_size, 2 * page_size + 1], 2, 64, page_size, DTYPES[0])
+    check(device, pages, 4, DTYPES[0])
+
+
+OPTIONS = {
+    "window of 1": {"sliding_window": 1},
+    "window": {"sliding_window": 20},
+    "window beyond the context": {"sliding_window": 10_000},
+    "soft cap": {"soft_cap": 2.5},
+    "ALiBi": {"alibi_slopes": -torch.linspace(0.01, 0.5, 8)},
+    "ALiBi that prefers far tokens": {"alibi_slopes": torch.linspace(0.01, 0.1, 8)},
+    "all": {"sliding_window": 37, "soft_cap": 5.0, "alibi_slopes": torch.full((8,), 0.03)},
+}
+
+
+@for_each_dtype
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
+    check(device, Pages.random([100, 5, 64], 2, 64, 16, dtype), 8, dtype, **options)
+
+
+@for_each_dtype
+def test_quantized_cache(device: torch.device, dtype: torch.dtype) -> None:
+    pages = Pages.random([50, 3, 0], 2, 128, 16, FP8)
+    check(device, pages, 8, dtype)
+    check(device, pages, 8, dtype, key_scale=0.5, value_scale=3.0, soft_cap=4.0)
+
+
+def test_shared_pages(device: torch.device) -> None:
+    pages = Pages.random([40, 60, 33], 2, 64, 16, DTYPES[0], shared_pages=2)
+    check(device, pages, 8, DTYPES[0])
+
+
+def test_long_context(device: torch.device) -> None:
+    check(device, Pages.random([5000, 17], 1, 64, 16, DTYPES[0]), 4, DTYPES[0])
+
+
+def test_random_batches(device: torch.device) -> None:
+    for _ in range(12):
+        dtype, kv = DTYPES[torch.randint(2, ()).item()], 2 ** torch.randint(3, ()).item()
+        lengths = torch.randint(0, 200, (int(torch.randint(1, 9, ())),)).tolist()
+        pages = Pages.random(lengths, kv, 64, int(torch.randint(8, 40, ())), dtype)
+        check(device, pages, kv * int(torch.randint(1, 9, ())), dtype)
+
+
+def test_no_sequences(device: torch.device) -> None:
+    cache = torch.zeros(2, 8, 1, 64, dtype=DTYPES[0], device=device)
+    query = torch.zeros(0, 4, 64, dtype=DTYPES[0], device=device)
+    tables = torch.zeros(0, 3, dtype=torch.int32, device=device)
+    lengths = torch.zeros(0, dtype=torch.int32, device=device)
+    assert paged_attention(query, cache, cache, tables, lengths, 1.0).shape == (0, 4, 64)
+
+
+def test_data_out_of_range(device: torch.device) -> None:
+    """Lengths are clamped, and tokens in blocks that do not exist take no part."""
+    pages = Pages.random([64, 64, 30, 48], 2, 64, 16, DTYPES[0])
+    tables = pages.tables[:, :4].clone()
+    num_blocks = pages.keys.shape[0]
+    tables[1, 1], tables[1, 2] = -1, num_blocks
+    tables[3] = int32([2**31 - 1, -(2**31), num_blocks + 7, -5])
+    query = torch.randn(4, 8, 64).to(DTYPES[0])
+    args = query, pages.keys, pages.values, tables, int32([10_000, 64, -3, 48])
+    result = paged_attention(*(arg.to(device) for arg in args), 0.125).cpu()
+    expected = torch.zeros(query.shape, dtype=torch.float64)
+    for s in (0, 1):
+        present = torch.ones(64, dtype=torch.bool)
+        if s == 1:
+            present[16:48] = False
+        keys, values = pages.tokens(s)
+        expected[s] = attention(query[s : s + 1], keys, values, scale=0.125, present=present)[0]
+    assert_close(result, expected)
+    assert result[2:].count_nonzero() == 0
+    assert relative_error(result[1:2], expected[1:2]) < 1e-2
+
+
+def test_large_logits(device: torch.device) -> None:
+    pages = Pages.random([50], 1, 64, 16, torch.float16)
+    query = torch.full((1, 2, 64), 300.0, dtype=torch.float16)
+    args = query, pages.keys, pages.values, pages.tables, int32([50])
+    result = paged_attention(*(arg.to(device) for arg in args), 10.0).cpu()
+    assert_close(result, attention(query, *pages.tokens(0), scale=10.0))

@@ -1,0 +1,176 @@
+"""XlaGpuRaggedPagedAttention against float64, and against upstream's own implementation."""
+
+import itertools
+
+import pytest
+import torch
+from testing.paged import FP8, Pages, assert_close, attention, int32
+from torch_xla.experimental.custom_kernel import ragged_paged_attention as upstream
+
+from torch_xla_ext.ops import ragged_paged_attention
+
+DTYPES = [torch.bfloat16, torch.float16]
+for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+class Batch:
+    """New tokens of several sequences, with room for more of both."""
+
+    def __init__(
+        self,
+        pages: Pages,
+        q_lens: list[int],
+        num_heads: int,
+        dtype: torch.dtype,
+        spare_rows: int = 3,
+        spare_seqs: int = 2,
+    ) -> None:
+        self.pages, self.q_lens = pages, q_lens
+        ends = [0, *itertools.accumulate(q_lens)]
+        self.rows = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
+        self.q = torch.randn(ends[-1] + spare_rows, num_heads, pages.keys.shape[-1]).to(dtype)
+        # What is beyond num_seqs means nothing.
+        spare = [2**31 - 1] * spare_seqs
+        tables = pages.tables
+        filler = torch.full((spare_seqs, tables.shape[1]), -7, dtype=torch.int32)
+        self.args = (
+            self.q,
+            pages.combined,
+            int32([*pages.lengths, *spare]),
+            torch.cat([tables, filler]),
+            int32([*ends, *spare]),
+            int32([len(q_lens)]),
+        )
+
+    def expected(self, k_scale: float = 1, v_scale: float = 1, **options: object) -> torch.Tensor:
+        result = torch.zeros(self.q.shape, dtype=torch.float64)
+        for s, rows in enumerate(self.rows):
+            keys, values = self.pages.tokens(s)
+            if rows.start < rows.stop:
+                result[rows] = attention(self.q[rows], keys * k_scale, values * v_scale, **options)
+        return result
+
+
+def check(device: torch.device, batch: Batch, **options: object) -> None:
+    """Compares a call with the reference, and with itself on the CPU without XLA."""
+    scale = batch.q.shape[-1] ** -0.5
+    result = ragged_paged_attention(*(x.to(device) for x in batch.args), scale, **options).cpu()
+    assert_close(result, batch.expected(scale=scale, **options))
+    assert result[batch.rows[-1].stop :].count_nonzero() == 0
+    again = ragged_paged_attention(*(x.to(device) for x in batch.args), scale, **options).cpu()
+    assert torch.equal(result, again)
+    direct = ragged_paged_attention(*batch.args, scale, **options)
+    torch.testing.assert_close(direct.float(), result.float(), rtol=2e-2, atol=2e-2)
+
+
+@for_each_dtype
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+def test_head_dims(device: torch.device, head_dim: int, dtype: torch.dtype) -> None:
+    pages = Pages.random([33, 40, 1, 70], 2, head_dim, 16, dtype)
+    check(device, Batch(pages, [33, 1, 1, 20], 4, dtype))
+
+
+@for_each_dtype
+@pytest.mark.parametrize(
+    ("num_heads", "num_kv_heads"), [(1, 1), (4, 4), (8, 1), (12, 4), (32, 8), (7, 1)]
+)
+def test_heads(device: torch.device, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> None:
+    pages = Pages.random([19, 45], num_kv_heads, 64, 16, dtype)
+    check(device, Batch(pages, [7, 45], num_heads, dtype))
+
+
+@pytest.mark.parametrize("page_size", [8, 13, 16, 32, 100, 128, 256])
+def test_page_sizes(device: torch.device, page_size: int) -> None:
+    pages = Pages.random([page_size - 1, page_size, 2 * page_size + 1], 1, 64, page_size, DTYPES[0])
+    check(device, Batch(pages, [1, page_size, page_size + 3], 4, DTYPES[0]))
+
+
+OPTIONS = {
+    "window of 1": {"sliding_window": 1},
+    "window": {"sliding_window": 20},
+    "window beyond the context": {"sliding_window": 10_000},
+    "soft cap": {"soft_cap": 2.5},
+    "both": {"sliding_window": 37, "soft_cap": 5.0},
+}
+
+
+@for_each_dtype
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
+    pages = Pages.random([100, 5, 64], 2, 64, 16, dtype)
+    check(device, Batch(pages, [60, 5, 1], 8, dtype), **options)
+
+
+@for_each_dtype
+def test_quantized_pages(device: torch.device, dtype: torch.dtype) -> None:
+    batch = Batch(Pages.random([50, 3, 20], 2, 128, 16, FP8), [9, 3, 1], 8, dtype)
+    check(device, batch)
+    check(device, batch, k_scale=0.5, v_scale=3.0)
+
+
+def test_decode_and_prefill_alone(device: torch.device) -> None:
+    pages = Pages.random([129, 64, 300], 2, 64, 16, DTYPES[0], shared_pages=2)
+    check(device, Batch(pages, [1, 1, 1], 8, DTYPES[0], spare_rows=0, spare_seqs=0))
+    check(device, Batch(pages, [129, 64, 300], 8, DTYPES[0]))
+
+
+def test_sequences_without_queries(device: torch.device) -> None:
+    pages = Pages.random([30, 20, 10], 1, 64, 16, DTYPES[0])
+    check(device, Batch(pages, [0, 5, 0], 4, DTYPES[0]))
+
+
+def test_random_batches(device: torch.device) -> None:
+    for _ in range(12):
+        dtype, kv = DTYPES[torch.randint(2, ()).item()], 2 ** torch.randint(3, ()).item()
+        lengths = torch.randint(1, 200, (int(torch.randint(1, 9, ())),)).tolist()
+        q_lens = [int(torch.randint(1, length + 1, ())) for length in lengths]
+        pages = Pages.random(lengths, kv, 64, int(torch.randint(8, 40, ())), dtype)
+        check(device, Batch(pages, q_lens, kv * int(torch.randint(1, 9, ())), dtype))
+
+
+@for_each_dtype
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sliding_window": 9}, {"soft_cap": 3.0}, {"mask_value": -1e30}],
+    ids=["plain", "window", "soft cap", "mask value"],
+)
+def test_against_upstreams_implementation(
+    device: torch.device, options: dict[str, object], dtype: torch.dtype
+) -> None:
+    batch = Batch(Pages.random([33, 80, 17], 2, 64, 16, dtype), [33, 1, 9], 8, dtype)
+    q, kv_pages, *data = batch.args
+    # It reads whole pages; and with its float32 there is little rounding in it.
+    kv_pages = kv_pages.float().nan_to_num(0)
+    expected = upstream(q.float(), kv_pages, *data, sm_scale=0.125, use_kernel=False, **options)
+    args = [x.to(device) for x in (q, kv_pages.to(dtype), *data)]
+    result = ragged_paged_attention(*args, 0.125, **options)
+    assert_close(result[: len(expected)].cpu(), expected.double())
+
+
+def test_data_out_of_range(device: torch.device) -> None:
+    pages = Pages.random([64, 64, 20], 2, 64, 16, DTYPES[0])
+    batch = Batch(pages, [6, 4, 3], 8, DTYPES[0], spare_seqs=0)
+    q, kv_pages, _, tables, _, _ = batch.args
+    tables = tables[:, :4].clone()
+    tables[1, 1], tables[1, 2] = -1, kv_pages.shape[0]
+    # A length of a sequence beyond its table, rows before 0 and beyond q, and more queries
+    # than tokens: the last 2 rows are the sequence's, and those before it are of none.
+    args = q, kv_pages, int32([10_000, 64, 2]), tables, int32([-5, 6, 10, 10_000]), int32([99])
+    result = ragged_paged_attention(*(x.to(device) for x in args), 0.125).cpu()
+    expected = torch.zeros(q.shape, dtype=torch.float64)
+    expected[:6] = attention(q[:6], *pages.tokens(0), scale=0.125)
+    present = torch.ones(64, dtype=torch.bool)
+    present[16:48] = False
+    expected[6:10] = attention(q[6:10], *pages.tokens(1), scale=0.125, present=present)
+    keys, values = pages.tokens(2)
+    expected[-2:] = attention(q[-2:], keys[:2], values[:2], scale=0.125)
+    assert_close(result, expected)
+    assert result[10:-2].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("num_seqs", [0, -4, -(2**31)])
+def test_no_sequences(device: torch.device, num_seqs: int) -> None:
+    batch = Batch(Pages.random([20], 1, 64, 16, DTYPES[0]), [5], 4, DTYPES[0])
+    args = [*batch.args[:5], int32([num_seqs])]
+    result = ragged_paged_attention(*(x.to(device) for x in args)).cpu()
+    assert result.count_nonzero() == 0

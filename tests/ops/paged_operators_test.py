@@ -1,0 +1,341 @@
+"""The operators on paged caches: their errors, debug switch, compilers and exports."""
+
+import doctest
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla
+from testing.paged import FP8, Pages, int32, relative_error
+from testing.xla import PLATFORM, custom_call_lines
+from torch_xla.stablehlo import exported_program_to_stablehlo
+
+from torch_xla_ext import debug, ops
+
+BF16 = torch.bfloat16
+CACHE = torch.zeros(4, 16, 2, 64, dtype=BF16)
+OTHER = torch.zeros(4, 16, 2, 64, dtype=torch.float16)
+LENGTHS = int32([5, 0])
+
+DECODE = {
+    "query": torch.zeros(2, 8, 64, dtype=BF16),
+    "key_cache": CACHE,
+    "value_cache": CACHE,
+    "block_tables": torch.zeros(2, 3, dtype=torch.int32),
+    "context_lens": LENGTHS,
+    "scale": 0.125,
+}
+RAGGED = {
+    "q": torch.zeros(6, 8, 64, dtype=BF16),
+    "kv_pages": CACHE,
+    "kv_lens": LENGTHS,
+    "page_indices": torch.zeros(2, 3, dtype=torch.int32),
+    "cu_q_lens": int32([0, 3, 5]),
+    "num_seqs": int32([2]),
+}
+UPDATE = {
+    "key": torch.zeros(3, 2, 64, dtype=BF16),
+    "value": torch.zeros(3, 2, 64, dtype=BF16),
+    "slot_mapping": torch.tensor([0, 1, 2]),
+    "key_cache": CACHE,
+    "value_cache": CACHE,
+}
+PAGES = {**{k: UPDATE[k] for k in ("key", "value", "slot_mapping")}, "kv_pages": CACHE}
+PAGES["kv_pages"] = torch.zeros(4, 16, 4, 64, dtype=BF16)
+
+SCALE = r"key_scale is for a cache of torch.float8_e4m3fn; for one of torch.bfloat16 it must be"
+# (operator, its arguments, what is changed, the error, its text)
+WRONG = [
+    (ops.paged_attention, DECODE, change, error, text)
+    for change, error, text in [
+        ({"query": torch.zeros(2, 8, 64)}, TypeError, "query must have one of the dtypes"),
+        ({"query": torch.zeros(2, 8, dtype=BF16)}, ValueError, r"\[num_seqs, num_heads, head_dim"),
+        ({"query": torch.zeros(2, 3, 64, dtype=BF16)}, ValueError, "heads of query, 3, must be a"),
+        ({"query": torch.zeros(2, 0, 64, dtype=BF16)}, ValueError, "and not 0"),
+        ({"query": torch.zeros(2, 8, 80, dtype=BF16)}, ValueError, "key_cache must have the shape"),
+        (
+            {
+                "query": torch.zeros(2, 8, 80, dtype=BF16),
+                "key_cache": torch.zeros(4, 16, 2, 80, dtype=BF16),
+                "value_cache": torch.zeros(4, 16, 2, 80, dtype=BF16),
+            },
+            ValueError,
+            "the head_dim of query must be one of 64, 96, 128, 192, 256, but is 80",
+        ),
+        ({"key_cache": OTHER, "value_cache": OTHER}, TypeError, "torch.bfloat16, or torch.float8"),
+        ({"value_cache": OTHER}, TypeError, "value_cache must have the dtype of key_cache"),
+        ({"value_cache": CACHE[:2]}, ValueError, "value_cache must have the shape of key_cache"),
+        (
+            {"key_cache": CACHE[:, :7], "value_cache": CACHE[:, :7]},
+            ValueError,
+            "key_cache must have 8 to 256 tokens in a page, dimension 1, but has 7",
+        ),
+        (
+            {"block_tables": torch.zeros(2, 3)},
+            TypeError,
+            "block_tables must have one of the dtypes",
+        ),
+        (
+            {"block_tables": torch.zeros(3, 3, dtype=torch.int32)},
+            ValueError,
+            r"block_tables must have the shape \[num_seqs, max_blocks\], \[2, any\], but has",
+        ),
+        ({"context_lens": LENGTHS.long()}, TypeError, "context_lens must have one of the dtypes"),
+        ({"context_lens": int32([1, 2, 3])}, ValueError, r"context_lens must .* but has \[3\]"),
+        (
+            {"alibi_slopes": torch.zeros(7)},
+            ValueError,
+            r"alibi_slopes must .* \[8\], but has \[7\]",
+        ),
+        ({"alibi_slopes": torch.zeros(8).half()}, TypeError, "alibi_slopes must have one of"),
+        ({"scale": float("nan")}, ValueError, "scale must be finite, but is nan"),
+        ({"sliding_window": 0}, ValueError, "sliding_window must be at least 1, or None, but is 0"),
+        ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, or None, but is 0"),
+        ({"key_scale": 2.0}, ValueError, SCALE),
+        (
+            {"value_scale": -1.0, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},
+            ValueError,
+            "value_scale must be positive and finite, but is -1.0",
+        ),
+    ]
+]
+WRONG += [
+    (ops.ragged_paged_attention, RAGGED, change, error, text)
+    for change, error, text in [
+        ({"q": torch.zeros(6, 8, 64)}, TypeError, "q must have one of the dtypes torch.float16"),
+        ({"q": torch.zeros(6, 8, 128, dtype=BF16)}, ValueError, "kv_pages must have the shape"),
+        ({"kv_pages": CACHE[:, :, :1]}, ValueError, "kv_pages must have an even number of heads"),
+        ({"kv_pages": CACHE[:, :4]}, ValueError, "kv_pages must have 8 to 256 tokens in a page"),
+        ({"kv_pages": OTHER}, TypeError, "kv_pages must have the dtype of q, torch.bfloat16, or"),
+        ({"kv_lens": LENGTHS.long()}, TypeError, "kv_lens must have one of the dtypes torch.int32"),
+        (
+            {"page_indices": int32([[1]])},
+            ValueError,
+            r"page_indices must .*\[2, any\], but has \[1",
+        ),
+        ({"cu_q_lens": LENGTHS}, ValueError, r"\[max_num_seqs \+ 1\], \[3\], but has \[2\]"),
+        ({"num_seqs": LENGTHS}, ValueError, r"num_seqs must have the shape \[1\], \[1\], but has"),
+        ({"sm_scale": float("inf")}, ValueError, "sm_scale must be finite, but is inf"),
+        ({"mask_value": -1.0}, ValueError, "mask_value must be None or at most -65504.0, by which"),
+        ({"mask_value": float("nan")}, ValueError, "mask_value must be None or at most"),
+        ({"sliding_window": -1}, ValueError, "sliding_window must be at least 1, or None"),
+        ({"soft_cap": float("inf")}, ValueError, "soft_cap must be positive and finite"),
+        ({"k_scale": 2.0}, ValueError, "k_scale is for a cache of torch.float8_e4m3fn"),
+        ({"v_scale": 0.5}, ValueError, "v_scale is for a cache of torch.float8_e4m3fn"),
+    ]
+]
+WRONG += [
+    (ops.kv_cache_update, UPDATE, change, error, text)
+    for change, error, text in [
+        ({"key": torch.zeros(3, 2, 64).double()}, TypeError, "key must have one of the dtypes"),
+        ({"value": torch.zeros(3, 2, 64)}, TypeError, "value must have the dtype of key"),
+        ({"value": torch.zeros(4, 2, 64, dtype=BF16)}, ValueError, "value must have the shape of"),
+        ({"slot_mapping": torch.zeros(3)}, TypeError, "slot_mapping must have one of the dtypes"),
+        ({"slot_mapping": LENGTHS}, ValueError, r"slot_mapping must .*\[3\], but has \[2\]"),
+        ({"key_cache": OTHER}, TypeError, "key_cache must have the dtype of key, torch.bfloat16"),
+        ({"value_cache": OTHER}, TypeError, "value_cache must have the dtype of key_cache"),
+        ({"key_cache": CACHE[0]}, ValueError, r"\[any, any, 2, 64\], but has \[16, 2, 64\]"),
+        ({"value_cache": CACHE[:3]}, ValueError, "value_cache must have the shape of key_cache"),
+        ({"key_scale": 0.5}, ValueError, SCALE),
+    ]
+]
+WRONG += [
+    (ops.kv_pages_update, PAGES, change, error, text)
+    for change, error, text in [
+        ({"kv_pages": CACHE}, ValueError, r"2 \* num_kv_heads, head_dim\], \[any, any, 4, 64\]"),
+        ({"kv_pages": OTHER}, TypeError, "kv_pages must have the dtype of key"),
+        ({"v_scale": 0.5}, ValueError, "v_scale is for a cache of torch.float8_e4m3fn"),
+    ]
+]
+
+
+@pytest.mark.parametrize("place", ["cpu", "xla", "meta"])
+@pytest.mark.parametrize(
+    ("function", "arguments", "change", "error", "text"),
+    WRONG,
+    ids=[f"{case[0].__name__}-{'-'.join(case[2])}-{i}" for i, case in enumerate(WRONG)],
+)
+def test_errors(
+    function: Callable[..., object],
+    arguments: dict[str, object],
+    change: dict[str, object],
+    error: type[Exception],
+    text: str,
+    place: str,
+) -> None:
+    values = {
+        name: value.to(place) if torch.is_tensor(value) else value
+        for name, value in (arguments | change).items()
+    }
+    with pytest.raises(error, match=f"xla_gpu::{function.__name__}: .*{text}"):
+        function(**values)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [(ops.paged_attention, DECODE), (ops.ragged_paged_attention, RAGGED)],
+    ids=["paged_attention", "ragged_paged_attention"],
+)
+def test_tensors_of_two_devices(
+    function: Callable[..., object], arguments: dict[str, object]
+) -> None:
+    for name in [name for name, value in arguments.items() if torch.is_tensor(value)][1:]:
+        with pytest.raises(
+            ValueError, match=rf"{name} must be on the device of .*, cpu, but is on"
+        ):
+            function(**(arguments | {name: arguments[name].to("xla")}))
+
+
+@pytest.mark.parametrize("module", ["paged_attention", "ragged_paged_attention", "kv_cache_update"])
+def test_documented_examples(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"torch_xla_ext.ops.{module}"))
+    assert result.attempted > 4
+    assert result.failed == 0
+
+
+def decode_arguments(device: str = "cpu") -> list[object]:
+    torch.manual_seed(2)
+    pages = Pages.random([20, 5], 2, 64, 16, BF16)
+    query = torch.randn(2, 8, 64).to(BF16)
+    tensors = query, pages.keys, pages.values, pages.tables, int32(pages.lengths)
+    return [*(tensor.to(device) for tensor in tensors), 0.125]
+
+
+def ragged_arguments(device: str = "cpu") -> list[object]:
+    torch.manual_seed(2)
+    pages = Pages.random([20, 5], 2, 64, 16, BF16)
+    tensors = torch.randn(8, 8, 64).to(BF16), pages.combined, int32(pages.lengths), pages.tables
+    tensors = *tensors, int32([0, 3, 8]), int32([2])
+    return [*(tensor.to(device) for tensor in tensors), 0.125]
+
+
+ATTENTION = {
+    "paged_attention": (ops.paged_attention, decode_arguments),
+    "ragged_paged_attention": (ops.ragged_paged_attention, ragged_arguments),
+}
+for_each_attention = pytest.mark.parametrize(
+    ("function", "arguments"), ATTENTION.values(), ids=ATTENTION
+)
+
+
+@for_each_attention
+def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
+    (line,) = custom_call_lines(function(*arguments("xla")))
+    assert line.startswith("%custom-call = (bf16[")
+    assert ", f32[" in line.partition("custom-call(")[0]
+    result = function(*arguments())
+    assert (result.shape, result.dtype) == (arguments()[0].shape, BF16)
+
+
+@for_each_attention
+@pytest.mark.parametrize(
+    ("backend", "device"),
+    [("aot_eager", "cpu"), ("inductor", "cpu"), ("aot_eager", "xla"), ("openxla", "xla")],
+)
+def test_compilers(function: Callable, arguments: Callable, backend: str, device: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda *args: function(*args) * 2, backend=backend, fullgraph=True)
+    result = compiled(*arguments(device)).cpu()
+    assert relative_error(result, function(*arguments()).double() * 2) < 1e-2
+
+
+@for_each_attention
+def test_opcheck(function: Callable, arguments: Callable) -> None:
+    operator = getattr(torch.ops.xla_gpu, function.__name__).default
+    results = torch.library.opcheck(operator, arguments())
+    assert set(results.values()) == {"SUCCESS"}
+
+
+@for_each_attention
+def test_export_and_stablehlo(function: Callable, arguments: Callable) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            return function(*tensors, 0.125)
+
+    *tensors, _ = arguments()
+    program = torch.export.export(Model(), tuple(tensors))
+    assert torch.equal(program.module()(*tensors), Model()(*tensors))
+    exported = exported_program_to_stablehlo(program)
+    assert "stablehlo.custom_call @XlaGpu" in exported.get_stablehlo_text()
+    result = exported(*(tensor.to("xla") for tensor in tensors)).cpu()
+    assert relative_error(result, Model()(*tensors).double()) < 1e-2
+
+
+@for_each_attention
+def test_no_derivative(function: Callable, arguments: Callable) -> None:
+    query, *rest = arguments()
+    result = function(query.requires_grad_(), *rest)
+    with pytest.raises(
+        NotImplementedError, match=f"xla_gpu::{function.__name__} has no derivative"
+    ):
+        result.sum().backward()
+
+
+def test_debug_shows_the_parameters() -> None:
+    arguments = decode_arguments("xla")
+    (call,) = debug.custom_calls(ops.paged_attention(*arguments, sliding_window=7, soft_cap=2.0))
+    assert call.payload.parameters == {
+        "scale": 0.125,
+        "sliding_window": 7,
+        "soft_cap": 2.0,
+        "key_scale": 1.0,
+        "value_scale": 1.0,
+        "report_out_of_range": False,
+    }
+    assert call.payload.operands[-1] is None  # the slopes
+
+
+REPORT = """
+import torch, torch_xla
+from torch_xla_ext import ops
+def int32(values): return torch.tensor(values, dtype=torch.int32).to("xla")
+cache = torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16).to("xla")
+query = torch.zeros(2, 4, 64, dtype=torch.bfloat16).to("xla")
+tables = int32([[1, 77], [0, 0]])
+ops.paged_attention(query, cache, cache, tables, int32([20, -3]), 1.0).cpu()
+ops.ragged_paged_attention(
+    query, cache[:, :, :2], int32([20, 9999]), tables, int32([0, 1, 2]), int32([2])
+).cpu()
+key = torch.zeros(2, 2, 64, dtype=torch.bfloat16).to("xla")
+caches = [cache.clone(), cache.clone()]
+ops.kv_cache_update(key, key, torch.tensor([-1, 64]).to("xla"), *caches)
+print(caches[0].cpu().sum().item())
+"""
+
+
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_report_of_what_is_out_of_range(switch: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE": switch},
+    )
+    assert result.returncode == 0, result.stderr
+    texts = result.stdout + result.stderr  # a GPU's printf writes to standard output
+    for number in ("77", "-3", "9999", "64"):
+        lines = [line for line in texts.splitlines() if "XlaGpu" in line and number in line]
+        assert bool(lines) == (switch == "1"), (number, texts)
+    assert not [line for line in texts.splitlines() if "XlaGpuKv" in line and "-1" in line]
+
+
+@pytest.mark.skipif(PLATFORM != "Host", reason="the texts are the Host's")
+def test_texts_of_the_report() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE": "1"},
+    )
+    for text in (
+        "XlaGpuPagedAttention: block_tables[0][1] is 77, which is not in [0, 4): its tokens take",
+        "XlaGpuPagedAttention: context_lens[1] is -3, which is not in [0, 32]: clamped",
+        "XlaGpuRaggedPagedAttention: kv_lens[1] is 9999, which is not in [0, 32]: clamped",
+        "XlaGpuKvCacheUpdate: slot_mapping[1] is 64, which is not in [0, 64): skipped",
+    ):
+        assert text in result.stderr
+    assert torch_xla.runtime.device_type() == "CPU"

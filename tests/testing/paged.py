@@ -1,0 +1,118 @@
+"""Random batches on a paged cache, and attention to it in float64."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+FP8 = torch.float8_e4m3fn
+# Of the operators' results, relative to the reference's norm.
+TOLERANCES = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+def int32(values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of the norm; NaN if anything is NaN in `actual`."""
+    difference = (actual.cpu().double() - expected).norm()
+    return (difference / expected.norm().clamp_min(1e-30)).item()
+
+
+def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.shape == expected.shape
+    assert relative_error(actual, expected) <= TOLERANCES[actual.dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pages:
+    """Sequences of tokens in a cache: the cache is NaN where no sequence has a token.
+
+    Attributes:
+        keys, values: [num_pages, page_size, num_kv_heads, head_dim].
+        tables: [num_seqs, pages_per_seq], int32, shuffled.
+        lengths: of the sequences.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    tables: torch.Tensor
+    lengths: tuple[int, ...]
+
+    @staticmethod
+    def random(
+        lengths: Sequence[int],
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        dtype: torch.dtype,
+        shared_pages: int = 0,
+    ) -> "Pages":
+        """The first `shared_pages` pages of a sequence are those of the first sequence."""
+        pages_per_seq = max(1, -(-max(lengths) // page_size)) + 1
+        count = pages_per_seq * len(lengths)
+        tables = torch.randperm(count + 3)[:count].to(torch.int32).reshape(-1, pages_per_seq)
+        tables[:, :shared_pages] = tables[0, :shared_pages]
+        shape = (count + 3, page_size, num_kv_heads, head_dim)
+        keys, values = torch.randn(shape), torch.randn(shape)
+        used = torch.zeros(shape[:2], dtype=torch.bool)
+        for table, length in zip(tables.tolist(), lengths, strict=True):
+            for token in range(length):
+                used[table[token // page_size], token % page_size] = True
+        keys[~used], values[~used] = float("nan"), float("nan")
+        return Pages(keys.to(dtype), values.to(dtype), tables, tuple(lengths))
+
+    @property
+    def combined(self) -> torch.Tensor:
+        """[num_pages, page_size, 2 * num_kv_heads, head_dim]: keys and values in turn."""
+        return (
+            torch.stack([self.keys.float(), self.values.float()], dim=3)
+            .flatten(2, 3)
+            .to(self.keys.dtype)
+        )
+
+    def tokens(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of a sequence, [length, num_kv_heads, head_dim], float64."""
+        page_size, length = self.keys.shape[1], self.lengths[sequence]
+        token = torch.arange(length)
+        page = self.tables[sequence, token // page_size].long()
+        rows = page, token % page_size
+        return self.keys.float()[rows].double(), self.values.float()[rows].double()
+
+
+def attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    present: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Causal attention of a sequence's last tokens, in float64.
+
+    Args:
+        queries: [num_queries, num_heads, head_dim].
+        keys, values: [num_tokens, num_kv_heads, head_dim].
+        present: [num_tokens], bool: which tokens take part.
+    """
+    num_queries, num_heads, _ = queries.shape
+    num_tokens, num_kv_heads, _ = keys.shape
+    keys, values = (x.repeat_interleave(num_heads // num_kv_heads, dim=1) for x in (keys, values))
+    logits = torch.einsum("qhd,khd->hqk", queries.double(), keys) * scale
+    if soft_cap is not None:
+        logits = soft_cap * torch.tanh(logits / soft_cap)
+    token = torch.arange(num_tokens)
+    distance = token - torch.arange(num_tokens - num_queries, num_tokens)[:, None]
+    if alibi_slopes is not None:
+        logits = logits + alibi_slopes.double()[:, None, None] * distance
+    visible = distance <= 0
+    if sliding_window is not None:
+        visible &= distance > -sliding_window
+    if present is not None:
+        visible &= present
+    weights = logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    return torch.einsum("hqk,khd->qhd", weights.nan_to_num(0), values.nan_to_num(0))
