@@ -30,7 +30,7 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, ops  # isort: skip
+from torch_xla_ext import debug, ops, upstream  # isort: skip
 
 __all__ = [
     "ArrayType",
@@ -45,6 +45,8 @@ __all__ = [
     "registered_targets",
 ]
 __version__ = torch_xla.__version__
+
+upstream.install()
 
 
 def include_dir() -> str:

@@ -45,6 +45,7 @@ struct AttendTraits {
       kHeadTiles == 1 && kHeadDim % 64 == 0 ? 64 : 32;
   static constexpr int kSumRow = kSumDims + 4;
   static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
+  static_assert(kSumBytes % 128 == 0 && kTileBytes % 128 == 0);
 
   // Where chunk `chunk` of row `row` lies in a tile: permuted so that the same
   // chunk of 8 rows lies in 8 different groups of 4 banks.
@@ -176,6 +177,28 @@ __device__ inline float RelativeWeight(float max, float total_max) {
   return max == total_max ? 1.0f : Exp2(max - total_max);
 }
 
+// Soft cap and ALiBi. They are rare, and so have no kernels of their own.
+template <typename Traits>
+__device__ inline void Transform(
+    const DecodeArgs& args, int distance, const WarpState<Traits>& state,
+    float (&logits)[Traits::kTokenTiles][Traits::kHeadTiles][4]) {
+#pragma unroll
+  for (int tile = 0; tile < Traits::kTokenTiles; ++tile) {
+#pragma unroll
+    for (int h = 0; h < Traits::kHeadTiles; ++h) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int token = tile * 16 + j / 2 * 8 + threadIdx.x % 32 / 4;
+        float& logit = logits[tile][h][j];
+        if (args.soft_cap > 0) {
+          logit = args.soft_cap * tanhf(logit / args.soft_cap);
+        }
+        logit += state.slope[h][j % 2] * static_cast<float>(distance + token);
+      }
+    }
+  }
+}
+
 // Adds the tokens of one unit: keys and values are in shared memory, token i
 // takes part if bit i of `mask` is set, and `distance` is the first one's
 // position less the query's.
@@ -189,34 +212,48 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
   const int lane = threadIdx.x % 32;
   const uint32_t values = keys + Traits::kTileBytes;
 
-  // Rows are tokens, columns heads.
+  // Rows are tokens, columns heads. Two sums each, so that a product need not
+  // wait for the one before it.
   float logits[kTokenTiles][kHeadTiles][4] = {};
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
     const int row = tile * 16 + lane % 16;
+    float odd[kHeadTiles][4] = {};
 #pragma unroll
     for (int i = 0; i < Traits::kChunks; i += 2) {
       uint32_t key[4];
       LoadMatrices(key, keys + Traits::Chunk(row, i + lane / 16) * 16);
       if constexpr (Traits::kWiden) {
+        const uint32_t even_key[4] = {WidenF8Pair(key[0]), WidenF8Pair(key[1]),
+                                      WidenF8Pair(key[0] >> 16),
+                                      WidenF8Pair(key[1] >> 16)};
+        const uint32_t odd_key[4] = {WidenF8Pair(key[2]), WidenF8Pair(key[3]),
+                                     WidenF8Pair(key[2] >> 16),
+                                     WidenF8Pair(key[3] >> 16)};
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint32_t wide[4] = {WidenF8Pair(key[2 * j] & 0xffff),
-                                    WidenF8Pair(key[2 * j + 1] & 0xffff),
-                                    WidenF8Pair(key[2 * j] >> 16),
-                                    WidenF8Pair(key[2 * j + 1] >> 16)};
-#pragma unroll
-          for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(logits[tile][h], wide, state->query[i + j][h]);
-          }
+        for (int h = 0; h < kHeadTiles; ++h) {
+          MultiplyAdd<Math>(logits[tile][h], even_key, state->query[i][h]);
+          MultiplyAdd<Math>(odd[h], odd_key, state->query[i + 1][h]);
         }
       } else {
 #pragma unroll
         for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(logits[tile][h], key, state->query[i / 2][h]);
+          MultiplyAdd<Math>(i % 4 == 0 ? logits[tile][h] : odd[h], key,
+                            state->query[i / 2][h]);
         }
       }
     }
+#pragma unroll
+    for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        logits[tile][h][j] =
+            (logits[tile][h][j] + odd[h][j]) * state->scale[h][j % 2];
+      }
+    }
+  }
+  if (args.soft_cap > 0 || args.alibi_slopes != nullptr) {
+    Transform<Traits>(args, distance, *state, logits);
   }
 
   float max[kHeadTiles][2];
@@ -232,13 +269,6 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
         for (int half = 0; half < 2; ++half) {
           float& logit = logits[tile][h][2 * half + j];
           const int token = tile * 16 + half * 8 + lane / 4;
-          logit *= state->scale[h][j];
-          if (args.soft_cap > 0) {
-            logit = args.soft_cap * tanhf(logit / args.soft_cap);
-          }
-          if (args.alibi_slopes != nullptr) {
-            logit += state->slope[h][j] * static_cast<float>(distance + token);
-          }
           if ((mask >> token & 1) == 0) logit = -INFINITY;
           column_max = fmaxf(column_max, logit);
         }
@@ -339,27 +369,31 @@ class Loader {
   __device__ Loader(const DecodeArgs& args, const Part& part, int kv_head,
                     uint32_t shared, uint32_t* masks)
       : args_(args),
+        keys_(static_cast<const char*>(args.key_cache) +
+              kv_head * Traits::kRowBytes),
+        values_(static_cast<const char*>(args.value_cache) +
+                kv_head * Traits::kRowBytes),
+        row_bytes_(args.num_kv_heads * Traits::kRowBytes),
         shared_(shared),
         masks_(masks),
-        kv_head_(kv_head),
         at_(part.begin + threadIdx.x / 32),
         end_(part.end) {
     if (at_ < end_) {
       place_ = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
     }
-    row_ = NextRow();
+    FindBlock();
   }
 
   // Starts the copies of the next unit to `stage`, or none if there is no more.
   __device__ void Load(int stage) {
     const int lane = threadIdx.x % 32;
-    const uint32_t row = row_;
+    const uint32_t row = block_ < args_.num_blocks
+                             ? block_ * args_.block_size.divisor + row_in_block_
+                             : kNoRow;
     const uint32_t mask = __ballot_sync(kAllLanes, row != kNoRow);
     if (lane == 0) masks_[stage] = mask;
     if (at_ < end_) {
       const uint32_t keys = shared_ + stage * Traits::kStageBytes;
-      const int64_t row_bytes =
-          static_cast<int64_t>(args_.num_kv_heads) * Traits::kRowBytes;
 #pragma unroll
       for (int i = 0; i < Traits::kTileBytes / 16 / 32; ++i) {
         const int index = i * 32 + lane;
@@ -367,52 +401,52 @@ class Loader {
         const int chunk = index % Traits::kChunks;
         const uint32_t source_row = __shfl_sync(kAllLanes, row, token);
         const bool read = source_row != kNoRow;
-        const int64_t offset = (read ? source_row : 0) * row_bytes +
-                               kv_head_ * Traits::kRowBytes + chunk * 16;
+        const uint64_t offset =
+            static_cast<uint64_t>(read ? source_row : 0) * row_bytes_ +
+            chunk * 16;
         const uint32_t to = keys + Traits::Chunk(token, chunk) * 16;
-        CopyAsync16(to, static_cast<const char*>(args_.key_cache) + offset,
-                    read);
-        CopyAsync16(to + Traits::kTileBytes,
-                    static_cast<const char*>(args_.value_cache) + offset, read);
+        CopyAsync16(to, keys_ + offset, read);
+        CopyAsync16(to + Traits::kTileBytes, values_ + offset, read);
       }
       at_ += blockDim.x / 32;
-      row_ = NextRow();
+      FindBlock();
     }
     CommitCopies();
   }
 
  private:
-  // The cache's row of this lane's token of the unit at at_, or kNoRow. It is
-  // asked for one unit ahead, since block numbers come from memory.
-  __device__ uint32_t NextRow() {
-    if (at_ >= end_) return kNoRow;
+  // Reads the number of the block of this lane's token of the unit at at_, a
+  // unit before it is used; kNoRow if the token takes no part.
+  __device__ void FindBlock() {
+    block_ = kNoRow;
+    if (at_ >= end_) return;
     while (at_ >= place_.end) {
       place_ = PlaceOf<Traits::kUnit>(args_, place_.seq + 1, place_.end);
     }
-    const int lane = threadIdx.x % 32;
     const Units& units = place_.units;
-    const int token =
-        (units.first + static_cast<int>(at_ - place_.begin)) * Traits::kUnit +
-        lane;
-    if (lane >= Traits::kUnit || token >= units.context ||
-        token < units.context - args_.sliding_window) {
-      return kNoRow;
+    const int lane = threadIdx.x % 32;
+    const int token = (units.first + at_ - place_.begin) * Traits::kUnit + lane;
+    if (lane < Traits::kUnit && token < units.context &&
+        token >= units.context - args_.sliding_window) {
+      const uint32_t index = args_.block_size.Divide(token);
+      row_in_block_ = token - index * args_.block_size.divisor;
+      block_ = args_.block_tables[static_cast<int64_t>(place_.seq) *
+                                      args_.max_blocks +
+                                  index];
     }
-    const uint32_t size = args_.block_size;
-    const uint32_t block =
-        args_.block_tables[static_cast<int64_t>(place_.seq) * args_.max_blocks +
-                           token / size];
-    return block < args_.num_blocks ? block * size + token % size : kNoRow;
   }
 
   const DecodeArgs& args_;
+  const char* const keys_;
+  const char* const values_;
+  const uint32_t row_bytes_;
   const uint32_t shared_;
   uint32_t* const masks_;
-  const int kv_head_;
-  int64_t at_;
-  const int64_t end_;
+  int at_;
+  const int end_;
   Place place_;
-  uint32_t row_;
+  uint32_t block_;
+  uint32_t row_in_block_ = 0;
 };
 
 // Waits for the oldest of `stages` - 1 stages.
@@ -424,6 +458,13 @@ __device__ inline void WaitForStage(int stages) {
     WaitForCopies<1>();
   } else {
     WaitForCopies<2>();
+  }
+}
+
+// Brings memory to the L2 cache. Called by a whole block.
+__device__ inline void PrefetchBytes(const char* begin, int size) {
+  for (int at = threadIdx.x * 128; at < size; at += blockDim.x * 128) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(begin + at));
   }
 }
 
@@ -483,12 +524,16 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
     }
     __syncthreads();
     constexpr int kVectors = Traits::kSumDims / 4;
+    // Not unrolled: this runs seldom, and its code has to be fetched.
+#pragma unroll 1
     for (int i = threadIdx.x; i < heads * kVectors; i += blockDim.x) {
       const int column = i / kVectors, dim = i % kVectors * 4;
       float max = -INFINITY;
+#pragma unroll 1
       for (int w = 0; w < warps; ++w) max = fmaxf(max, stats->max[w][column]);
       float sum = 0;
       float4 total = {0, 0, 0, 0};
+#pragma unroll 1
       for (int w = 0; w < warps; ++w) {
         const float weight = RelativeWeight(stats->max[w][column], max);
         const float4 part = *reinterpret_cast<const float4*>(
@@ -522,7 +567,9 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
 template <typename Traits>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     AttendKernel(const __grid_constant__ DecodeArgs args) {
-  extern __shared__ __align__(16) unsigned char memory[];
+  // Rows are written as whole lines of 128 bytes; copies to elsewhere are
+  // split.
+  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
   AllowNextKernelToStart();
@@ -536,7 +583,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
       static_cast<int64_t>(blockIdx.x) * args.parts + blockIdx.y;
 
   const Part part = FindPart<Traits::kUnit>(args, blockIdx.y);
-  if (args.split && threadIdx.x == 0) args.split_sequences[slot] = {-1, 0};
   if (part.begin >= part.end) return;
 
   float* const sums = reinterpret_cast<float*>(memory);
@@ -544,20 +590,28 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
       __cvta_generic_to_shared(memory + warps * Traits::kSumBytes +
                                warp * args.stages * Traits::kStageBytes));
   Loader<Traits> loader(args, part, kv_head, shared, masks[warp]);
+#pragma unroll 1
   for (int stage = 0; stage < args.stages - 1; ++stage) loader.Load(stage);
   int stage = 0, free_stage = args.stages - 1;
 
   WarpState<Traits> state;
-  int64_t at = part.begin + warp;
+  int at = part.begin + warp;
   Place place = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
   while (true) {
     LoadQuery<Traits>(args, place.seq, head, heads, &state);
-    const int64_t piece_end = min(place.end, part.end);
+    if (place.end < part.end) {
+      const int64_t next =
+          static_cast<int64_t>(place.seq + 1) * args.num_heads + head;
+      PrefetchBytes(
+          static_cast<const char*>(args.query) + next * Traits::kHeadDim * 2,
+          heads * Traits::kHeadDim * 2);
+    }
+    const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
       WaitForStage(args.stages);
       __syncwarp();  // all lanes' copies are there, and free_stage was read
       loader.Load(free_stage);
-      const int unit = place.units.first + static_cast<int>(at - place.begin);
+      const int unit = place.units.first + at - place.begin;
       AttendUnit<Traits>(
           args, shared + stage * Traits::kStageBytes, masks[warp][stage],
           unit * Traits::kUnit - (place.units.context - 1), &state);
@@ -569,11 +623,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
     StoreSum<Traits>(args, place.seq, head, heads,
                      begins && ends ? -1 : 2 * slot + (begins ? 1 : 0), sums,
                      &stats, &state);
-    if (!ends && begins && threadIdx.x == 0) {
-      args.split_sequences[slot] = {
-          place.seq,
-          PartOf(part, place.end - 1) - static_cast<int>(blockIdx.y) + 1};
-    }
     if (place.end >= part.end) break;
     place = PlaceOf<Traits::kUnit>(args, place.seq + 1, place.end);
   }

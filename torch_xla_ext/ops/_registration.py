@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _autograd
+from torch_xla_ext.ops import _arguments, _autograd, _functionalization
 from torch_xla_ext.ops._arguments import Tensors, Value
 from torch_xla_ext.ops._kernel_call import KernelCall, Result
 
@@ -110,9 +110,10 @@ def define_in_place(
     The kernel's results are the new values of these arguments, in their order, in their buffers.
     They have to be contiguous, unless they are XLA tensors. Nothing is differentiable.
 
-    It also defines ``torch.ops.xla_gpu.<name>_functional``, which returns the new values. Compilers
-    see that, followed by a copy. XLA makes no copy of it: the kernel's results alias its operands,
-    and torch_xla donates the tensor's buffer to the program.
+    It also defines ``torch.ops.xla_gpu.<name>_functional``, which returns the new values: torch's
+    functionalization turns the one into the other, for XLA tensors and under torch.compile and
+    torch.export. XLA makes no copy of it, for the kernel's results alias its operands, and
+    torch_xla donates the tensors' buffers to the program.
 
     Args:
         schema: as of `define`, ``"fill(Tensor value, Tensor(a!) out) -> ()"``; it returns nothing.
@@ -121,8 +122,8 @@ def define_in_place(
     operator = _declare(schema)
     written = [i for i, argument in enumerate(operator._schema.arguments) if argument.is_write]
     pure = re.fullmatch(r"(\w+)\((.*)\) -> \(\)", re.sub(r"\(\w!\)", "", schema))
-    new_values = ", ".join(["Tensor"] * len(written))
-    functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({new_values})")
+    returns = ", ".join(["Tensor"] * len(written))
+    functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
 
     def check_in_place(*args: Value) -> None:
         for i in written:
@@ -135,11 +136,20 @@ def define_in_place(
         operator, target, check_in_place, lambda *args: [], attributes, written=written
     )
 
-    def run_functionally(*args: Value) -> None:
-        args = in_place_call.checked(args)
+    def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor that is written to, with its new value."""
         results = functional(*args)
-        for i, result in zip(written, [results] if len(written) == 1 else results, strict=True):
-            args[i].copy_(result)
+        results = results if isinstance(results, tuple) else (results,)
+        return [(args[i], result) for i, result in zip(written, results, strict=True)]
+
+    def run_functionalized(*args: Value) -> None:
+        for tensor, result in new_values(in_place_call.checked(args)):
+            _functionalization.replace(tensor, result)
+
+    def run_xla(*args: Value) -> None:
+        """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
+        for tensor, result in new_values(in_place_call.checked(args)):
+            tensor.copy_(result)
 
     functional_call = KernelCall(
         functional, target, check, lambda *args: [], attributes, written=written
@@ -148,8 +158,8 @@ def define_in_place(
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
     _LIBRARY.impl(operator, in_place_call.in_place_on_cpu, "CPU")
     _LIBRARY.impl(operator, in_place_call.in_place_on_cuda, "CUDA")
-    _LIBRARY.impl(operator, run_functionally, "XLA")
-    _LIBRARY.impl(operator, run_functionally, "Functionalize")
+    _LIBRARY.impl(operator, run_xla, "XLA")
+    _LIBRARY.impl(operator, run_functionalized, "Functionalize")
     _LIBRARY.impl(operator, _autograd.make_in_place_kernel(operator, written), "Autograd")
     torch.library.register_fake(
         operator.name(), lambda *args: in_place_call.checked(args) and None, lib=_LIBRARY
