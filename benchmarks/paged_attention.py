@@ -33,6 +33,7 @@ from paged_attention_cases import DTYPE, HEAD_DIM, HEADS, KV_HEADS, SCALE, Case,
 
 # Of the inputs of all calls of a round, so that nothing of a call's is in L2 when it comes again.
 ROTATED_BYTES = 300e6
+OURS = {"paged_attention", "ragged_paged_attention", "kv_cache_update", "kv_pages_update"}
 PARAMETERS = {
     "scale": SCALE,
     "sm_scale": SCALE,
@@ -337,8 +338,6 @@ def main() -> int:
     print(f"{len(failed)} of this project's kernels failed")
     return 1 if failed else 0
 
-
-OURS = {"paged_attention", "ragged_paged_attention", "kv_cache_update", "kv_pages_update"}
 
 if __name__ == "__main__":
     sys.exit(main())
