@@ -97,7 +97,7 @@ def _compile(ctx, source, toolchain, archs, compilation_context):
         ),
         outputs = [object],
         mnemonic = "CudaCompile",
-        progress_message = "Compiling %{input} for sm_" + ", sm_".join(archs),
+        progress_message = "Compiling %s for sm_%s" % (source.short_path, ", sm_".join(archs)),
         use_default_shell_env = True,
     )
     return object

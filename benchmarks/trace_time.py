@@ -1,9 +1,9 @@
-"""Host time of tracing one custom call: `_xla_gpu_custom_call` beside `_xla_custom_call`.
+"""Host time of tracing one custom call: `_xla_gpu_custom_call` and its kin.
 
     python benchmarks/trace_time.py
 
 Run it with the Python of an environment that has the custom wheel, and with one that has the stock
-torch_xla, whose function takes no target. Nothing is compiled.
+torch_xla, whose function takes no target and which has no `custom_call`. Nothing is compiled.
 """
 
 import argparse
@@ -48,6 +48,13 @@ def main() -> None:
         calls["  with target=, by name"] = lambda: XLAC._xla_gpu_custom_call(
             [a, b], payload, *types, target="Kernel"
         )
+        from torch_xla_ext import custom_call
+
+        calls["custom_call"] = lambda: custom_call("XlaGpuSimpleAdd", [a, b], [a])
+        calls["  with a pair as output"] = lambda: custom_call(
+            "XlaGpuSimpleAdd", [a, b], [((16,), torch.float32)]
+        )
+        calls["  api='ffi'"] = lambda: custom_call("XlaGpuSimpleAdd", [a, b], [a], api="ffi")
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(args.rounds + 1):
         for name, call in calls.items():

@@ -17,11 +17,15 @@ _FLOATS = {np.dtype("float32"): ("f32", "<f", "<I"), np.dtype("float64"): ("f64"
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 
 
-def _string(value: str) -> str:
+def _string(name: str, value: str) -> str:
     """An MLIR string literal: bytes outside of printable ASCII are `\\XX`."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"attribute {name!r}: {value!r} is no valid text") from None
     plain = "".join(
         chr(byte) if 0x20 <= byte <= 0x7E and byte not in b'"\\' else f"\\{byte:02X}"
-        for byte in value.encode()
+        for byte in data
     )
     return f'"{plain}"'
 
@@ -53,7 +57,7 @@ def _value(name: str, value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _string(value)
+        return _string(name, value)
     array = _numpy(name, value) if not isinstance(value, (bytes, type(None))) else None
     if array is None or array.ndim > 1 or array.dtype not in [*_INTEGERS, *_FLOATS]:
         raise TypeError(
@@ -79,12 +83,13 @@ def encode(attributes: Mapping[str, object]) -> str:
 
     Raises:
         TypeError: a value is of another type, or a name is not a str.
-        ValueError: an int does not fit into 64 bits.
+        ValueError: an int does not fit into 64 bits, or a str has a lone surrogate.
     """
-    parts = []
-    for name, value in sorted(attributes.items()):
+    for name in attributes:
         if not isinstance(name, str) or not name:
             raise TypeError(f"an attribute's name must be a str that is not empty, but is {name!r}")
-        key = name if _BARE_NAME.fullmatch(name) else _string(name)
+    parts = []
+    for name, value in sorted(attributes.items()):
+        key = name if _BARE_NAME.fullmatch(name) else _string(name, name)
         parts.append(f"{key} = {_value(name, value)}")
     return "{" + ", ".join(parts) + "}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch_xla
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import attributes as mlir
 from torch_xla_ext import descriptor, reference, registration
@@ -19,29 +20,55 @@ _PLATFORMS = {"CPU": "Host", "CUDA": "CUDA"}
 _ABSENT_OPERANDS = "absent_operands"
 
 
-def _checked_arrays(target: str, inputs: object, outputs: object) -> list[ArrayType | None]:
-    """The types of operands and results; what the C++ side refuses in its own words is left."""
-    arrays: list[ArrayType | None] = []
-    for name, values in (("inputs", inputs), ("outputs", outputs)):
-        if not isinstance(values, (list, tuple)):
+# The pairs of target and api that were looked up: targets are never taken back.
+_known: set[tuple[str, str]] = set()
+
+
+def _check_list(target: str, name: str, values: object) -> None:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(
+            f"custom call {target!r}: {name} must be a list or a tuple, but is of type "
+            f"{type(values).__name__}"
+        )
+
+
+def _tensors(target: str, inputs: object) -> list[torch.Tensor | None]:
+    """The inputs, without what marks a tensor as sharded."""
+    _check_list(target, "inputs", inputs)
+    tensors = []
+    for index, value in enumerate(inputs):
+        if type(value) is torch.Tensor:
+            pass  # as nearly always
+        elif isinstance(value, XLAShardedTensor):
+            value = value.global_tensor
+        elif value is not None and not isinstance(value, torch.Tensor):
             raise TypeError(
-                f"custom call {target!r}: {name} must be a list or a tuple, but is of type "
-                f"{type(values).__name__}"
+                f"custom call {target!r}: inputs[{index}] must be an XLA tensor, but is of type "
+                f"{type(value).__name__}"
             )
-        for index, value in enumerate(values):
-            if value is None and name == "inputs":
-                arrays.append(None)
-                continue
-            if name == "inputs" and not isinstance(value, torch.Tensor):
-                raise TypeError(
-                    f"custom call {target!r}: inputs[{index}] must be an XLA tensor, but is of "
-                    f"type {type(value).__name__}"
-                )
-            try:
-                arrays.append(ArrayType.of(value))
-            except TypeError as error:
-                raise TypeError(f"custom call {target!r}: {name}[{index}]: {error}") from None
-    return arrays
+        tensors.append(value)
+    return tensors
+
+
+def _result_types(target: str, outputs: object) -> list[ArrayType]:
+    _check_list(target, "outputs", outputs)
+    types = []
+    for index, value in enumerate(outputs):
+        try:
+            types.append(ArrayType.of(value))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"custom call {target!r}: outputs[{index}]: {error}") from None
+    return types
+
+
+def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
+    for number, array in enumerate(arrays):
+        if array is not None and not all(isinstance(dim, int) for dim in array.shape):
+            raise ValueError(
+                f"custom call {target!r}: array {number}, operands and then results, has the "
+                f"dynamic shape {list(array.shape)}: a kernel is handed sizes that are known when "
+                "the call is traced"
+            )
 
 
 def _payload_of(
@@ -61,6 +88,8 @@ def _payload_of(
             )
         if values is not None:
             raise TypeError(f"custom call {target!r}: give attributes or a payload, not both")
+        if schema is not None:
+            _check_own_payload(schema, arrays, payload)
         return payload
     if api == "untyped":
         if schema is not None:
@@ -87,11 +116,67 @@ def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
     return {p.name: types[p.type](values[p.name]) for p in schema.parameters}
 
 
+def _check_own_payload(
+    schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
+) -> None:
+    """Refuses a descriptor of other shapes: the kernel would go beyond its buffers."""
+    try:
+        read = descriptor.unpack(
+            schema, payload.encode() if isinstance(payload, str) else bytes(payload)
+        )
+    except (TypeError, ValueError):
+        return  # the kernel says exactly what is wrong
+    described = [*read.operands, *read.results]
+    for argument, array, other in zip(schema.arguments, arrays, described, strict=True):
+        if array != other:
+            raise ValueError(
+                f"{schema.target}: {argument.label}: the payload says "
+                f"{other or 'absent'}, but the call has {array or 'none'}"
+            )
+
+
 def _check_registered(target: str, api: str) -> None:
+    if (target, api) in _known:
+        return
     device = torch_xla.runtime.device_type()
     platform = _PLATFORMS.get(device)
     if platform is not None and not registration.is_registered(target, platform, api):
         raise ValueError(registration.unknown_target_text(target, platform, api))
+    _known.add((target, api))
+
+
+class _WithoutDerivative(torch.autograd.Function):
+    """Makes a backward pass through a call an error, instead of a gradient that lacks a part."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        target: str,
+        call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.target = target
+        return tuple(call(tensors))
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        raise RuntimeError(
+            f"custom call {ctx.target!r} has no derivative; call it in a torch.autograd.Function "
+            "that has one, or on tensors that are detached"
+        )
+
+
+def _check_reference(
+    target: str, results: Sequence[torch.Tensor], types: Sequence[ArrayType]
+) -> None:
+    given = [ArrayType.of(result) for result in results]
+    if given != list(types):
+        raise ValueError(
+            f"custom call {target!r}: its reference implementation gives "
+            f"{', '.join(map(str, given))} instead of {', '.join(map(str, types))}"
+        )
 
 
 def custom_call(
@@ -123,14 +208,17 @@ def custom_call(
         api: "untyped" (XLA's API version 3) or "ffi" (version 4).
         aliases: {output: input}: results that are written into an operand's buffer. XLA copies the
             operand first if something else needs it.
-        has_side_effect: keeps the call although nobody uses its results.
+        has_side_effect: XLA keeps the call although nothing in the program uses its results. The
+            program has it as long as Python has one of the results when it is run.
 
     Returns:
-        An XLA tensor for each of `outputs`.
+        An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it is an
+        error.
 
     Raises:
         TypeError, ValueError: at once: a wrong argument, or a target that is not registered.
-        RuntimeError: when the results are read, if the kernel reported a failure.
+        RuntimeError: when the results are read, if the kernel reported a failure, or an operand has
+            a dynamic shape.
     """
     if api not in _API_VERSIONS:
         raise ValueError(f"custom call {target!r}: api must be 'untyped' or 'ffi', but is {api!r}")
@@ -139,32 +227,47 @@ def custom_call(
             f"custom_call: target must be a str, but is of type {type(target).__name__}; the order "
             "is custom_call(target, inputs, outputs)"
         )
-    arrays = _checked_arrays(target, inputs, outputs)
-    schema = registration.schema(target)
+    tensors = _tensors(target, inputs)
+    types = _result_types(target, outputs)
     replaced = reference.replacement(target)
     if replaced is not None:
-        return replaced(inputs, outputs, attributes or {})
+        results = replaced(tensors, outputs, attributes or {})
+        _check_reference(target, results, types)
+        return results
     _check_registered(target, api)
-    if schema is None and None in arrays:
+    present = [tensor for tensor in tensors if tensor is not None]
+    schema = registration.schema(target)
+    if schema is not None:
+        schema.check_counts(len(tensors), len(types))
+    elif len(present) != len(tensors):
         raise TypeError(
-            f"custom call {target!r}: inputs[{arrays.index(None)}] must be an XLA tensor, but is "
+            f"custom call {target!r}: inputs[{tensors.index(None)}] must be an XLA tensor, but is "
             "None: only kernels made with torch_xla_ext/kernel.h have optional operands"
         )
-    if schema is not None:
-        schema.check_counts(len(inputs), len(outputs))
-    config = _payload_of(target, api, schema, arrays, attributes, payload)
-    present = [tensor for tensor in inputs if tensor is not None]
-    results = arrays[len(inputs) :]
-    return _XLAC._xla_row_major_custom_call(
-        present,
-        target,
-        [array.shape for array in results],
-        [array.dtype for array in results],
-        config,
-        _API_VERSIONS[api],
-        _present_aliases(target, inputs, aliases),
-        has_side_effect,
-    )
+    arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
+    try:
+        config = _payload_of(target, api, schema, arrays, attributes, payload)
+    except TypeError:
+        _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
+        raise
+    shapes, dtypes = [array.shape for array in types], [array.dtype for array in types]
+    aliases = _present_aliases(target, tensors, aliases)
+
+    def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return _XLAC._xla_row_major_custom_call(
+            operands,
+            target,
+            shapes,
+            dtypes,
+            config,
+            _API_VERSIONS[api],
+            aliases,
+            has_side_effect,
+        )
+
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in present]):
+        return list(_WithoutDerivative.apply(target, call, *present))
+    return call(present)
 
 
 def _present_aliases(

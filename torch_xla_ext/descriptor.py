@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from torch_xla_ext.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
 from torch_xla_ext.schema import ArrayType, Parameter, Schema
@@ -48,7 +48,10 @@ def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[s
 def _checked(target: str, parameter: Parameter, value: object) -> float:
     where = f"{target}: parameter {parameter.name}: expected"
     kind = parameter.type
-    item = value.item() if hasattr(value, "item") else value  # of numpy or a tensor on the CPU
+    try:
+        item = value.item() if hasattr(value, "item") else value  # of numpy or a tensor
+    except (RuntimeError, ValueError):  # of several numbers
+        item = value
     if kind == "bool":
         if not isinstance(item, bool):
             raise TypeError(f"{where} a bool but got {type(value).__name__}")
@@ -57,12 +60,12 @@ def _checked(target: str, parameter: Parameter, value: object) -> float:
     if isinstance(item, bool) or not isinstance(item, number):
         raise TypeError(f"{where} {kind} but got {type(value).__name__}")
     if kind.startswith("f"):
-        item = float(item)
-        if kind == "f32" and math.isfinite(item):
-            try:
+        try:
+            item = float(item)
+            if kind == "f32" and math.isfinite(item):
                 (item,) = struct.unpack("<f", struct.pack("<f", item))
-            except OverflowError:
-                raise ValueError(f"{where} f32 but got {item}, which is out of range") from None
+        except OverflowError:
+            raise ValueError(f"{where} {kind} but got {value}, which is out of range") from None
     elif not -(1 << (bits := int(kind[1:]) - 1)) <= item < 1 << bits:
         raise ValueError(f"{where} {kind} but got {item}, which is out of range")
     if parameter.min is not None and not parameter.min <= item <= parameter.max:
@@ -83,28 +86,31 @@ def pack(
     Raises:
         TypeError, ValueError: as of `Schema.check` and `parameter_values`.
     """
-    arrays = tuple(arrays)
-    schema.check(arrays)
+    header = _pack_arrays(schema, tuple(arrays))
+    if not schema.parameters and not attributes:
+        return header
     values = parameter_values(schema, attributes)
-    params = struct.pack("<" + "".join(_CODES[p.type] for p in schema.parameters), *values.values())
-    return _pack_arrays(schema, arrays, len(params)) + params
+    return header + _params(schema).pack(*values.values())
+
+
+@cache
+def _params(schema: Schema) -> struct.Struct:
+    """The parameters' layout."""
+    return struct.Struct("<" + "".join(_CODES[p.type] for p in schema.parameters))
 
 
 @lru_cache(maxsize=4096)
-def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_size: int) -> bytes:
-    """All of a descriptor that comes before the parameters."""
-    parts = [
-        _HEADER.pack(
-            MAGIC, VERSION, len(schema.operands), len(schema.results), params_size, schema.hash
-        )
-    ]
+def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...]) -> bytes:
+    """Checks the arrays; returns all of a descriptor that comes before the parameters."""
+    schema.check(arrays)
+    counts = len(schema.operands), len(schema.results)
+    parts = [_HEADER.pack(MAGIC, VERSION, *counts, _params(schema).size, schema.hash)]
     for array in arrays:
         if array is None:
             parts.append(b"\0\0")
         else:
-            number = XLA_TYPES[array.dtype][1]
-            parts.append(struct.pack("<BB", number, len(array.shape)))
-            parts.append(struct.pack(f"<{len(array.shape)}q", *array.shape))
+            number, rank = XLA_TYPES[array.dtype][1], len(array.shape)
+            parts.append(struct.pack(f"<BB{rank}q", number, rank, *array.shape))
     return b"".join(parts)
 
 
@@ -136,10 +142,9 @@ def unpack(schema: Schema, payload: bytes) -> Descriptor:
             shape = struct.unpack_from(f"<{rank}q", payload, at + 2)
             arrays.append(ArrayType(shape, TORCH_TYPES_BY_NUMBER[number]) if number else None)
             at += 2 + 8 * rank
-        codes = "<" + "".join(_CODES[p.type] for p in schema.parameters)
-        if len(payload) - at != params_size or struct.calcsize(codes) != params_size:
+        if len(payload) - at != params_size or _params(schema).size != params_size:
             raise ValueError("a wrong size")
-        values = struct.unpack_from(codes, payload, at)
+        values = _params(schema).unpack_from(payload, at)
     except (struct.error, KeyError, ValueError) as error:
         raise ValueError(f"{schema.target}: not a descriptor of this kernel: {error}") from error
     names = [parameter.name for parameter in schema.parameters]

@@ -16,7 +16,7 @@ def why_not_loadable(path: Path) -> str | None:
     """Why a file is no 64-bit shared library of this machine; None if it is one."""
     with path.open("rb") as file:
         header = file.read(20)
-    if header[:4] != b"\x7fELF":
+    if header[:4] != b"\x7fELF" or len(header) < 20:
         return "it is not an ELF file"
     if header[4] != 2 or header[5] != 1:
         return "it is not a 64-bit little-endian ELF file"

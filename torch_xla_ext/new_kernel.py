@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -20,13 +21,23 @@ def write(name: str, folder: Path) -> list[Path]:
         The files.
 
     Raises:
-        ValueError: a name that is none for Python or C++.
+        ValueError: a name that is none for Python or C++, or that of a Python module.
         FileExistsError: a file is there already; nothing is written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ValueError(
             f"{name!r} is no name for a kernel: write it in small letters, digits and single "
             "underscores, as in my_op"
+        )
+    module = importlib.util.find_spec(name)
+    # A folder has no origin; what was written here before is refused below.
+    if (
+        module
+        and module.origin
+        and Path(module.origin).parent not in (Path.cwd(), folder.resolve())
+    ):
+        raise ValueError(
+            f"{name!r} is no name for a kernel: {name}.py would hide a Python module of that name"
         )
     camel = "".join(part.capitalize() for part in name.split("_"))
     values = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -18,12 +19,10 @@ Reference = Callable[
 
 _lock = threading.Lock()
 _references: dict[str, Reference] = {}
-_in_use: set[str] = set()
-
-
-def _from_environment(target: str) -> bool:
-    names = os.environ.get(ENVIRONMENT, "")
-    return target in names.split(",") or names == "*"
+# How many of the blocks that are open name a target.
+_in_use: Counter[str] = Counter()
+# What the whole process was told.
+_everywhere = frozenset(filter(None, os.environ.get(ENVIRONMENT, "").split(",")))
 
 
 def register_reference(target: str, function: Reference) -> None:
@@ -34,15 +33,15 @@ def register_reference(target: str, function: Reference) -> None:
 
 def replacement(target: str) -> Reference | None:
     """The reference of `target` if it is to take the kernel's place, else None."""
-    if not _in_use and ENVIRONMENT not in os.environ:
+    if not _in_use and not _everywhere:
         return None
     with _lock:
-        if target not in _in_use and not _from_environment(target):
-            return None
-        if target in _references:
-            return _references[target]
-    if os.environ.get(ENVIRONMENT) == "*" and target not in _in_use:
-        return None  # of all that have one
+        named = target in _in_use or target in _everywhere
+        function = _references.get(target)
+    if function is not None and (named or "*" in _everywhere):
+        return function
+    if not named:
+        return None
     raise ValueError(
         f"custom call {target!r}: there is no reference implementation that could take its place; "
         "give one to torch_xla_ext.debug.register_reference"
@@ -53,17 +52,19 @@ def replacement(target: str) -> Reference | None:
 def use_reference(*targets: str) -> Iterator[None]:
     """Calls of `targets` that are traced inside compute their reference implementation instead.
 
-    The environment variable TORCH_XLA_EXT_USE_REFERENCE does the same for the whole process: names
-    with commas between them, or `*` for all targets that have a reference.
+    The environment variable TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the
+    whole process: names with commas between them, or `*` for all targets that have a reference.
 
     Raises:
         ValueError: at the call, if the target has no reference.
     """
     with _lock:
-        added = set(targets) - _in_use
-        _in_use.update(added)
+        _in_use.update(targets)
     try:
         yield
     finally:
         with _lock:
-            _in_use.difference_update(added)
+            for target in targets:
+                _in_use[target] -= 1
+                if not _in_use[target]:
+                    del _in_use[target]

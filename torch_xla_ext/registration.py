@@ -37,32 +37,13 @@ class Target(NamedTuple):
     api: str  # "untyped" or "ffi"
 
 
-class _Schemas:
-    """The schemas of all kernels that have one, by target."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._schemas = {
-            name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()
-        }
-
-    def get(self, target: str) -> Schema | None:
-        with self._lock:
-            return self._schemas.get(target)
-
-    def add(self, target: str, text: str) -> None:
-        with self._lock:
-            known = self._schemas.setdefault(target, Schema.parse(text))
-        if known.text != text:
-            raise ValueError(
-                f"custom-call target {target!r} is registered with another schema already: "
-                f"{known.text!r}, not {text!r}"
-            )
-
-
-_schemas = _Schemas()
-# Loaded libraries are never unloaded: XLA keeps the addresses of their functions.
-_libraries: list[ctypes.CDLL] = []
+# The schemas of all kernels that have one, by target.
+_schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
+# What was registered, so that XLA, which keeps addresses, finds them valid: a ctypes callback or a
+# capsule frees its function with itself. Libraries are never unloaded.
+_registered: dict[Target, object] = {}
+# Held from the checks of a registration to its end.
+_lock = threading.Lock()
 
 
 def schema(target: str) -> Schema | None:
@@ -79,14 +60,12 @@ def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
     if reason := elf.why_not_loadable(file):
         raise OSError(f"{file} is no library for this process: {reason}")
     try:
-        library = ctypes.CDLL(str(file.resolve()))
+        return ctypes.CDLL(str(file.resolve()))
     except OSError as error:
         raise OSError(
             f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
             "torch_xla_ext/kernel.h needs nothing of torch_xla"
         ) from error
-    _libraries.append(library)
-    return library
 
 
 def _is_executable(address: int) -> bool:
@@ -106,6 +85,14 @@ def _capsule(address: int) -> object:
     return new(address, None, None)
 
 
+def _pointer(capsule: object) -> int:
+    """The address that a PyCapsule holds."""
+    get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
+    get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    name = get_name(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
+    return get_pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
+
+
 def _address(name: str, function: int, what: str) -> int:
     if not _is_executable(function):
         raise ValueError(
@@ -115,14 +102,21 @@ def _address(name: str, function: int, what: str) -> int:
     return function
 
 
-def _find(library: ctypes.CDLL, name: str, symbol: str) -> int:
+def _function(library: ctypes.CDLL, symbol: str) -> ctypes._CFuncPtr | None:
     try:
-        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
-    except AttributeError:
+        return library[symbol]  # as an attribute, `_name` and the like would be ctypes' own
+    except (AttributeError, ValueError):
+        return None
+
+
+def _find(library: ctypes.CDLL, name: str, symbol: str) -> int:
+    function = _function(library, symbol)
+    if function is None:
         raise AttributeError(
             f"custom-call target {name!r}: {library._name} has no symbol {symbol!r}"
             + _alike(symbol, _exported(library))
-        ) from None
+        )
+    address = ctypes.cast(function, ctypes.c_void_p).value
     return _address(name, address, f"symbol {symbol!r} of {library._name}")
 
 
@@ -165,7 +159,8 @@ def register_custom_call(
         name: the target, by which calls refer to it.
         library: the path of a shared library or a ctypes.CDLL, in which `symbol` is looked up; or
             the function itself: a ctypes function, a PyCapsule with its address, or the address.
-        symbol: the function's name in the library; `name` if it is None.
+        symbol: the function's name in the library. If it is None: `name`, or of a kernel made with
+            kernel.h, its entry for this platform and api.
         platform: "CUDA", or "Host" for the CPU.
         api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
 
@@ -174,8 +169,9 @@ def register_custom_call(
         OSError: the file is no library for this machine, or cannot be loaded.
         AttributeError: the library has no such symbol; similar ones are named.
         TypeError: an argument is of a wrong type, as when name and library are exchanged.
-        ValueError: an empty name, an unknown platform or api, an address where there is no code,
-            or a name that is registered with another function already.
+        ValueError: an empty name, an unknown platform or api, an address where there is no code, an
+            entry of a kernel for another platform or api, or a name that is registered with another
+            function or another kernel's schema already.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -188,9 +184,13 @@ def register_custom_call(
     _check_choice("api", api, APIS)
     if isinstance(library, (str, os.PathLike)):
         library = _load(library)
+    brought = None
     if isinstance(library, ctypes.CDLL):
-        function = _capsule(_find(library, name, symbol or name))
-        _adopt_schema(name, library)
+        known = _schema_of(library, name)
+        symbol = symbol or (_entry(name, platform, api) if known else name)
+        if known:
+            brought = _check_entry(name, symbol, platform, api) and known
+        function = _capsule(_find(library, name, symbol))
     elif symbol is not None:
         raise TypeError(
             f"custom-call target {name!r}: symbol goes with a library, but library is of type "
@@ -204,13 +204,24 @@ def register_custom_call(
         address = ctypes.cast(library, ctypes.c_void_p).value or 0
         function = _capsule(_address(name, address, "the function's address"))
     elif type(library).__name__ == "PyCapsule":
+        _address(name, _pointer(library), "the capsule's address")
         function = library
     else:
         raise TypeError(
             f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
             f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
         )
-    _XLAC._xla_register_custom_call_target(name, function, platform, _API_VERSIONS[api])
+    with _lock:
+        present = _schemas.get(name)
+        if brought and present and present.text != brought.text:
+            raise ValueError(
+                f"custom-call target {name!r} is registered with another schema already: "
+                f"{present.text!r}, not {brought.text!r}"
+            )
+        _XLAC._xla_register_custom_call_target(name, function, platform, _API_VERSIONS[api])
+        _registered.setdefault(Target(name, platform, api), library)
+        if brought:
+            _schemas.setdefault(name, brought)
 
 
 def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -220,12 +231,37 @@ def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
 
 
-def _adopt_schema(name: str, library: ctypes.CDLL) -> None:
-    function = getattr(library, name + "Schema", None)
+def _entry(name: str, platform: str, api: str) -> str:
+    return name + _ENTRIES[platform, api]
+
+
+def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
+    """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
+    function = _function(library, name + "Schema")
     if function is None:
-        return
+        return None
     function.restype = ctypes.c_char_p
-    _schemas.add(name, function().decode())
+    result = Schema.parse(function().decode())
+    if result.target != name:
+        raise ValueError(
+            f"custom-call target {name!r}: {library._name} gives it the signature of "
+            f"{result.target!r}: load libraries without RTLD_GLOBAL, and give the C++ constants of "
+            "two kernels different names"
+        )
+    return result
+
+
+def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
+    """Whether `symbol` is the kernel's entry for this; raises ValueError if it is for another."""
+    expected = _entry(name, platform, api)
+    for (other_platform, other_api), suffix in _ENTRIES.items():
+        if symbol == name + suffix != expected:
+            raise ValueError(
+                f"custom-call target {name!r}: symbol {symbol!r} is the kernel's entry for "
+                f"{other_platform!r} and api={other_api!r}; that for {platform!r} and "
+                f"api={api!r} is {expected!r}, which is the default"
+            )
+    return symbol == expected
 
 
 def register_cuda_custom_call(name: str, library: object) -> None:
@@ -251,16 +287,16 @@ def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
         As register_custom_call; AttributeError also if the library has no kernel of this name.
     """
     loaded = _load(library)
-    if not hasattr(loaded, name + "Schema"):
+    if _schema_of(loaded, name) is None:
         names = [n.removesuffix("Schema") for n in _exported(loaded) if n.endswith("Schema")]
         raise AttributeError(
             f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
             + _alike(name, names)
         )
     registered = []
-    for (platform, api), suffix in _ENTRIES.items():
-        if hasattr(loaded, name + suffix):
-            register_custom_call(name, loaded, symbol=name + suffix, platform=platform, api=api)
+    for platform, api in _ENTRIES:
+        if _function(loaded, _entry(name, platform, api)) is not None:
+            register_custom_call(name, loaded, platform=platform, api=api)
             registered.append(Target(name, platform, api))
     return registered
 
@@ -284,6 +320,10 @@ def registered_targets(platform: str | None = None) -> list[Target]:
 
 def is_registered(name: str, platform: str, api: str) -> bool:
     """Whether XLA has such a target, its own included."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
     return _XLAC._xla_has_custom_call_target(name, platform, api)
 
 

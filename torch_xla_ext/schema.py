@@ -6,18 +6,21 @@ into the wheel or in a registered library. There is no other copy that could dif
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 
 from torch_xla_ext.dtypes import TORCH_TYPES, xla_name
 
+MAX_RANK = 64  # torch's, and that of the kernels' parser
 
-@dataclass(frozen=True)
-class ArrayType:
+
+class ArrayType(NamedTuple):
     """The shape and dtype of an operand or a result."""
 
     shape: tuple[int, ...]
@@ -25,21 +28,41 @@ class ArrayType:
 
     @staticmethod
     def of(value: object) -> ArrayType:
-        """Of a tensor or anything else with `shape` and `dtype`, or of a pair (shape, dtype)."""
+        """Of a tensor or anything else with `shape` and `dtype`, or of a pair (shape, dtype).
+
+        Raises:
+            TypeError: `value` is none of these, or a dimension is no int.
+            ValueError: a dimension is negative or not below 2^63, or there are more than 64.
+        """
+        if isinstance(value, torch.Tensor):
+            return ArrayType(value.shape, value.dtype)
         if isinstance(value, ArrayType):
-            return value
-        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape is None and isinstance(value, (tuple, list)) and len(value) == 2:
             shape, dtype = value
+        else:
+            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+            if shape is None and isinstance(value, (tuple, list)) and len(value) == 2:
+                shape, dtype = value
         if not isinstance(dtype, torch.dtype) or not isinstance(shape, Sequence):
             raise TypeError(
                 "expected a tensor, an object with shape and dtype, or a pair (shape, dtype), but "
                 f"got one of type {type(value).__name__}"
             )
-        return ArrayType(tuple(shape), dtype)
+        return ArrayType(_checked_shape(shape), dtype)
 
     def __str__(self) -> str:
         return f"{xla_name(self.dtype)}{list(self.shape)}"
+
+
+def _checked_shape(shape: Sequence[object]) -> tuple[int, ...]:
+    try:
+        dims = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"expected a shape of int but got {tuple(shape)}") from None
+    if len(dims) > MAX_RANK:
+        raise ValueError(f"expected a rank of at most {MAX_RANK} but got {len(dims)}")
+    if not all(0 <= dim < 1 << 63 for dim in dims):
+        raise ValueError(f"expected dimensions of 0 to 2^63 - 1 but got {list(dims)}")
+    return dims
 
 
 @dataclass(frozen=True)

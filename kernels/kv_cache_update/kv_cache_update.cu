@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <type_traits>
 
@@ -28,26 +29,71 @@ __device__ float ToFloat(float x) { return x; }
 __device__ float ToFloat(__half x) { return __half2float(x); }
 __device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// x / scale as a C; only F8E4M3FN is scaled.
-template <typename C, typename T>
-__device__ C Convert(T x, float scale) {
-  if constexpr (std::is_same_v<C, T>) {
-    return x;
-  } else if constexpr (std::is_same_v<C, __nv_fp8_e4m3>) {
-    C result;
-    result.__x =
-        __nv_cvt_float_to_fp8(ToFloat(x) / scale, __NV_SATFINITE, __NV_E4M3);
-    return result;
-  } else if constexpr (std::is_same_v<C, float>) {
-    return ToFloat(x);
-  } else if constexpr (std::is_same_v<C, __half>) {
-    return __float2half_rn(ToFloat(x));
-  } else {
-    return __float2bfloat16_rn(ToFloat(x));
+// Division by a scale, rounded as x / scale is.
+struct Scale {
+  float value;
+  float inverse;  // 0: too large or too small for the fast way
+
+  explicit Scale(double scale)
+      : value(static_cast<float>(scale)), inverse(1 / value) {
+    const float size = std::abs(value);
+    if (!(size > 1e-30f && size < 1e30f)) inverse = 0;
   }
+  // A quotient and its correction (Markstein 1990), where F8E4M3FN is neither
+  // 0 nor its largest: the rest may be out of float's range.
+  __device__ float DivideFast(float x) const {
+    const float quotient = x * inverse;
+    const float size = fabsf(quotient);
+    const float rest = fmaf(-quotient, value, x);
+    return size > 1e-6f && size < 1e6f ? fmaf(rest, inverse, quotient)
+                                       : quotient;
+  }
+  __device__ float DivideSlowly(float x) const { return x / value; }
+};
+
+// kCount values as Cs; only those of F8E4M3FN are divided by the scale.
+template <typename C, typename T, int kCount>
+__device__ Vector<C, kCount> Convert(const Vector<T, kCount>& from,
+                                     const Scale& scale) {
+  Vector<C, kCount> to;
+  if constexpr (std::is_same_v<C, T>) {
+    to = from;
+  } else if constexpr (std::is_same_v<C, __nv_fp8_e4m3>) {
+    if (scale.inverse != 0) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        to.values[i].__x =
+            __nv_cvt_float_to_fp8(scale.DivideFast(ToFloat(from.values[i])),
+                                  __NV_SATFINITE, __NV_E4M3);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        to.values[i].__x =
+            __nv_cvt_float_to_fp8(scale.DivideSlowly(ToFloat(from.values[i])),
+                                  __NV_SATFINITE, __NV_E4M3);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float value = ToFloat(from.values[i]);
+      if constexpr (std::is_same_v<C, float>) {
+        to.values[i] = value;
+      } else if constexpr (std::is_same_v<C, __half>) {
+        to.values[i] = __float2half_rn(value);
+      } else {
+        to.values[i] = __float2bfloat16_rn(value);
+      }
+    }
+  }
+  return to;
 }
 
 struct UpdateArgs {
+  explicit UpdateArgs(const KvCacheUpdateParams& params)
+      : key_scale(params.key_scale), value_scale(params.value_scale) {}
+
   const void* key;           // T[num_tokens, num_kv_heads, head_dim]
   const void* value;         // the same
   const void* slot_mapping;  // S32 or S64 [num_tokens]
@@ -61,8 +107,8 @@ struct UpdateArgs {
   uint32_t head_dim;
   // From one kv head to the next in the cache: in elements.
   int64_t head_stride;
-  float key_scale;
-  float value_scale;
+  Scale key_scale;
+  Scale value_scale;
 
   __device__ int64_t Slot(int64_t token) const {
     return wide_slots ? static_cast<const int64_t*>(slot_mapping)[token]
@@ -113,17 +159,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       if (offsets[i] < 0) continue;
-      To new_keys, new_values;
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) {
-        new_keys.values[j] = Convert<C>(keys[i].values[j], args.key_scale);
-        new_values.values[j] =
-            Convert<C>(values[i].values[j], args.value_scale);
-      }
       *reinterpret_cast<To*>(static_cast<C*>(args.key_cache) + offsets[i]) =
-          new_keys;
+          Convert<C>(keys[i], args.key_scale);
       *reinterpret_cast<To*>(static_cast<C*>(args.value_cache) + offsets[i]) =
-          new_values;
+          Convert<C>(values[i], args.value_scale);
     }
   }
 }
@@ -202,8 +241,6 @@ Status LaunchUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
   args.num_tokens = key.dim(0);
   args.num_kv_heads = static_cast<uint32_t>(key.dim(1));
   args.head_dim = static_cast<uint32_t>(key.dim(2));
-  args.key_scale = static_cast<float>(params.key_scale);
-  args.value_scale = static_cast<float>(params.value_scale);
   if (params.report_out_of_range) {
     const int64_t blocks = (args.num_tokens + kThreads - 1) / kThreads;
     ReportOutOfRangeKernel<<<static_cast<unsigned>(
@@ -240,7 +277,7 @@ Status LaunchKvCacheUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAlias("result 1 (new_value_cache)", new_value_cache,
                  "operand 4 (value_cache)", value_cache));
-  UpdateArgs args = {};
+  UpdateArgs args(params);
   args.key_cache = new_key_cache.untyped_data();
   args.value_cache = new_value_cache.untyped_data();
   args.num_slots = key_cache.dim(0) * key_cache.dim(1);
@@ -261,7 +298,7 @@ Status LaunchKvPagesUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
         "be 2 * num_kv_heads, ",
         2 * key.dim(1), ", but got ", kv_pages.dim(2));
   }
-  UpdateArgs args = {};
+  UpdateArgs args(params);
   char* const pages = static_cast<char*>(new_kv_pages.untyped_data());
   args.key_cache = pages;
   args.value_cache =

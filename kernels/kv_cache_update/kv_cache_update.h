@@ -3,8 +3,9 @@
 //
 // Token t goes to row slot % block_size of block slot / block_size, where slot
 // = slot_mapping[t]. Slots that are negative, or beyond the cache, are skipped.
-// If two tokens have one slot, one of the two is there afterwards. A cache of
-// F8E4M3FN gets key / key_scale, rounded to nearest even and saturated at ±448.
+// If two tokens have one slot, each element there is one of the two's. A cache
+// of F8E4M3FN gets key / key_scale, rounded to nearest even and saturated at
+// ±448.
 //
 // In a cache of kv pages, which ragged_paged_attention reads, kv head g's keys
 // are head 2 g and its values head 2 g + 1.

@@ -1,431 +1,18 @@
 // AttendKernel: attention of one query token to its sequence's cache.
 //
-// A warp works on `kUnit` tokens at a time, for all heads of a head block, with
-// its own softmax (online, Milakov and Gimelshein 2018) and its own copies on
-// their way to shared memory: the warps of a block meet only where a sequence
-// ends (FlashDecoding, Dao et al. 2023, splits a context in the same manner).
-// The products are computed transposed, K Q^T and V^T P^T, so that the tokens
-// and dimensions fill the 16 rows of the tensor cores' matrices, and the few
-// heads that share a kv head their 8 columns.
+// A block works on one part of the units (partition.cuh) for one head block.
+// Its warps take turns at the units, each with its own softmax (warp.cuh) and
+// its own copies on their way to shared memory (loader.cuh), and meet only
+// where a sequence ends. FlashDecoding (Dao et al. 2023) splits a context in
+// the same manner.
 #ifndef KERNELS_PAGED_ATTENTION_ATTEND_CUH_
 #define KERNELS_PAGED_ATTENTION_ATTEND_CUH_
 
-#include <cmath>
-#include <type_traits>
-
+#include "kernels/paged_attention/loader.cuh"
 #include "kernels/paged_attention/partition.cuh"
-#include "kernels/paged_attention/ptx.cuh"
+#include "kernels/paged_attention/warp.cuh"
 
 namespace torch_xla_ext {
-
-inline constexpr int kMaxStages = 4;
-inline constexpr uint32_t kNoRow = 0xffffffff;
-
-// The constants of a kernel for caches of type C.
-template <typename C, int kHeadDim_, int kHeadTiles_>
-struct AttendTraits {
-  using Cache = C;
-  // F8E4M3FN is widened to F16, exactly.
-  static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
-  using Math = std::conditional_t<kWiden, __half, C>;
-  static constexpr int kHeadDim = kHeadDim_;
-  static constexpr int kHeadTiles = kHeadTiles_;  // of 8 heads
-  static constexpr int kHeads = 8 * kHeadTiles;
-  static constexpr int kDimTiles = kHeadDim / 16;
-  static constexpr int kRowBytes = kHeadDim * sizeof(C);
-  static constexpr int kChunks = kRowBytes / 16;  // of a row, of 16 bytes
-  // Tokens that a warp works on at a time: short rows come in larger numbers.
-  static constexpr int kUnit = kRowBytes <= 128 ? 32 : 16;
-  static constexpr int kTokenTiles = kUnit / 16;
-  static constexpr int kTileBytes = kUnit * kRowBytes;
-  static constexpr int kStageBytes = 2 * kTileBytes;  // of a warp: K and V
-  // The warps' results are added up over so many dimensions at a time. A row
-  // of floats is 4 longer, against bank conflicts.
-  static constexpr int kSumDims =
-      kHeadTiles == 1 && kHeadDim % 64 == 0 ? 64 : 32;
-  static constexpr int kSumRow = kSumDims + 4;
-  static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
-
-  // Where chunk `chunk` of row `row` lies in a tile: permuted so that the same
-  // chunk of 8 rows lies in 8 different groups of 4 banks.
-  __device__ static int Chunk(int row, int chunk) {
-    constexpr int kLowBits = kChunks & -kChunks;
-    constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;
-    return row * kChunks + (chunk ^ ((row / (8 / kSpan)) % kSpan));
-  }
-};
-
-// What a warp's lanes hold of one sequence; of products' results see
-// MultiplyAdd.
-template <typename Traits>
-struct WarpState {
-  uint32_t query[Traits::kDimTiles][Traits::kHeadTiles][2];
-  // V^T P^T: columns are heads, rows dimensions (see OutDim).
-  float out[Traits::kDimTiles][Traits::kHeadTiles][4];
-  // Of heads 2 * (lane % 4) and + 1 of each tile.
-  float max[Traits::kHeadTiles][2];
-  float sum[Traits::kHeadTiles][2];  // of this lane's tokens alone
-  float scale[Traits::kHeadTiles][2];
-  float slope[Traits::kHeadTiles][2];
-};
-
-// The dimension, in its tile of 16, of row lane / 4 + 8 * half of
-// WarpState::out. A transposed load moves pairs of F8E4M3FN together.
-template <typename Traits>
-__device__ inline int OutDim(int lane, int half) {
-  return Traits::kWiden ? lane / 4 * 2 + half : lane / 4 + half * 8;
-}
-
-// Reads the queries as the tensor cores' second factor: column lane / 4.
-template <typename Traits>
-__device__ inline void LoadQuery(const DecodeArgs& args, int seq, int head,
-                                 int heads, WarpState<Traits>* state) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int tile = 0; tile < Traits::kHeadTiles; ++tile) {
-    const int column = tile * 8 + lane / 4;
-    const bool there = column < heads;
-    const int64_t row =
-        (static_cast<int64_t>(seq) * args.num_heads + head + column) *
-        Traits::kHeadDim;
-    if constexpr (!Traits::kWiden) {
-      const auto* query =
-          static_cast<const typename Traits::Math*>(args.query) + row +
-          lane % 4 * 2;
-#pragma unroll
-      for (int i = 0; i < Traits::kDimTiles; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          state->query[i][tile][half] =
-              there ? *reinterpret_cast<const uint32_t*>(query + i * 16 +
-                                                         half * 8)
-                    : 0;
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) state->scale[tile][j] = args.logit_scale;
-    } else {
-      // Four neighbouring bytes of a key are loaded as columns c, c + 1, c + 8
-      // and c + 9: the query's dimensions are permuted in the same way. BF16
-      // may be out of F16's range, so a power of two is taken out of each head.
-      float values[Traits::kDimTiles][4];
-      float largest = 0;
-#pragma unroll
-      for (int i = 0; i < Traits::kDimTiles; ++i) {
-        const int64_t at = row + i * 16 + lane % 4 * 4;
-        uint2 bits = {0, 0};
-        if (there) {
-          bits = *reinterpret_cast<const uint2*>(
-              static_cast<const uint16_t*>(args.query) + at);
-        }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint32_t pair = j == 0 ? bits.x : bits.y;
-          const float2 value =
-              args.query_is_bf16
-                  ? __bfloat1622float2(
-                        reinterpret_cast<const __nv_bfloat162&>(pair))
-                  : __half22float2(reinterpret_cast<const __half2&>(pair));
-          values[i][2 * j] = value.x;
-          values[i][2 * j + 1] = value.y;
-          largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
-        }
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
-      // 2^(exponent - 127) and its inverse, both normal numbers.
-      const int exponent = min(max(__float_as_int(largest) >> 23, 1), 253);
-      const float power = __int_as_float(exponent << 23);
-      const float inverse = __int_as_float((254 - exponent) << 23);
-#pragma unroll
-      for (int i = 0; i < Traits::kDimTiles; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          state->query[i][tile][half] = Pack<__half>(
-              values[i][2 * half] * inverse, values[i][2 * half + 1] * inverse);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        state->scale[tile][j] =
-            args.logit_scale *
-            __shfl_sync(kAllLanes, power, (lane % 4 * 2 + j) * 4);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const int h = tile * 8 + lane % 4 * 2 + j;
-      state->slope[tile][j] =
-          args.alibi_slopes != nullptr && h < heads
-              ? args.alibi_slopes[head + h] * 1.44269504088896341f
-              : 0;
-      state->max[tile][j] = -INFINITY;
-      state->sum[tile][j] = 0;
-    }
-#pragma unroll
-    for (int i = 0; i < Traits::kDimTiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) state->out[i][tile][j] = 0;
-    }
-  }
-}
-
-// The weight of a sum that is relative to `max`, in one that is relative to
-// `total_max`. Where there was no token both may be -inf: the sum is 0 then.
-__device__ inline float RelativeWeight(float max, float total_max) {
-  return max == total_max ? 1.0f : Exp2(max - total_max);
-}
-
-// Adds the tokens of one unit: keys and values are in shared memory, token i
-// takes part if bit i of `mask` is set, and `distance` is the first one's
-// position less the query's.
-template <typename Traits>
-__device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
-                                  uint32_t mask, int distance,
-                                  WarpState<Traits>* state) {
-  constexpr int kHeadTiles = Traits::kHeadTiles;
-  constexpr int kTokenTiles = Traits::kTokenTiles;
-  using Math = typename Traits::Math;
-  const int lane = threadIdx.x % 32;
-  const uint32_t values = keys + Traits::kTileBytes;
-
-  // Rows are tokens, columns heads.
-  float logits[kTokenTiles][kHeadTiles][4] = {};
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    const int row = tile * 16 + lane % 16;
-#pragma unroll
-    for (int i = 0; i < Traits::kChunks; i += 2) {
-      uint32_t key[4];
-      LoadMatrices(key, keys + Traits::Chunk(row, i + lane / 16) * 16);
-      if constexpr (Traits::kWiden) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const uint32_t wide[4] = {WidenF8Pair(key[2 * j] & 0xffff),
-                                    WidenF8Pair(key[2 * j + 1] & 0xffff),
-                                    WidenF8Pair(key[2 * j] >> 16),
-                                    WidenF8Pair(key[2 * j + 1] >> 16)};
-#pragma unroll
-          for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(logits[tile][h], wide, state->query[i + j][h]);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(logits[tile][h], key, state->query[i / 2][h]);
-        }
-      }
-    }
-  }
-
-  float max[kHeadTiles][2];
-  bool larger = false;
-#pragma unroll
-  for (int h = 0; h < kHeadTiles; ++h) {
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      float column_max = state->max[h][j];
-#pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float& logit = logits[tile][h][2 * half + j];
-          const int token = tile * 16 + half * 8 + lane / 4;
-          logit *= state->scale[h][j];
-          if (args.soft_cap > 0) {
-            logit = args.soft_cap * tanhf(logit / args.soft_cap);
-          }
-          if (args.alibi_slopes != nullptr) {
-            logit += state->slope[h][j] * static_cast<float>(distance + token);
-          }
-          if ((mask >> token & 1) == 0) logit = -INFINITY;
-          column_max = fmaxf(column_max, logit);
-        }
-      }
-#pragma unroll
-      for (int lanes = 4; lanes < 32; lanes *= 2) {
-        column_max =
-            fmaxf(column_max, __shfl_xor_sync(kAllLanes, column_max, lanes));
-      }
-      max[h][j] = column_max;
-      larger |= column_max > state->max[h][j];
-    }
-  }
-  if (__any_sync(kAllLanes, larger)) {
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float factor = RelativeWeight(state->max[h][j], max[h][j]);
-        state->max[h][j] = max[h][j];
-        state->sum[h][j] *= factor;
-#pragma unroll
-        for (int i = 0; i < Traits::kDimTiles; ++i) {
-          state->out[i][h][j] *= factor;
-          state->out[i][h][2 + j] *= factor;
-        }
-      }
-    }
-  }
-
-  // Rows are tokens, columns heads: the second factor of the next product.
-  uint32_t weights[kTokenTiles][kHeadTiles][2];
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-#pragma unroll
-    for (int h = 0; h < kHeadTiles; ++h) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float weight[2];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          // A column without any token yet has -inf less -inf: 0, not NaN.
-          const float base = max[h][j] == -INFINITY ? 0 : max[h][j];
-          weight[j] = Exp2(logits[tile][h][2 * half + j] - base);
-          state->sum[h][j] += weight[j];
-        }
-        weights[tile][h][half] = Transpose(Pack<Math>(weight[0], weight[1]));
-      }
-    }
-  }
-
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    if constexpr (Traits::kWiden) {
-      const int row = tile * 16 + lane % 16;
-#pragma unroll
-      for (int i = 0; i < Traits::kChunks; i += 2) {
-        uint32_t value[4];
-        LoadTransposed(value, values + Traits::Chunk(row, i + lane / 16) * 16);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          // Each register has two tokens' pairs of dimensions.
-          uint32_t wide[4];
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t pairs = value[2 * j + half];
-            wide[2 * half] = WidenF8Pair(__byte_perm(pairs, 0, 0x4420));
-            wide[2 * half + 1] = WidenF8Pair(__byte_perm(pairs, 0, 0x4431));
-          }
-#pragma unroll
-          for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(state->out[i + j][h], wide, weights[tile][h]);
-          }
-        }
-      }
-    } else {
-      const int row = tile * 16 + lane / 16 * 8 + lane % 8;
-#pragma unroll
-      for (int i = 0; i < Traits::kDimTiles; ++i) {
-        uint32_t value[4];
-        LoadTransposed(value,
-                       values + Traits::Chunk(row, 2 * i + lane / 8 % 2) * 16);
-#pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(state->out[i][h], value, weights[tile][h]);
-        }
-      }
-    }
-  }
-}
-
-// Brings a warp's units to shared memory, ahead of their use.
-template <typename Traits>
-class Loader {
- public:
-  // The warp's units are part.begin + warp and every blockDim.x / 32 th from
-  // there on. `shared` is the warp's memory, and `masks` of kMaxStages words.
-  __device__ Loader(const DecodeArgs& args, const Part& part, int kv_head,
-                    uint32_t shared, uint32_t* masks)
-      : args_(args),
-        shared_(shared),
-        masks_(masks),
-        kv_head_(kv_head),
-        at_(part.begin + threadIdx.x / 32),
-        end_(part.end) {
-    if (at_ < end_) {
-      place_ = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
-    }
-    row_ = NextRow();
-  }
-
-  // Starts the copies of the next unit to `stage`, or none if there is no more.
-  __device__ void Load(int stage) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t row = row_;
-    const uint32_t mask = __ballot_sync(kAllLanes, row != kNoRow);
-    if (lane == 0) masks_[stage] = mask;
-    if (at_ < end_) {
-      const uint32_t keys = shared_ + stage * Traits::kStageBytes;
-      const int64_t row_bytes =
-          static_cast<int64_t>(args_.num_kv_heads) * Traits::kRowBytes;
-#pragma unroll
-      for (int i = 0; i < Traits::kTileBytes / 16 / 32; ++i) {
-        const int index = i * 32 + lane;
-        const int token = index / Traits::kChunks;
-        const int chunk = index % Traits::kChunks;
-        const uint32_t source_row = __shfl_sync(kAllLanes, row, token);
-        const bool read = source_row != kNoRow;
-        const int64_t offset = (read ? source_row : 0) * row_bytes +
-                               kv_head_ * Traits::kRowBytes + chunk * 16;
-        const uint32_t to = keys + Traits::Chunk(token, chunk) * 16;
-        CopyAsync16(to, static_cast<const char*>(args_.key_cache) + offset,
-                    read);
-        CopyAsync16(to + Traits::kTileBytes,
-                    static_cast<const char*>(args_.value_cache) + offset, read);
-      }
-      at_ += blockDim.x / 32;
-      row_ = NextRow();
-    }
-    CommitCopies();
-  }
-
- private:
-  // The cache's row of this lane's token of the unit at at_, or kNoRow. It is
-  // asked for one unit ahead, since block numbers come from memory.
-  __device__ uint32_t NextRow() {
-    if (at_ >= end_) return kNoRow;
-    while (at_ >= place_.end) {
-      place_ = PlaceOf<Traits::kUnit>(args_, place_.seq + 1, place_.end);
-    }
-    const int lane = threadIdx.x % 32;
-    const Units& units = place_.units;
-    const int token =
-        (units.first + static_cast<int>(at_ - place_.begin)) * Traits::kUnit +
-        lane;
-    if (lane >= Traits::kUnit || token >= units.context ||
-        token < units.context - args_.sliding_window) {
-      return kNoRow;
-    }
-    const uint32_t size = args_.block_size;
-    const uint32_t block =
-        args_.block_tables[static_cast<int64_t>(place_.seq) * args_.max_blocks +
-                           token / size];
-    return block < args_.num_blocks ? block * size + token % size : kNoRow;
-  }
-
-  const DecodeArgs& args_;
-  const uint32_t shared_;
-  uint32_t* const masks_;
-  const int kv_head_;
-  int64_t at_;
-  const int64_t end_;
-  Place place_;
-  uint32_t row_;
-};
-
-// Waits for the oldest of `stages` - 1 stages.
-__device__ inline void WaitForStage(int stages) {
-  static_assert(kMaxStages == 4);
-  if (stages == 2) {
-    WaitForCopies<0>();
-  } else if (stages == 3) {
-    WaitForCopies<1>();
-  } else {
-    WaitForCopies<2>();
-  }
-}
 
 // What the warps tell each other of a head.
 struct WarpStats {
@@ -483,12 +70,16 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
     }
     __syncthreads();
     constexpr int kVectors = Traits::kSumDims / 4;
+    // Not unrolled: this runs seldom, and its code has to be fetched.
+#pragma unroll 1
     for (int i = threadIdx.x; i < heads * kVectors; i += blockDim.x) {
       const int column = i / kVectors, dim = i % kVectors * 4;
       float max = -INFINITY;
+#pragma unroll 1
       for (int w = 0; w < warps; ++w) max = fmaxf(max, stats->max[w][column]);
       float sum = 0;
       float4 total = {0, 0, 0, 0};
+#pragma unroll 1
       for (int w = 0; w < warps; ++w) {
         const float weight = RelativeWeight(stats->max[w][column], max);
         const float4 part = *reinterpret_cast<const float4*>(
@@ -522,7 +113,9 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
 template <typename Traits>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     AttendKernel(const __grid_constant__ DecodeArgs args) {
-  extern __shared__ __align__(16) unsigned char memory[];
+  // Rows are written as whole lines of 128 bytes; copies to elsewhere are
+  // split.
+  extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
   AllowNextKernelToStart();
@@ -536,7 +129,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
       static_cast<int64_t>(blockIdx.x) * args.parts + blockIdx.y;
 
   const Part part = FindPart<Traits::kUnit>(args, blockIdx.y);
-  if (args.split && threadIdx.x == 0) args.split_sequences[slot] = {-1, 0};
   if (part.begin >= part.end) return;
 
   float* const sums = reinterpret_cast<float*>(memory);
@@ -544,20 +136,28 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
       __cvta_generic_to_shared(memory + warps * Traits::kSumBytes +
                                warp * args.stages * Traits::kStageBytes));
   Loader<Traits> loader(args, part, kv_head, shared, masks[warp]);
+#pragma unroll 1
   for (int stage = 0; stage < args.stages - 1; ++stage) loader.Load(stage);
   int stage = 0, free_stage = args.stages - 1;
 
   WarpState<Traits> state;
-  int64_t at = part.begin + warp;
+  int at = part.begin + warp;
   Place place = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
   while (true) {
     LoadQuery<Traits>(args, place.seq, head, heads, &state);
-    const int64_t piece_end = min(place.end, part.end);
+    if (place.end < part.end) {
+      const int64_t next =
+          static_cast<int64_t>(place.seq + 1) * args.num_heads + head;
+      PrefetchBytes(
+          static_cast<const char*>(args.query) + next * Traits::kHeadDim * 2,
+          heads * Traits::kHeadDim * 2);
+    }
+    const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
       WaitForStage(args.stages);
       __syncwarp();  // all lanes' copies are there, and free_stage was read
       loader.Load(free_stage);
-      const int unit = place.units.first + static_cast<int>(at - place.begin);
+      const int unit = place.units.first + at - place.begin;
       AttendUnit<Traits>(
           args, shared + stage * Traits::kStageBytes, masks[warp][stage],
           unit * Traits::kUnit - (place.units.context - 1), &state);
@@ -569,11 +169,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
     StoreSum<Traits>(args, place.seq, head, heads,
                      begins && ends ? -1 : 2 * slot + (begins ? 1 : 0), sums,
                      &stats, &state);
-    if (!ends && begins && threadIdx.x == 0) {
-      args.split_sequences[slot] = {
-          place.seq,
-          PartOf(part, place.end - 1) - static_cast<int>(blockIdx.y) + 1};
-    }
     if (place.end >= part.end) break;
     place = PlaceOf<Traits::kUnit>(args, place.seq + 1, place.end);
   }

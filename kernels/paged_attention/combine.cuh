@@ -3,89 +3,135 @@
 #ifndef KERNELS_PAGED_ATTENTION_COMBINE_CUH_
 #define KERNELS_PAGED_ATTENTION_COMBINE_CUH_
 
+#include <algorithm>
+
 #include "kernels/paged_attention/attend.cuh"
 
 namespace torch_xla_ext {
 
-inline constexpr int kCombineThreads = 256;
+inline constexpr int kCombineThreads = 128;
 
-// Grid: [num_heads, parts - 1]. A block works on the sequence, if there is one,
-// that begins in its part and ends in a later one.
-//
-// It may have started before AttendKernel ended, so it reads what that wrote
-// past the cache for constant data.
-static __global__ void __launch_bounds__(kCombineThreads)
-    CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim) {
-  __shared__ float4 sums[kCombineThreads];
-  const int head = blockIdx.x, part = blockIdx.y;
-  const int group = args.num_heads / args.num_kv_heads;
-  const int head_block =
-      head / group * args.head_blocks + head % group / args.rows;
-  const int row = head % group % args.rows;
-  const int64_t first_slot =
-      static_cast<int64_t>(head_block) * args.parts + part;
-  // The piece's row: the first piece ends its part, the others begin theirs.
-  const auto piece_row = [&](int piece) {
-    return ((first_slot + piece) * 2 + (piece == 0 ? 1 : 0)) * args.rows + row;
-  };
+// How many sequences can lie in several parts: there is a candidate for each
+// sequence, or for each part but the last, in which one can begin; the fewer.
+inline int Candidates(const DecodeArgs& args) {
+  return std::min(args.num_seqs, args.parts - 1);
+}
 
-  WaitForPreviousKernel();
-  const int2 split =
-      __ldcg(reinterpret_cast<const int2*>(args.split_sequences + first_slot));
-  const int seq = split.x, pieces = split.y;
-  if (seq < 0) return;
+// A sequence and the parts that it lies in.
+struct SplitSequence {
+  int seq;
+  int first_part;
+  int pieces;  // 1 or less: there is nothing to join
+};
 
-  const int lane = threadIdx.x % 32;
-  float max = -INFINITY;
-  for (int i = lane; i < pieces; i += 32) {
-    max = fmaxf(max, __ldcg(args.partial_stats + piece_row(i)).x);
-  }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, distance));
-  }
-  float sum = 0;
-  for (int i = lane; i < pieces; i += 32) {
-    const float2 stats = __ldcg(args.partial_stats + piece_row(i));
-    sum += RelativeWeight(stats.x, max) * stats.y;
-  }
-  for (int distance = 16; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, distance);
-  }
-
-  // Each thread adds up 4 dimensions of every step-th piece.
-  const int vectors = head_dim / 4;
-  const int step = kCombineThreads / vectors;
-  const int vector = threadIdx.x % vectors, first = threadIdx.x / vectors;
-  float4 total = {0, 0, 0, 0};
-  if (first < step) {
-#pragma unroll 4
-    for (int i = first; i < pieces; i += step) {
-      const int64_t at = piece_row(i);
-      const float w = RelativeWeight(__ldcg(args.partial_stats + at).x, max);
-      const float4 part_sum = __ldcg(reinterpret_cast<const float4*>(
-          args.partial_out + at * head_dim + vector * 4));
-      total.x += w * part_sum.x;
-      total.y += w * part_sum.y;
-      total.z += w * part_sum.z;
-      total.w += w * part_sum.w;
+template <int kUnit>
+__device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
+                                              int candidates) {
+  if (candidates == args.parts - 1) {
+    const Part part = FindPart<kUnit>(args, index);
+    const Place& seq = part.next;
+    if (part.begin >= part.end || seq.begin >= part.end ||
+        seq.begin < part.begin) {
+      return {0, 0, 0};
     }
-    sums[threadIdx.x] = total;
+    const int last = Divide(args, part.total).PartOf(seq.end - 1);
+    return {seq.seq, index, last - index + 1};
   }
-  __syncthreads();
-  if (first > 0) return;
-  for (int i = 1; i < step; ++i) {
-    const float4 other = sums[i * vectors + vector];
-    total.x += other.x;
-    total.y += other.y;
-    total.z += other.z;
-    total.w += other.w;
+  // So few sequences that each thread may read all lengths.
+  int total = 0, begin = 0, end = 0;
+  for (int seq = 0; seq < args.num_seqs; ++seq) {
+    const Units units = UnitsOf<kUnit>(args, seq);
+    if (seq == index) begin = total;
+    total += units.end - units.first;
+    if (seq == index) end = total;
   }
-  const float factor = sum == 0 ? 0 : args.value_scale / sum;
-  Store(
-      args,
-      (static_cast<int64_t>(seq) * args.num_heads + head) * head_dim +
-          vector * 4,
-      {total.x * factor, total.y * factor, total.z * factor, total.w * factor});
+  const Division division = Divide(args, total);
+  const int first = division.PartOf(begin);
+  return {index, first, division.PartOf(end - 1) - first + 1};
+}
+
+// A sum of values that are relative to a maximum.
+struct PartialSum {
+  float max;
+  float sum;
+  float4 values;
+
+  __device__ void Add(float2 stats, float4 other) {
+    const float new_max = fmaxf(max, stats.x);
+    const float a = RelativeWeight(max, new_max);
+    const float b = RelativeWeight(stats.x, new_max);
+    max = new_max;
+    sum = a * sum + b * stats.y;
+    values.x = a * values.x + b * other.x;
+    values.y = a * values.y + b * other.y;
+    values.z = a * values.z + b * other.z;
+    values.w = a * values.w + b * other.w;
+  }
+};
+
+// Grid: [head blocks of all kv heads * args.rows / rows, Candidates(args)]; a
+// block has `rows` heads of a head block.
+//
+// It may start before AttendKernel ends, and finds its sequence meanwhile. What
+// that wrote is read past the cache for constant data.
+template <int kUnit>
+__global__ void __launch_bounds__(kCombineThreads)
+    CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim,
+                  int rows) {
+  __shared__ float4 values[kCombineThreads];
+  __shared__ float2 stats[kCombineThreads];
+  const int blocks = args.rows / rows;  // for each head block
+  const int head_block = blockIdx.x / blocks;
+  const int first_row = blockIdx.x % blocks * rows;
+  const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
+  if (split.pieces <= 1) return;
+  const int64_t first_slot =
+      static_cast<int64_t>(head_block) * args.parts + split.first_part;
+
+  const int group = args.num_heads / args.num_kv_heads;
+  const int row_of_group = head_block % args.head_blocks * args.rows;
+  const int head = head_block / args.head_blocks * group + row_of_group;
+  const int end_row = min(first_row + rows, group - row_of_group);
+
+  // Each thread has 4 dimensions of a head, of every step-th piece.
+  const int vectors = head_dim / 4;
+  const int columns = min(rows * vectors, kCombineThreads);
+  const int step = kCombineThreads / columns;
+  const int column = threadIdx.x % columns, first = threadIdx.x / columns;
+  WaitForPreviousKernel();
+  for (int begin = 0; begin < rows * vectors; begin += columns) {
+    const int row = first_row + (begin + column) / vectors;
+    const int dim = (begin + column) % vectors * 4;
+    const bool there = row < end_row && first < step;
+    PartialSum total = {-INFINITY, 0, {0, 0, 0, 0}};
+    if (there) {
+#pragma unroll 8
+      for (int i = first; i < split.pieces; i += step) {
+        // The first piece ends its part, the others begin theirs.
+        const int64_t slot = (first_slot + i) * 2 + (i == 0 ? 1 : 0);
+        const int64_t at = slot * args.rows + row;
+        total.Add(__ldcg(args.partial_stats + at),
+                  __ldcg(reinterpret_cast<const float4*>(args.partial_out +
+                                                         at * head_dim + dim)));
+      }
+      values[threadIdx.x] = total.values;
+      stats[threadIdx.x] = {total.max, total.sum};
+    }
+    __syncthreads();
+    if (there && first == 0) {
+      for (int i = 1; i < step; ++i) {
+        total.Add(stats[i * columns + column], values[i * columns + column]);
+      }
+      const float factor = total.sum == 0 ? 0 : args.value_scale / total.sum;
+      Store(args,
+            (static_cast<int64_t>(split.seq) * args.num_heads + head + row) *
+                    head_dim +
+                dim,
+            {total.values.x * factor, total.values.y * factor,
+             total.values.z * factor, total.values.w * factor});
+    }
+    __syncthreads();
+  }
 }
 
 }  // namespace torch_xla_ext

@@ -69,11 +69,6 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
-// How much of the workspace a part takes, for each head block, in floats.
-int64_t PartFloats(int rows, int head_dim) {
-  return 2 * int64_t{rows} * (head_dim + 2) + 2;
-}
-
 // Divides the work, and the workspace: partial_out is aligned to 16 bytes.
 void ChooseParts(int blocks, int head_dim, float* workspace,
                  int64_t workspace_size, DecodeArgs* args) {
@@ -82,27 +77,33 @@ void ChooseParts(int blocks, int head_dim, float* workspace,
       static_cast<int>(std::max(blocks / head_blocks, int64_t{1}));
   const int64_t skipped =
       (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
-  const int64_t room = std::max(workspace_size - skipped, int64_t{0}) /
-                       (head_blocks * PartFloats(args->rows, head_dim));
+  const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
+  const int64_t room =
+      std::max(workspace_size - skipped, int64_t{0}) / part_floats;
   // Fewer parts that may be split are worth it only if they are still more
   // than whole sequences would give.
   args->split =
       parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
   args->parts =
       args->split ? static_cast<int>(std::min<int64_t>(parts, room)) : parts;
-  const int64_t slots = head_blocks * args->parts;
-  const int64_t rows = slots * 2 * args->rows;
+  const int64_t rows = head_blocks * args->parts * 2 * args->rows;
   args->partial_out = workspace + skipped;
   args->partial_stats =
       reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
-  args->split_sequences =
-      reinterpret_cast<SplitSequence*>(args->partial_stats + rows);
 }
 
+template <int kUnit>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
                      const DecodeArgs& args) {
+  const int candidates = Candidates(args);
+  // A block for each head shortens the sums of few long contexts; more blocks
+  // than fit beside AttendKernel's would wait for those to end.
+  const int rows =
+      args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
+  const auto kernel = CombineKernel<kUnit>;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(args.num_heads, args.parts - 1);
+  config.gridDim = dim3(
+      args.num_kv_heads * args.head_blocks * (args.rows / rows), candidates);
   config.blockDim = dim3(kCombineThreads);
   config.stream = stream;
   cudaLaunchAttribute attribute = {};
@@ -110,7 +111,7 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = device.has_dependent_launch ? 1 : 0;
-  return CudaStatus(cudaLaunchKernelEx(&config, CombineKernel, args, head_dim));
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args, head_dim, rows));
 }
 
 template <typename Traits>
@@ -130,7 +131,7 @@ Status LaunchAttend(cudaStream_t stream, float* workspace,
   kernel<<<grid, 32 * occupancy.warps, occupancy.shared_memory, stream>>>(args);
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   if (!args.split) return Status::Ok();
-  return LaunchCombine(stream, device, Traits::kHeadDim, args);
+  return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
 template <typename C, int kHeadDim>
@@ -174,8 +175,9 @@ __global__ void ReportOutOfRangeKernel(DecodeArgs args) {
            seq, context, args.max_tokens);
   }
   const Units units = UnitsOf<1>(args, seq);
-  for (int i = units.first / args.block_size;
-       static_cast<int64_t>(i) * args.block_size < units.context; ++i) {
+  const int size = args.block_size.divisor;
+  for (int i = units.first / size;
+       static_cast<int64_t>(i) * size < units.context; ++i) {
     const int block =
         args.block_tables[static_cast<int64_t>(seq) * args.max_blocks + i];
     if (static_cast<uint32_t>(block) >= args.num_blocks) {
@@ -253,11 +255,15 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   args.num_heads = static_cast<int>(num_heads);
   args.num_kv_heads = static_cast<int>(num_kv_heads);
   args.max_blocks = static_cast<int>(max_blocks);
-  args.block_size = static_cast<int>(block_size);
+  args.block_size = Divisor::Of(static_cast<uint32_t>(block_size));
   args.num_blocks = static_cast<uint32_t>(num_blocks);
   // Tokens of a unit are counted beyond the context's end.
   args.max_tokens = static_cast<int>(
       std::min<int64_t>(max_blocks * block_size, INT_MAX - 64));
+  // All sequences' units (partition.cuh) are counted, too.
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs * max_blocks * block_size",
+                                         num_seqs * (args.max_tokens + 32),
+                                         int64_t{16} * INT_MAX));
   args.query_is_bf16 = query.dtype() == BF16;
   const int group = static_cast<int>(num_heads / num_kv_heads);
   args.head_blocks = (group + kMaxRows - 1) / kMaxRows;

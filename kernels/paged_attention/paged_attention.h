@@ -24,7 +24,11 @@ namespace torch_xla_ext {
 
 // The workspace holds what the parts of a long context gave, until they are
 // combined. Its size is the caller's choice: with less, a context is split into
-// fewer parts.
+// fewer parts, or not at all. On CUDA a thread block leaves two results, of
+// min(num_heads / num_kv_heads, 16) heads with head_dim + 2 floats each, and
+// there are two blocks a multiprocessor, or fewer, for any number of sequences:
+// 512 blocks' results, and 4 floats to align them, are enough for 256
+// multiprocessors. The Host version needs none.
 inline constexpr Signature kPagedAttention = ParseSignature(
     "XlaGpuPagedAttention(query: T[num_seqs, num_heads, head_dim], "
     "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "

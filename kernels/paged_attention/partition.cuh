@@ -20,10 +20,25 @@ inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has this many warps, or fewer where shared memory is small.
 inline constexpr int kMaxWarps = 4;
 
-// A part that ends within a sequence that begins in it.
-struct SplitSequence {
-  int32_t seq;     // -1: none
-  int32_t pieces;  // how many parts the sequence lies in
+// Division of numbers below 2^31 by a constant of the call (Granlund and
+// Montgomery 1994): a multiplication.
+struct Divisor {
+  uint32_t divisor;
+  uint32_t multiplier;
+  int shift;
+
+  static Divisor Of(uint32_t divisor) {
+    int bits = 0;  // divisor <= 2^bits
+    while ((uint64_t{1} << bits) < divisor) ++bits;
+    const int shift = 31 + bits;
+    const uint64_t multiplier =
+        ((uint64_t{1} << shift) + divisor - 1) / divisor;
+    return {divisor, static_cast<uint32_t>(multiplier), shift};
+  }
+  __device__ uint32_t Divide(uint32_t x) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(x) * multiplier >>
+                                 shift);
+  }
 };
 
 struct DecodeArgs {
@@ -39,7 +54,7 @@ struct DecodeArgs {
   int num_heads;
   int num_kv_heads;
   int max_blocks;
-  int block_size;
+  Divisor block_size;
   uint32_t num_blocks;
   int max_tokens;  // the longest context that there are block numbers for
   bool query_is_bf16;
@@ -59,10 +74,10 @@ struct DecodeArgs {
   float value_scale;
 
   // The workspace: for each head block and part, the results of the piece with
-  // which the part begins and of the one with which it ends.
+  // which the part begins and of the one with which it ends, if those are
+  // pieces of sequences that lie in several parts.
   float* partial_out;     // [all head blocks, parts, 2, rows, head_dim]
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
-  SplitSequence* split_sequences;  // [all head blocks, parts]
 };
 
 // The units of a sequence that its query sees any of.
@@ -85,13 +100,12 @@ __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
 struct Place {
   int seq;
   Units units;
-  int64_t begin;
-  int64_t end;
+  int begin;
+  int end;
 };
 
 template <int kUnit>
-__device__ inline Place PlaceOf(const DecodeArgs& args, int seq,
-                                int64_t begin) {
+__device__ inline Place PlaceOf(const DecodeArgs& args, int seq, int begin) {
   Place place;
   place.seq = seq;
   place.units = UnitsOf<kUnit>(args, seq);
@@ -100,21 +114,50 @@ __device__ inline Place PlaceOf(const DecodeArgs& args, int seq,
   return place;
 }
 
-// Units [begin, end) of all; the first is one of sequence `seq`, whose units
-// begin at seq_begin. Nothing else is known of an empty part.
+// How `total` units are divided: the first `longer` parts have one more than
+// `size`.
+struct Division {
+  int parts;
+  int size;
+  int longer;
+
+  __device__ Division(int total, int parts)
+      : parts(parts),
+        size(static_cast<uint32_t>(total) / static_cast<uint32_t>(parts)),
+        longer(total - parts * size) {}
+  // Where a part begins; the end of all for more than the last.
+  __device__ int Begin(int part) const {
+    part = min(part, parts);
+    return part * size + min(part, longer);
+  }
+  // The part that has unit `at`.
+  __device__ int PartOf(int at) const {
+    const uint32_t rest = at - longer * (size + 1);
+    return at < longer * (size + 1)
+               ? static_cast<uint32_t>(at) / static_cast<uint32_t>(size + 1)
+               : longer + rest / static_cast<uint32_t>(size);
+  }
+};
+
+__device__ inline Division Divide(const DecodeArgs& args, int total) {
+  return Division(total, min(args.parts, total));
+}
+
+// Units [begin, end) of all. Of a part that is not empty, the first is one of
+// sequence `seq`, whose units begin at seq_begin.
 struct Part {
-  int64_t begin;
-  int64_t end;
-  int64_t seq_begin;
-  int64_t total;  // units of all parts
-  int parts;      // that are not empty
+  int begin;
+  int end;
   int seq;
+  int seq_begin;
+  int total;   // units of all parts
+  Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
 // Called by a whole block. There is at least one sequence.
 template <int kUnit>
 __device__ inline Part FindPart(const DecodeArgs& args, int index) {
-  __shared__ int64_t warp_sums[kMaxWarps];
+  __shared__ int warp_sums[32];
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -122,32 +165,31 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   const int run = (args.num_seqs + blockDim.x - 1) / blockDim.x;
   const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
   const int last = min(first + run, args.num_seqs);
-  int64_t sum = 0;
+  int sum = 0;
+#pragma unroll 1
   for (int seq = first; seq < last; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
     sum += units.end - units.first;
   }
-  int64_t end_of_mine = sum;
+  int end_of_mine = sum;
+#pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
-    const int64_t other = __shfl_up_sync(kAllLanes, end_of_mine, distance);
+    const int other = __shfl_up_sync(kAllLanes, end_of_mine, distance);
     if (lane >= distance) end_of_mine += other;
   }
   if (lane == 31) warp_sums[warp] = end_of_mine;
   __syncthreads();
-  int64_t total = 0;
+  int total = 0;
   for (int i = 0; i < warps; ++i) {
     if (i < warp) end_of_mine += warp_sums[i];
     total += warp_sums[i];
   }
-  const int64_t begin_of_mine = end_of_mine - sum;
+  const int begin_of_mine = end_of_mine - sum;
 
-  const int parts = static_cast<int>(min(int64_t{args.parts}, total));
-  int64_t begin = min(int64_t{index}, int64_t{parts}) * total / parts;
-  int64_t end = min(int64_t{index} + 1, int64_t{parts}) * total / parts;
-  if (threadIdx.x == 0) part = {total, total, total, total, parts, 0};
-  __syncthreads();
-  // The thread of the sequence that has unit `at`, with that sequence.
-  const auto locate = [&](int64_t at, auto found) {
+  const Division division = Divide(args, total);
+  const int begin = division.Begin(index), end = division.Begin(index + 1);
+  // The sequence that has unit `at` is some thread's: that one goes on.
+  const auto locate = [&](int at, auto found) {
     if (at < begin_of_mine || at >= end_of_mine) return;
     Place place = PlaceOf<kUnit>(args, first, begin_of_mine);
     while (place.end <= at) {
@@ -160,6 +202,11 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
     }
     found(place);
   };
+  if (threadIdx.x == 0) {
+    part.total = total;
+    if (begin == total) part.begin = total;
+    if (end == total) part.end = part.next.begin = total;
+  }
   locate(begin, [&](const Place& place) {
     part.seq = place.seq;
     part.seq_begin = place.begin;
@@ -167,14 +214,10 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   });
   locate(end, [&](const Place& place) {
     part.end = args.split ? end : place.begin;
+    part.next = place;
   });
   __syncthreads();
   return part;
-}
-
-// The part that has unit `at`.
-__device__ inline int PartOf(const Part& part, int64_t at) {
-  return static_cast<int>(((at + 1) * part.parts - 1) / part.total);
 }
 
 }  // namespace torch_xla_ext

@@ -14,9 +14,10 @@ namespace torch_xla_ext {
 // Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
 __device__ inline void CopyAsync16(uint32_t shared, const void* global,
                                    bool read) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared),
-               "l"(global), "r"(read ? 16 : 0)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
+      "l"(global), "r"(read ? 16 : 0)
+      : "memory");
 }
 
 __device__ inline void CommitCopies() {
@@ -37,8 +38,7 @@ __device__ inline void LoadMatrices(uint32_t (&matrices)[4], uint32_t shared) {
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]),
         "=r"(matrices[3])
-      : "r"(shared)
-      : "memory");
+      : "r"(shared));
 }
 
 // The same, transposed.
@@ -48,8 +48,7 @@ __device__ inline void LoadTransposed(uint32_t (&matrices)[4],
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]),
         "=r"(matrices[3])
-      : "r"(shared)
-      : "memory");
+      : "r"(shared));
 }
 
 // Transposes an 8×8 matrix of 16-bit elements that a warp holds.

@@ -83,7 +83,9 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
 // of sequence s, of `size` units (rows by `scale` units a row), is in slot
 //   floor(cu_q_lens[s] * scale / size) + s + i.
 // Slots do not collide, since floor(x) + ceil(y) <= floor(x + y) + 1; some are
-// empty. (The idea is that of vLLM's triton_unified_attention.py.)
+// empty. Where cu_q_lens decreases, which it must not, tiles may go missing,
+// and what is in their rows is not defined. (The idea is that of vLLM's
+// triton_unified_attention.py.)
 __host__ __device__ inline int NumSlots(const Arguments& arguments, int scale,
                                         int size) {
   return arguments.num_tokens * scale / size + arguments.max_num_seqs;

@@ -155,6 +155,8 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
       CheckAligned("operand 1 (kv_pages)", kv_pages.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 0 (out)", out.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("result 1 (workspace)", workspace.untyped_data()));
 
   Arguments arguments;
   arguments.q = q.untyped_data();

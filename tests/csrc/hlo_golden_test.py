@@ -6,13 +6,12 @@ To write the goldens anew after a change that is meant:
         --test_env=UPDATE_GOLDENS --spawn_strategy=local
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from testing.xla import XLAC, hlo
+from testing.xla import XLAC, check_golden, hlo
 
 GOLDENS = Path(__file__).parent / "goldens"
 
@@ -73,10 +72,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_hlo(device: torch.device, name: str) -> None:
-    text = hlo(*CASES[name]())
-    if folder := os.environ.get("UPDATE_GOLDENS"):
-        Path(folder, f"{name}.hlo").write_text(text)
-    assert text == (GOLDENS / f"{name}.hlo").read_text()
+    check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
 
 
 def test_every_golden_has_a_case() -> None:

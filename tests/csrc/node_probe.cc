@@ -33,6 +33,7 @@ std::pair<NodeView, NodeView> NodeAndClone(const at::Tensor& tensor) {
   torch_xla_ext::CustomCallConfig config =
       torch_xla_ext::GpuCustomCallConfig("Probe", std::string("a\0\"", 3));
   config.has_side_effect = true;
+  config.operand_types = {xla::F32};
   config.frontend_attributes = {{"key", "value"}};
   const std::vector<torch::lazy::Value> operands = {
       torch_xla::bridge::TryGetXlaTensor(tensor)->GetIrValue()};

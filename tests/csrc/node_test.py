@@ -57,6 +57,7 @@ def test_to_string_names_everything(device: torch.device, probe: ModuleType) -> 
         "has_side_effect=1",
         "row_major=1",
         "single_result_is_tuple=1",
+        "operand_type=11",
         'key="value"',
     ):
         assert part in text

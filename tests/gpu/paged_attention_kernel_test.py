@@ -5,6 +5,8 @@ Needs a GPU and DIRECT_KERNELS, a library (see direct.py) that is built by
     nvcc -std=c++17 -O3 -shared -Xcompiler=-fPIC -arch=native -I. -Itorch_xla_ext/include
         -isystem XLA_HEADERS kernels/paged_attention/paged_attention.cu
         kernels/kv_cache_update/kv_cache_update.cu tests/gpu/direct_status.cc -o libdirect.so
+
+and `pytest --noconftest`, since conftest.py asks for the wheel.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -241,9 +242,9 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
         options["k_scale"] = 0.7
     q_lens, kv_lens = [], []
     for _ in range(rng.choice([1, 2, 5, 40])):
-        kind = rng.choice(["decode", "prefill", "chunk", "empty", "none", "long"])
-        q_len = 1 if kind == "decode" else rng.randint(1, 300)
-        extra = rng.randint(0, 700)
+        kind = rng.choice(["decode", "far", "prefill", "chunk", "empty", "none", "long"])
+        q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)
+        extra = rng.randint(0, 9000 if kind == "far" else 700)
         if kind == "prefill":
             extra = 0
         elif kind == "empty":
@@ -359,22 +360,23 @@ def check_capture(kernel: Kernel) -> list[str]:
     return [] if error <= 1e-2 else [f"{kernel.name}: captured graph: error {error:.3g}"]
 
 
-def milliseconds(calls: list[Callable], repeats: int = 7) -> float:
-    """The median of GPU time of one call, back to back, inputs in rotation."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(3):
-            for call in calls:
-                call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / (3 * len(calls)))
-    return statistics.median(times)
+def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
+    """Medians of the GPU time of one call, back to back, inputs in rotation.
+
+    The variants take turns, for the clock of a GPU at its power limit moves.
+    """
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds + 1):  # the first one warms up
+        for name, calls in variants.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(2):
+                for call in calls:
+                    call()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end) / (2 * len(calls)))
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
 CASES = {
@@ -388,40 +390,43 @@ CASES = {
 }
 
 
-def time_all(kernels: list[Kernel], workspace_sizes: list[int]) -> None:
-    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads of 128, pages of 16."""
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    ms = milliseconds([lambda: a @ b])
-    print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
-    for name, (q_lens, kv_lens) in CASES.items():
-        pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
-        flops = 4 * 128 * 32 * pairs
-        read = sum(kv_lens) * 8 * 2 * 128 * 2
-        batches = [make_batch(q_lens, kv_lens, poison=False) for _ in range(3)]
-        for kernel in kernels:
-            for size in workspace_sizes:
-                ms = milliseconds([kernel.bind(batch, size)[0] for batch in batches])
-                print(
-                    f"{name}: {kernel.name} workspace {size}: {ms * 1e3:.1f} us, "
-                    f"{flops / ms / 1e9:.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
-                )
-        if len(set(q_lens)) == 1 and q_lens == kv_lens:
-            time_peers(name, len(q_lens), q_lens[0], flops)
-
-
-def time_peers(name: str, num_seqs: int, length: int, flops: int) -> None:
-    """torch's SDPA on dense random data of the same shape."""
+def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
+    """torch's SDPA on dense random data of the same shape, 32 heads each."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def dense() -> torch.Tensor:
         return torch.randn(num_seqs, 32, length, 128, dtype=torch.bfloat16, device="cuda")
 
     sets = [(dense(), dense(), dense()) for _ in range(3)]
-    attention = torch.nn.functional.scaled_dot_product_attention
-    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+
+    def attention(backend: SDPBackend, operands: tuple[torch.Tensor, ...]) -> None:
         with sdpa_kernel(backend), torch.no_grad():
-            ms = milliseconds([lambda s=s: attention(*s, is_causal=True) for s in sets])
-        print(f"{name}: {backend.name}: {ms * 1e3:.1f} us, {flops / ms / 1e9:.0f} TFLOP/s")
+            torch.nn.functional.scaled_dot_product_attention(*operands, is_causal=True)
+
+    backends = (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION)
+    return {b.name: [partial(attention, b, s) for s in sets] for b in backends}
+
+
+def time_all(kernels: list[Kernel], workspace_sizes: list[int]) -> None:
+    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads of 128, pages of 16."""
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    ms = milliseconds({"": [lambda: a @ b]})[""]
+    print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
+    for case, (q_lens, kv_lens) in CASES.items():
+        pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
+        flops = 4 * 128 * 32 * pairs
+        read = sum(kv_lens) * 8 * 2 * 128 * 2
+        batches = [make_batch(q_lens, kv_lens, poison=False) for _ in range(3)]
+        variants = {
+            f"{kernel.name} {size}": [kernel.bind(batch, size)[0] for batch in batches]
+            for kernel in kernels
+            for size in workspace_sizes
+        }
+        if len(set(q_lens)) == 1 and q_lens == kv_lens:
+            variants |= peers(len(q_lens), q_lens[0])
+        for name, ms in milliseconds(variants).items():
+            rates = f"{flops / ms / 1e9:4.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
+            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}")
 
 
 def main() -> int:

@@ -49,4 +49,9 @@ def test_int_out_of_range(value: object) -> None:
 @pytest.mark.parametrize("name", ["", 3], ids=repr)
 def test_wrong_name(name: object) -> None:
     with pytest.raises(TypeError, match="an attribute's name must be a str that is not empty"):
-        encode({name: 1})
+        encode({"a": 1, name: 1})
+
+
+def test_no_text() -> None:
+    with pytest.raises(ValueError, match=r"attribute 'x': '\\ud800' is no valid text"):
+        encode({"x": "\ud800"})

@@ -13,10 +13,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from testing.xla import custom_call_lines, graph_hash, hlo, register_host_kernels
+from testing.xla import (
+    PLATFORM,
+    check_golden,
+    custom_call_lines,
+    graph_hash,
+    hlo,
+    register_host_kernels,
+)
 
 from kernel_api import kernels
-from torch_xla_ext import ArrayType, custom_call
+from torch_xla_ext import ArrayType, custom_call, descriptor, register_custom_call, registration
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
@@ -109,6 +116,73 @@ def test_raw_payload(device: torch.device) -> None:
     assert y.cpu().tolist()[0] == 0
 
 
+def test_a_descriptor_of_other_shapes_is_refused(device: torch.device) -> None:
+    x, larger = torch.zeros(3).to(device), ArrayType((6,), torch.float32)
+    payload = descriptor.pack(registration.schema("TestIncrement"), [larger, larger], {})
+    text = r"TestIncrement: operand 0 \(x\): the payload says F32\[6\], but the call has F32\[3\]"
+    with pytest.raises(ValueError, match=text):
+        custom_call("TestIncrement", [x], [x], payload=payload)
+    right = descriptor.pack(registration.schema("TestIncrement"), [ArrayType.of(x)] * 2, {})
+    assert custom_call("TestIncrement", [x], [x], payload=right)[0].cpu().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"\1\1\1\1", "text"], ids=repr)
+def test_a_payload_that_is_no_descriptor_is_refused_by_the_kernel(
+    device: torch.device, payload: bytes | str
+) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(RuntimeError, match="TestIncrement: payload: "):
+        custom_call("TestIncrement", [x], [x], payload=payload)[0].cpu()
+
+
+def test_a_backward_pass_is_an_error_and_not_a_gradient_that_lacks_a_part(
+    device: torch.device,
+) -> None:
+    x = torch.ones(3).to(device).requires_grad_()
+    (y,) = custom_call("TestIncrement", [x], [x])
+    assert y.detach().cpu().tolist() == [2, 2, 2]
+    with pytest.raises(RuntimeError, match="custom call 'TestIncrement' has no derivative"):
+        (y + x).sum().backward()
+    with torch.no_grad():
+        assert not custom_call("TestIncrement", [x], [x])[0].requires_grad
+    (number,) = custom_call("TestEcho", [x], [((16,), torch.int64)], payload=b"\1")
+    assert not number.requires_grad
+
+
+# Indices that torch_xla holds in another type than the tensor's: s32 and u32.
+OTHER_TYPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cummax": lambda x: torch.cummax(x, 1)[1],
+    "max_pool": lambda x: torch.nn.functional.max_pool2d(x[None], 2, return_indices=True)[1],
+}
+
+
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_operand_that_the_device_holds_in_another_type(
+    device: torch.device, name: str, api: str
+) -> None:
+    x = torch.randn(4, 6)
+    index = OTHER_TYPES[name](x.to(device))
+    assert index.dtype == torch.int64
+    (y,) = custom_call("XlaGpuSimpleAdd", [index, index], [index], api=api)
+    assert y.cpu().tolist() == (2 * OTHER_TYPES[name](x)).tolist()
+
+
+def test_mask_that_the_device_holds_as_float(device: torch.device) -> None:
+    _, mask = torch.native_dropout(torch.randn(64).to(device), 0.5, True)
+    assert mask.dtype == torch.bool
+    (line,) = custom_call_lines(*custom_call("TestEcho", [mask], [((16,), torch.int64)]))
+    assert "custom-call(pred[64]{0} %" in line
+
+
+def test_names_that_are_not_ascii(device: torch.device) -> None:
+    register_custom_call(
+        "Größe 大", os.environ["HOST_KERNELS"], symbol="TestEcho", platform=PLATFORM
+    )
+    (y,) = custom_call("Größe 大", [torch.zeros(1).to(device)], [((16,), torch.int64)])
+    assert y.cpu().tolist()[0] == 0
+
+
 def test_meta_tensor_as_output(device: torch.device) -> None:
     x = torch.zeros(2, 3).to(device)
     (y,) = custom_call("TestIncrement", [x], [torch.empty(2, 3, device="meta")])
@@ -136,10 +210,7 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_hlo(device: torch.device, name: str) -> None:
-    text = hlo(*CASES[name]())
-    if folder := os.environ.get("UPDATE_GOLDENS"):
-        Path(folder, f"{name}.hlo").write_text(text)
-    assert text == (GOLDENS / f"{name}.hlo").read_text()
+    check_golden(GOLDENS / f"{name}.hlo", hlo(*CASES[name]()))
 
 
 def test_side_effect_is_in_the_hlo(device: torch.device) -> None:
@@ -191,6 +262,51 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
         lambda x: custom_call("TestEcho", [x], [(3,)]),
         TypeError,
         r"outputs\[0\]: expected a tensor, an object with shape and dtype, or a pair",
+    ),
+    "float in a shape": (
+        lambda x: custom_call("TestIncrement", [x], [((3.0,), torch.float32)]),
+        TypeError,
+        r"outputs\[0\]: expected a shape of int but got \(3.0,\)",
+    ),
+    "text as a shape": (
+        lambda x: custom_call("TestIncrement", [x], [("abc", torch.float32)]),
+        TypeError,
+        r"outputs\[0\]: expected a shape of int but got \('a', 'b', 'c'\)",
+    ),
+    "negative size": (
+        lambda x: custom_call("TestIncrement", [x], [((-3,), torch.float32)]),
+        ValueError,
+        r"outputs\[0\]: expected dimensions of 0 to 2\^63 - 1 but got \[-3\]",
+    ),
+    "size without end": (
+        lambda x: custom_call("TestIncrement", [x], [((2**63,), torch.float32)]),
+        ValueError,
+        r"outputs\[0\]: expected dimensions of 0 to 2\^63 - 1 but got \[9223372036854775808\]",
+    ),
+    "rank": (
+        lambda x: custom_call("TestIncrement", [x], [((1,) * 65, torch.float32)]),
+        ValueError,
+        r"outputs\[0\]: expected a rank of at most 64 but got 65",
+    ),
+    "bytes": (
+        lambda x: custom_call("TestEcho", [x], [((2**62,), torch.float32)]),
+        ValueError,
+        r"output_shapes\[0\] is out of range: .* has 2\^63 bytes or more",
+    ),
+    "no text": (
+        lambda x: custom_call("\ud800", [x], [x]),
+        ValueError,
+        "no such target is registered",
+    ),
+    "payload that is no text": (
+        lambda x: custom_call("TestEcho", [x], [x], payload="\ud800"),
+        ValueError,
+        "payload is no valid text: it has half of a surrogate pair",
+    ),
+    "large payload": (
+        lambda x: custom_call("TestEcho", [x], [x], payload=bytes(2**30 + 1)),
+        ValueError,
+        r"payload has 1073741825 bytes, but may have 2\^30",
     ),
     "None": (
         lambda x: custom_call("TestEcho", [x, None], [x]),

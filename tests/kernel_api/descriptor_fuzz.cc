@@ -2,11 +2,11 @@
 //
 //   clang++ -std=c++17 -fsanitize=fuzzer,address,undefined -I…
 //       tests/kernel_api/descriptor_fuzz.cc -o fuzz
-//   ./fuzz -runs=1000000
+//   ./fuzz -runs=1000000 tests/kernel_api/descriptor_corpus/*
 //
-// With FUZZ_DRIVER it has a main of its own, which mutates valid descriptors
-// from a fixed seed: what CI runs, with g++ and the same sanitizers. An input
-// that crashed either goes into kSeeds.
+// With FUZZ_DRIVER it has a main of its own, which mutates the files of the
+// corpus from a fixed seed: what CI runs, with g++ and the same sanitizers.
+// descriptor_corpus/README.md says how to run it for long.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -21,19 +21,50 @@
 namespace {
 
 using torch_xla_ext::Descriptor;
+using torch_xla_ext::NoParams;
+using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
 namespace internal = torch_xla_ext::internal;
 
-uint64_t Hash() {
-  static const uint64_t hash = torch_xla_ext::SchemaHash(
-      torch_xla_ext::SchemaText<GatherParams>(kGather));
-  return hash;
-}
+// That of the wheel's kernel, whose descriptors are in the corpus.
+inline constexpr Signature kAdd = torch_xla_ext::ParseSignature(
+    "XlaGpuSimpleAdd(a: T[*shape], b: T[*shape]) -> (out: T[*shape]) "
+    "where T: F16 | BF16 | F32 | F64 | S32 | S64");
+
+void SaveInput();
 
 void Check(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "broken: %s\n", what);
+  SaveInput();
   std::abort();
+}
+
+template <typename Params>
+void Parse(const Signature& signature, const char* data, size_t size) {
+  static const uint64_t hash =
+      torch_xla_ext::SchemaHash(torch_xla_ext::SchemaText<Params>(signature));
+  const size_t params_size = internal::PackedSize<Params>();
+  Descriptor descriptor;
+  const Status status = torch_xla_ext::ParseDescriptor(
+      signature, hash, params_size, data, size, &descriptor);
+  Check(status.ok() == status.message().empty(), "an error has a text");
+  if (!status.ok()) return;
+  Check(
+      descriptor.views.size() == static_cast<size_t>(signature.num_arguments()),
+      "all arrays are there");
+  Check(descriptor.params >= data &&
+            descriptor.params + params_size == data + size,
+        "the parameters are the end of the payload");
+  for (const auto& view : descriptor.views) {
+    for (int i = 0; i < view.rank; ++i) {
+      Check(view.dims[i] >= 0, "no dimension is negative");
+    }
+  }
+  Params params{};
+  if (internal::UnpackParams(descriptor.params, &params).ok()) {
+    (void)internal::CheckParams(params);
+  }
 }
 
 }  // namespace
@@ -42,103 +73,96 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   // The sanitizer finds a read of one byte beyond a block of exactly this size.
   const std::unique_ptr<char[]> copy(new char[size]);
   if (size != 0) std::memcpy(copy.get(), data, size);
-  Descriptor descriptor;
-  const Status status = torch_xla_ext::ParseDescriptor(
-      kGather, Hash(), internal::PackedSize<GatherParams>(), copy.get(), size,
-      &descriptor);
-  Check(status.ok() == status.message().empty(), "an error has a text");
-  if (!status.ok()) return 0;
-  Check(descriptor.views.size() == 6, "all arrays are there");
-  Check(descriptor.params >= copy.get() &&
-            descriptor.params + internal::PackedSize<GatherParams>() ==
-                copy.get() + size,
-        "the parameters are the end of the payload");
-  for (const auto& view : descriptor.views) {
-    for (int i = 0; i < view.rank; ++i) {
-      Check(view.dims[i] >= 0, "no dimension is negative");
-    }
-  }
-  GatherParams params{};
-  if (internal::UnpackParams(descriptor.params, &params).ok()) {
-    (void)internal::CheckParams(params);
-  }
+  Parse<GatherParams>(kGather, copy.get(), size);
+  Parse<NoParams>(kAdd, copy.get(), size);
   return 0;
 }
 
-#ifdef FUZZ_DRIVER
+#ifndef FUZZ_DRIVER
+
+namespace {
+void SaveInput() {}  // libFuzzer does it
+}  // namespace
+
+#else
+
+#include <sanitizer/common_interface_defs.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 namespace {
 
-void Append(std::string* bytes, const void* value, size_t size) {
-  bytes->append(static_cast<const char*>(value), size);
+std::string current_input;
+
+// Where Bazel keeps what a test leaves, or else here.
+void SaveInput() {
+  const char* folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
+  const std::string path = std::string(folder ? folder : ".") + "/crasher.bin";
+  std::ofstream(path, std::ios::binary) << current_input;
+  std::fprintf(stderr, "the input is in %s\n", path.c_str());
 }
 
-void AppendArray(std::string* bytes, uint8_t dtype,
-                 const std::vector<int64_t>& dims) {
-  bytes->push_back(static_cast<char>(dtype));
-  bytes->push_back(static_cast<char>(dims.size()));
-  Append(bytes, dims.data(), dims.size() * sizeof(int64_t));
+void Feed(const std::string& input) {
+  current_input = input;
+  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()),
+                         input.size());
 }
 
-// A valid descriptor, with or without the optional operands.
-std::string Valid(bool optional, const std::vector<int64_t>& row) {
-  std::string bytes = {1, 1, 4, 2};
-  const uint32_t params_size = internal::PackedSize<GatherParams>();
-  const uint64_t hash = Hash();
-  Append(&bytes, &params_size, sizeof(params_size));
-  Append(&bytes, &hash, sizeof(hash));
-  std::vector<int64_t> table = {5};
-  table.insert(table.end(), row.begin(), row.end());
-  AppendArray(&bytes, 11, table);
-  AppendArray(&bytes, 4, {3});
-  AppendArray(&bytes, optional ? 11 : 0, {});
-  AppendArray(&bytes, optional ? 6 : 0,
-              optional ? std::vector<int64_t>{2} : std::vector<int64_t>{});
-  table[0] = 3;
-  AppendArray(&bytes, 11, table);
-  AppendArray(&bytes, 6, {64});
-  return bytes + std::string(params_size, '\1');
+std::string Mutated(std::string input, std::mt19937_64* random) {
+  const int64_t kNumbers[] = {-1, 0, 1, 255, INT32_MAX, INT64_MAX, INT64_MIN};
+  for (int edits = 1 + (*random)() % 3; edits > 0; --edits) {
+    const size_t at = input.empty() ? 0 : (*random)() % input.size();
+    switch ((*random)() % 5) {
+      case 0:
+        if (!input.empty()) {
+          input[at] ^= static_cast<char>(1 << (*random)() % 8);
+        }
+        break;
+      case 1:
+        input.resize(at);
+        break;
+      case 2:
+        input.insert(at, 1 + (*random)() % 16, static_cast<char>((*random)()));
+        break;
+      case 3:
+        input.erase(at, (*random)() % 9);
+        break;
+      default:
+        if (input.size() >= at + 8) {
+          std::memcpy(&input[at], &kNumbers[(*random)() % 7], 8);
+        }
+    }
+  }
+  return input;
 }
 
 }  // namespace
 
+// descriptor_fuzz RUNS FOLDER...
 int main(int argc, char** argv) {
-  const std::vector<std::string> kSeeds = {
-      "", Valid(false, {}), Valid(true, {2, 3}), Valid(true, {0, 7, 1, 1})};
-  const long runs = argc > 1 ? std::atol(argv[1]) : 20000;
-  std::mt19937_64 random(1);
-  const auto feed = [](const std::string& input) {
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()),
-                           input.size());
-  };
-  for (const std::string& seed : kSeeds) feed(seed);
-  const int64_t kNumbers[] = {-1, 0, 1, 255, INT32_MAX, INT64_MAX, INT64_MIN};
-  for (long run = 0; run < runs; ++run) {
-    std::string input = kSeeds[random() % kSeeds.size()];
-    for (int edits = 1 + random() % 3; edits > 0; --edits) {
-      const size_t at = input.empty() ? 0 : random() % input.size();
-      switch (random() % 5) {
-        case 0:
-          if (!input.empty()) input[at] ^= static_cast<char>(1 << random() % 8);
-          break;
-        case 1:
-          input.resize(at);
-          break;
-        case 2:
-          input.insert(at, 1 + random() % 16, static_cast<char>(random()));
-          break;
-        case 3:
-          input.erase(at, random() % 9);
-          break;
-        default:
-          if (input.size() >= at + 8) {
-            std::memcpy(&input[at], &kNumbers[random() % 7], 8);
-          }
-      }
+  __sanitizer_set_death_callback(&SaveInput);
+  std::vector<std::string> seeds = {""};
+  for (int i = 2; i < argc; ++i) {
+    for (const auto& file : std::filesystem::directory_iterator(argv[i])) {
+      if (file.path().extension() != ".bin") continue;
+      std::ifstream stream(file.path(), std::ios::binary);
+      seeds.emplace_back(std::istreambuf_iterator<char>(stream),
+                         std::istreambuf_iterator<char>());
     }
-    feed(input);
   }
-  std::printf("%ld inputs\n", runs);
+  if (argc < 3 || seeds.size() == 1) {
+    std::fprintf(stderr, "usage: descriptor_fuzz RUNS FOLDER..., with seeds\n");
+    return 2;
+  }
+  const long runs = std::atol(argv[1]);
+  std::mt19937_64 random(1);
+  for (const std::string& seed : seeds) Feed(seed);
+  for (long run = 0; run < runs; ++run) {
+    Feed(Mutated(seeds[random() % seeds.size()], &random));
+  }
+  std::printf("%ld inputs from %zu seeds\n", runs, seeds.size());
 }
 
 #endif  // FUZZ_DRIVER

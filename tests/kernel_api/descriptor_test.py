@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.xla import check_golden
 
-from torch_xla_ext import descriptor
+from torch_xla_ext import descriptor, registration
 from torch_xla_ext.dtypes import XLA_TYPES
 from torch_xla_ext.schema import ArrayType, Schema
 
@@ -166,6 +168,12 @@ WRONG = {
     "float for int": (GOOD | {"window": 1.0}, TypeError, "window: expected i64 but got float"),
     "bool for int": (GOOD | {"window": True}, TypeError, "window: expected i64 but got bool"),
     "int for bool": (GOOD | {"negate": 1}, TypeError, "negate: expected a bool but got int"),
+    "huge": (GOOD | {"factor": 10**400}, ValueError, "factor: expected f64 but got 1000"),
+    "several": (
+        GOOD | {"factor": torch.ones(2)},
+        TypeError,
+        "factor: expected f64 but got Tensor",
+    ),
     "str": (GOOD | {"factor": "1"}, TypeError, "factor: expected f64 but got str"),
     "limits": (GOOD | {"window": 0}, ValueError, "window: expected 1 to 4096 but got 0"),
     "nan": (GOOD | {"factor": float("nan")}, ValueError, "expected -2.5 to 1000000.0 but got nan"),
@@ -184,6 +192,30 @@ def test_numbers_of_numpy_and_torch() -> None:
     np = pytest.importorskip("numpy")
     values = GOOD | {"window": np.int16(7), "factor": torch.tensor(0.5), "negate": np.bool_(True)}
     assert descriptor.pack(SCHEMA, arrays(), values) == descriptor.pack(SCHEMA, arrays(), GOOD)
+
+
+def added(dtype: torch.dtype, *shape: int) -> bytes:
+    schema = registration.schema("XlaGpuSimpleAdd")
+    return descriptor.pack(schema, [ArrayType(shape, dtype)] * 3, {})
+
+
+SEEDS = Path(__file__).parent / "descriptor_corpus" / "seeds"
+SEED_FILES: dict[str, Callable[[], bytes]] = {
+    "TestGather-scalar-rows": lambda: descriptor.pack(SCHEMA, arrays(row=()), GOOD),
+    "TestGather-optional": lambda: descriptor.pack(SCHEMA, arrays(optional=True), GOOD),
+    "TestGather-empty": lambda: descriptor.pack(SCHEMA, arrays(row=(0, 7, 1, 1)), GOOD),
+    "TestGather-bfloat16": lambda: descriptor.pack(SCHEMA, arrays((2, 3), torch.bfloat16), GOOD),
+    "XlaGpuSimpleAdd-scalar": lambda: added(torch.int64),
+    "XlaGpuSimpleAdd-vector": lambda: added(torch.float32, 1000),
+    "XlaGpuSimpleAdd-matrix": lambda: added(torch.bfloat16, 4, 5),
+    "XlaGpuSimpleAdd-empty": lambda: added(torch.float64, 0, 7),
+    "XlaGpuSimpleAdd-rank-64": lambda: added(torch.float16, *[1] * 64),
+}
+
+
+@pytest.mark.parametrize("name", SEED_FILES)
+def test_seed_of_the_fuzz_target_is_what_is_packed_now(name: str) -> None:
+    check_golden(SEEDS / f"{name}.bin", SEED_FILES[name]())
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\2" * 100], ids=repr)

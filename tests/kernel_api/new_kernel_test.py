@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-
-def new_kernel(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_xla_ext", "new-kernel", *arguments],
-        capture_output=True,
-        text=True,
-    )
+from torch_xla_ext.__main__ import main
 
 
 def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     folder = tmp_path / "my_op"
-    result = new_kernel("my_op", folder)
+    result = subprocess.run(
+        [sys.executable, "-m", "torch_xla_ext", "new-kernel", "my_op", folder],
+        capture_output=True,
+        text=True,
+    )
     assert result.returncode == 0, result.stderr
     assert {path.name for path in folder.iterdir()} == {
         "BUILD",
@@ -46,17 +44,17 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     assert "warning:" not in made.stderr, made.stderr  # of the compiler
 
 
-@pytest.mark.parametrize("name", ["MyOp", "my op", "1op", "class", "my__op", ""])
-def test_wrong_name(tmp_path: Path, name: str) -> None:
-    result = new_kernel(name, tmp_path / "x")
-    assert result.returncode == 1
-    assert f"{name!r} is no name for a kernel" in result.stderr
+@pytest.mark.parametrize(
+    "name", ["MyOp", "my op", "1op", "class", "my__op", "", "math", "sys", "torch", "pytest"]
+)
+def test_wrong_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["new-kernel", name, str(tmp_path / "x")]) == 1
+    assert f"{name!r} is no name for a kernel" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
-def test_overwrites_nothing(tmp_path: Path) -> None:
+def test_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "my_op.cu").write_text("mine")
-    result = new_kernel("my_op", tmp_path)
-    assert result.returncode == 1
-    assert "my_op.cu exists already; choose another folder" in result.stderr
+    assert main(["new-kernel", "my_op", str(tmp_path)]) == 1
+    assert "my_op.cu exists already; choose another folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["my_op.cu"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from torch_xla_ext import (
 from torch_xla_ext.registration import schema
 
 LIBRARY = Path(os.environ["HOST_KERNELS"])
+TWIN = Path(os.environ["TWINS"].split()[0])
 
 
 def echo(name: str, device: torch.device) -> int:
@@ -62,6 +64,43 @@ def test_the_function_itself(device: torch.device) -> None:
         assert echo(f"function.{way}", device) == 3
 
 
+def test_libraries_of_authors_who_chose_the_same_names(device: torch.device) -> None:
+    x = torch.tensor([1.0, 5.0]).to(device)
+    for factor, library in zip((2, 3), os.environ["TWINS"].split(), strict=True):
+        register_kernel(f"TestTimes{factor}", library)
+    for factor in (2, 3):
+        for api in ("untyped", "ffi"):
+            (y,) = custom_call(f"TestTimes{factor}", [x], [x], api=api)
+            assert y.cpu().tolist() == [factor, 5 * factor], (factor, api)
+
+
+def test_a_callback_lives_as_long_as_the_process(device: torch.device) -> None:
+    arguments = [ctypes.c_void_p] * 3 + [ctypes.c_size_t, ctypes.c_void_p]
+
+    def answer(out: int, *rest: object) -> None:
+        ctypes.cast(out, ctypes.POINTER(ctypes.POINTER(ctypes.c_float)))[0][0] = 42
+
+    callback = ctypes.CFUNCTYPE(None, *arguments)(answer)
+    register_custom_call("callback", callback, platform="Host")
+    del callback
+    gc.collect()
+    x = torch.zeros(1).to(device)
+    assert custom_call("callback", [x], [x])[0].cpu().tolist() == [42]
+
+
+def test_a_failed_registration_leaves_no_schema() -> None:
+    register_custom_call("TestIncrement", LIBRARY, symbol="TestEcho", platform="CUDA")
+    before = schema("TestIncrement")
+    with pytest.raises(ValueError, match=r"registered for .CUDA. already, with another"):
+        register_custom_call("TestIncrement", LIBRARY, symbol="TestCopy", platform="CUDA")
+    assert schema("TestIncrement") is before
+
+
+def test_another_function_of_a_kernels_library_has_no_schema() -> None:
+    register_custom_call("TestTimes2", TWIN, symbol="TestTimes2Schema", platform="CUDA")
+    assert Target("TestTimes2", "CUDA", "untyped") in registered_targets("CUDA")
+
+
 def test_the_same_again() -> None:
     for _ in range(3):
         register_custom_call("again", LIBRARY, symbol="TestEcho", platform="Host")
@@ -86,6 +125,11 @@ def test_kernel(device: torch.device) -> None:
 def test_an_entry_of_a_kernel_brings_its_schema(device: torch.device) -> None:
     register_custom_call("TestThrow", kernels.LIBRARY, symbol="TestThrowHost", platform="Host")
     assert schema("TestThrow") is not None
+
+
+def test_the_symbol_of_a_kernel_is_its_entry_by_default(device: torch.device) -> None:
+    register_custom_call("TestThrow", kernels.LIBRARY, platform="Host")
+    register_custom_call("TestThrow", kernels.LIBRARY, platform="Host", api="ffi")
 
 
 def test_targets_by_platform() -> None:
@@ -151,6 +195,33 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
         ValueError,
         "the address is 0x.*, where no code of this process is",
     ),
+    "data in a capsule": (
+        register("x", capsule(ctypes.addressof(DATA))),
+        ValueError,
+        "the capsule's address is 0x.*, where no code of this process is",
+    ),
+    "data in a capsule that has a name": (
+        register("x", torch.utils.dlpack.to_dlpack(torch.ones(3))),
+        ValueError,
+        "the capsule's address is 0x.*, where no code of this process is",
+    ),
+    "another entry": (
+        register("TestThrow", kernels.LIBRARY, symbol="TestThrowHostFfi"),
+        ValueError,
+        "symbol 'TestThrowHostFfi' is the kernel's entry for 'Host' and api='ffi'; that for 'Host' "
+        "and api='untyped' is 'TestThrowHost', which is the default",
+    ),
+    "no entry for CUDA": (
+        register("TestThrow", kernels.LIBRARY, platform="CUDA", api="ffi"),
+        AttributeError,
+        "has no symbol 'TestThrowFfi'; similar are .*TestThrowHostFfi",
+    ),
+    "an attribute of CDLL": (
+        register("_handle", LIBRARY),
+        AttributeError,
+        "has no symbol '_handle'",
+    ),
+    "no text": (register("\ud800", LIBRARY), AttributeError, r"has no symbol '\\ud800'"),
     "bool": (register("x", True), TypeError, "library must not be a bool"),
     "None": (
         register("x", None),
@@ -185,6 +256,8 @@ def test_name_taken() -> None:
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9)
 FILES = {
     "empty": (b"", "it is not an ELF file"),
+    "four bytes": (ELF[:4], "it is not an ELF file"),
+    "six bytes": (ELF[:6], "it is not an ELF file"),
     "32 bits": (b"\x7fELF\x01\x01" + bytes(40), "it is not a 64-bit little-endian ELF file"),
     "machine": (ELF + b"\x03\0\xb7\0" + bytes(40), "it is for aarch64, and this machine is x86_64"),
     "object": (

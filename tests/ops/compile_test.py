@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch_xla
-from samples import OperatorSamples, for_each_device, for_each_operator, to
+from samples import DEVICES, OperatorSamples, for_each_device, for_each_operator, to
 from testing.xla import compilations
 from torch._dynamo.utils import counters
 from torch_xla.debug import metrics
@@ -22,6 +22,8 @@ COMPILERS = [
     ("aot_eager", "xla"),
     ("openxla", "xla"),
 ]
+if "cuda" in DEVICES:
+    COMPILERS += [("aot_eager", "cuda"), ("inductor", "cuda"), ("openxla", "cuda")]
 for_each_compiler = pytest.mark.parametrize(("backend", "device_type"), COMPILERS)
 
 

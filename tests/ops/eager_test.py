@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
 from samples import (
     OPERATORS,
     OperatorSamples,
@@ -90,9 +91,11 @@ def test_eager_mode_runs_at_once_and_compiles_once(op: OperatorSamples) -> None:
         tensors = to("xla", args)
         torch_xla.sync()
         results = [op.function(*tensors)]
+        xm.wait_device_ops()
         before = compilations()
         executed = metrics.metric_data("EagerOpExecuteTime")[0]
         results += [op.function(*tensors) for _ in range(3)]
+        xm.wait_device_ops()
         assert metrics.metric_data("EagerOpExecuteTime")[0] == executed + 3
         assert compilations() == before
         for result in results:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_xla
 from samples import OperatorSamples, for_each_operator, to
-from testing.xla import XLAC, host_kernel
+from testing.xla import XLAC, register_host_kernels
 from torch_xla.core import xla_model
 from torch_xla.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
 
@@ -121,7 +121,7 @@ PAYLOADS = {
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 def test_any_payload_survives_stablehlo(payload: bytes) -> None:
     """MLIR's strings are bytes: the kernel of the loaded module gets what was packed."""
-    XLAC._xla_register_custom_call_target("TestEcho", host_kernel("TestEcho"), "Host")
+    register_host_kernels("TestEcho")
     x = torch.randn(3).to(torch_xla.device())
     (traced,) = XLAC._xla_gpu_custom_call([x], payload, [[16]], [torch.int64], target="TestEcho")
     bytecode = xla_model.get_stablehlo_bytecode([traced])

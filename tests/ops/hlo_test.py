@@ -32,7 +32,7 @@ def optimized_programs(tmp_path: Path, op: OperatorSamples, body: str) -> list[s
         env={**os.environ, "XLA_FLAGS": flags},
     )
     assert result.returncode == 0, result.stderr
-    files = sorted(tmp_path.glob("*.cpu_after_optimizations.txt"))
+    files = sorted(tmp_path.glob("*[cg]pu_after_optimizations.txt"))
     assert files, list(tmp_path.iterdir())
     return [file.read_text() for file in files]
 

@@ -94,7 +94,9 @@ for_each_operator_and_dtype = pytest.mark.parametrize(
         for dtype in op.dtypes
     ],
 )
-for_each_device = pytest.mark.parametrize("device_type", ["cpu", "xla"])
+# "cuda" are torch's own tensors, without XLA.
+DEVICES = ["cpu", "xla", *(["cuda"] if torch.cuda.is_available() else [])]
+for_each_device = pytest.mark.parametrize("device_type", DEVICES)
 
 
 def to(device: str | torch.device, tensors: Arguments) -> Arguments:

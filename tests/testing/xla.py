@@ -3,6 +3,7 @@
 import ctypes
 import os
 import re
+from pathlib import Path
 
 import torch
 import torch_xla
@@ -44,6 +45,14 @@ def custom_call_lines(*tensors: torch.Tensor) -> list[str]:
     """The custom-call instructions of the graph, without the numbers of instructions."""
     lines = [line.strip() for line in hlo(*tensors).splitlines() if " custom-call(" in line]
     return [re.sub(r"(%[\w-]+)\.\d+", r"\1", line) for line in lines]
+
+
+def check_golden(file: Path, content: str | bytes) -> None:
+    """Compares with a golden, after writing it anew into $UPDATE_GOLDENS where that is set."""
+    data = content.encode() if isinstance(content, str) else content
+    if folder := os.environ.get("UPDATE_GOLDENS"):
+        Path(folder, file.name).write_bytes(data)
+    assert data == file.read_bytes()
 
 
 def graph_hash(*tensors: torch.Tensor) -> str:

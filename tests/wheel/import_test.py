@@ -32,3 +32,17 @@ def test_a_tensor_can_be_computed_on_the_cpu() -> None:
 
     a = torch.arange(3.0, device=torch_xla.device())
     assert torch.equal((a + a).cpu(), torch.tensor([0.0, 2.0, 4.0]))
+
+
+def test_import_where_torch_has_cuda() -> None:
+    """Upstream then loads no stand-ins of torch's CUDA functions, and lacks one in torch 2.8.0."""
+    code = (
+        "import ctypes, torch\n"
+        "torch.cuda.is_available = lambda: True\n"
+        "import torch_xla, _XLAC\n"
+        "print('FORWARDED', hasattr(ctypes.CDLL(_XLAC.__file__), '_ZN3c104cuda10set_deviceEa'))\n"
+        "print((torch.ones(2, device='xla') + 1).tolist())"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == ["FORWARDED True", "[2.0, 2.0]"]

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "torch_xla_ext/csrc/text.h"
@@ -31,6 +32,18 @@ std::string Where(const std::string& target, const Argument& argument) {
 
 std::string TypeName(const py::handle& value) {
   return Py_TYPE(value.ptr())->tp_name;
+}
+
+// The most that a payload has: a program is a protobuf message.
+constexpr size_t kMaxBytes = size_t{1} << 30;
+
+// The UTF-8 of a str, which `text` keeps; none where it has no UTF-8.
+std::optional<std::string_view> Utf8(const py::handle& text) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data != nullptr) return std::string_view(data, size);
+  PyErr_Clear();
+  return std::nullopt;
 }
 
 // The elements of a list, a tuple or another sequence that is not text.
@@ -186,13 +199,18 @@ std::string ParseTarget(const py::handle& target) {
     throw py::type_error("custom call: target must be a str, but is of type " +
                          TypeName(target));
   }
-  std::string name = target.cast<std::string>();
-  if (name.empty()) {
+  const std::optional<std::string_view> name = Utf8(target);
+  if (!name.has_value()) {
+    throw py::value_error(
+        "custom call: target is no valid text: it has half of a surrogate "
+        "pair");
+  }
+  if (name->empty()) {
     throw py::value_error(
         "custom call: target is empty; give the name under "
         "which the kernel is registered");
   }
-  return name;
+  return std::string(*name);
 }
 
 std::string ParseBytes(const std::string& target, const char* name,
@@ -202,7 +220,24 @@ std::string ParseBytes(const std::string& target, const char* name,
                          "must be bytes or str, but is of type " +
                          TypeName(value));
   }
-  return value.cast<std::string>();
+  std::optional<std::string_view> bytes;
+  if (py::isinstance<py::bytes>(value)) {
+    bytes.emplace(PyBytes_AS_STRING(value.ptr()),
+                  PyBytes_GET_SIZE(value.ptr()));
+  } else {
+    bytes = Utf8(value);
+  }
+  if (!bytes.has_value()) {
+    throw py::value_error(Where(target, {name}) +
+                          "is no valid text: it has half of a surrogate pair");
+  }
+  if (bytes->size() > kMaxBytes) {
+    throw py::value_error(Where(target, {name}) + "has " +
+                          std::to_string(bytes->size()) +
+                          " bytes, but may have 2^30; XLA holds a program in "
+                          "messages of less than 2^31: pass an operand");
+  }
+  return std::string(*bytes);
 }
 
 std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,

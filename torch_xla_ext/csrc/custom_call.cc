@@ -31,6 +31,16 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
+// An untyped kernel is told its shapes when the call is traced, if at all.
+void CheckStatic(const std::string& target, size_t index,
+                 const xla::Shape& shape) {
+  if (shape.is_static()) return;
+  throw std::invalid_argument(
+      "custom call " + Quoted(target) + ": operand " + std::to_string(index) +
+      " has the dynamic shape " + shape.ToString() +
+      ": a kernel needs sizes that do not change while the program runs");
+}
+
 }  // namespace
 
 torch::lazy::hash_t CustomCallConfig::Hash() const {
@@ -43,6 +53,10 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
                            single_result_is_tuple, frontend_attributes.size()));
   for (const auto& [key, value] : frontend_attributes) {
     hash = HashCombine(hash, HashCombine(Hash(key), Hash(value)));
+  }
+  hash = HashCombine(hash, MHash(operand_types.size()));
+  for (const xla::PrimitiveType type : operand_types) {
+    hash = HashCombine(hash, MHash(static_cast<int64_t>(type)));
   }
   hash = HashCombine(hash, MHash(aliases.size()));
   for (const auto& [result, operand] : aliases) {
@@ -58,6 +72,9 @@ std::string CustomCallConfig::ToString() const {
       << ", api_version=" << api_version
       << ", has_side_effect=" << has_side_effect << ", row_major=" << row_major
       << ", single_result_is_tuple=" << single_result_is_tuple;
+  for (const xla::PrimitiveType type : operand_types) {
+    out << ", operand_type=" << type;
+  }
   for (const auto& [key, value] : frontend_attributes) {
     out << ", " << key << "=" << Quoted(value);
   }
@@ -67,12 +84,15 @@ std::string CustomCallConfig::ToString() const {
   return out.str();
 }
 
-std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
+std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
                                         const xla::Shape& output_shape,
                                         const CustomCallConfig& config) {
   if (inputs.empty()) {
     throw std::invalid_argument("custom call " + Quoted(config.target) +
                                 ": inputs are empty");
+  }
+  for (size_t i = 0; i < config.operand_types.size(); ++i) {
+    inputs[i] = torch_xla::MaybeConvertTo(inputs[i], config.operand_types[i]);
   }
   xla::XlaBuilder* builder = inputs[0].builder();
   const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);
@@ -100,8 +120,9 @@ std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
     std::vector<xla::Shape> operand_shapes;
     operand_shapes.reserve(inputs.size());
     for (const xla::XlaOp& input : inputs) {
-      operand_shapes.push_back(
-          RowMajor(torch_xla::ShapeHelper::ShapeOfXlaOp(input)));
+      const xla::Shape& shape = torch_xla::ShapeHelper::ShapeOfXlaOp(input);
+      CheckStatic(config.target, operand_shapes.size(), shape);
+      operand_shapes.push_back(RowMajor(shape));
     }
     return xla::CustomCallWithLayout(
         builder, config.target, inputs, RowMajor(result_shape), operand_shapes,

@@ -28,6 +28,11 @@ struct CustomCallConfig {
   bool row_major = false;
   // A single result is a tuple of one, as several results are a tuple of many.
   bool single_result_is_tuple = false;
+  // What the operands' torch dtypes are to XLA; empty to take them as they
+  // come. The values that some of torch_xla's operations give are of another
+  // type than their tensor's dtype: the indices of torch.cummax are int64 and
+  // s32.
+  std::vector<xla::PrimitiveType> operand_types;
   std::map<std::string, std::string> frontend_attributes;
   // Results that are an operand's buffer, written in place: result to operand.
   std::map<int64_t, int64_t> aliases;
@@ -44,7 +49,7 @@ struct OutputTypes {
 
 // Adds the custom call to the builder of `inputs`, which must not be empty.
 // `output_shape` is a tuple of the results' shapes. Returns one op a result.
-std::vector<xla::XlaOp> BuildCustomCall(const std::vector<xla::XlaOp>& inputs,
+std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
                                         const xla::Shape& output_shape,
                                         const CustomCallConfig& config);
 

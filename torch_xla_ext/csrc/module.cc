@@ -102,10 +102,6 @@ Raises:
   RuntimeError: with the kernel's own text, if it reports a failure.
 )doc";
 
-py::list ToPython(const std::vector<torch_xla::XLATensorPtr>& tensors) {
-  return py::cast(torch_xla::bridge::AtenFromXlaTensors(tensors));
-}
-
 // Whether torch_xla.experimental.eager_mode is on. Upstream keeps the flag in a
 // class whose layout is not declared here; it is set through one function only,
 // DefineEagerMode's.
@@ -118,26 +114,74 @@ void DefineEagerMode(py::module_& module, const py::object& stock_set) {
   });
 }
 
+// The arguments of a call as Python gives them.
+struct CallArguments {
+  py::handle target;
+  py::handle inputs;
+  const char* bytes_name;  // what an error calls `bytes`
+  py::handle bytes;        // the payload, or the attributes of a typed call
+  py::handle output_shapes;
+  py::handle output_dtypes;
+};
+
+// The same, checked; the target and the bytes are in the config.
+struct ParsedCall {
+  CustomCallConfig config;
+  OutputTypes outputs;
+  std::vector<torch_xla::XLATensorPtr> inputs;
+};
+
+ParsedCall Parse(const CallArguments& arguments) {
+  ParsedCall call;
+  call.config.target = ParseTarget(arguments.target);
+  const std::string& target = call.config.target;
+  call.outputs = ParseOutputTypes(target, arguments.output_shapes,
+                                  arguments.output_dtypes);
+  call.config.backend_config =
+      ParseBytes(target, arguments.bytes_name, arguments.bytes);
+  call.inputs = ParseInputs(target, arguments.inputs);
+  return call;
+}
+
+// For kernels that are told torch's dtypes: makes them those of the buffers.
+void UseTorchDTypes(const ParsedCall& call, CustomCallConfig* config) {
+  CheckNothingIsNarrowed(config->target, call.inputs, call.outputs);
+  for (const torch_xla::XLATensorPtr& input : call.inputs) {
+    config->operand_types.push_back(
+        torch_xla::MakeXlaPrimitiveType(input->dtype(), &input->GetDevice()));
+  }
+}
+
+py::list Trace(torch::lazy::OpKind kind, ParsedCall call) {
+  std::vector<torch_xla::XLATensorPtr> results;
+  {
+    // In eager mode this compiles and waits for the device, and a kernel may be
+    // a function of Python.
+    const py::gil_scoped_release without_gil;
+    results = TraceCustomCall(kind, call.inputs, call.outputs,
+                              std::move(call.config), use_eager_mode);
+  }
+  return py::cast(torch_xla::bridge::AtenFromXlaTensors(results));
+}
+
 void DefineCustomCalls(py::module_& module) {
   module.def(
       "_xla_gpu_custom_call",
       [](const py::object& inputs, const py::object& payload,
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& target) {
-        std::string name = ParseTarget(target);
-        const OutputTypes outputs =
-            ParseOutputTypes(name, output_shapes, output_dtypes);
-        std::string bytes = ParseBytes(name, "payload", payload);
-        const auto tensors = ParseInputs(name, inputs);
+        ParsedCall call = Parse(
+            {target, inputs, "payload", payload, output_shapes, output_dtypes});
+        CustomCallConfig config =
+            GpuCustomCallConfig(std::move(call.config.target),
+                                std::move(call.config.backend_config));
         // The default target takes what it always took.
-        if (name != kDefaultGpuCustomCallTarget) {
-          CheckGpuPayload(name, bytes);
-          CheckNothingIsNarrowed(name, tensors, outputs);
+        if (config.target != kDefaultGpuCustomCallTarget) {
+          CheckGpuPayload(config.target, config.backend_config);
+          UseTorchDTypes(call, &config);
         }
-        return ToPython(TraceCustomCall(
-            GpuCustomCallKind(), tensors, outputs,
-            GpuCustomCallConfig(std::move(name), std::move(bytes)),
-            use_eager_mode));
+        call.config = std::move(config);
+        return Trace(GpuCustomCallKind(), std::move(call));
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
@@ -150,24 +194,18 @@ void DefineCustomCalls(py::module_& module) {
          bool has_side_effect, const py::object& backend_config,
          int api_version,
          std::map<std::string, std::string> frontend_attributes) {
-        CustomCallConfig config;
-        config.target = ParseTarget(target);
-        const OutputTypes outputs =
-            ParseOutputTypes(config.target, output_shapes, output_dtypes);
-        config.backend_config =
-            ParseBytes(config.target, "backend_config", backend_config);
+        ParsedCall call = Parse({target, inputs, "backend_config",
+                                 backend_config, output_shapes, output_dtypes});
         if (api_version < xla::API_VERSION_UNSPECIFIED ||
             api_version > xla::API_VERSION_TYPED_FFI) {
-          throw py::value_error("custom call " + Quoted(config.target) +
+          throw py::value_error("custom call " + Quoted(call.config.target) +
                                 ": api_version must be 0 to 4, but is " +
                                 std::to_string(api_version));
         }
-        config.api_version = api_version;
-        config.has_side_effect = has_side_effect;
-        config.frontend_attributes = std::move(frontend_attributes);
-        const auto tensors = ParseInputs(config.target, inputs);
-        return ToPython(TraceCustomCall(CustomCallKind(), tensors, outputs,
-                                        std::move(config), use_eager_mode));
+        call.config.api_version = api_version;
+        call.config.has_side_effect = has_side_effect;
+        call.config.frontend_attributes = std::move(frontend_attributes);
+        return Trace(CustomCallKind(), std::move(call));
       },
       py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("has_side_effect"),
@@ -180,12 +218,9 @@ void DefineCustomCalls(py::module_& module) {
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& backend_config, int api_version,
          const py::object& aliases, bool has_side_effect) {
-        CustomCallConfig config;
-        config.target = ParseTarget(target);
-        const OutputTypes outputs =
-            ParseOutputTypes(config.target, output_shapes, output_dtypes);
-        config.backend_config =
-            ParseBytes(config.target, "payload", backend_config);
+        ParsedCall call = Parse({target, inputs, "payload", backend_config,
+                                 output_shapes, output_dtypes});
+        CustomCallConfig& config = call.config;
         if (api_version != xla::API_VERSION_TYPED_FFI) {
           CheckGpuPayload(config.target, config.backend_config);
         }
@@ -193,11 +228,10 @@ void DefineCustomCalls(py::module_& module) {
         config.has_side_effect = has_side_effect;
         config.row_major = true;
         config.single_result_is_tuple = true;
-        const auto tensors = ParseInputs(config.target, inputs);
-        CheckNothingIsNarrowed(config.target, tensors, outputs);
-        config.aliases = ParseAliases(config.target, aliases, inputs, outputs);
-        return ToPython(TraceCustomCall(GpuCustomCallKind(), tensors, outputs,
-                                        std::move(config), use_eager_mode));
+        UseTorchDTypes(call, &config);
+        config.aliases =
+            ParseAliases(config.target, aliases, inputs, call.outputs);
+        return Trace(GpuCustomCallKind(), std::move(call));
       },
       py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("backend_config"),

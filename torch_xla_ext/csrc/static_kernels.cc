@@ -26,6 +26,15 @@ bool AddStaticKernel(const StaticKernel& kernel) {
 void RegisterStaticKernels() {
   std::map<std::string, std::string> schemas;
   for (const StaticKernel& kernel : Kernels()) {
+    // A schema begins with the name that its author wrote. Another one means
+    // that two kernels have C++ names in common, and the linker kept one.
+    if (std::string(kernel.schema).rfind(kernel.target + std::string("("), 0) !=
+        0) {
+      throw std::runtime_error(
+          "custom-call target " + Quoted(kernel.target) +
+          " has the signature of another kernel, " + Quoted(kernel.schema) +
+          ": give the C++ constants of the two different names");
+    }
     const std::string& schema =
         schemas.emplace(kernel.target, kernel.schema).first->second;
     if (schema != kernel.schema) {

@@ -156,6 +156,9 @@ struct ShapeHelper {
 xla::PrimitiveType MakeXlaPrimitiveType(
     at::ScalarType scalar_type, const torch::lazy::BackendDevice* device);
 
+// `input` if it is of this type, else a conversion of it.
+xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
+
 namespace bridge {
 // Null where `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);

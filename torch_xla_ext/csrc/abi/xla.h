@@ -77,6 +77,8 @@ class Shape {
   Shape& operator=(Shape&& other) noexcept;
   ~Shape();
 
+  // Whether every dimension has one size, and not a bound or none.
+  bool is_static() const;
   std::string ToString(bool print_layout = false) const;
 
  private:

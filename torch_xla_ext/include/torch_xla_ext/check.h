@@ -9,7 +9,7 @@
 #include "torch_xla_ext/signature.h"
 #include "torch_xla_ext/status.h"
 
-namespace torch_xla_ext {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 namespace internal {
 
 // "operand 1 (b)"; `index` counts operands, then results.

@@ -32,7 +32,7 @@
 #include "torch_xla_ext/signature.h"
 #include "torch_xla_ext/status.h"
 
-namespace torch_xla_ext {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "descriptors are read as they lie in memory");

@@ -90,81 +90,43 @@ inline const DTypeInfo* FindDType(DType dtype) {
 
 namespace internal {
 
-template <DType>
-struct Native;
-template <>
-struct Native<DType::kPred> {
-  using type = bool;
-};
-template <>
-struct Native<DType::kS8> {
-  using type = int8_t;
-};
-template <>
-struct Native<DType::kS16> {
-  using type = int16_t;
-};
-template <>
-struct Native<DType::kS32> {
-  using type = int32_t;
-};
-template <>
-struct Native<DType::kS64> {
-  using type = int64_t;
-};
-template <>
-struct Native<DType::kU8> {
-  using type = uint8_t;
-};
-template <>
-struct Native<DType::kU16> {
-  using type = uint16_t;
-};
-template <>
-struct Native<DType::kU32> {
-  using type = uint32_t;
-};
-template <>
-struct Native<DType::kU64> {
-  using type = uint64_t;
-};
-template <>
-struct Native<DType::kF16> {
-  using type = uint16_t;
-};
-template <>
-struct Native<DType::kF32> {
-  using type = float;
-};
-template <>
-struct Native<DType::kF64> {
-  using type = double;
-};
-template <>
-struct Native<DType::kC64> {
-  using type = std::complex<float>;
-};
-template <>
-struct Native<DType::kBF16> {
-  using type = uint16_t;
-};
-template <>
-struct Native<DType::kC128> {
-  using type = std::complex<double>;
-};
-template <>
-struct Native<DType::kF8E5M2> {
-  using type = uint8_t;
-};
-template <>
-struct Native<DType::kF8E4M3FN> {
-  using type = uint8_t;
-};
+// A value of the C++ type that holds an element.
+template <DType dtype>
+constexpr auto NativeValue() {
+  if constexpr (dtype == PRED) {
+    return bool();
+  } else if constexpr (dtype == S8) {
+    return int8_t();
+  } else if constexpr (dtype == S16) {
+    return int16_t();
+  } else if constexpr (dtype == S32) {
+    return int32_t();
+  } else if constexpr (dtype == S64) {
+    return int64_t();
+  } else if constexpr (dtype == U8 || dtype == F8E5M2 || dtype == F8E4M3FN) {
+    return uint8_t();
+  } else if constexpr (dtype == U16 || dtype == F16 || dtype == BF16) {
+    return uint16_t();
+  } else if constexpr (dtype == U32) {
+    return uint32_t();
+  } else if constexpr (dtype == U64) {
+    return uint64_t();
+  } else if constexpr (dtype == F32) {
+    return float();
+  } else if constexpr (dtype == F64) {
+    return double();
+  } else if constexpr (dtype == C64) {
+    return std::complex<float>();
+  } else {
+    static_assert(dtype == C128, "not the dtype of an array");
+    return std::complex<double>();
+  }
+}
 
 }  // namespace internal
 
 template <DType dtype>
-using NativeType = typename internal::Native<dtype>::type;
+using NativeType = decltype(internal::NativeValue<dtype>());
 
 }  // namespace torch_xla_ext
 

@@ -16,11 +16,8 @@
 #include "torch_xla_ext/status.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace torch_xla_ext::internal {
-
-// The attribute that says which optional operands a call leaves out: an i64, of
-// which bit i stands for operand i. Without it, none.
-inline constexpr char kAbsentOperands[] = "absent_operands";
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
+namespace internal {
 
 inline BufferView ViewOf(const xla::ffi::AnyBuffer& buffer) {
   BufferView view;
@@ -178,6 +175,7 @@ XLA_FFI_Error* CallHostHandler(XLA_FFI_CallFrame* frame, HandlerTraits traits) {
   return handler->Call(frame);
 }
 
-}  // namespace torch_xla_ext::internal
+}  // namespace internal
+}  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_FFI_ENTRY_H_

@@ -32,6 +32,10 @@
 // themselves: the untyped ones with XLA's XLA_REGISTER_CUSTOM_CALL_TARGET, the
 // typed ones under the same name, for XLA keeps the two APIs' names apart.
 //
+// What a kernel's entries are made of is hidden in its library. Shown, it would
+// be one thing in the whole process, and of two libraries whose authors chose
+// the same C++ names, the second would run the first one's functions.
+//
 // After the launch function can follow traits of the typed entry:
 // xla::ffi::Traits::kCmdBufferCompatible says that the launch function only
 // enqueues work on its stream, so that a CUDA graph can capture it.
@@ -52,7 +56,7 @@
 #include "torch_xla_ext/untyped_entry.h"
 #include "xla/service/custom_call_target_registry.h"
 
-namespace torch_xla_ext {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 namespace internal {
 

@@ -20,7 +20,8 @@
 #include "torch_xla_ext/signature.h"
 #include "torch_xla_ext/status.h"
 
-namespace torch_xla_ext::internal {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
+namespace internal {
 
 // What a parameter of a launch function is made from.
 template <typename T>
@@ -184,6 +185,7 @@ Status Launch(const char* entry, const BufferView* views, const Params& params,
   return status;
 }
 
-}  // namespace torch_xla_ext::internal
+}  // namespace internal
+}  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_LAUNCH_H_

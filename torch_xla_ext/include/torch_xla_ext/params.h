@@ -10,8 +10,8 @@
 //   };
 //
 // Fields() lists all members in their order, each with its name and, where it
-// has limits, the least and the greatest value. A member that is not listed is
-// an error when the kernel is compiled.
+// has limits, the least and the greatest value. A member that is not listed, or
+// is listed twice, is an error when the kernel is compiled.
 #ifndef TORCH_XLA_EXT_PARAMS_H_
 #define TORCH_XLA_EXT_PARAMS_H_
 
@@ -28,7 +28,7 @@
 
 #include "torch_xla_ext/status.h"
 
-namespace torch_xla_ext {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 // The parameters of a kernel that has none.
 struct NoParams {
@@ -63,6 +63,26 @@ struct Identity {
 };
 template <typename T>
 using NotDeduced = typename Identity<T>::Type;
+
+// The attribute that says which optional operands a typed call leaves out: an
+// i64, of which bit i stands for operand i. Without it, none.
+inline constexpr char kAbsentOperands[] = "absent_operands";
+
+// Python and the schema's text know a parameter by its name. Evaluated by the
+// compiler, where a `throw` is an error.
+constexpr std::string_view CheckedName(std::string_view name) {
+  if (name.empty() || (name[0] >= '0' && name[0] <= '9')) {
+    throw "a parameter's name is empty or begins with a digit";
+  }
+  for (const char c : name) {
+    if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+          (c >= '0' && c <= '9') || c == '_')) {
+      throw "a parameter's name has other characters than letters and digits";
+    }
+  }
+  if (name == kAbsentOperands) throw "absent_operands is a name of our own";
+  return name;
+}
 
 template <typename Params, typename T>
 struct ParamField {
@@ -100,6 +120,33 @@ constexpr size_t NumMembers() {
   }
 }
 
+template <typename A, typename B>
+constexpr bool AreAlike(const A& a, const B& b) {
+  if constexpr (std::is_same_v<A, B>) {
+    if (a.member == b.member) return true;
+  }
+  return a.name == b.name;
+}
+
+template <typename Field, typename Fields>
+constexpr int CountAlike(const Field& field, const Fields& fields) {
+  return std::apply(
+      [&](const auto&... other) {
+        return (0 + ... + (AreAlike(field, other) ? 1 : 0));
+      },
+      fields);
+}
+
+// Whether no two fields have one name or one member.
+template <typename Fields>
+constexpr bool AreDistinct(const Fields& fields) {
+  return std::apply(
+      [&](const auto&... field) {
+        return (true && ... && (CountAlike(field, fields) == 1));
+      },
+      fields);
+}
+
 template <typename T>
 std::string NumberText(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -120,6 +167,8 @@ void ForEachField(Visitor&& visit) {
       std::tuple_size_v<decltype(Params::Fields())> == NumMembers<Params>(),
       "Fields() does not list every member of the parameters");
   constexpr auto kFields = Params::Fields();
+  static_assert(AreDistinct(kFields),
+                "Fields() lists a member or a name twice");
   std::apply([&](const auto&... field) { (visit(field), ...); }, kFields);
 }
 
@@ -191,14 +240,15 @@ std::string ParamsText() {
 template <typename Params, typename T>
 constexpr internal::ParamField<Params, T> Field(std::string_view name,
                                                 T Params::* member) {
-  return {name, member, false, T(), T()};
+  return {internal::CheckedName(name), member, false, T(), T()};
 }
 
 template <typename Params, typename T>
 constexpr internal::ParamField<Params, T> Field(
     std::string_view name, T Params::* member, internal::NotDeduced<T> min,
     internal::NotDeduced<T> max = std::numeric_limits<T>::max()) {
-  return {name, member, true, min, max};
+  if (!(min <= max)) throw "a parameter's least value exceeds its greatest";
+  return {internal::CheckedName(name), member, true, min, max};
 }
 
 template <typename... Fields>

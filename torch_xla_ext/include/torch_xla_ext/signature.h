@@ -24,7 +24,7 @@
 
 #include "torch_xla_ext/dtype.h"
 
-namespace torch_xla_ext {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 inline constexpr int kMaxArguments = 32;  // operands and results together
 inline constexpr int kMaxDims = 8;        // in a signature; a star is one
@@ -87,7 +87,8 @@ class SignatureParser {
     ParseArguments(&signature, &signature.num_results);
     if (signature.num_results == 0) throw "a kernel has at least one result";
     if (signature.num_operands == 0) throw "a kernel has at least one operand";
-    if (Accept("where")) {
+    // The space tells it from a name, to Python's parser as well.
+    if (Accept("where ")) {
       do {
         ParseVariable(&signature);
       } while (Accept(","));
@@ -169,6 +170,7 @@ class SignatureParser {
         dim.size = 0;
         for (const char c : dim.name) {
           if (!IsDigit(c)) throw "a dimension's name begins with a digit";
+          if (dim.size > (int64_t{1} << 53)) throw "a dimension is too large";
           dim.size = dim.size * 10 + (c - '0');
         }
         dim.name = {};
@@ -183,6 +185,11 @@ class SignatureParser {
     DTypeVariable& variable = signature->variables[signature->num_variables++];
     variable.name = Word();
     if (DTypeIndex(variable.name) >= 0) throw "a variable named as a dtype";
+    for (int i = 0; i + 1 < signature->num_variables; ++i) {
+      if (signature->variables[i].name == variable.name) {
+        throw "a variable stands after `where` twice";
+      }
+    }
     Expect(":");
     do {
       if (variable.num_options == kMaxOptions) throw "too many dtypes";

@@ -22,7 +22,8 @@
 extern "C" __attribute__((weak)) void XlaCustomCallStatusSetFailure(
     XlaCustomCallStatus* status, const char* message, size_t message_len);
 
-namespace torch_xla_ext::internal {
+namespace [[gnu::visibility("hidden")]] torch_xla_ext {
+namespace internal {
 
 using SetFailure = void (*)(XlaCustomCallStatus*, const char*, size_t);
 
@@ -100,6 +101,7 @@ void CallUntypedHost(void* out, const void** operands, const char* opaque,
                                    status);
 }
 
-}  // namespace torch_xla_ext::internal
+}  // namespace internal
+}  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_UNTYPED_ENTRY_H_

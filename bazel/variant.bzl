@@ -1,0 +1,52 @@
+"""variant: the folder that a target makes, made with other settings, for tests that compare."""
+
+_REBUILD = "//bazel:rebuild"
+_EXTRA_KERNELS = "//kernels:extra"
+
+def _rebuild_setting_impl(_ctx):
+    return []
+
+rebuild_setting = rule(
+    implementation = _rebuild_setting_impl,
+    doc = "A setting that nothing reads. Another value makes Bazel build everything elsewhere.",
+    build_setting = config.bool(),
+)
+
+def _transition_impl(settings, attr):
+    return {
+        _EXTRA_KERNELS: attr.extra_kernels or settings[_EXTRA_KERNELS],
+        _REBUILD: attr.rebuild,
+    }
+
+_transition = transition(
+    implementation = _transition_impl,
+    inputs = [_EXTRA_KERNELS],
+    outputs = [
+        _EXTRA_KERNELS,
+        _REBUILD,
+    ],
+)
+
+def _variant_impl(ctx):
+    # A name of its own: in a test's runfiles, the original has the name of the target.
+    folder = ctx.attr.target[0][DefaultInfo].files.to_list()[0]
+    output = ctx.actions.declare_directory(ctx.label.name)
+    ctx.actions.symlink(output = output, target_file = folder)
+    return [DefaultInfo(files = depset([output]))]
+
+variant = rule(
+    implementation = _variant_impl,
+    doc = "The folder that `target` makes with these settings.",
+    attrs = {
+        "extra_kernels": attr.string(
+            doc = "The label of a library, as `--//kernels:extra=` takes it.",
+        ),
+        "rebuild": attr.bool(
+            doc = "Whether it is built a second time, by actions of its own in another folder.",
+        ),
+        "target": attr.label(cfg = _transition, mandatory = True),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
+        ),
+    },
+)

@@ -1,0 +1,111 @@
+"""Calls the kernels of a shared library as XLA does, without torch_xla.
+
+For measuring beside libraries that need another torch or another Python than the wheel's. The
+library is one of kernels made with torch_xla_ext/kernel.h and of without_torch_xla.cc:
+//benchmarks:libpaged_kernels.so, for instance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+
+def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
+    """torch_xla_ext.descriptor and schema; the package itself would import torch_xla."""
+    if "torch_xla_ext" not in sys.modules:
+        package = types.ModuleType("torch_xla_ext")
+        package.__path__ = [str(Path(__file__).resolve().parents[1] / "torch_xla_ext")]
+        sys.modules["torch_xla_ext"] = package
+    from torch_xla_ext import descriptor, schema
+
+    return descriptor, schema
+
+
+class KernelLibrary:
+    """The untyped entries of a library, for CUDA ("Name") and for the CPU ("NameHost")."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._descriptor, self._schema = _load_package()
+        self._library = ctypes.CDLL(str(Path(path).resolve()))
+
+    def schema(self, target: str) -> object:
+        """The target's torch_xla_ext.schema.Schema.
+
+        Raises:
+            ValueError: the library has no such kernel.
+        """
+        try:
+            function = getattr(self._library, target + "Schema")
+        except AttributeError:
+            raise ValueError(f"{self._library._name} has no kernel {target}") from None
+        function.restype = ctypes.c_char_p
+        return self._schema.Schema.parse(function().decode())
+
+    def bind(
+        self,
+        target: str,
+        arrays: Mapping[str, torch.Tensor | None],
+        parameters: Mapping[str, float],
+    ) -> Callable[[], None]:
+        """Prepares a call.
+
+        Args:
+            target: the kernel's name.
+            arrays: the operands and results by the names that the signature gives them, contiguous
+                and on one device, CPU or CUDA. An optional operand may be missing.
+            parameters: the parameters by name. Others than the kernel's are ignored.
+
+        Returns:
+            A function that calls the kernel, on CUDA on torch's current stream, and raises
+            RuntimeError with the text of a failure.
+
+        Raises:
+            TypeError, ValueError: the arrays or parameters are not what the schema says.
+        """
+        schema = self.schema(target)
+        values = [arrays.get(argument.name) for argument in schema.arguments]
+        present = [value for value in values if value is not None]
+        for value in present:
+            if not value.is_contiguous() or value.device != present[0].device:
+                raise ValueError(f"{target}: an array is not contiguous or on another device")
+        types_ = [None if v is None else self._schema.ArrayType.of(v) for v in values]
+        known = {parameter.name for parameter in schema.parameters}
+        payload = self._descriptor.pack(
+            schema, types_, {name: v for name, v in parameters.items() if name in known}
+        )
+
+        def pointers(tensors: list[torch.Tensor]) -> ctypes.Array:
+            return (ctypes.c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+
+        status = ctypes.create_string_buffer(512)
+        is_cuda = present[0].is_cuda
+        entry = getattr(self._library, target + ("" if is_cuda else "Host"))
+        entry.restype = None
+        entry.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+        ]
+        if is_cuda:
+            first, second = None, pointers(present)
+        else:
+            count = len(present) - len(schema.results)
+            first, second = pointers(present[count:]), pointers(present[:count])
+        size = len(payload)
+
+        def call(keep: object = present) -> None:
+            where = torch.cuda.current_stream().cuda_stream if is_cuda else first
+            entry(where, second, payload, size, status)
+            if status.value:
+                text, status.value = status.value.decode(), b""
+                raise RuntimeError(text)
+
+        return call

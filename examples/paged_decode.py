@@ -1,0 +1,352 @@
+"""Generates text as an LLM server does: a batch of prompts, a paged cache, one program a phase.
+
+PJRT_DEVICE=CPU python examples/paged_decode.py      (or PJRT_DEVICE=CUDA)
+
+The model is Llama's, with random weights. Its keys and values are in pages of a cache, which each
+sequence finds through its page table. Everything that changes from step to step, tokens, lengths
+and the slots of new tokens, is computed on the device, so two programs serve every batch: one for
+prompts, one for a step of decoding. The tokens are compared with those of the same model in plain
+PyTorch on the CPU, with a dense cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+from torch.nn import functional
+from torch_xla import backends
+from torch_xla.debug import metrics
+
+import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
+
+# attend(layer, q [..., heads, head_dim], k [..., kv_heads, head_dim], v) keeps k and v in the cache
+# and returns what the queries find there, of q's shape.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Layer(nn.Module):
+    """Attention and SwiGLU, each with RMSNorm before it and a residual connection."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = args.heads, args.kv_heads, args.head_dim
+        width, inner = args.width, 3 * args.width
+        self.attention_norm = nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.out = nn.Linear(self.heads * self.head_dim, width, bias=False)
+        self.mlp_norm = nn.RMSNorm(width)
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor, rotation: torch.Tensor, attend: Callable) -> torch.Tensor:
+        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_dim))
+        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
+        found = attend(rotate(q, rotation), rotate(k, rotation), v)
+        x = x + self.out(found.flatten(-2))
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """A decoder of tokens [...] at positions [...]."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(args.vocabulary, args.width)
+        self.layers = nn.ModuleList(Layer(args) for _ in range(args.layers))
+        self.norm = nn.RMSNorm(args.width)
+        self.head = nn.Linear(args.width, args.vocabulary, bias=False)
+        frequencies = 10000.0 ** -(torch.arange(0, args.head_dim, 2) / args.head_dim)
+        self.register_buffer("frequencies", frequencies)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):  # so that each block weighs in what is predicted
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+
+    def forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        angles = positions.float()[..., None, None] * self.frequencies
+        rotation = torch.stack([angles.cos(), angles.sin()])
+        x = self.embedding(tokens)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, rotation, lambda q, k, v, n=number: attend(n, q, k, v))
+        return x
+
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(x))
+
+
+def rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of x [..., heads, head_dim] (https://arxiv.org/abs/2104.09864)."""
+    (a, b), (cos, sin) = x.chunk(2, dim=-1), rotation
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+class PagedEngine:
+    """Sequences in a paged cache on the XLA device.
+
+    With "ragged", keys and values are interleaved in kv pages, and one operator reads them for
+    prompts and for decoding. With "paged", they are in two caches; the operator that reads those
+    takes one query a sequence, and prompts attend to themselves in plain PyTorch.
+    """
+
+    def __init__(self, model: Llama, args: argparse.Namespace) -> None:
+        self.device = torch_xla.device()
+        self.model, self.attention = model.to(self.device), args.attention
+        self.dtype, self.scale = getattr(torch, args.dtype), args.head_dim**-0.5
+        self.page_size, self.max_tokens = args.page_size, args.prompts * args.longest
+        pages_per_seq = -(-(args.longest + args.new_tokens) // args.page_size)
+        num_pages = args.prompts * pages_per_seq
+        # In a server a scheduler hands out pages as sequences grow; here they are shuffled once.
+        pages = torch.randperm(num_pages, dtype=torch.int32)
+        self.tables = pages.view(args.prompts, pages_per_seq).to(self.device)
+        ragged = args.attention == "ragged"
+        heads = (1 + ragged) * args.kv_heads
+        self.caches = [
+            [
+                torch.zeros(num_pages, args.page_size, heads, args.head_dim, dtype=self.dtype).to(
+                    self.device
+                )
+                for _ in range(2 - ragged)
+            ]
+            for _ in range(args.layers)
+        ]
+        self.one_query = torch.arange(args.prompts + 1, dtype=torch.int32).to(self.device)
+        self.num_seqs = torch.tensor([args.prompts], dtype=torch.int32).to(self.device)
+        # What the next step begins with.
+        self.tokens = self.lengths = torch.zeros(args.prompts, dtype=torch.int32).to(self.device)
+
+    def attend_ragged(self, cu_q_lens: torch.Tensor, slots: torch.Tensor) -> Attend:
+        """Queries cu_q_lens[s] to cu_q_lens[s+1] - 1 are the last tokens of sequence s."""
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            (kv_pages,) = self.caches[layer]
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
+            torch.ops.xla_gpu.kv_pages_update(k, v, slots, kv_pages)
+            return torch.ops.xla_gpu.ragged_paged_attention(
+                q,
+                kv_pages,
+                self.lengths,
+                self.tables,
+                cu_q_lens,
+                self.num_seqs,
+                sm_scale=self.scale,
+            ).float()
+
+        return attend
+
+    def attend_paged(self, slots: torch.Tensor, mask: torch.Tensor | None) -> Attend:
+        """One query a sequence; or with a mask [tokens, tokens], prompts that see themselves."""
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys, values = self.caches[layer]
+            q, k, v = (x.to(self.dtype) for x in (q, k, v))
+            torch.ops.xla_gpu.kv_cache_update(k, v, slots, keys, values)
+            if mask is not None:
+                return dense_attention(q[None], k[None], v[None], mask)[0]
+            return torch.ops.xla_gpu.paged_attention(
+                q, keys, values, self.tables, self.lengths, self.scale
+            ).float()
+
+        return attend
+
+    def slots(self, sequences: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        page = self.tables[sequences, positions // self.page_size]
+        return page * self.page_size + positions % self.page_size
+
+    def prefill(self, prompts: list[torch.Tensor]) -> torch.Tensor:
+        """Starts new sequences; returns the logits after each prompt, [prompts, vocabulary]."""
+        # All prompts one after another, padded to one size: that is all that the host tells.
+        tokens = torch.zeros(self.max_tokens, dtype=torch.int32)
+        cu_q_lens = torch.tensor([0, *map(len, prompts)], dtype=torch.int32).cumsum(0).int()
+        tokens[: cu_q_lens[-1]] = torch.cat(prompts)
+        tokens, cu_q_lens = tokens.to(self.device), cu_q_lens.to(self.device)
+
+        self.lengths = cu_q_lens[1:] - cu_q_lens[:-1]
+        row = torch.arange(self.max_tokens, device=self.device, dtype=torch.int32)
+        sequence = (row[:, None] >= cu_q_lens[1:]).sum(1, dtype=torch.int32)
+        is_padding = sequence == len(prompts)
+        sequence = torch.where(is_padding, 0, sequence)
+        position = torch.where(is_padding, 0, row - cu_q_lens[sequence])
+        slots = torch.where(is_padding, -1, self.slots(sequence, position))
+        if self.attention == "ragged":
+            attend = self.attend_ragged(cu_q_lens, slots)
+        else:
+            mask = (sequence[:, None] == sequence) & (row[:, None] >= row)
+            attend = self.attend_paged(slots, mask)
+        x = self.model(tokens, position, attend)
+        return self.next(self.model.logits(x[cu_q_lens[1:] - 1]))
+
+    def decode(self) -> torch.Tensor:
+        """Appends one token to each sequence; returns the logits after it."""
+        position = self.lengths
+        self.lengths = position + 1
+        slots = self.slots(self.one_query[:-1], position)
+        if self.attention == "ragged":
+            attend = self.attend_ragged(self.one_query, slots)
+        else:
+            attend = self.attend_paged(slots, None)
+        return self.next(self.model.logits(self.model(self.tokens, position, attend)))
+
+    def next(self, logits: torch.Tensor) -> torch.Tensor:
+        """Takes the likeliest tokens and runs the step, without waiting for it."""
+        self.tokens = logits.argmax(-1).int()
+        torch_xla.sync()
+        return logits
+
+
+def dense_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Plain attention in float32, rounded to q's dtype as the operators' results are.
+
+    q [batch, queries, heads, head_dim], k and v [batch, keys, kv_heads, head_dim], mask [queries,
+    keys] or [batch, 1, queries, keys].
+    """
+    q32, k32, v32 = (x.float().transpose(1, 2) for x in (q, k, v))
+    out = functional.scaled_dot_product_attention(q32, k32, v32, mask, enable_gqa=True)
+    return out.transpose(1, 2).to(q.dtype).float()
+
+
+class DenseReference:
+    """The same in plain PyTorch: a cache [prompts, longest sequence, kv_heads, head_dim]."""
+
+    def __init__(self, model: Llama, args: argparse.Namespace) -> None:
+        self.model, self.dtype = model, getattr(torch, args.dtype)
+        self.size = args.longest + args.new_tokens
+        shape = (args.prompts, self.size, args.kv_heads, args.head_dim)
+        self.caches = [torch.zeros(2, *shape, dtype=self.dtype) for _ in range(args.layers)]
+        self.rows = torch.arange(args.prompts)[:, None]
+
+    def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        mask = (torch.arange(self.size) <= positions[..., None])[:, None]
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys, values = self.caches[layer]
+            keys[self.rows, positions] = k.to(self.dtype)
+            values[self.rows, positions] = v.to(self.dtype)
+            return dense_attention(q.to(self.dtype), keys, values, mask)
+
+        return self.model(tokens, positions, attend)
+
+    def generate(self, prompts: list[torch.Tensor], steps: int) -> torch.Tensor:
+        """Returns the logits of all steps, [steps, prompts, vocabulary]."""
+        tokens = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
+        lengths = torch.tensor([[len(prompt)] for prompt in prompts])
+        # What the padding leaves in the cache is never seen: the sequence grows over it first.
+        x = self.forward(tokens, torch.arange(tokens.shape[1]).expand(tokens.shape))
+        logits = [self.model.logits(x[self.rows[:, 0], lengths[:, 0] - 1])]
+        for step in range(steps - 1):
+            x = self.forward(logits[-1].argmax(-1)[:, None], lengths + step)
+            logits.append(self.model.logits(x[:, 0]))
+        return torch.stack(logits)
+
+
+def compilations() -> int:
+    data = metrics.metric_data("CompileTime")
+    return data[0] if data else 0
+
+
+def generate(
+    engine: PagedEngine, prompts: list[torch.Tensor], steps: int, name: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the tokens [steps, prompts] and the first and last step's logits."""
+    xm.wait_device_ops()
+    begin = time.perf_counter()
+    first = last = engine.prefill(prompts)
+    tokens = [engine.tokens]
+    xm.wait_device_ops()
+    middle = time.perf_counter()
+    count = sum(map(len, prompts))
+    print(
+        f"{name}: prefill {count} tokens of {len(prompts)} prompts: "
+        f"{count / (middle - begin):.0f} tokens/s, compilations so far {compilations()}"
+    )
+    for step in range(1, steps):
+        last = engine.decode()
+        tokens.append(engine.tokens)
+        if step % 16 == 0:
+            print(f"{name}: step {step} of {steps - 1}, compilations so far {compilations()}")
+    xm.wait_device_ops()
+    count = (steps - 1) * len(prompts)
+    print(
+        f"{name}: decode {count} tokens, {len(prompts)} a step: "
+        f"{count / (time.perf_counter() - middle):.0f} tokens/s"
+    )
+    return torch.stack([t.cpu() for t in tokens]), first.cpu(), last.cpu()
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    sizes = {
+        "layers": (4, "of the model"),
+        "width": (512, "of its residual stream"),
+        "heads": (8, "of queries"),
+        "kv-heads": (2, "of keys and values"),
+        "head-dim": (64, "64, 96, 128, 192 or 256"),
+        "vocabulary": (1024, "number of tokens"),
+        "page-size": (16, "tokens in a page of the cache"),
+        "prompts": (8, "in the batch"),
+        "longest": (200, "tokens of a prompt, at most"),
+        "new-tokens": (64, "for each prompt"),
+    }
+    for name, (default, text) in sizes.items():
+        parser.add_argument("--" + name, type=int, default=default, metavar="N", help=text)
+    parser.add_argument(
+        "--attention", choices=["ragged", "paged"], default="ragged", help="operators and cache"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float16", "bfloat16"],
+        default="float16",
+        help="of the cache; bfloat16 rounds so coarsely that close choices can differ",
+    )
+    parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
+    return parser.parse_args()
+
+
+@torch.no_grad()
+def main() -> int:
+    args = parse_arguments()
+    # A GPU's float32 products are TF32 by default, too coarse to choose the CPU's tokens.
+    backends.set_mat_mul_precision("highest")
+    torch.manual_seed(args.seed)
+    model = Llama(args)
+
+    def random_prompts() -> list[torch.Tensor]:
+        lengths = torch.randint(1, args.longest + 1, (args.prompts,))
+        return [torch.randint(args.vocabulary, (n,), dtype=torch.int32) for n in lengths]
+
+    warm_up, prompts = random_prompts(), random_prompts()
+    print("reference: the same model on the CPU, with a dense cache", flush=True)
+    reference = DenseReference(model, args).generate(prompts, args.new_tokens)
+
+    engine = PagedEngine(model, args)
+    generate(engine, warm_up, min(3, args.new_tokens), "warm-up")
+    programs = compilations()
+    tokens, first, last = generate(engine, prompts, args.new_tokens, "run")
+
+    top = reference.topk(2).values
+    margin = (top[..., 0] - top[..., 1]).min().item()
+    error = max(
+        (a - b).abs().max().item() for a, b in [(first, reference[0]), (last, reference[-1])]
+    )
+    recompiled = compilations() - programs
+    equal = torch.equal(tokens, reference.argmax(-1).int())
+    print(f"programs compiled: {programs} in the warm-up, {recompiled} in the run")
+    print(f"logits: smallest margin of a choice {margin:.2e}, largest difference {error:.2e}")
+    print("tokens equal the dense reference's:", equal)
+    return 0 if equal and recompiled == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+// The constants of AttendKernel for each type of cache and head_dim.
+#ifndef KERNELS_PAGED_ATTENTION_TRAITS_CUH_
+#define KERNELS_PAGED_ATTENTION_TRAITS_CUH_
+
+#include <type_traits>
+
+#include "kernels/paged_attention/ptx.cuh"
+
+namespace torch_xla_ext {
+
+// Units that a warp has in shared memory, at most.
+inline constexpr int kMaxStages = 4;
+// In place of the number of a row, or of a block, of a cache.
+inline constexpr uint32_t kNoRow = 0xffffffff;
+
+// The constants of a kernel for caches of type C.
+template <typename C, int kHeadDim_, int kHeadTiles_>
+struct AttendTraits {
+  using Cache = C;
+  // F8E4M3FN is widened to F16, exactly.
+  static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
+  using Math = std::conditional_t<kWiden, __half, C>;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kHeadTiles = kHeadTiles_;  // of 8 heads
+  static constexpr int kHeads = 8 * kHeadTiles;
+  static constexpr int kDimTiles = kHeadDim / 16;
+  static constexpr int kRowBytes = kHeadDim * sizeof(C);
+  static constexpr int kChunks = kRowBytes / 16;  // of a row, of 16 bytes
+  // Tokens that a warp works on at a time: short rows come in larger numbers.
+  static constexpr int kUnit = kRowBytes <= 128 ? 32 : 16;
+  static constexpr int kTokenTiles = kUnit / 16;
+  static constexpr int kTileBytes = kUnit * kRowBytes;
+  static constexpr int kStageBytes = 2 * kTileBytes;  // of a warp: K and V
+  // The warps' results are added up over so many dimensions at a time. A row
+  // of floats is 4 longer, against bank conflicts.
+  static constexpr int kSumDims =
+      kHeadTiles == 1 && kHeadDim % 64 == 0 ? 64 : 32;
+  static constexpr int kSumRow = kSumDims + 4;
+  static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
+  static_assert(kSumBytes % 128 == 0 && kTileBytes % 128 == 0);
+
+  // Where chunk `chunk` of row `row` lies in a tile: permuted so that the same
+  // chunk of 8 rows lies in 8 different groups of 4 banks.
+  __device__ static int Chunk(int row, int chunk) {
+    constexpr int kLowBits = kChunks & -kChunks;
+    constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;
+    return row * kChunks + (chunk ^ ((row / (8 / kSpan)) % kSpan));
+  }
+};
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_PAGED_ATTENTION_TRAITS_CUH_

@@ -1,0 +1,324 @@
+// The copying half of the Hopper kernel: which tiles there are, and how their
+// queries, keys and values get to shared memory.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_PRODUCER_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_SM90_PRODUCER_CUH_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/sm90_split.cuh"
+#include "kernels/ragged_paged_attention/wgmma.cuh"
+
+namespace torch_xla_ext::ragged::sm90 {
+
+inline constexpr int kHeadDim = 128;
+inline constexpr int kHalves =
+    kHeadDim / 64;                   // the swizzle is 64 elements wide
+inline constexpr int kRows = 128;    // queries of a tile
+inline constexpr int kTokens = 128;  // keys and values of a tile
+inline constexpr int kStages = 3;    // tiles of keys, and of values
+inline constexpr int kTileSlots = 2;
+inline constexpr int kConsumerWarps = 8;
+inline constexpr int kThreads = 384;
+// Of a thread. A block has 168 each, which the warpgroups divide anew.
+inline constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+inline constexpr int kQBytes = kRows * kHeadDim * 2;
+inline constexpr int kKvBytes = kTokens * kHeadDim * 2;
+// Named barriers: of the warpgroups' turns, and of one warpgroup.
+inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
+
+// What the copying warp tells the computing ones about a tile.
+struct Tile {
+  int is_last;  // there is no tile, and none will come
+  int sequence;
+  int q_row;  // token of row 0, in q
+  int num_rows;
+  int position;  // of row 0's token
+  int kv_begin;  // tiles of keys and values: first, and one behind the last
+  int kv_end;
+  int kv_len;
+  int kv_head;
+  int part;
+  int num_parts;  // of the context; 1: kv_begin to kv_end is all of it
+};
+
+// Stages of keys or of values.
+struct Stage {
+  uint64_t full[kStages], empty[kStages];
+  // A bit for each page of a stage that is not in the cache.
+  uint32_t bad_pages[kStages];
+  int pages[kTokens / 8];  // those that are being copied
+};
+
+struct alignas(1024) SharedMemory {
+  uint8_t q[kQBytes];
+  uint8_t kv[2][kStages][kKvBytes];
+  uint64_t q_full, q_empty;
+  uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
+  Tile tiles[kTileSlots];
+  Stage stages[2];
+  int is_last_part;  // of the computing warpgroup
+};
+
+// A ring's position: the slot, and the parity of its phase.
+template <int kSlots>
+struct Ring {
+  int slot = 0;
+  int parity = 0;
+  __device__ void Advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Of the copy engine.
+struct Maps {
+  CUtensorMap q;         // [tokens, heads * head_dim as (heads, head_dim)]
+  CUtensorMap kv_pages;  // [pages, page_size, heads * head_dim]
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// What a warp but the first does to get the next tile.
+__device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
+  Wait(SharedAddress(&shared.tile_full[ring.slot]), ring.parity);
+  const Tile tile = shared.tiles[ring.slot];
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    Arrive(SharedAddress(&shared.tile_empty[ring.slot]));
+  }
+  ring.Advance();
+  return tile;
+}
+
+// True in one thread of the warp. The compiler knows this and issues its copies
+// one after another; for lanes that copy a page each it would make a loop.
+__device__ inline bool ElectOne() {
+  int elected;
+  asm volatile(
+      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Copies tiles of keys (part 0) or values (part 1) of the pages of a context;
+// called by a warp.
+class PageCopier {
+ public:
+  __device__ PageCopier(const Arguments& arguments, const CUtensorMap* map,
+                        int part, SharedMemory& shared)
+      : arguments_(arguments),
+        map_(map),
+        part_(part),
+        shared_(shared),
+        lane_(threadIdx.x % 32),
+        elected_(ElectOne()),
+        box_tokens_(min(arguments.page_size, kTokens)),
+        num_boxes_(kTokens / box_tokens_),
+        tiles_of_page_(max(arguments.page_size / kTokens, 1)) {}
+
+  // Begins with a tile of queries; its keys and values are copied backwards.
+  __device__ void Begin(const Tile& tile) {
+    tile_ = tile;
+    table_ = arguments_.page_indices +
+             static_cast<int64_t>(tile.sequence) * arguments_.pages_per_seq;
+    n_ = tile.kv_end - 1;
+    next_page_ = FetchPage();
+  }
+  __device__ bool Done() const { return n_ < tile_.kv_begin; }
+
+  __device__ void CopyNext() {
+    Stage& stage = shared_.stages[part_];
+    const int slot = ring_.slot;
+    const bool has_tokens = HasTokens();
+    const int page = next_page_;
+    const bool in_cache = page >= 0 && page < arguments_.total_num_pages;
+    // Zeros come for a page that is not in the cache.
+    if (lane_ < num_boxes_) stage.pages[lane_] = in_cache ? page : -1;
+    const uint32_t bad_pages = __ballot_sync(~0u, has_tokens && !in_cache);
+    __syncwarp();
+    const int x = (tile_.kv_head * 2 + part_) * kHeadDim;
+    const int y = n_ % tiles_of_page_ * kTokens;
+    --n_;
+    next_page_ = FetchPage();
+    const uint32_t full = SharedAddress(&stage.full[slot]);
+    Wait(SharedAddress(&stage.empty[slot]), ring_.parity ^ 1);
+    if (elected_) {
+      stage.bad_pages[slot] = bad_pages;
+      ArriveExpecting(full, kKvBytes);
+      uint32_t to = SharedAddress(shared_.kv[part_][slot]);
+#pragma unroll 4
+      for (int i = 0; i < num_boxes_; ++i) {
+        const int page = stage.pages[i];
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          CopyBox(to + half * (kTokens * 128), map_, x + half * 64, y, page,
+                  full);
+        }
+        to += box_tokens_ * 128;
+      }
+    }
+    __syncwarp();
+    ring_.Advance();
+  }
+
+ private:
+  // Whether there are tokens in box `lane` of tile n_.
+  __device__ bool HasTokens() const {
+    return n_ >= tile_.kv_begin && lane_ < num_boxes_ &&
+           n_ * kTokens + lane_ * box_tokens_ < tile_.kv_len;
+  }
+  // The page of box `lane` of tile n_. It takes long: one tile ahead.
+  __device__ int FetchPage() const {
+    if (!HasTokens()) return -1;
+    return __ldg(table_ + n_ / tiles_of_page_ * num_boxes_ + lane_);
+  }
+
+  const Arguments& arguments_;
+  const CUtensorMap* map_;
+  const int part_;
+  SharedMemory& shared_;
+  const int lane_;
+  const bool elected_;
+  // A box is a page, or kTokens tokens of a larger one, by 64 elements.
+  const int box_tokens_, num_boxes_, tiles_of_page_;
+  Ring<kStages> ring_;
+  Tile tile_;
+  const int32_t* table_;
+  int n_;
+  int next_page_;
+};
+
+// Finds the tile of an index; called by a warp. Returns false if there is none,
+// though there may be of a higher index.
+__device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
+                                int index, Tile* tile) {
+  const int tokens_of_tile = kRows / arguments.group_size;
+  const int num_slots = NumSlots(arguments, 1, tokens_of_tile);
+  // The heaviest tiles, which are the last of a sequence, come first.
+  const int slot = num_slots - 1 - index / arguments.num_kv_heads;
+  Sequence sequence;
+  int tile_of_sequence = 0, part = 0;
+  if (slot >= 0) {
+    if (!FindTile(arguments, slot, 1, tokens_of_tile, &sequence,
+                  &tile_of_sequence)) {
+      return false;
+    }
+  } else if (!FindPart(arguments, split,
+                       index / arguments.num_kv_heads - num_slots, kTokens,
+                       &sequence, &part)) {
+    tile->is_last = true;
+    return true;
+  }
+  const int token = tile_of_sequence * tokens_of_tile;
+  const int num_tokens = min(sequence.q_len - token, tokens_of_tile);
+  tile->sequence = sequence.index;
+  tile->q_row = sequence.begin + token;
+  tile->num_rows = num_tokens * arguments.group_size;
+  tile->position = sequence.first_position + token;
+  tile->kv_len = sequence.kv_len;
+  tile->kv_head = index % arguments.num_kv_heads;
+  const KvRange range =
+      VisibleTiles(arguments, tile->position, num_tokens, kTokens);
+  tile->kv_begin = range.begin;
+  tile->kv_end = range.end;
+  tile->part = part;
+  tile->num_parts = NumParts(arguments, split, sequence, kTokens);
+  if (tile->num_parts > 1) {
+    const int tiles = PartTiles(arguments, split, range.end - range.begin);
+    tile->kv_begin = range.begin + part * tiles;
+    tile->kv_end = min(tile->kv_begin + tiles, range.end);
+  }
+  return true;
+}
+
+// Of a warp: finds tiles, and copies their queries and keys.
+__device__ inline void ProduceTiles(const Arguments& arguments,
+                                    const Split& split, const Maps& maps,
+                                    SharedMemory& shared) {
+  const int lane = threadIdx.x % 32;
+  const int q_bytes =
+      kRows / arguments.group_size * arguments.group_size * kHeadDim * 2;
+  PageCopier keys(arguments, &maps.kv_pages, 0, shared);
+  Ring<kTileSlots> tile_ring;
+  Ring<1> q_ring;
+
+  // Each block takes the next tile when it is ready; without a counter, blocks
+  // take them in turns, in every other round backwards.
+  int round = 0;
+  unsigned taken = 0;
+  auto take_index = [&] {
+    ++round;
+    if (split.counter != nullptr && lane == 0) {
+      taken = atomicAdd(split.counter, 1);
+    }
+  };
+  // Apart from taking it, for that takes long.
+  auto taken_index = [&]() -> int {
+    const int blocks = gridDim.x;
+    if (split.counter != nullptr) {
+      return static_cast<int>(__shfl_sync(~0u, taken, 0)) + blocks;
+    }
+    return blocks * round +
+           (round % 2 == 0 ? blockIdx.x : blocks - 1 - blockIdx.x);
+  };
+
+  for (int index = blockIdx.x;; index = taken_index()) {
+    take_index();
+    Tile tile = {};
+    if (!MakeTile(arguments, split, index, &tile)) continue;
+    Wait(SharedAddress(&shared.tile_empty[tile_ring.slot]),
+         tile_ring.parity ^ 1);
+    if (lane == 0) {
+      shared.tiles[tile_ring.slot] = tile;
+      Arrive(SharedAddress(&shared.tile_full[tile_ring.slot]));
+    }
+    __syncwarp();
+    tile_ring.Advance();
+    if (tile.is_last) break;
+    if (tile.kv_begin == tile.kv_end) continue;
+
+    keys.Begin(tile);
+    keys.CopyNext();
+    Wait(SharedAddress(&shared.q_empty), q_ring.parity ^ 1);
+    if (ElectOne()) {
+      const uint32_t full = SharedAddress(&shared.q_full);
+      ArriveExpecting(full, q_bytes);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        CopyBox(SharedAddress(shared.q) + half * (kRows * 128), &maps.q,
+                half * 64, tile.kv_head * arguments.group_size, tile.q_row,
+                full);
+      }
+    }
+    __syncwarp();
+    q_ring.Advance();
+    while (!keys.Done()) keys.CopyNext();
+  }
+}
+
+// Of another warp: copies the values.
+__device__ inline void ProduceValues(const Arguments& arguments,
+                                     const Maps& maps, SharedMemory& shared) {
+  PageCopier values(arguments, &maps.kv_pages, 1, shared);
+  Ring<kTileSlots> tile_ring;
+  while (true) {
+    const Tile tile = TakeTile(shared, tile_ring);
+    if (tile.is_last) break;
+    if (tile.kv_begin == tile.kv_end) continue;
+    values.Begin(tile);
+    while (!values.Done()) values.CopyNext();
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace torch_xla_ext::ragged::sm90
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_SM90_PRODUCER_CUH_

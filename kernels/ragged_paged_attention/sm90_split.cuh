@@ -1,0 +1,152 @@
+// Splits a long context of a sequence with one query token over several blocks:
+// Flash-Decoding (Dao et al., 2023). Each part leaves its result in the
+// workspace, and the last one to finish combines them, always in one order.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/ragged_paged_attention/arguments.cuh"
+
+namespace torch_xla_ext::ragged::sm90 {
+
+inline constexpr int kMaxParts = 64;
+inline constexpr int kMinPartTiles = 2;
+// Above this, a context is split even if there are enough others for all
+// blocks.
+inline constexpr int kMaxPartTiles = 64;
+
+// The workspace: the tile counter, then for each sequence and kv head how many
+// parts have arrived, then, from a multiple of 16 bytes on, max_parts parts for
+// each of them, which are group_size rows of head_dim sums, and a maximum and a
+// sum of weights for each row.
+struct Split {
+  int max_parts;      // 1: nothing is split
+  unsigned* counter;  // null: there is no workspace
+  unsigned* arrivals;
+  float* parts;
+  int64_t part_size;
+};
+
+inline Split MakeSplit(const Arguments& arguments, int head_dim) {
+  const int64_t num_pairs =
+      int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads;
+  const int64_t header = (num_pairs + 1 + 3) / 4 * 4;
+  Split split = {};
+  split.max_parts = 1;
+  if (arguments.workspace_size == 0) return split;
+  split.counter = reinterpret_cast<unsigned*>(arguments.workspace);
+  split.arrivals = split.counter + 1;
+  split.parts = arguments.workspace + header;
+  split.part_size = int64_t{1} * arguments.group_size * (head_dim + 2);
+  const int64_t space = arguments.workspace_size - header;
+  if (arguments.group_size <= 64 && num_pairs > 0 && space > 0) {
+    split.max_parts = static_cast<int>(std::clamp<int64_t>(
+        space / (num_pairs * split.part_size), 1, kMaxParts));
+  }
+  return split;
+}
+
+__device__ inline int CeilDivide(int a, int b) { return (a + b - 1) / b; }
+
+// How many tiles of keys a part of a context of `tiles` has.
+__device__ inline int PartTiles(const Arguments& arguments, const Split& split,
+                                int tiles) {
+  // One part for each block, if all contexts are that long.
+  const int wanted =
+      gridDim.x / (NumSequences(arguments) * arguments.num_kv_heads);
+  const int parts =
+      min(max(wanted, CeilDivide(tiles, kMaxPartTiles)), split.max_parts);
+  return max(CeilDivide(tiles, max(parts, 1)), kMinPartTiles);
+}
+
+// The tiles of keys that the rows of `num_tokens` tokens from `position` on
+// see.
+struct KvRange {
+  int begin, end;
+};
+__device__ inline KvRange VisibleTiles(const Arguments& arguments, int position,
+                                       int num_tokens, int tile_tokens) {
+  const int end = CeilDivide(max(position + num_tokens, 0), tile_tokens);
+  const int begin =
+      max(max(position, 0) - arguments.sliding_window + 1, 0) / tile_tokens;
+  return {min(begin, end), end};
+}
+
+// How many parts there are of a sequence's context.
+__device__ inline int NumParts(const Arguments& arguments, const Split& split,
+                               const Sequence& sequence, int tile_tokens) {
+  if (split.max_parts == 1 || sequence.q_len != 1) return 1;
+  const KvRange range =
+      VisibleTiles(arguments, sequence.first_position, 1, tile_tokens);
+  const int tiles = range.end - range.begin;
+  return max(CeilDivide(tiles, PartTiles(arguments, split, tiles)), 1);
+}
+
+// Finds the `index`th of all parts but the first ones; called by whole warps.
+__device__ inline bool FindPart(const Arguments& arguments, const Split& split,
+                                int index, int tile_tokens, Sequence* sequence,
+                                int* part) {
+  if (split.max_parts == 1) return false;
+  const int lane = threadIdx.x % 32;
+  const int num_seqs = NumSequences(arguments);
+  for (int first = 0; first < num_seqs; first += 32) {
+    int count = 0;
+    if (first + lane < num_seqs) {
+      const Sequence candidate = LoadSequence(arguments, first + lane);
+      count = NumParts(arguments, split, candidate, tile_tokens) - 1;
+    }
+    int sum = count;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_up_sync(~0u, sum, distance);
+      if (lane >= distance) sum += other;
+    }
+    const uint32_t behind = __ballot_sync(~0u, index < sum);
+    if (behind != 0) {
+      const int found = __ffs(behind) - 1;
+      *sequence = LoadSequence(arguments, first + found);
+      *part = 1 + index - __shfl_sync(~0u, sum - count, found);
+      return true;
+    }
+    index -= __shfl_sync(~0u, sum, 31);
+  }
+  return false;
+}
+
+// Combines the parts of a kv head's rows of one token; called by 128 threads.
+// A part has sums of values weighted by 2^(logit - maximum), and of weights.
+template <typename T, int kHeadDim>
+__device__ inline void CombineParts(const Arguments& arguments,
+                                    const Split& split, const float* parts,
+                                    int num_parts, int thread, T* out) {
+  const int group = arguments.group_size;
+  for (int i = thread; i < group * kHeadDim / 2; i += 128) {
+    const int row = i / (kHeadDim / 2), pair = i % (kHeadDim / 2);
+    const float* limits = parts + group * kHeadDim + row * 2;
+    float highest = -INFINITY;
+#pragma unroll 8
+    for (int p = 0; p < num_parts; ++p) {
+      highest = fmaxf(highest, __ldcg(limits + p * split.part_size));
+    }
+    const float base = highest == -INFINITY ? 0 : highest;
+    float sum = 0, x = 0, y = 0;
+#pragma unroll 8
+    for (int p = 0; p < num_parts; ++p) {
+      const float* at = limits + p * split.part_size;
+      const float weight = Exp2(__ldcg(at) - base);
+      const float2 value = __ldcg(reinterpret_cast<const float2*>(
+          parts + p * split.part_size + row * kHeadDim + pair * 2));
+      sum += weight * __ldcg(at + 1);
+      x += weight * value.x;
+      y += weight * value.y;
+    }
+    const float factor = sum == 0 ? 0 : arguments.v_scale / sum;
+    reinterpret_cast<uint32_t*>(out)[i] = Pack<T>(x * factor, y * factor);
+  }
+}
+
+}  // namespace torch_xla_ext::ragged::sm90
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_

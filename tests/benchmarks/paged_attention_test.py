@@ -1,0 +1,97 @@
+"""benchmarks/paged_attention.py calls the kernels rightly: here their Host entries."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path("benchmarks").resolve()))
+
+import paged_attention
+import paged_attention_cases as cases
+import paged_attention_peers as peers
+from kernel_library import KernelLibrary
+from torch.nn.attention import SDPBackend
+
+FP8 = torch.float8_e4m3fn
+CASES = [
+    cases.decode(3, 100),
+    cases.decode(2, 64, FP8),
+    cases.prefill(3, 48),
+    cases.Case("mixed", (40, 1, 7), (40, 33, 90)),
+]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def ours() -> paged_attention.Ours:
+    return paged_attention.Ours(KernelLibrary(os.environ["PAGED_KERNELS"]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("layouts", ["split pages", "pages"])
+def test_attention(ours: paged_attention.Ours, case: cases.Case, layouts: str) -> None:
+    inputs = cases.make_inputs(case, CPU, layouts)
+    kernels = ours.attention(case)
+    assert ("paged_attention" in kernels) == (case.kind == "decode")
+    for name, bind in kernels.items():
+        if layouts == "pages" and name == "paged_attention":
+            continue
+        call, result = bind(case, inputs)
+        with pytest.raises(AssertionError, match="not written"):
+            cases.error(case, inputs, result())
+        call()
+        assert cases.error(case, inputs, result()) < 3e-3
+        result().mul_(1.02)
+        with pytest.raises(AssertionError, match="relative error"):
+            cases.error(case, inputs, result())
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_dense_copy(repeat: bool) -> None:
+    for case in CASES[0], CASES[2]:
+        inputs = cases.make_inputs(case, CPU)
+        call, result = peers.sdpa(case, inputs, SDPBackend.MATH, repeat)
+        call()
+        assert cases.error(case, inputs, result()) < 3e-3
+
+
+def test_update(ours: paged_attention.Ours) -> None:
+    for bind in ours.update_split, ours.update_pages, paged_attention.torch_update:
+        update = cases.make_update(CPU, case=cases.decode(2, 144))
+        paged_attention.check_update(update, bind(update))
+    update = cases.make_update(CPU, case=cases.decode(2, 144))
+    call = ours.update_pages(update)
+
+    def wrong() -> None:
+        call()
+        update.inputs.kv_pages.view(-1)[12345] += 1
+
+    with pytest.raises(AssertionError, match="cache"):
+        paged_attention.check_update(update, wrong)
+
+
+def test_wrong_calls(ours: paged_attention.Ours) -> None:
+    case = CASES[0]
+    inputs = cases.make_inputs(case, CPU)
+    inputs.kv_lens = inputs.kv_lens.long()
+    with pytest.raises(TypeError, match=r"context_lens\): expected dtype S32 but got S64"):
+        ours.paged(case, inputs)
+    inputs = cases.make_inputs(case, CPU)
+    inputs.cu_q_lens = torch.zeros(9, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match=r"XlaGpuRaggedPagedAttention: .*cu_q_lens"):
+        ours.ragged(case, inputs)[0]()
+    with pytest.raises(ValueError, match="no kernel XlaGpuOther"):
+        ours.library.bind("XlaGpuOther", {}, {})
+
+
+@pytest.mark.parametrize("script", ["paged_attention.py", "paged_attention_xla.py"])
+def test_help(script: str) -> None:
+    result = subprocess.run(
+        [sys.executable, f"benchmarks/{script}", "--help"], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "--json" in result.stdout

@@ -1,0 +1,73 @@
+"""What the compiler refuses in a kernel's definition, and that its text says why."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+import torch_xla_ext
+
+PARAMETERS = """
+#include "torch_xla_ext/params.h"
+using torch_xla_ext::Field;
+struct P {{
+  int64_t a;
+  int64_t b;
+  static constexpr auto Fields() {{ return torch_xla_ext::MakeFields({}); }}
+}};
+size_t Size() {{ return torch_xla_ext::internal::PackedSize<P>(); }}
+"""
+SIGNATURE = """
+#include "torch_xla_ext/signature.h"
+constexpr auto kSignature = torch_xla_ext::ParseSignature("{}");
+"""
+
+
+def parameters(*fields: str) -> str:
+    return PARAMETERS.format(", ".join(fields))
+
+
+A, B = 'Field("a", &P::a)', 'Field("b", &P::b)'
+RIGHT = {
+    "parameters": parameters(A, B),
+    "signature": SIGNATURE.format("K(x: T[2, *n]) -> (y: T[*n]) where T: F32"),
+}
+WRONG = {
+    "a member is missing": (parameters(A), "does not list every member"),
+    "a member twice": (parameters(A, 'Field("b", &P::a)'), "a member or a name twice"),
+    "a name twice": (parameters(A, 'Field("a", &P::b)'), "a member or a name twice"),
+    "no name": (parameters(A, 'Field("", &P::b)'), "is empty or begins with a digit"),
+    "a digit": (parameters(A, 'Field("2b", &P::b)'), "is empty or begins with a digit"),
+    "a space": (parameters(A, 'Field("b b", &P::b)'), "other characters than letters"),
+    "our own": (parameters(A, 'Field("absent_operands", &P::b)'), "is a name of our own"),
+    "limits": (parameters(A, 'Field("b", &P::b, 2, 1)'), "least value exceeds its greatest"),
+    "variable twice": (
+        SIGNATURE.format("K(x: T[n]) -> (y: T[n]) where T: F32, T: F16"),
+        "after `where` twice",
+    ),
+    "no space": (SIGNATURE.format("K(x: T[n]) -> (y: T[n]) whereT: F32"), "after the end of the"),
+    "large": (SIGNATURE.format("K(x: F32[99999999999999999999]) -> (y: F32[n])"), "too large"),
+    "stars": (SIGNATURE.format("K(x: F32[*a, *b]) -> (y: F32[n])"), "two stars in one shape"),
+    "dtype": (SIGNATURE.format("K(x: F33[n]) -> (y: F32[n])"), "neither known nor after `where`"),
+}
+
+
+def compiled(source: str) -> subprocess.CompletedProcess[str]:
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-xc++", "-isystem"]
+    return subprocess.run(
+        [*command, torch_xla_ext.include_dir(), "-"], input=source, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
+def test_right(source: str) -> None:
+    result = compiled(source)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(("source", "text"), WRONG.values(), ids=WRONG)
+def test_wrong(source: str, text: str) -> None:
+    result = compiled(source)
+    assert result.returncode != 0
+    assert text in result.stderr

@@ -1,0 +1,38 @@
+"""custom_call on tensors that are sharded over two devices; BUILD sets CPU_NUM_DEVICES."""
+
+import numpy as np
+import pytest
+import torch
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+
+from kernel_api import kernels
+from torch_xla_ext import custom_call
+
+
+@pytest.fixture(scope="module", autouse=True)
+def mesh() -> xs.Mesh:
+    kernels.register()
+    xr.use_spmd()
+    assert xr.global_runtime_device_count() == 2
+    return xs.Mesh(np.arange(2), (2,), ("x",))
+
+
+@pytest.mark.parametrize("api", ["untyped", "ffi"])
+@pytest.mark.parametrize("aliases", [None, {0: 0}], ids=str)
+def test_every_device_computes_the_whole(mesh: xs.Mesh, api: str, aliases: dict | None) -> None:
+    x = torch.randn(4, 6)
+    marked = xs.mark_sharding(x.to("xla"), mesh, ("x", None))
+    assert isinstance(marked, xs.XLAShardedTensor)
+    for operand in (marked, marked.global_tensor):
+        (y,) = custom_call("TestIncrement", [operand], [operand], api=api, aliases=aliases)
+        assert torch.equal(y.cpu(), x + 1)
+        assert torch.equal(operand.cpu(), x)
+
+
+def test_side_effect_is_refused(mesh: xs.Mesh) -> None:
+    x = torch.zeros(4).to("xla")
+    xs.mark_sharding(x, mesh, ("x",))
+    (y,) = custom_call("TestIncrement", [x], [x], has_side_effect=True)
+    with pytest.raises(RuntimeError, match="Side-effect HLO must have sharding"):
+        y.cpu()
