@@ -10,7 +10,9 @@ _NAME = "xla_gpu::ragged_paged_attention"
 # A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
 # sensible logit, which is what leaving the token out gives.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
-_WORKSPACE_SIZE = 1  # the kernel splits no context
+# A context is split into parts of at least so many tokens, and into at most so many parts, while
+# their results are at most so many floats.
+_MIN_PART_SIZE, _MAX_PARTS, _MAX_WORKSPACE_SIZE = 256, 64, 1 << 22
 
 
 def _check(
@@ -62,8 +64,31 @@ def _check(
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
 
 
-def _results(q: torch.Tensor, *others: _arguments.Value) -> list[Result]:
-    return [(q.shape, q.dtype), ([_WORKSPACE_SIZE], torch.float32)]
+def _workspace(
+    q: torch.Tensor,
+    kv_pages: torch.Tensor,
+    kv_lens: torch.Tensor,
+    page_indices: torch.Tensor,
+    *others: _arguments.Value,
+) -> list[Result]:
+    """Counters, and where the kernel keeps the parts of long contexts until it combines them.
+
+    Of each part and query head a result, its maximum and its sum; beside them a counter of tiles,
+    and one for each sequence and kv head. Any size is right: with 1, no context is split.
+    """
+    _, num_q_heads, head_dim = q.shape
+    max_num_seqs, pages_per_seq = page_indices.shape
+    part_size = max_num_seqs * num_q_heads * (head_dim + 2)
+    num_parts = min(
+        _MAX_PARTS,
+        _MAX_WORKSPACE_SIZE // max(part_size, 1),
+        -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE),
+    )
+    if head_dim != 128 or kv_pages.dtype != q.dtype or num_parts < 2:  # what it does not split
+        return [([1], torch.float32)]
+    num_counters = 1 + max_num_seqs * (kv_pages.shape[2] // 2)
+    size = -(-num_counters // 4) * 4 + num_parts * part_size  # parts are aligned to 16 bytes
+    return [([size], torch.float32)]
 
 
 def _attributes(
@@ -97,7 +122,8 @@ define(
     "-> Tensor",
     target=TARGET,
     check=_check,
-    results=_results,
+    results=lambda q, *others: [(q.shape, q.dtype)],
+    internal_results=_workspace,
     attributes=_attributes,
 )
 
