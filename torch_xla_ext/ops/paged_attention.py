@@ -2,7 +2,8 @@
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _paged
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments, _paged, _paged_reference
 from torch_xla_ext.ops._registration import Result, define
 
 TARGET = "XlaGpuPagedAttention"
@@ -87,6 +88,8 @@ def _attributes(
         "report_out_of_range": _paged.reports_out_of_range(),
     }
 
+
+register_reference(TARGET, _paged_reference.paged_attention)
 
 define(
     "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_tables, "

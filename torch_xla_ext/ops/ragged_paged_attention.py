@@ -2,7 +2,8 @@
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _paged
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments, _paged, _paged_reference
 from torch_xla_ext.ops._registration import Result, define
 
 TARGET = "XlaGpuRaggedPagedAttention"
@@ -114,6 +115,8 @@ def _attributes(
         "report_out_of_range": _paged.reports_out_of_range(),
     }
 
+
+register_reference(TARGET, _paged_reference.ragged_paged_attention)
 
 define(
     "ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, "
