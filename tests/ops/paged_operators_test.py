@@ -275,6 +275,18 @@ def test_no_derivative(function: Callable, arguments: Callable) -> None:
         result.sum().backward()
 
 
+@for_each_attention
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 4, "soft_cap": 2.0}], ids=str)
+def test_reference_implementation(
+    function: Callable, arguments: Callable, options: dict[str, object]
+) -> None:
+    expected = function(*arguments(), **options).double()
+    with debug.use_reference("XlaGpuPagedAttention", "XlaGpuRaggedPagedAttention"):
+        result = function(*arguments("xla"), **options)
+    assert custom_call_lines(result) == []
+    assert relative_error(result, expected) < 1e-2
+
+
 def test_debug_shows_the_parameters() -> None:
     arguments = decode_arguments("xla")
     (call,) = debug.custom_calls(ops.paged_attention(*arguments, sliding_window=7, soft_cap=2.0))

@@ -23,7 +23,8 @@ class KernelCall:
 
     Attributes:
         operator: whose arguments they are. What it returns are the kernel's first results.
-        target, check, results, attributes, payload: as of ops._registration.define.
+        target, check, results, internal_results, attributes, payload: as of
+            ops._registration.define.
         written: the arguments whose buffers the kernel's first results are, by their numbers.
     """
 
@@ -31,6 +32,7 @@ class KernelCall:
     target: str
     check: Callable[..., None]
     results: Callable[..., Sequence[Result]]
+    internal_results: Callable[..., Sequence[Result]] | None = None
     attributes: Callable[..., Mapping[str, object]] | None = None
     payload: Callable[..., bytes] | None = None
     written: Sequence[int] = ()
@@ -56,7 +58,7 @@ class KernelCall:
         args = self.checked(args)
         first = self._inputs(args)[0]
         return self._returned(
-            [first.new_empty(shape, dtype=dtype) for shape, dtype in self._outputs(args)]
+            [first.new_empty(shape, dtype=dtype) for shape, dtype in self._returns(args)]
         )
 
     def on_xla(self, *args: Value) -> Tensors:
@@ -88,9 +90,14 @@ class KernelCall:
     def _inputs(self, args: tuple[Value, ...]) -> list[torch.Tensor]:
         return [args[i] for i in self.operands if args[i] is not None]
 
-    def _outputs(self, args: tuple[Value, ...]) -> list[Result]:
-        """The kernel's results."""
+    def _returns(self, args: tuple[Value, ...]) -> list[Result]:
+        """The kernel's results that the operator returns, or writes."""
         return [(args[i].shape, args[i].dtype) for i in self.written] + list(self.results(*args))
+
+    def _outputs(self, args: tuple[Value, ...]) -> list[Result]:
+        """All results of the kernel."""
+        internal = self.internal_results(*args) if self.internal_results else ()
+        return [*self._returns(args), *internal]
 
     def _returned(self, results: Sequence[torch.Tensor]) -> Tensors:
         count = len(self.operator._schema.returns)
@@ -110,7 +117,8 @@ class KernelCall:
         """Runs the kernel without XLA, and writes to the arguments that it writes to."""
         device = self._inputs(args)[0].device
         results = [args[i] for i in self.written] + [
-            torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self.results(*args)
+            torch.empty(shape, dtype=dtype, device=device)
+            for shape, dtype in self._outputs(args)[len(self.written) :]
         ]
         torch_xla._XLAC._xla_call_custom_call_target(
             self.target,

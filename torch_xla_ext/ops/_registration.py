@@ -46,6 +46,7 @@ def define(
     target: str,
     check: Callable[..., None],
     results: Callable[..., Sequence[Result]],
+    internal_results: Callable[..., Sequence[Result]] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     payload: Callable[..., bytes] | None = None,
     setup_context: Callable[..., None] | None = None,
@@ -67,8 +68,9 @@ def define(
         check: called with the operator's arguments, raises TypeError or ValueError if the kernel
             can not do what they say (torch_xla_ext.ops._arguments). It sees meta and fake tensors
             too, whose sizes may be symbolic.
-        results: called with checked arguments, returns the shape and dtype of each result of the
-            kernel. Those beyond what the schema returns are the kernel's own: a workspace.
+        results: called with checked arguments, returns the shape and dtype of each result.
+        internal_results: called with checked arguments of known sizes, returns the same of the
+            results that the kernel has beyond these, and that nobody sees: a workspace.
         attributes: called with checked arguments, returns the parameters of a kernel that is made
             with torch_xla_ext/kernel.h; without it there are none.
         payload: in its place for any other kernel: called with checked arguments of known sizes,
@@ -81,7 +83,7 @@ def define(
             the widest of them, as torch.addcmul's are.
     """
     operator = _declare(schema)
-    call = KernelCall(operator, target, check, results, attributes, payload)
+    call = KernelCall(operator, target, check, results, internal_results, attributes, payload)
     _implement(call)
     derivative = _autograd.make_kernel(operator, setup_context, backward, jvp)
     _LIBRARY.impl(operator, derivative, "Autograd")
@@ -133,7 +135,12 @@ def define_in_place(
         check(*args)
 
     in_place_call = KernelCall(
-        operator, target, check_in_place, lambda *args: [], attributes, written=written
+        operator,
+        target,
+        check_in_place,
+        results=lambda *args: [],
+        attributes=attributes,
+        written=written,
     )
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -152,7 +159,12 @@ def define_in_place(
             tensor.copy_(result)
 
     functional_call = KernelCall(
-        functional, target, check, lambda *args: [], attributes, written=written
+        functional,
+        target,
+        check,
+        results=lambda *args: [],
+        attributes=attributes,
+        written=written,
     )
     _implement(functional_call)
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")

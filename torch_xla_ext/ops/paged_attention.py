@@ -2,7 +2,8 @@
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _paged
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments, _paged, _paged_reference
 from torch_xla_ext.ops._registration import Result, define
 
 TARGET = "XlaGpuPagedAttention"
@@ -51,10 +52,10 @@ def _check(
     _paged.require_scale(_NAME, "value_scale", value_scale, value_cache)
 
 
-def _results(
+def _workspace(
     query: torch.Tensor, key_cache: torch.Tensor, *others: _arguments.Value
 ) -> list[Result]:
-    """The result, and a workspace in which the kernel combines the parts of a long context.
+    """Where the kernel keeps the parts of long contexts until it combines them.
 
     Two partial results for each part, of a number of query heads that the kernel takes at once,
     with two floats each for the maximum and the sum. Any size is right: with less, a context is
@@ -62,8 +63,7 @@ def _results(
     """
     _, num_heads, head_dim = query.shape
     rows = min(num_heads // key_cache.shape[2], 16)
-    workspace_size = _MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4
-    return [(query.shape, query.dtype), ([workspace_size], torch.float32)]
+    return [([_MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4], torch.float32)]
 
 
 def _attributes(
@@ -89,13 +89,16 @@ def _attributes(
     }
 
 
+register_reference(TARGET, _paged_reference.paged_attention)
+
 define(
     "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_tables, "
     "Tensor context_lens, float scale, int? sliding_window=None, float? soft_cap=None, "
     "Tensor? alibi_slopes=None, float? key_scale=None, float? value_scale=None) -> Tensor",
     target=TARGET,
     check=_check,
-    results=_results,
+    results=lambda query, *others: [(query.shape, query.dtype)],
+    internal_results=_workspace,
     attributes=_attributes,
 )
 

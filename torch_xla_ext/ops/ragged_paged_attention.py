@@ -2,7 +2,8 @@
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _paged
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments, _paged, _paged_reference
 from torch_xla_ext.ops._registration import Result, define
 
 TARGET = "XlaGpuRaggedPagedAttention"
@@ -10,9 +11,9 @@ _NAME = "xla_gpu::ragged_paged_attention"
 # A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
 # sensible logit, which is what leaving the token out gives.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
-# Into how many parts a context is split at most, and the floats that may take: 16 MiB.
-_MAX_PARTS = 64
-_MAX_PARTS_SIZE = 1 << 22
+# A context is split into parts of at least so many tokens, and into at most so many parts, while
+# their results are at most so many floats.
+_MIN_PART_SIZE, _MAX_PARTS, _MAX_WORKSPACE_SIZE = 256, 64, 1 << 22
 
 
 def _check(
@@ -64,33 +65,31 @@ def _check(
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
 
 
-def _results(
+def _workspace(
     q: torch.Tensor,
     kv_pages: torch.Tensor,
     kv_lens: torch.Tensor,
     page_indices: torch.Tensor,
     *others: _arguments.Value,
 ) -> list[Result]:
-    """The result, and the workspace of kernels/ragged_paged_attention/sm90_split.cuh.
+    """Counters, and where the kernel keeps the parts of long contexts until it combines them.
 
-    That has a counter of tiles; where the kernel that splits contexts may be chosen, also a counter
-    for each sequence and kv head, and the parts of each sequence's context, with two floats each
-    for the maximum and the sum. Any size is right: with less, a context is split into fewer parts.
+    Of each part and query head a result, its maximum and its sum; beside them a counter of tiles,
+    and one for each sequence and kv head. Any size is right: with 1, no context is split.
     """
     _, num_q_heads, head_dim = q.shape
-    _, page_size, num_combined_kv_heads, _ = kv_pages.shape
     max_num_seqs, pages_per_seq = page_indices.shape
     part_size = max_num_seqs * num_q_heads * (head_dim + 2)
     num_parts = min(
         _MAX_PARTS,
-        _MAX_PARTS_SIZE // max(part_size, 1),
-        -(-pages_per_seq * page_size // 256),  # a part has at least two tiles of 128 tokens
+        _MAX_WORKSPACE_SIZE // max(part_size, 1),
+        -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE),
     )
-    workspace_size = 1
-    if head_dim == 128 and kv_pages.dtype == q.dtype and num_parts > 1:
-        counters = 1 + max_num_seqs * num_combined_kv_heads // 2
-        workspace_size = -(-counters // 4) * 4 + num_parts * part_size
-    return [(q.shape, q.dtype), ([workspace_size], torch.float32)]
+    if head_dim != 128 or kv_pages.dtype != q.dtype or num_parts < 2:  # what it does not split
+        return [([1], torch.float32)]
+    num_counters = 1 + max_num_seqs * (kv_pages.shape[2] // 2)
+    size = -(-num_counters // 4) * 4 + num_parts * part_size  # parts are aligned to 16 bytes
+    return [([size], torch.float32)]
 
 
 def _attributes(
@@ -117,6 +116,8 @@ def _attributes(
     }
 
 
+register_reference(TARGET, _paged_reference.ragged_paged_attention)
+
 define(
     "ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, "
     "Tensor cu_q_lens, Tensor num_seqs, float sm_scale=1.0, int? sliding_window=None, "
@@ -124,7 +125,8 @@ define(
     "-> Tensor",
     target=TARGET,
     check=_check,
-    results=_results,
+    results=lambda q, *others: [(q.shape, q.dtype)],
+    internal_results=_workspace,
     attributes=_attributes,
 )
 

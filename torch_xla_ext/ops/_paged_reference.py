@@ -1,0 +1,98 @@
+"""The kernels of paged attention in torch's own operations, for torch_xla_ext.debug.use_reference.
+
+All of a table's tokens are gathered and masked, and all rows are computed for each sequence: small
+problems only.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+Inputs = Sequence[torch.Tensor | None]
+Attributes = Mapping[str, float]
+
+
+def _gather(
+    cache: torch.Tensor, pages: torch.Tensor, num_heads: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of `pages`, [num_heads, tokens, head_dim], float32, and which exist, [tokens]."""
+    page_size = cache.shape[1]
+    present = (pages >= 0) & (pages < cache.shape[0])
+    rows = cache.float()[torch.where(present, pages, 0).long()].flatten(0, 1)
+    present = present.repeat_interleave(page_size)
+    rows = torch.where(present[:, None, None], rows, 0)
+    return rows.repeat_interleave(num_heads // rows.shape[1], dim=1).transpose(0, 1), present
+
+
+def _attend(
+    query: torch.Tensor,
+    position: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    present: torch.Tensor,
+    scale: float,
+    attributes: Attributes,
+    slopes: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention of query [rows, num_heads, head_dim], at position [rows], in float32."""
+    distance = torch.arange(keys.shape[1], device=query.device) - position[:, None]
+    visible = present & (distance <= 0)
+    if attributes["sliding_window"] > 0:
+        visible = visible & (distance > -attributes["sliding_window"])
+    # Unused rows of a cache may be anything, NaN as well.
+    used = visible.any(dim=0)[None, :, None]
+    keys, values = torch.where(used, keys, 0), torch.where(used, values, 0)
+    logits = torch.einsum("qhd,hkd->hqk", query.float(), keys) * scale
+    if attributes["soft_cap"] > 0:
+        logits = attributes["soft_cap"] * torch.tanh(logits / attributes["soft_cap"])
+    if slopes is not None:
+        logits = logits + slopes[:, None, None] * distance
+    weights = torch.where(visible, logits, float("-inf")).softmax(dim=-1)
+    weights = torch.where(visible, weights, 0)  # also where nothing is visible
+    return torch.einsum("hqk,hkd->qhd", weights, values)
+
+
+def _workspaces(outputs: Sequence[object], device: torch.device) -> list[torch.Tensor]:
+    return [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in outputs[1:]]
+
+
+def paged_attention(
+    inputs: Inputs, outputs: Sequence[object], attributes: Attributes
+) -> list[torch.Tensor]:
+    query, key_cache, value_cache, tables, lengths, slopes = inputs
+    num_heads = query.shape[1]
+    limit = tables.shape[1] * key_cache.shape[1]
+    rows = []
+    for s in range(query.shape[0]):
+        keys, present = _gather(key_cache, tables[s], num_heads)
+        values, _ = _gather(value_cache, tables[s], num_heads)
+        position = lengths[s : s + 1].clamp(0, limit) - 1
+        scale = attributes["scale"] * attributes["key_scale"]
+        rows.append(
+            _attend(query[s : s + 1], position, keys, values, present, scale, attributes, slopes)
+        )
+    result = torch.cat(rows) if rows else query
+    result = (result * attributes["value_scale"]).to(query.dtype)
+    return [result, *_workspaces(outputs, query.device)]
+
+
+def ragged_paged_attention(
+    inputs: Inputs, outputs: Sequence[object], attributes: Attributes
+) -> list[torch.Tensor]:
+    q, kv_pages, kv_lens, page_indices, ends, num_seqs = inputs
+    num_heads, limit = q.shape[1], page_indices.shape[1] * kv_pages.shape[1]
+    row = torch.arange(q.shape[0], device=q.device)
+    result = torch.zeros_like(q, dtype=torch.float32)
+    for s in range(kv_lens.shape[0]):
+        kv_len = kv_lens[s].clamp(0, limit)
+        begin = ends[s].clamp(0, q.shape[0])
+        end = torch.maximum(ends[s + 1].clamp(0, q.shape[0]), begin)
+        position = row - end + kv_len
+        mine = (row >= begin) & (row < end) & (position >= 0) & (num_seqs[0] > s)
+        keys, present = _gather(kv_pages[:, :, 0::2], page_indices[s], num_heads)
+        values, _ = _gather(kv_pages[:, :, 1::2], page_indices[s], num_heads)
+        position = torch.where(mine, position, -1)  # which sees nothing
+        scale = attributes["sm_scale"] * attributes["k_scale"]
+        result = result + _attend(q, position, keys, values, present, scale, attributes)
+    result = (result * attributes["v_scale"]).to(q.dtype)
+    return [result, *_workspaces(outputs, q.device)]
