@@ -1,12 +1,7 @@
 """The CUDA kernels of paged_attention and kv_cache_update, without XLA, against float64.
 
-Needs a GPU and DIRECT_KERNELS, a library (see direct.py) that is built by
-
-    nvcc -std=c++17 -O3 -shared -Xcompiler=-fPIC -arch=native -I. -Itorch_xla_ext/include
-        -isystem XLA_HEADERS kernels/paged_attention/paged_attention.cu
-        kernels/kv_cache_update/kv_cache_update.cu tests/gpu/direct_status.cc -o libdirect.so
-
-and `pytest --noconftest`, since conftest.py asks for the wheel.
+Needs a GPU, any torch with CUDA, and PAGED_KERNELS, the library that Bazel builds as
+//benchmarks:libpaged_kernels.so; and `pytest --noconftest`, since conftest.py asks for the wheel.
 """
 
 from __future__ import annotations
@@ -21,18 +16,18 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from direct import KernelError, Library
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from kernel_library import KernelLibrary
 
-pytestmark = pytest.mark.skipif("DIRECT_KERNELS" not in os.environ, reason="needs DIRECT_KERNELS")
+pytestmark = pytest.mark.skipif("PAGED_KERNELS" not in os.environ, reason="needs PAGED_KERNELS")
 
 F8 = torch.float8_e4m3fn
 TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
 @pytest.fixture(scope="module")
-def library() -> Library:
-    return Library(os.environ["DIRECT_KERNELS"])
+def library() -> KernelLibrary:
+    return KernelLibrary(os.environ["PAGED_KERNELS"])
 
 
 def workspace_floats(num_heads: int, num_kv_heads: int, head_dim: int) -> int:
@@ -110,15 +105,20 @@ class Inputs:
             floats = workspace_floats(num_heads, case.num_kv_heads, case.head_dim)
         self.workspace = torch.empty(floats, device="cuda")
 
-    def run(self, library: Library) -> torch.Tensor:
+    def run(self, library: KernelLibrary) -> torch.Tensor:
         out = torch.full_like(self.query, math.nan)
         self.workspace.fill_(math.nan)
-        operands = [
-            self.query, self.keys, self.values, self.tables, self.lens, self.slopes,
-        ]  # fmt: skip
-        library.prepare(
-            "XlaGpuPagedAttention", operands, [out, self.workspace], **self.parameters
-        )()
+        arrays = {
+            "query": self.query,
+            "key_cache": self.keys,
+            "value_cache": self.values,
+            "block_tables": self.tables,
+            "context_lens": self.lens,
+            "alibi_slopes": self.slopes,
+            "out": out,
+            "workspace": self.workspace,
+        }
+        library.bind("XlaGpuPagedAttention", arrays, self.parameters)()
         torch.cuda.synchronize()
         return out
 
@@ -156,7 +156,7 @@ def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
     return float((out.double() - expected).norm() / expected.norm().clamp(min=1e-30))
 
 
-def check(library: Library, inputs: Inputs) -> torch.Tensor:
+def check(library: KernelLibrary, inputs: Inputs) -> torch.Tensor:
     out, expected = inputs.run(library), inputs.reference()
     error = relative_error(out, expected)
     assert error <= TOLERANCE[inputs.case.dtype], (error, inputs.case)
@@ -178,7 +178,7 @@ TYPES = [
 @pytest.mark.parametrize("group", [1, 4, 9, 16, 40])
 @pytest.mark.parametrize(("dtype", "cache"), TYPES, ids=str)
 def test_every_kernel(
-    library: Library, dtype: torch.dtype, cache: torch.dtype | None, group: int, head_dim: int
+    library: KernelLibrary, dtype: torch.dtype, cache: torch.dtype | None, group: int, head_dim: int
 ) -> None:
     contexts = [1, 15, 16, 17, 0, 700, 33, 64]
     case = Case(contexts, dtype, cache, head_dim=head_dim, group=group)
@@ -207,36 +207,36 @@ def random_case(generator: random.Random) -> Case:
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_random_cases(library: Library, seed: int) -> None:
+def test_random_cases(library: KernelLibrary, seed: int) -> None:
     check(library, Inputs(random_case(random.Random(seed)), seed))
 
 
 @pytest.mark.parametrize("floats", [0, 1, 10_000, 100_000, None])
-def test_any_workspace(library: Library, floats: int | None) -> None:
+def test_any_workspace(library: KernelLibrary, floats: int | None) -> None:
     check(library, Inputs(Case([0, 5000, 17, 4096], workspace=floats)))
 
 
-def test_long_contexts(library: Library) -> None:
+def test_long_contexts(library: KernelLibrary) -> None:
     check(library, Inputs(Case([131072, 0, 200_001], num_kv_heads=1)))
 
 
-def test_many_sequences(library: Library) -> None:
+def test_many_sequences(library: KernelLibrary) -> None:
     generator = random.Random(1)
     check(library, Inputs(Case([generator.randint(0, 50) for _ in range(700)])))
 
 
-def test_no_context_gives_zeros(library: Library) -> None:
+def test_no_context_gives_zeros(library: KernelLibrary) -> None:
     assert (Inputs(Case([0, 0, 0])).run(library) == 0).all()
 
 
-def test_large_and_small_queries(library: Library) -> None:
+def test_large_and_small_queries(library: KernelLibrary) -> None:
     """Out of F16's range, which the fp8 kernel computes in."""
     for magnitude in (1e-30, 1e-3, 30.0):
         check(library, Inputs(Case([300, 20], cache=F8, magnitude=magnitude)))
     check(library, Inputs(Case([1, 1], cache=F8, magnitude=1e30)))
 
 
-def test_nan_stays_nan(library: Library) -> None:
+def test_nan_stays_nan(library: KernelLibrary) -> None:
     inputs = Inputs(Case([500, 40]))
     inputs.query[0, 3] = math.nan
     out = inputs.run(library)
@@ -245,7 +245,7 @@ def test_nan_stays_nan(library: Library) -> None:
     assert not out[1].isnan().any()
 
 
-def test_shared_blocks(library: Library) -> None:
+def test_shared_blocks(library: KernelLibrary) -> None:
     inputs = Inputs(Case([640, 640, 640]))
     inputs.tables[1, :20] = inputs.tables[0, :20]
     inputs.tables[2] = inputs.tables[0]
@@ -253,7 +253,7 @@ def test_shared_blocks(library: Library) -> None:
 
 
 @pytest.mark.parametrize("workspace", [None, 0])
-def test_device_data_out_of_range(library: Library, workspace: int | None) -> None:
+def test_device_data_out_of_range(library: KernelLibrary, workspace: int | None) -> None:
     inputs = Inputs(Case([300, 200, 100, 64], workspace=workspace))
     inputs.lens.copy_(torch.tensor([-5, 2**31 - 1, 100, 64]))
     num_blocks = len(inputs.keys)
@@ -266,7 +266,7 @@ def test_device_data_out_of_range(library: Library, workspace: int | None) -> No
     assert (out[3] == 0).all()
 
 
-def test_report_out_of_range(library: Library, capfd: pytest.CaptureFixture) -> None:
+def test_report_out_of_range(library: KernelLibrary, capfd: pytest.CaptureFixture) -> None:
     inputs = Inputs(Case([300, 200]))
     inputs.lens[0] = -5
     inputs.tables[1, 2] = -7
@@ -277,7 +277,7 @@ def test_report_out_of_range(library: Library, capfd: pytest.CaptureFixture) -> 
     assert f"block_tables[1][2] = -7 is not in [0, {len(inputs.keys)})" in text
 
 
-def test_cache_of_more_than_2_31_elements(library: Library) -> None:
+def test_cache_of_more_than_2_31_elements(library: KernelLibrary) -> None:
     inputs = Inputs(Case([100, 50], num_kv_heads=8))
     num_blocks = 2**31 // inputs.keys[0].numel() + 100
     large = [
@@ -292,9 +292,9 @@ def test_cache_of_more_than_2_31_elements(library: Library) -> None:
     check(library, inputs)
 
 
-def test_refused_calls(library: Library) -> None:
+def test_refused_calls(library: KernelLibrary) -> None:
     def message(case: Case) -> str:
-        with pytest.raises(KernelError) as error:
+        with pytest.raises(RuntimeError) as error:
             Inputs(case).run(library)
         return str(error.value)
 
@@ -309,14 +309,20 @@ CACHES = [torch.float16, torch.bfloat16, torch.float32, F8]
 
 
 def update(
-    library: Library, tokens: list[torch.Tensor], slots: torch.Tensor, caches: list[torch.Tensor],
-    results: list[torch.Tensor] | None = None, scales: tuple[float, float] = (1.0, 1.0),
-) -> None:  # fmt: skip
+    library: KernelLibrary,
+    tokens: list[torch.Tensor],
+    slots: torch.Tensor,
+    caches: list[torch.Tensor],
+    results: list[torch.Tensor] | None = None,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> None:
+    names = ["key_cache", "value_cache"] if len(caches) == 2 else ["kv_pages"]
+    arrays = {"key": tokens[0], "value": tokens[1], "slot_mapping": slots}
+    for name, cache, result in zip(names, caches, results or caches, strict=True):
+        arrays |= {name: cache, f"new_{name}": result}
     target = "XlaGpuKvCacheUpdate" if len(caches) == 2 else "XlaGpuKvPagesUpdate"
-    library.prepare(
-        target, [*tokens, slots, *caches], results or caches,
-        key_scale=scales[0], value_scale=scales[1], report_out_of_range=False,
-    )()  # fmt: skip
+    parameters = {"key_scale": scales[0], "value_scale": scales[1], "report_out_of_range": False}
+    library.bind(target, arrays, parameters)()
     torch.cuda.synchronize()
 
 
@@ -335,7 +341,12 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", CACHES[:3], ids=str)
 @pytest.mark.parametrize(("heads", "head_dim"), [(8, 128), (3, 20), (1, 7)])
 def test_update(
-    library: Library, heads: int, head_dim: int, dtype: torch.dtype, cache: torch.dtype, pages: bool
+    library: KernelLibrary,
+    heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    cache: torch.dtype,
+    pages: bool,
 ) -> None:
     tokens, blocks, size = 333, 40, 16
     key, value = (randn(tokens, heads, head_dim, dtype=dtype) * 100 for _ in range(2))
@@ -359,9 +370,9 @@ def test_update(
         assert torch.equal(as_bytes(got), as_bytes(want))
 
 
-def test_update_refuses_other_results(library: Library) -> None:
+def test_update_refuses_other_results(library: KernelLibrary) -> None:
     tokens = [randn(4, 2, 64, dtype=torch.bfloat16) for _ in range(2)]
     caches = [randn(2, 8, 2, 64, dtype=torch.bfloat16) for _ in range(2)]
     slots = torch.arange(4, device="cuda")
-    with pytest.raises(KernelError, match=r"result 1 \(new_value_cache\) to be the buffer of"):
+    with pytest.raises(RuntimeError, match=r"result 1 \(new_value_cache\) to be the buffer of"):
         update(library, tokens, slots, caches, [caches[0], caches[1].clone()])

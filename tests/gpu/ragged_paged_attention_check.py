@@ -1,7 +1,7 @@
 """Checks and times the CUDA kernel of ragged_paged_attention without torch_xla or Bazel.
 
-A plain script for a machine with a GPU, torch and a library made with
-``nvcc -shared`` of the kernel's .cu files and ``custom_call_status.cc`` beside this script:
+A plain script for a machine with a GPU, any torch with CUDA and the library that Bazel builds as
+//benchmarks:libpaged_kernels.so:
 
     python ragged_paged_attention_check.py [--time] LIBRARY...
 
@@ -13,11 +13,9 @@ are timed once, in the same run.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import random
 import statistics
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,21 +23,12 @@ from pathlib import Path
 
 import torch
 
-PACKAGE = Path(__file__).resolve().parents[2] / "torch_xla_ext"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from kernel_library import KernelLibrary
+
 TARGET = "XlaGpuRaggedPagedAttention"
 LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
 F8 = torch.float8_e4m3fn
-
-
-def load_package() -> types.ModuleType:
-    """torch_xla_ext.descriptor, without torch_xla, which the package itself imports."""
-    package = types.ModuleType("torch_xla_ext")
-    package.__path__ = [str(PACKAGE)]
-    sys.modules.setdefault("torch_xla_ext", package)
-    import torch_xla_ext.descriptor
-    import torch_xla_ext.schema
-
-    return torch_xla_ext
 
 
 @dataclass
@@ -54,38 +43,17 @@ class Batch:
     num_seqs: torch.Tensor  # i32[1]
     params: dict[str, float] = field(default_factory=dict)
 
-    def operands(self) -> list[torch.Tensor]:
-        return [
-            self.q,
-            self.kv_pages,
-            self.kv_lens,
-            self.page_indices,
-            self.cu_q_lens,
-            self.num_seqs,
-        ]
+    def arrays(self) -> dict[str, torch.Tensor]:
+        """The operands by their names."""
+        return {name: value for name, value in vars(self).items() if name != "params"}
 
 
 class Kernel:
     """The untyped CUDA entry of a library."""
 
     def __init__(self, path: str) -> None:
-        package = load_package()
         self.name = Path(path).stem
-        self.library = ctypes.CDLL(path)
-        schema_text = getattr(self.library, TARGET + "Schema")
-        schema_text.restype = ctypes.c_char_p
-        self.schema = package.schema.Schema.parse(schema_text().decode())
-        self.pack = package.descriptor.pack
-        self.array = package.schema.ArrayType.of
-        self.entry = getattr(self.library, TARGET)
-        self.entry.argtypes = [
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_char_p,
-            ctypes.c_size_t,
-            ctypes.c_void_p,
-        ]
-        self.entry.restype = None
+        self.library = KernelLibrary(path)
 
     def bind(self, batch: Batch, workspace_size: int = 1) -> tuple[Callable, torch.Tensor]:
         """Returns a function that enqueues the call, and its result, poisoned."""
@@ -93,23 +61,10 @@ class Kernel:
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
         workspace.fill_(float("nan"))
-        arrays = [*batch.operands(), out, workspace]
+        arrays = batch.arrays() | {"out": out, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
         params |= {"report_out_of_range": False} | batch.params
-        payload = self.pack(self.schema, [self.array(a) for a in arrays], params)
-        pointers = (ctypes.c_void_p * len(arrays))(*[a.data_ptr() for a in arrays])
-        status = ctypes.create_string_buffer(512)
-
-        def call() -> None:
-            stream = torch.cuda.current_stream().cuda_stream
-            self.entry(stream, pointers, payload, len(payload), status)
-            if status.value:
-                text = status.value.decode()
-                status.value = b""
-                raise RuntimeError(text)
-
-        call.keep = arrays
-        return call, out
+        return self.library.bind(TARGET, arrays, params), out
 
 
 def reference(batch: Batch) -> torch.Tensor:
