@@ -21,6 +21,7 @@ _PATCHES = [
     "0006-Throw-from-XLA_CHECK_OK-instead-of-aborting.patch",
     "0007-Let-a-build-link-custom-kernels-into-_XLAC.so.patch",
     "0008-Name-the-argument-in-the-errors-of-custom-calls.patch",
+    "0009-Declare-c10-cuda-set_device-as-torch-2.8-defines-it.patch",
 ]
 
 _TAR = "torch_xla-%s-patched.tar" % _RELEASE
