@@ -22,8 +22,15 @@ def test_form(one: series.Series) -> None:
     assert list(check.check_form(one)) == []
 
 
+# What mends a defect that one release alone has.
+OF_ONE_RELEASE = {"Declare c10::cuda::set_device as torch 2.8 defines it"}
+
+
 def test_every_release_has_the_same_patches() -> None:
-    subjects = [[patch.subject for patch in one.patches] for one in ALL]
+    subjects = [
+        [patch.subject for patch in one.patches if patch.subject not in OF_ONE_RELEASE]
+        for one in ALL
+    ]
     assert subjects[0] == subjects[1]
 
 
