@@ -258,14 +258,6 @@ Status LaunchUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
   }
 }
 
-// A result in another buffer would be a cache without all earlier tokens.
-Status CheckAlias(const char* result, AnyResult new_cache, const char* operand,
-                  AnyBuffer cache) {
-  if (new_cache.untyped_data() == cache.untyped_data()) return Status::Ok();
-  return Status::Error("expected ", result, " to be the buffer of ", operand,
-                       " but got another one; the call needs aliases");
-}
-
 Status LaunchKvCacheUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
                            AnyBuffer slot_mapping, AnyBuffer key_cache,
                            AnyBuffer value_cache, AnyResult new_key_cache,

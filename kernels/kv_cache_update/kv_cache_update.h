@@ -49,6 +49,14 @@ struct KvCacheUpdateParams {
   }
 };
 
+// A result in another buffer would be a cache without all earlier tokens.
+inline Status CheckAlias(const char* result, AnyResult new_cache,
+                         const char* operand, AnyBuffer cache) {
+  if (new_cache.untyped_data() == cache.untyped_data()) return Status::Ok();
+  return Status::Error("expected ", result, " to be the buffer of ", operand,
+                       " but got another one; the call needs aliases");
+}
+
 }  // namespace torch_xla_ext
 
 #endif  // KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_

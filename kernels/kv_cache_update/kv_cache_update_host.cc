@@ -57,13 +57,6 @@ void Write(AnyBuffer in, AnyBuffer slot_mapping, int64_t num_slots,
   });
 }
 
-Status CheckAlias(const char* result, AnyResult new_cache, const char* operand,
-                  AnyBuffer cache) {
-  if (new_cache.untyped_data() == cache.untyped_data()) return Status::Ok();
-  return Status::Error("expected ", result, " to be the buffer of ", operand,
-                       " but got another one; the call needs aliases");
-}
-
 Status KvCacheUpdateOnHost(AnyBuffer key, AnyBuffer value,
                            AnyBuffer slot_mapping, AnyBuffer key_cache,
                            AnyBuffer value_cache, AnyResult new_key_cache,

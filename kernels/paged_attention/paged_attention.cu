@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "kernels/common/checks.h"
 #include "kernels/paged_attention/attend.cuh"
 #include "kernels/paged_attention/combine.cuh"
 #include "kernels/paged_attention/paged_attention.h"
@@ -188,14 +189,6 @@ __global__ void ReportOutOfRangeKernel(DecodeArgs args) {
   }
 }
 
-// That vectors of 16 bytes lie at multiples of their size.
-Status CheckAlignment(const char* argument, const void* data) {
-  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
-  return Status::Error(
-      argument, ": expected an address that is a multiple of 16 but got ",
-      data);
-}
-
 Status CheckAtMost(const char* what, int64_t value, int64_t limit) {
   if (value <= limit) return Status::Ok();
   return Status::Error("expected ", what, " to be at most ", limit, " but got ",
@@ -234,13 +227,13 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost(
       "num_blocks * block_size", num_blocks * block_size, int64_t{kNoRow} - 1));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlignment("operand 0 (query)", query.untyped_data()));
+      CheckAligned("operand 0 (query)", query.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlignment("operand 1 (key_cache)", key_cache.untyped_data()));
+      CheckAligned("operand 1 (key_cache)", key_cache.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlignment("operand 2 (value_cache)", value_cache.untyped_data()));
+      CheckAligned("operand 2 (value_cache)", value_cache.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlignment("result 0 (out)", out.untyped_data()));
+      CheckAligned("result 0 (out)", out.untyped_data()));
 
   constexpr double kLog2E = 1.4426950408889634;
   DecodeArgs args = {};

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "kernels/paged_attention/ptx.cuh"
+#include "kernels/common/ptx.cuh"
 
 namespace torch_xla_ext {
 

@@ -3,11 +3,11 @@
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "kernels/common/ptx.cuh"
 
 namespace torch_xla_ext::ragged {
 
@@ -138,32 +138,10 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // log2(e) * soft_cap * tanh(x / soft_cap), given 2 log2(e) / soft_cap and
 // log2(e) * soft_cap. tanh.approx is not exact enough for f16.
 __device__ inline float SoftCap(float x, float factor, float cap) {
   return cap - 2 * cap * __fdividef(1.0f, Exp2(x * factor) + 1);
-}
-
-// Two floats as a pair of T, the first in the lower half.
-template <typename T>
-__device__ inline uint32_t Pack(float a, float b);
-template <>
-__device__ inline uint32_t Pack<__half>(float a, float b) {
-  uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
-  return packed;
-}
-template <>
-__device__ inline uint32_t Pack<__nv_bfloat16>(float a, float b) {
-  uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(b), "f"(a));
-  return packed;
 }
 
 // Transposes 4 x 4 words in each group of four threads: of a row of 32 columns

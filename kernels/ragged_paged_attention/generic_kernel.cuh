@@ -9,9 +9,10 @@
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 
 #include <algorithm>
+#include <type_traits>
 
+#include "kernels/common/ptx.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
-#include "kernels/ragged_paged_attention/mma.cuh"
 
 namespace torch_xla_ext::ragged {
 
@@ -29,6 +30,30 @@ struct Shape {
   static constexpr int kSharedBytes =
       2 * kRowElements * (kTileRows + 4 * kTileTokens);
 };
+
+// As CopyAsync16, without the hint to prefetch.
+__device__ inline void CopyAsync(uint32_t to, const void* from, bool zeros) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(from), "r"(zeros ? 0 : 16)
+               : "memory");
+}
+
+// Eight values of F8E4M3FN as T: exact, with NaN for NaN.
+template <typename T>
+__device__ inline uint4 FromF8(uint2 values) {
+  uint4 result;
+  uint32_t* words = reinterpret_cast<uint32_t*>(&result);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = WidenF8Pair((i < 2 ? values.x : values.y) >> (i % 2 * 16));
+    if constexpr (!std::is_same_v<T, __half>) {
+      const float2 wide =
+          __half22float2(reinterpret_cast<const __half2&>(words[i]));
+      words[i] = Pack<T>(wide.x, wide.y);
+    }
+  }
+  return result;
+}
 
 // The place of 16-byte chunk `chunk` of row `row`: chunks are permuted so that
 // the eight rows of a matrix lie in different banks.
@@ -204,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, /*blocks of an SM=*/2)
 
   int table = 0, stage = 0;
   for (int begin = kv_begin; begin < kv_end; begin += kTokens) {
-    WaitForCopies();
+    WaitForCopies<0>();
     __syncthreads();
     const int next = table == kTables - 1 ? 0 : table + 1;
     if (begin + kTokens < kv_end) {
@@ -230,8 +255,8 @@ __global__ void __launch_bounds__(kThreads, /*blocks of an SM=*/2)
           LoadMatrices(b, k_tile + ChunkOffset<S::kRowElements>(
                                        n * 16 + lane / 16 * 8 + lane % 8,
                                        step * 2 + lane / 8 % 2));
-          Mma<T>(s[2 * n], a, b[0], b[1]);
-          Mma<T>(s[2 * n + 1], a, b[2], b[3]);
+          MultiplyAdd<T>(s[2 * n], a, {b[0], b[1]});
+          MultiplyAdd<T>(s[2 * n + 1], a, {b[2], b[3]});
         }
       }
 
@@ -303,11 +328,11 @@ __global__ void __launch_bounds__(kThreads, /*blocks of an SM=*/2)
 #pragma unroll
         for (int n = 0; n < kHeadDim / 16; ++n) {
           uint32_t b[4];
-          LoadMatricesTransposed(
+          LoadTransposed(
               b, v_tile + ChunkOffset<S::kRowElements>(k * 16 + lane % 16,
                                                        n * 2 + lane / 16));
-          Mma<T>(out[2 * n], a, b[0], b[1]);
-          Mma<T>(out[2 * n + 1], a, b[2], b[3]);
+          MultiplyAdd<T>(out[2 * n], a, {b[0], b[1]});
+          MultiplyAdd<T>(out[2 * n + 1], a, {b[2], b[3]});
         }
       }
     }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "kernels/common/checks.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/generic_kernel.cuh"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
@@ -68,12 +69,6 @@ Status CheckFits(const char* what, int64_t value) {
   if (value <= INT_MAX) return Status::Ok();
   return Status::Error("expected ", what, " to be less than 2^31 but got ",
                        value);
-}
-
-Status CheckAligned(const char* name, const void* data) {
-  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
-  return Status::Error(name, ": expected data aligned to 16 bytes but got ",
-                       data);
 }
 
 template <typename T>

@@ -1,7 +1,7 @@
-// The PTX instructions of paged_attention's kernels: asynchronous copies to
-// shared memory and the tensor cores' 16×8×16 product (compute capability 8.0).
-#ifndef KERNELS_PAGED_ATTENTION_PTX_CUH_
-#define KERNELS_PAGED_ATTENTION_PTX_CUH_
+// The PTX instructions of the attention kernels: asynchronous copies to shared
+// memory and the tensor cores' 16×8×16 product (compute capability 8.0).
+#ifndef KERNELS_COMMON_PTX_CUH_
+#define KERNELS_COMMON_PTX_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -133,4 +133,4 @@ __device__ inline void WaitForPreviousKernel() {
 
 }  // namespace torch_xla_ext
 
-#endif  // KERNELS_PAGED_ATTENTION_PTX_CUH_
+#endif  // KERNELS_COMMON_PTX_CUH_

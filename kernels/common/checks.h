@@ -1,0 +1,22 @@
+// Checks that launch functions of several kernels have in common.
+#ifndef KERNELS_COMMON_CHECKS_H_
+#define KERNELS_COMMON_CHECKS_H_
+
+#include <cstdint>
+
+#include "torch_xla_ext/status.h"
+
+namespace torch_xla_ext {
+
+// XLA aligns its allocations, but may hand a kernel a slice of one; the kernels
+// move 16 bytes at once.
+inline Status CheckAligned(const char* argument, const void* data) {
+  if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
+  return Status::Error(
+      argument, ": expected an address that is a multiple of 16 but got ",
+      data);
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_COMMON_CHECKS_H_
