@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256;
 // Vectors in flight for each thread, of keys and of values.
-constexpr int kUnroll = 4;
+constexpr int kUnroll = 2;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
 template <typename T, int kCount>
