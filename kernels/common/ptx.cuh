@@ -144,8 +144,8 @@ __device__ inline void CopyAsync4(uint32_t shared, const void* global,
 }
 
 // Thread block clusters (compute capability 9.0). All threads of a cluster's
-// blocks arrive, and none goes on from its wait before. Nothing but the
-// barriers' beginnings (InitReceiver) is ordered by it.
+// blocks arrive, and none goes on from its wait before. It orders nothing but
+// InitReceiver.
 __device__ inline void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -155,18 +155,22 @@ __device__ inline void WaitForCluster() {
 }
 
 // Called by one thread before it arrives at the cluster: `barrier`, 8 bytes of
-// shared memory, is to receive `bytes` of SendToBlock.
-__device__ inline void InitReceiver(uint32_t barrier, int bytes) {
+// shared memory, is for what other blocks send.
+__device__ inline void InitReceiver(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)
                : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Called by one thread: so many bytes will come, or have come.
+__device__ inline void ExpectBytes(uint32_t barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
       "r"(bytes)
       : "memory");
 }
 
-// Waits for all of the bytes.
+// Waits for all of them.
 __device__ inline void Receive(uint32_t barrier) {
   asm volatile(
       "{\n.reg .pred done;\nwait%=:\n"

@@ -118,7 +118,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
-  WaitForPreviousKernel();
   if (args.split) AllowNextKernelToStart();  // CombineKernel
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int kv_head = blockIdx.x / args.head_blocks;

@@ -16,15 +16,23 @@
 
 namespace torch_xla_ext {
 
+// What ClusterKernel is compiled for, __CUDA_ARCH__: GPUs of compute capability
+// 12 have clusters, but less than half the shared memory.
+__host__ __device__ constexpr bool HasClusterKernel(int arch) {
+  return arch >= 900 && arch < 1200;
+}
 // The largest cluster that there is room for everywhere.
 inline constexpr int kClusterBlocks = 8;
 inline constexpr int kClusterWarps = 4;
 
-// Larger units than AttendKernel's: there are few warps, which should not wait
-// for their own instructions.
+// Larger units than AttendKernel's, if registers and shared memory allow: the
+// few warps should not wait for their own instructions.
+template <typename C, int kHeadDim, int kHeadTiles>
+inline constexpr int kClusterUnit =
+    kHeadDim * sizeof(C) <= 256 && kHeadDim * kHeadTiles <= 256 ? 32 : 16;
 template <typename C, int kHeadDim, int kHeadTiles>
 using ClusterTraits = AttendTraits<C, kHeadDim, kHeadTiles,
-                                   kHeadDim * sizeof(C) <= 256 ? 32 : 16>;
+                                   kClusterUnit<C, kHeadDim, kHeadTiles>>;
 
 // The shared memory of a block.
 template <typename Traits>
@@ -177,6 +185,12 @@ __device__ inline void SendResults(int heads, const WarpState<Traits>& state,
     }
   }
   __syncthreads();
+  if (threadIdx.x == 0) {
+    const int bytes_of_head =
+        Memory::kShare * sizeof(*memory.values[0]) + sizeof(*memory.stats[0]);
+    ExpectBytes(SharedAddress(&memory.received),
+                kClusterBlocks * heads * bytes_of_head);
+  }
   WaitForCluster();  // all blocks are ready to receive
 
 #pragma unroll 1
@@ -260,17 +274,8 @@ __device__ inline void StoreReceived(const DecodeArgs& args, int seq, int head,
   }
 }
 
-// Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; a cluster is
-// a row of it.
-//
-// It may be started before the kernel in front of it on the stream ends, but
-// does not let the next one start early: clusters that take their places while
-// others run get them close to each other, on multiprocessors that share their
-// way to memory.
 template <typename Traits>
-__global__ void __launch_bounds__(32 * kClusterWarps, 1)
-    ClusterKernel(const __grid_constant__ DecodeArgs args) {
-#if __CUDA_ARCH__ >= 900
+__device__ inline void AttendInCluster(const DecodeArgs& args) {
   using Memory = ClusterMemory<Traits>;
   extern __shared__ __align__(128) unsigned char bytes[];
   Memory& memory = *reinterpret_cast<Memory*>(bytes);
@@ -281,12 +286,7 @@ __global__ void __launch_bounds__(32 * kClusterWarps, 1)
   const int group = args.num_heads / args.num_kv_heads;
   const int head = kv_head * group + first_row;
   const int heads = min(args.rows, group - first_row);
-  if (threadIdx.x == 0) {
-    const int bytes_of_head =
-        Memory::kShare * sizeof(*memory.values[0]) + sizeof(*memory.stats[0]);
-    InitReceiver(SharedAddress(&memory.received),
-                 kClusterBlocks * heads * bytes_of_head);
-  }
+  if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
   ArriveAtCluster();
   WaitForPreviousKernel();
 
@@ -315,6 +315,20 @@ __global__ void __launch_bounds__(32 * kClusterWarps, 1)
   SendResults<Traits>(heads, state, memory);
   Receive(SharedAddress(&memory.received));
   StoreReceived<Traits>(args, seq, head, heads, memory);
+}
+
+// Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; a cluster is
+// a row of it.
+//
+// It may be started before the kernel in front of it on the stream ends, but
+// does not let the next one start early: clusters that take their places while
+// others run get them close to each other, on multiprocessors that share their
+// way to memory.
+template <typename Traits>
+__global__ void __launch_bounds__(32 * kClusterWarps, 1)
+    ClusterKernel(const __grid_constant__ DecodeArgs args) {
+#ifdef __CUDA_ARCH__
+  if constexpr (HasClusterKernel(__CUDA_ARCH__)) AttendInCluster<Traits>(args);
 #endif
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
-#include <iterator>
 #include <optional>
 
 #include "kernels/common/checks.h"
@@ -24,17 +23,18 @@ struct Device {
   int multiprocessors;
   int shared_memory;            // of a multiprocessor
   int shared_memory_per_block;  // at most
-  // Thread block clusters and dependent launches.
-  bool has_clusters;
+  bool has_dependent_launch;
+  bool has_clusters;  // and ClusterKernel
 };
 
-// Whether a GPU of compute capability `major`.`minor` runs code that was
-// compiled for 9.0 or newer: it may be one that runs the PTX of an older one.
-bool RunsCodeWithClusters(int major, int minor) {
-  constexpr int kArchs[] = {__CUDA_ARCH_LIST__};
-  return std::any_of(std::begin(kArchs), std::end(kArchs), [=](int arch) {
-    return arch >= 900 && arch <= major * 100 + minor * 10;
-  });
+// The architecture that the code was compiled for which a GPU of compute
+// capability `major`.`minor` runs: the newest that is not newer than the GPU.
+int CodeArch(int major, int minor) {
+  int newest = 0;
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+  }
+  return newest;
 }
 
 Status GetDevice(Device* device) {
@@ -51,7 +51,9 @@ Status GetDevice(Device* device) {
                                  cudaDevAttrMaxSharedMemoryPerBlockOptin));
   XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
   XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
-  device->has_clusters = RunsCodeWithClusters(major, minor);
+  const int arch = CodeArch(major, minor);
+  device->has_dependent_launch = arch >= 900;
+  device->has_clusters = HasClusterKernel(arch);
   return Status::Ok();
 }
 
@@ -144,7 +146,7 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   const dim3 grid(args.num_kv_heads * args.head_blocks * (args.rows / rows),
                   candidates);
   return Launch(CombineKernel<kUnit>, grid, kCombineThreads, 0, stream, 0,
-                device.has_clusters, args, head_dim, rows);
+                device.has_dependent_launch, args, head_dim, rows);
 }
 
 template <typename Traits>
@@ -159,31 +161,34 @@ Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            occupancy.shared_memory)));
   const dim3 grid(args.num_kv_heads * args.head_blocks, args.parts);
-  XLA_KERNEL_RETURN_IF_ERROR(
-      Launch(kernel, grid, 32 * occupancy.warps, occupancy.shared_memory,
-             stream, 0, device.has_clusters, args));
+  XLA_KERNEL_RETURN_IF_ERROR(Launch(kernel, grid, 32 * occupancy.warps,
+                                    occupancy.shared_memory, stream, 0, false,
+                                    args));
   if (!args.split) return Status::Ok();
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
-// Whether ClusterKernel is the better one, whatever the lengths are. A cluster
-// has no more than its eight multiprocessors for a context.
+// Whether ClusterKernel is the better one whatever the lengths are: it has no
+// second kernel, but only eight multiprocessors for a head block of a sequence.
 template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
-  // What they read in the time that CombineKernel takes.
-  constexpr int64_t kFewBytes = 4 << 20;
   const int64_t of_sequence =
       int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
-  const int64_t context_bytes =
-      int64_t{args.max_tokens} * 2 * Traits::kRowBytes;
-  return device.has_clusters &&
-         static_cast<int>(sizeof(ClusterMemory<Traits>)) <=
-             device.shared_memory_per_block &&
-         // All at a time: some multiprocessors are in no cluster.
-         args.num_seqs * of_sequence <= device.multiprocessors * 7 / 8 &&
-         // Enough to keep the memory busy, if there is much to read.
-         (of_sequence >= device.multiprocessors * 3 / 8 ||
-          context_bytes <= kFewBytes);
+  // Some multiprocessors are in no cluster of eight.
+  if (!device.has_clusters ||
+      static_cast<int>(sizeof(ClusterMemory<Traits>)) >
+          device.shared_memory_per_block ||
+      args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
+    return false;
+  }
+  // Without much work for each byte, some more than a third of the GPU keep the
+  // memory busy.
+  constexpr bool kKeepsUp =
+      !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
+  if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
+  // Otherwise what is saved is lost again with long contexts.
+  constexpr int64_t kElements = 1 << 22;
+  return int64_t{args.max_tokens} * 2 * Traits::kHeadDim <= kElements;
 }
 
 template <typename Traits>

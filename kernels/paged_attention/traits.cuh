@@ -40,7 +40,7 @@ struct AttendTraits {
   // 16×16 matrices of keys or values that a warp loads before it multiplies: a
   // load takes its time. As many as there are registers for.
   static constexpr int kLoads = kChunks / 2;  // of 16 tokens
-  static constexpr int kRoom = kHeadTiles * kDimTiles <= 16 ? 8 : 2;
+  static constexpr int kRoom = 64 / (kHeadTiles * kDimTiles);
   static constexpr int kBatch = LargestDivisor(kLoads, kRoom);
   // The warps' results are added up over so many dimensions at a time. A row
   // of floats is 4 longer, against bank conflicts.

@@ -244,12 +244,13 @@ def test_one_sequence_block_sizes(
 def test_around_the_choice_of_kernels(
     library: KernelLibrary, sequences: int, kv_heads: int
 ) -> None:
-    for longest in (1000, 8176, 8177, 40_000):  # with a free block, 4 MB and a little more
+    for longest in (1000, 16_368, 16_369, 40_000):  # with a free block 16,384, and one more
         check(library, Inputs(Case([longest, 1, 300][:sequences], num_kv_heads=kv_heads)))
 
 
-def test_one_long_context(library: KernelLibrary) -> None:
-    check(library, Inputs(Case([131_072], num_kv_heads=8, cache=F8)))
+@pytest.mark.parametrize("cache", [None, F8], ids=str)
+def test_one_long_context(library: KernelLibrary, cache: torch.dtype | None) -> None:
+    check(library, Inputs(Case([131_072], num_kv_heads=8, cache=cache)))
 
 
 @pytest.mark.parametrize("contexts", [[700], [700, 5000, 3] * 8])
@@ -280,7 +281,7 @@ def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]
     def steps() -> None:
         for result, sources in zip(results, (old, [new for _, new in pairs]), strict=True):
             for (mine, _), source in zip(pairs, sources, strict=True):
-                mine.copy_(source + 0)
+                torch.add(source, 0, out=mine)  # a kernel
             call()
             result.copy_(out)
             out.zero_()  # a memset in front of the next call
@@ -440,16 +441,19 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("pages", [False, True])
 @pytest.mark.parametrize("cache", CACHES, ids=str)
 @pytest.mark.parametrize("dtype", CACHES[:3], ids=str)
-@pytest.mark.parametrize(("heads", "head_dim"), [(8, 128), (3, 20), (1, 7)])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "head_dim"), [(333, 8, 128), (333, 3, 20), (333, 1, 7), (4001, 16, 256)]
+)
 def test_update(
     library: KernelLibrary,
+    tokens: int,
     heads: int,
     head_dim: int,
     dtype: torch.dtype,
     cache: torch.dtype,
     pages: bool,
 ) -> None:
-    tokens, blocks, size = 333, 40, 16
+    blocks, size = tokens // 8, 16
     key, value = (randn(tokens, heads, head_dim, dtype=dtype) * 100 for _ in range(2))
     key[0, 0, :2] = torch.tensor([1e4, -1e4], dtype=dtype)
     slots = torch.randperm(blocks * size, device="cuda")[:tokens]
