@@ -15,7 +15,6 @@ namespace torch_xla_ext {
 namespace {
 
 using ragged::Arguments;
-using ragged::LaunchGenericKernel;
 
 // Prints what in the device data is out of range: one block a sequence, and one
 // for the number of sequences.
@@ -71,17 +70,13 @@ Status CheckFits(const char* what, int64_t value) {
                        value);
 }
 
-template <typename T>
-Status Launch(cudaStream_t stream, const Arguments& arguments,
-              bool cache_is_fp8) {
+template <typename C>
+Status LaunchGeneric(cudaStream_t stream, const Arguments& arguments) {
   switch (arguments.head_dim) {
-#define CASE(head_dim)                                                   \
-  case head_dim:                                                         \
-    return CudaStatus(                                                   \
-        cache_is_fp8                                                     \
-            ? LaunchGenericKernel<T, __nv_fp8_e4m3, head_dim>(stream,    \
-                                                              arguments) \
-            : LaunchGenericKernel<T, T, head_dim>(stream, arguments));
+#define CASE(head_dim) \
+  case head_dim:       \
+    return CudaStatus( \
+        ragged::LaunchGenericKernel<C, head_dim>(stream, arguments));
     CASE(64)
     CASE(96)
     CASE(128)
@@ -140,8 +135,8 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                          params.soft_cap);
   }
   XLA_KERNEL_RETURN_IF_ERROR(CheckFits("total_num_pages", total_num_pages));
-  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("pages_per_seq * page_size + 256",
-                                       pages_per_seq * page_size + 256));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("pages_per_seq * page_size + 512",
+                                       pages_per_seq * page_size + 512));
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckFits("max_num_batched_tokens * num_q_heads + max_num_seqs",
                 num_tokens * num_q_heads + max_num_seqs));
@@ -163,6 +158,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.out = out.untyped_data();
   arguments.workspace = workspace.data();
   arguments.workspace_size = workspace.size();
+  arguments.is_bf16 = q.dtype() == BF16;
   arguments.num_tokens = static_cast<int>(num_tokens);
   arguments.num_q_heads = static_cast<int>(num_q_heads);
   arguments.num_kv_heads = static_cast<int>(num_kv_heads);
@@ -186,12 +182,11 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
-    return CudaStatus(
-        ragged::LaunchSm90Kernel(stream, arguments, q.dtype() == BF16));
+    return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));
   }
-  return q.dtype() == BF16
-             ? Launch<__nv_bfloat16>(stream, arguments, cache_is_fp8)
-             : Launch<__half>(stream, arguments, cache_is_fp8);
+  if (cache_is_fp8) return LaunchGeneric<__nv_fp8_e4m3>(stream, arguments);
+  return arguments.is_bf16 ? LaunchGeneric<__nv_bfloat16>(stream, arguments)
+                           : LaunchGeneric<__half>(stream, arguments);
 }
 
 }  // namespace

@@ -441,9 +441,9 @@ bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8) {
          DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
-                             bool is_bf16) {
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments) {
   using namespace sm90;  // NOLINT
+  const bool is_bf16 = arguments.is_bf16;
   const uint64_t head_dim = kHeadDim;
   const uint64_t num_q_heads = arguments.num_q_heads;
   const uint64_t group = arguments.group_size;

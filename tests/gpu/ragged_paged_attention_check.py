@@ -61,10 +61,14 @@ class Kernel:
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
         workspace.fill_(float("nan"))
+        return self.bind_results(batch, out, workspace), out
+
+    def bind_results(self, batch: Batch, out: torch.Tensor, workspace: torch.Tensor) -> Callable:
+        """The same with given results."""
         arrays = batch.arrays() | {"out": out, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
         params |= {"report_out_of_range": False} | batch.params
-        return self.library.bind(TARGET, arrays, params), out
+        return self.library.bind(TARGET, arrays, params)
 
 
 def reference(batch: Batch) -> torch.Tensor:
@@ -196,12 +200,19 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
     if options["cache_dtype"] == F8:
         options["k_scale"] = 0.7
     q_lens, kv_lens = [], []
+    kinds = ["decode", "far", "prefill", "chunk", "empty", "none", "long", "guesses", "late"]
+    if rng.random() < 0.3:  # a batch of one kind
+        kinds = [rng.choice(kinds)]
     for _ in range(rng.choice([1, 2, 5, 40])):
-        kind = rng.choice(["decode", "far", "prefill", "chunk", "empty", "none", "long"])
+        kind = rng.choice(kinds)
         q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)
         extra = rng.randint(0, 9000 if kind == "far" else 700)
         if kind == "prefill":
             extra = 0
+        elif kind == "guesses":  # of a speculative decoder
+            q_len, extra = rng.randint(2, 9), rng.randint(0, 3000)
+        elif kind == "late":  # the end of a long prompt
+            extra = rng.randint(0, 4000)
         elif kind == "empty":
             q_len = 0
         elif kind == "none":
@@ -254,18 +265,53 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
             fixed |= {"dtype": dtype, "cache_dtype": dtype}
         text, batch = random_batch(rng, **fixed)
         try:
-            error = check(kernel, text, batch, rng.choice([0, 1, 4096, 1 << 20]))
+            error = check(kernel, text, batch, rng.choice([0, 1, 4096, 60_000, 1 << 20, 1 << 22]))
             key = (str(batch.q.dtype)[6:], str(batch.kv_pages.dtype)[6:], batch.q.shape[2])
             worst[key] = max(worst.get(key, 0.0), error)
         except AssertionError as fault:
             failures.append(str(fault))
     for key, error in sorted(worst.items()):
         print(f"  {kernel.name} {' '.join(map(str, key))}: worst error {error:.2e}")
-    failures += check_refusals(kernel) + check_capture(kernel)
+    failures += check_refusals(kernel) + check_garbage(kernel, max(count // 8, 1), seed)
+    for cache_dtype in (torch.bfloat16, F8):
+        failures += check_capture(kernel, cache_dtype)
     for fault in failures[:8]:
         print("  FAIL", fault[:900])
     print(f"{kernel.name}: {count} batches, {len(failures)} failures")
     return len(failures)
+
+
+def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
+    """Device data that means nothing: nothing outside the results is written.
+
+    What is in `out` is not defined where cu_q_lens decreases. For what is read outside, run it
+    under compute-sanitizer.
+    """
+    rng = random.Random(seed)
+    faults = []
+    for _ in range(count):
+        text, batch = random_batch(rng)
+        tokens, seqs = len(batch.q), len(batch.kv_lens)
+
+        def ints(low: int, high: int, size: int) -> torch.Tensor:
+            values = [rng.choice([rng.randint(low, high), rng.randint(-9, 9)]) for _ in range(size)]
+            return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+        batch.cu_q_lens.copy_(ints(-5, tokens + 5, seqs + 1))
+        batch.kv_lens.copy_(ints(-(2**31), 2**31 - 1, seqs))
+        batch.num_seqs.copy_(ints(-5, seqs + 5, 1))
+        size, workspace = batch.q.numel(), rng.choice([0, 1, 4096, 1 << 20])
+        results = [
+            torch.full((size + 2048,), 7.0, dtype=batch.q.dtype, device="cuda"),
+            torch.full((workspace + 2048,), 7.0, device="cuda"),
+        ]
+        out, scratch = results[0][1024:-1024].view_as(batch.q), results[1][1024:-1024]
+        kernel.bind_results(batch, out, scratch)()
+        torch.cuda.synchronize()
+        for result in results:
+            if not bool((torch.cat([result[:1024], result[-1024:]]) == 7).all()):
+                faults.append(f"{kernel.name}: written beyond a result: {text}")
+    return faults
 
 
 def check_refusals(kernel: Kernel) -> list[str]:
@@ -296,17 +342,17 @@ def check_refusals(kernel: Kernel) -> list[str]:
     return faults
 
 
-def check_capture(kernel: Kernel) -> list[str]:
+def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
     """A CUDA graph of the call serves other lengths than those of its capture."""
-    batch = make_batch([70, 1, 30], [100, 90, 30], poison=False)
-    call, out = kernel.bind(batch, 4096)
+    batch = make_batch([70, 1, 30], [100, 90, 2000], poison=False, cache_dtype=cache_dtype)
+    call, out = kernel.bind(batch, 1 << 20)
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
     batch.cu_q_lens.copy_(torch.tensor([0, 1, 40, 101], dtype=torch.int32))
-    batch.kv_lens.copy_(torch.tensor([77, 80, 61], dtype=torch.int32))
+    batch.kv_lens.copy_(torch.tensor([77, 80, 1961], dtype=torch.int32))
     out.view(torch.uint8).fill_(0xFF)
     graph.replay()
     torch.cuda.synchronize()
@@ -334,14 +380,41 @@ def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[s
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
+F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
+GENERIC = {"page_size": 24}  # which the Hopper kernel does not do
+# The lengths of queries and contexts, and options of make_batch.
 CASES = {
-    "prefill 1 x 8192": ([8192], [8192]),
-    "prefill 8 x 2048": ([2048] * 8, [2048] * 8),
-    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4),
-    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64),
-    "decode 64 x 1024": ([1] * 64, [1024] * 64),
-    "decode 128 x 4096": ([1] * 128, [4096] * 128),
-    "decode 1 x 131072": ([1], [131072]),
+    "prefill 1 x 8192": ([8192], [8192], {}),
+    "prefill 8 x 2048": ([2048] * 8, [2048] * 8, {}),
+    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4, {}),
+    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64, {}),
+    "decode 64 x 1024": ([1] * 64, [1024] * 64, {}),
+    "decode 128 x 4096": ([1] * 128, [4096] * 128, {}),
+    "decode 1 x 131072": ([1], [131072], {}),
+    "fp8 decode 128 x 4096": ([1] * 128, [4096] * 128, F8_CACHE),
+    "fp8 decode 16 x 4096": ([1] * 16, [4096] * 16, F8_CACHE),
+    "fp8 decode 1 x 8192": ([1], [8192], F8_CACHE),
+    "fp8 decode 1 x 131072": ([1], [131072], F8_CACHE),
+    "fp8 decode 64 x 1..8192": ([1] * 64, [n * 128 for n in range(1, 65)], F8_CACHE),
+    "fp8 mixed": ([2048] * 2 + [1] * 62, [2048] * 64, F8_CACHE),
+    "fp8 4 guesses of 32 x 4096": ([4] * 32, [4096] * 32, F8_CACHE),
+    "fp8 chunk 1 x 64 of 65536": ([64], [65536], F8_CACHE),
+    "fp8 prefill 2 x 4096": ([4096] * 2, [4096] * 2, F8_CACHE),
+    "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
+    "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
+    "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),
+    "generic decode 16 x 4096": ([1] * 16, [4096] * 16, GENERIC),
+    "generic decode 1 x 131072": ([1], [131072], GENERIC),
+    **{
+        f"{dim}{name} decode 16 x 4096": ([1] * 16, [4096] * 16, options | {"head_dim": dim})
+        for dim in (64, 96, 192, 256)
+        for name, options in (("", {}), (" fp8", F8_CACHE))
+    },
+    **{
+        f"{dim}{name} prefill 2 x 4096": ([4096] * 2, [4096] * 2, options | {"head_dim": dim})
+        for dim in (64, 256)
+        for name, options in (("", {}), (" fp8", F8_CACHE))
+    },
 }
 
 
@@ -362,26 +435,29 @@ def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
     return {b.name: [partial(attention, b, s) for s in sets] for b in backends}
 
 
-def time_all(kernels: list[Kernel], workspace_sizes: list[int]) -> None:
-    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads of 128, pages of 16."""
+def time_all(kernels: list[Kernel], workspace_sizes: list[int], only: str) -> None:
+    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads, pages of 16 if any."""
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     ms = milliseconds({"": [lambda: a @ b]})[""]
     print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
-    for case, (q_lens, kv_lens) in CASES.items():
+    for case, (q_lens, kv_lens, options) in CASES.items():
+        if only not in case:
+            continue
+        head_dim = options.get("head_dim", 128)
         pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
-        flops = 4 * 128 * 32 * pairs
-        read = sum(kv_lens) * 8 * 2 * 128 * 2
-        batches = [make_batch(q_lens, kv_lens, poison=False) for _ in range(3)]
+        flops = 4 * head_dim * 32 * pairs
+        batches = [make_batch(q_lens, kv_lens, poison=False, **options) for _ in range(3)]
+        read = sum(kv_lens) * 8 * 2 * head_dim * batches[0].kv_pages.dtype.itemsize
         variants = {
             f"{kernel.name} {size}": [kernel.bind(batch, size)[0] for batch in batches]
             for kernel in kernels
             for size in workspace_sizes
         }
-        if len(set(q_lens)) == 1 and q_lens == kv_lens:
+        if len(set(q_lens)) == 1 and q_lens == kv_lens and not options:
             variants |= peers(len(q_lens), q_lens[0])
         for name, ms in milliseconds(variants).items():
             rates = f"{flops / ms / 1e9:4.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
-            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}")
+            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}", flush=True)
 
 
 def main() -> int:
@@ -390,12 +466,13 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--only", default="", metavar="TEXT", help="time cases with TEXT alone")
     parser.add_argument("--workspace", type=int, nargs="*", default=[1])
     arguments = parser.parse_args()
     kernels = [Kernel(str(Path(path).resolve())) for path in arguments.libraries]
     failures = sum(check_all(k, arguments.batches, arguments.seed) for k in kernels)
     if arguments.time:
-        time_all(kernels, arguments.workspace)
+        time_all(kernels, arguments.workspace, arguments.only)
     return failures != 0
 
 
