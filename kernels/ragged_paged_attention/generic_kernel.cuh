@@ -1,7 +1,7 @@
 // The kernel for every GPU of compute capability 8.0 and later, every head_dim
 // and page size: FlashAttention-2 (Dao, 2023) over a paged cache.
 //
-// A block computes a tile of kTileRows query rows of one kv head, or a piece of
+// A block computes a tile of query rows of one kv head, or a piece of
 // it (generic_work.cuh): a row is a token and one of the group's heads, so that
 // keys and values are read once for the whole group. They go through stages of
 // shared memory (generic_loader.cuh); what a warp does with them is in
@@ -56,9 +56,14 @@ struct WeightedSum {
 // What a block has in static shared memory.
 template <typename Shape>
 struct BlockState {
-  TokenTables<Shape> tables;
-  float powers[kTileRows];  // of two, of the queries' rows
-  float2 stats[kTileRows];  // as many as there are rows of sums
+  union {
+    TokenTables<typename Plans<Shape>::Small> small;
+    TokenTables<typename Plans<Shape>::Middle> middle;
+    TokenTables<typename Plans<Shape>::Large> large;
+  } tables;
+  static constexpr int kRows = Plans<Shape>::Large::kRows;
+  float powers[Shape::kWiden ? kRows : 1];  // of two, of the queries' rows
+  float2 stats[kRows];                      // of the rows of sums
   ShareState share;
   Piece piece;
   bool has_piece;
@@ -66,53 +71,55 @@ struct BlockState {
 };
 
 // Computes state.piece, and leaves the result in `out` or in the workspace.
-template <typename Shape, typename Warps>
+template <typename Plan>
 __device__ inline void Attend(const Arguments& arguments, int kv_head,
-                              uint8_t* shared, BlockState<Shape>& state) {
+                              uint8_t* shared, TokenTables<Plan>& tables,
+                              BlockState<typename Plan::Shape>& state) {
+  using Shape = typename Plan::Shape;
+  using Warp = WarpAttention<Plan>;
+  constexpr int kTokens = Plan::kTileTokens;
   const Piece& piece = state.piece;
-  constexpr int kTokens = Shape::kTileTokens;
-  constexpr int kHeadDim = Shape::kHeadDim;
-  using Warp = WarpAttention<Shape, Warps>;
   const uint32_t query = SharedAddress(shared);
-  const uint32_t stages = query + Shape::kQueryTileBytes;
+  const uint32_t stages = query + Plan::kQueryTileBytes;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int token_warp = warp % Warps::kTokenWarps;
+  const int token_warp = warp % Plan::kTokenWarps;
   const int first_dim =
-      warp / Warps::kTokenWarps % Warps::kDimWarps * Warp::kDims;
-  const int warp_row = warp / (Warps::kTokenWarps * Warps::kDimWarps) * 16;
+      warp / Plan::kTokenWarps % Plan::kDimWarps * Warp::kDims;
+  const int warp_row =
+      warp / (Plan::kTokenWarps * Plan::kDimWarps) * Plan::kWarpRows;
 
   const Sequence& sequence = piece.sequence;
   const int group = arguments.group_size;
-  WarpRows rows;
+  WarpRows<Plan::kFragments> rows;
   rows.min_position = sequence.first_position + piece.first_row / group;
   rows.max_position =
       sequence.first_position + (piece.first_row + piece.num_rows - 1) / group;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = warp_row + lane / 4 + i * 8;
-    rows.position[i] =
-        sequence.first_position + (piece.first_row + row) / group;
-  }
-  // Without those that no row sees.
+  // Without the tiles that no row sees.
+  constexpr int kUnitTiles = Plans<Shape>::kUnit / kTokens;
   const int begin =
-      max(piece.kv_begin,
+      max(piece.kv_begin * kUnitTiles,
           max(max(rows.min_position, 0) - arguments.sliding_window + 1, 0) /
               kTokens);
-  const int end =
-      min(piece.kv_end, CeilDivide(max(rows.max_position + 1, 0), kTokens));
+  const int end = min(piece.kv_end * kUnitTiles,
+                      CeilDivide(max(rows.max_position + 1, 0), kTokens));
 
   if constexpr (Shape::kWiden) {
-    LoadQueryF8<Shape, Warps>(arguments, piece, kv_head, query, state.powers);
+    LoadQueryF8<Plan>(arguments, piece, kv_head, query, state.powers);
   } else {
-    LoadQuery<Shape, Warps>(arguments, piece, kv_head, query);
+    LoadQuery<Plan>(arguments, piece, kv_head, query);
   }
-  TileLoader<Shape> loader(arguments, sequence, kv_head, begin, end, stages,
-                           state.tables);
+  TileLoader<Plan> loader(arguments, sequence, kv_head, begin, end, stages,
+                          tables);
   loader.Wait();
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    rows.power[i] =
-        Shape::kWiden ? state.powers[warp_row + lane / 4 + i * 8] : 1.0f;
+  for (int f = 0; f < Plan::kFragments; ++f) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp_row + f * 16 + lane / 4 + i * 8;
+      rows.position[f][i] =
+          sequence.first_position + (piece.first_row + row) / group;
+      rows.power[f][i] = Shape::kWiden ? state.powers[row] : 1.0f;
+    }
   }
   Warp attention(arguments, rows, query + warp_row * Shape::kQueryBytes);
   attention.LoadQuery();
@@ -122,33 +129,33 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
     loader.GoOn();
     // Warps beyond the rows only copy.
     if (warp_row < piece.num_rows) {
-      const uint32_t keys = stages + stage * 2 * Shape::kTileBytes;
+      const uint32_t keys = stages + stage * 2 * Plan::kTileBytes;
       const int first = token_warp * Warp::kTokens;
-      attention.Attend(
-          keys, keys + Shape::kTileBytes, first, n * kTokens + first, first_dim,
-          reinterpret_cast<const uint16_t*>(state.tables[table].valid));
+      attention.Attend(keys, keys + Plan::kTileBytes, first,
+                       n * kTokens + first, first_dim,
+                       reinterpret_cast<const uint16_t*>(tables[table].valid));
     }
-    if (++stage == Shape::kStages) stage = 0;
-    if (++table == Shape::kStages + 1) table = 0;
+    if (++stage == Plan::kStages) stage = 0;
+    if (++table == Plan::kStages + 1) table = 0;
   }
   WaitForCopies<0>();
   __syncthreads();
 
   // The sums of the warps with different tokens are added, in their order.
   float* sums = reinterpret_cast<float*>(shared);
-  static_assert(Warps::kTokenWarps * Warps::kRows <= kTileRows);
-  const int sum_row = token_warp * Warps::kRows + warp_row;
+  static_assert(Plan::kTokenWarps * Plan::kRows <= BlockState<Shape>::kRows);
+  const int sum_row = token_warp * Plan::kRows + warp_row;
   attention.Store(first_dim, sums + sum_row * Shape::kSumRow,
                   state.stats + sum_row);
   __syncthreads();
-  constexpr int kVectors = kHeadDim / 4;
+  constexpr int kHeadDim = Shape::kHeadDim, kVectors = kHeadDim / 4;
   for (int i = threadIdx.x; i < piece.num_rows * kVectors;
        i += kGenericThreads) {
     const int row = i / kVectors, dim = i % kVectors * 4;
     WeightedSum total;
 #pragma unroll
-    for (int w = 0; w < Warps::kTokenWarps; ++w) {
-      const int at = w * Warps::kRows + row;
+    for (int w = 0; w < Plan::kTokenWarps; ++w) {
+      const int at = w * Plan::kRows + row;
       total.Add(state.stats[at], *reinterpret_cast<const float4*>(
                                      sums + at * Shape::kSumRow + dim));
     }
@@ -202,6 +209,8 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
     GenericKernel(const __grid_constant__ Arguments arguments,
                   const __grid_constant__ Shares shares) {
   using S = Shape<C, kHeadDim>;
+  using P = Plans<S>;
+  constexpr int kUnit = P::kUnit;
   // Rows are written as whole lines; copies to elsewhere are split.
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockState<S> state;
@@ -211,25 +220,30 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   const int index = blockIdx.x - (is_long ? 0 : shares.long_blocks);
   const int kv_head = index % heads;
   if (!is_long) {
-    StartShare<S::kTileTokens>(arguments, shares, index / heads, kv_head,
-                               &state.share);
+    StartShare<kUnit>(arguments, shares, index / heads, kv_head, &state.share);
   }
   do {
     if (threadIdx.x < 32 && is_long) {
       // The last tiles of a sequence, which are the heaviest, first.
       const int slot = shares.long_blocks / heads - 1 - index / heads;
-      state.has_piece =
-          FindLongTile<S::kTileTokens>(arguments, slot, &state.piece);
+      state.has_piece = FindLongTile<kUnit>(
+          arguments, slot, shares.long_tile_rows, &state.piece);
     } else if (threadIdx.x == 0) {
-      state.has_piece = NextPiece<S::kTileTokens>(arguments, shares,
-                                                  &state.share, &state.piece);
+      state.has_piece =
+          NextPiece<kUnit>(arguments, shares, &state.share, &state.piece);
     }
     __syncthreads();
     if (!state.has_piece) break;
-    if (state.piece.num_rows <= 16) {
-      Attend<S, WarpsByTokens<S>>(arguments, kv_head, shared, state);
-    } else {
-      Attend<S, WarpsByRows<S>>(arguments, kv_head, shared, state);
+    const int num_rows = state.piece.num_rows;
+    if (num_rows <= P::Small::kRows) {
+      Attend<typename P::Small>(arguments, kv_head, shared, state.tables.small,
+                                state);
+    } else if (num_rows <= P::Middle::kRows) {
+      Attend<typename P::Middle>(arguments, kv_head, shared,
+                                 state.tables.middle, state);
+    } else if constexpr (P::Large::kRows > P::Middle::kRows) {
+      Attend<typename P::Large>(arguments, kv_head, shared, state.tables.large,
+                                state);
     }
     if (state.piece.sums != nullptr) {
       Combine<S>(arguments, state.piece, kv_head, &state.is_last_piece);
@@ -242,30 +256,42 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
 template <typename C, int kHeadDim>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments) {
-  constexpr int kBytes = Shape<C, kHeadDim>::kSharedBytes;
+  using P = Plans<Shape<C, kHeadDim>>;
   const auto kernel = GenericKernel<C, kHeadDim>;
-  int device = 0, multiprocessors = 0, blocks = 0;
+  int device = 0, multiprocessors = 0, blocks = 0, large_blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&multiprocessors,
                                  cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
+  int bytes = std::max(P::Small::kSharedBytes, P::Middle::kSharedBytes);
+  const int large_bytes = std::max(bytes, P::Large::kSharedBytes);
   error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, large_bytes);
+  if (error != cudaSuccess) return error;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
+                                                        kGenericThreads, bytes);
   if (error != cudaSuccess) return error;
   error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &blocks, kernel, kGenericThreads, kBytes);
+      &large_blocks, kernel, kGenericThreads, large_bytes);
   if (error != cudaSuccess) return error;
   Shares shares = MakeShares(arguments, blocks * multiprocessors);
-  shares.long_blocks = NumLongSlots(arguments) * arguments.num_kv_heads;
+  shares.long_tile_rows = P::Middle::kRows;
+  // Large tiles are worth it if as many blocks fit a multiprocessor.
+  if (large_blocks == blocks) {
+    shares.long_tile_rows = P::Large::kRows;
+    bytes = large_bytes;
+  }
+  shares.long_blocks =
+      NumLongSlots(arguments, shares.long_tile_rows) * arguments.num_kv_heads;
   const int share_blocks = shares.count * arguments.num_kv_heads;
   if (shares.arrivals != nullptr) {
     error = cudaMemsetAsync(shares.arrivals, 0, share_blocks * sizeof(unsigned),
                             stream);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<shares.long_blocks + share_blocks, kGenericThreads, kBytes,
-           stream>>>(arguments, shares);
+  kernel<<<shares.long_blocks + share_blocks, kGenericThreads, bytes, stream>>>(
+      arguments, shares);
   return cudaGetLastError();
 }
 

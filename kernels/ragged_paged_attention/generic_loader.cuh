@@ -9,15 +9,15 @@
 namespace torch_xla_ext::ragged {
 
 // One tile's tokens: where their keys are, and which take part.
-template <typename Shape>
+template <int kTileTokens>
 struct TokenTable {
-  int64_t offset[Shape::kTileTokens];              // in bytes of kv_pages
-  uint32_t valid[(Shape::kTileTokens + 31) / 32];  // a bit for each
+  int64_t offset[kTileTokens];  // in bytes of kv_pages; -1 of those that do not
+  uint32_t valid[(kTileTokens + 31) / 32];  // a bit for each
 };
 
 // Tables of the tiles that are being copied or used, and of the next one.
-template <typename Shape>
-using TokenTables = TokenTable<Shape>[Shape::kStages + 1];
+template <typename Plan>
+using TokenTables = TokenTable<Plan::kTileTokens>[Plan::kStages + 1];
 
 // The element of q and out with which row `row` of a piece begins.
 __device__ inline int64_t RowOffset(const Arguments& arguments,
@@ -32,11 +32,12 @@ __device__ inline int64_t RowOffset(const Arguments& arguments,
 }
 
 // Copies a piece's queries, and zeros for rows that it does not have.
-template <typename Shape, typename Warps>
+template <typename Plan>
 __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
                                  int kv_head, uint32_t to) {
+  using Shape = typename Plan::Shape;
   constexpr int kChunks = Shape::kQueryBytes / 16;
-  for (int i = threadIdx.x; i < Warps::kRows * kChunks; i += kGenericThreads) {
+  for (int i = threadIdx.x; i < Plan::kRows * kChunks; i += kGenericThreads) {
     const int row = i / kChunks, chunk = i % kChunks;
     const uint16_t* q = static_cast<const uint16_t*>(arguments.q);
     const bool exists = row < piece.num_rows;
@@ -47,14 +48,15 @@ __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
 
 // The same as F16, with dimensions in the places of those of KeyFragments. BF16
 // may be out of F16's range, so a power of two is taken out of each row.
-template <typename Shape, typename Warps>
+template <typename Plan>
 __device__ inline void LoadQueryF8(const Arguments& arguments,
                                    const Piece& piece, int kv_head, uint32_t to,
                                    float* powers) {
+  using Shape = typename Plan::Shape;
   constexpr int kSteps = (Shape::kHeadDim + 127) / 128;
   const int lane = threadIdx.x % 32;
 #pragma unroll 4
-  for (int row = threadIdx.x / 32; row < Warps::kRows; row += kWarps) {
+  for (int row = threadIdx.x / 32; row < Plan::kRows; row += kWarps) {
     float values[kSteps][4] = {};
     float largest = 0;
 #pragma unroll
@@ -105,12 +107,12 @@ __device__ inline void LoadQueryF8(const Arguments& arguments,
 
 // Copies the tiles [begin, end) of a sequence's keys and values, kStages - 1
 // tiles ahead of their use; called by a whole block.
-template <typename Shape>
+template <typename Plan>
 class TileLoader {
  public:
   __device__ TileLoader(const Arguments& arguments, const Sequence& sequence,
                         int kv_head, int begin, int end, uint32_t shared,
-                        TokenTables<Shape>& tables)
+                        TokenTables<Plan>& tables)
       : arguments_(arguments),
         sequence_(sequence),
         pages_(arguments.page_indices +
@@ -120,22 +122,22 @@ class TileLoader {
         shared_(shared),
         tables_(tables),
         next_(begin) {
-    int pages[Shape::kStages];
+    int pages[Plan::kStages];
 #pragma unroll
-    for (int i = 0; i < Shape::kStages; ++i) pages[i] = FetchPage(begin + i);
-    next_page_ = FetchPage(begin + Shape::kStages);
+    for (int i = 0; i < Plan::kStages; ++i) pages[i] = FetchPage(begin + i);
+    next_page_ = FetchPage(begin + Plan::kStages);
 #pragma unroll
-    for (int i = 0; i < Shape::kStages; ++i) {
+    for (int i = 0; i < Plan::kStages; ++i) {
       FillTable(begin + i, pages[i], &tables_[i]);
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < Shape::kStages - 1; ++i) CopyNext();
+    for (int i = 0; i < Plan::kStages - 1; ++i) CopyNext();
   }
 
   // Waits for the next tile's copies. The one used before is used no more.
   __device__ void Wait() {
-    WaitForCopies<Shape::kStages - 2>();
+    WaitForCopies<Plan::kStages - 2>();
     __syncthreads();
   }
 
@@ -148,28 +150,37 @@ class TileLoader {
   }
 
  private:
+  using Shape = typename Plan::Shape;
+
+  __device__ int PageOf(int token) const {
+    const int size = arguments_.page_size;
+    // A division takes long.
+    return (size & (size - 1)) == 0 ? token >> (31 - __clz(size))
+                                    : token / size;
+  }
+
   // The number of the page of this thread's token of a tile, or -1. It takes
   // long: one tile ahead.
   __device__ int FetchPage(int tile) const {
-    const int token = tile * Shape::kTileTokens + threadIdx.x;
-    if (threadIdx.x >= Shape::kTileTokens || tile >= end_ ||
+    const int token = tile * Plan::kTileTokens + threadIdx.x;
+    if (threadIdx.x >= Plan::kTileTokens || tile >= end_ ||
         token >= sequence_.kv_len) {
       return -1;
     }
-    return __ldg(pages_ + token / arguments_.page_size);
+    return __ldg(pages_ + PageOf(token));
   }
 
   __device__ void FillTable(int tile, int page,
-                            TokenTable<Shape>* table) const {
+                            TokenTable<Plan::kTileTokens>* table) const {
     const int thread = threadIdx.x;
-    if (thread >= Shape::kTileTokens) return;
-    const int token = tile * Shape::kTileTokens + thread;
+    if (thread >= Plan::kTileTokens) return;
+    const int token = tile * Plan::kTileTokens + thread;
     const bool valid = page >= 0 && page < arguments_.total_num_pages;
     const int64_t row = static_cast<int64_t>(page) * arguments_.page_size +
-                        token % arguments_.page_size;
+                        token - PageOf(token) * arguments_.page_size;
     table->offset[thread] = valid ? (row * arguments_.num_kv_heads + kv_head_) *
                                         2 * Shape::kRowBytes
-                                  : 0;
+                                  : -1;
     const uint32_t votes = __ballot_sync(~0u, valid);
     if (thread % 32 == 0) table->valid[thread / 32] = votes;
   }
@@ -178,26 +189,27 @@ class TileLoader {
   // Tokens that take no part become zeros: what their memory holds may be NaN.
   __device__ void CopyNext() {
     if (next_ < end_) {
-      const TokenTable<Shape>& table = tables_[next_table_];
-      const uint32_t to = shared_ + stage_ * 2 * Shape::kTileBytes;
+      const TokenTable<Plan::kTileTokens>& table = tables_[next_table_];
+      const uint32_t to = shared_ + stage_ * 2 * Plan::kTileBytes;
       const char* kv_pages = static_cast<const char*>(arguments_.kv_pages);
-      constexpr int kCopies = Shape::kTileTokens * Shape::kChunks;
+      constexpr int kCopies = Plan::kTileTokens * Shape::kChunks;
       static_assert(kCopies % kGenericThreads == 0);
 #pragma unroll
       for (int i = 0; i < kCopies / kGenericThreads; ++i) {
         const int index = threadIdx.x + i * kGenericThreads;
         const int row = index / Shape::kChunks, chunk = index % Shape::kChunks;
-        const bool valid = table.valid[row / 32] >> (row % 32) & 1;
-        const char* from = kv_pages + table.offset[row] + chunk * 16;
+        const int64_t offset = table.offset[row];
+        const bool valid = offset >= 0;
+        const char* from = kv_pages + (valid ? offset : 0) + chunk * 16;
         const uint32_t at = to + ChunkOffset<Shape::kRowBytes>(row, chunk);
         CopyAsync16(at, from, valid);
-        CopyAsync16(at + Shape::kTileBytes, from + Shape::kRowBytes, valid);
+        CopyAsync16(at + Plan::kTileBytes, from + Shape::kRowBytes, valid);
       }
     }
     CommitCopies();
     ++next_;
-    if (++next_table_ == Shape::kStages + 1) next_table_ = 0;
-    if (++stage_ == Shape::kStages) stage_ = 0;
+    if (++next_table_ == Plan::kStages + 1) next_table_ = 0;
+    if (++stage_ == Plan::kStages) stage_ = 0;
   }
 
   const Arguments& arguments_;
@@ -206,7 +218,7 @@ class TileLoader {
   const int kv_head_;
   const int end_;
   const uint32_t shared_;
-  TokenTables<Shape>& tables_;
+  TokenTables<Plan>& tables_;
   int next_;  // the tile to be copied next
   int next_table_ = 0, stage_ = 0;
   int next_page_;

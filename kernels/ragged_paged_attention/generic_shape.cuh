@@ -13,11 +13,9 @@ namespace torch_xla_ext::ragged {
 
 inline constexpr int kWarps = 4;
 inline constexpr int kGenericThreads = 32 * kWarps;
-inline constexpr int kTileRows = 64;  // query rows of a tile: 16 of each warp
 
 template <typename C, int kHeadDim_>
 struct Shape {
-  using Cache = C;
   // F8E4M3FN is widened to F16, exactly, and the queries are made F16, too.
   static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
   using Math = std::conditional_t<kWiden, __half, C>;
@@ -25,36 +23,59 @@ struct Shape {
   static constexpr int kQueryBytes = kHeadDim * 2;        // of a row
   static constexpr int kRowBytes = kHeadDim * sizeof(C);  // of a key or value
   static constexpr int kChunks = kRowBytes / 16;
-  static constexpr int kTileTokens = kRowBytes <= 256 ? 64 : 32;
-  static constexpr int kTileBytes = kTileTokens * kRowBytes;  // of keys
-  static constexpr int kQueryTileBytes = kTileRows * kQueryBytes;
-  // Tiles of keys and values that are being copied or used. Two blocks fit the
-  // 164 KB of an A100's multiprocessor, with the largest rows one block the
-  // 99 KB that every GPU has.
+  // The warps' sums take the memory of queries, keys and values in the end.
+  // Rows of floats are 8 longer, against bank conflicts.
+  static constexpr int kSumRow = kHeadDim + 8;
+};
+
+// How the warps share the work on a tile of kRows query rows: each has
+// 16 kFragments rows, 1 / kTokenWarps of the tokens, and 1 / kDimWarps of the
+// values' dimensions.
+template <typename Shape_, int kFragments_, int kTokenWarps_, int kDimWarps_,
+          int kTileTokens_>
+struct Plan {
+  using Shape = Shape_;
+  static constexpr int kFragments = kFragments_;
+  static constexpr int kTokenWarps = kTokenWarps_;
+  static constexpr int kDimWarps = kDimWarps_;
+  static constexpr int kWarpRows = 16 * kFragments;
+  static constexpr int kRows = kWarpRows * kWarps / kTokenWarps / kDimWarps;
+  static constexpr int kTileTokens = kTileTokens_;
+  static constexpr int kTileBytes = kTileTokens * Shape::kRowBytes;  // of keys
+  static constexpr int kQueryTileBytes = kRows * Shape::kQueryBytes;
+  // Tiles of keys and values that are being copied or used. If possible, two
+  // blocks fit the 164 KB of an A100's multiprocessor.
   static constexpr int kStages =
       std::clamp((80 * 1024 - kQueryTileBytes) / (2 * kTileBytes), 2, 4);
   static constexpr int kSharedBytes =
-      kQueryTileBytes + kStages * 2 * kTileBytes;
-  // At the end, the warps' sums take the same memory. Rows of floats are 8
-  // longer, against bank conflicts.
-  static constexpr int kSumRow = kHeadDim + 8;
-  static_assert(kTileRows * kSumRow * 4 <= kSharedBytes);
+      std::max(kQueryTileBytes + kStages * 2 * kTileBytes,
+               kRows* kTokenWarps* Shape::kSumRow * 4);
+  // A block's 99 KB, which every GPU has, less the static variables.
+  static_assert(kSharedBytes <= 96 * 1024);
 };
 
-// How a block's warps share the work on a tile. Each has 16 rows; where there
-// are no more in all, the warps have different tokens instead, and, if sums of
-// all dimensions would be too many for a warp, different dimensions of values.
 template <typename Shape>
-struct WarpsByRows {
-  static constexpr int kRows = kTileRows;
-  static constexpr int kTokenWarps = 1, kDimWarps = 1;
+struct Plans {
+  static constexpr int kDim = Shape::kHeadDim;
+  static constexpr int kTileTokens = Shape::kRowBytes <= 256 ? 64 : 32;
+  // Most rows, if there are registers for their sums: each fragment of keys and
+  // values is used twice.
+  using Large = Plan<Shape, kDim <= 128 ? 2 : 1, 1, 1, kTileTokens>;
+  using Middle = Plan<Shape, 1, 1, 1, kTileTokens>;
+  // Rows for one warp, as a decode step has: the warps have different tokens,
+  // and, if sums of all dimensions would be too many registers, different
+  // dimensions.
+  using Small = Plan<Shape, 1, kDim <= 128 ? 4 : 2, kDim <= 128 ? 1 : 2,
+                     Shape::kRowBytes <= 128   ? 128
+                     : Shape::kRowBytes <= 256 ? 64
+                                               : 32>;
+  // The work is shared out in units of so many tokens.
+  static constexpr int kUnit = Small::kTileTokens;
+  static_assert(kUnit % kTileTokens == 0);
 };
-template <typename Shape>
-struct WarpsByTokens {
-  static constexpr int kRows = 16;
-  static constexpr int kDimWarps = Shape::kHeadDim > 128 ? 2 : 1;
-  static constexpr int kTokenWarps = kWarps / kDimWarps;
-};
+
+// Rows of a tile of a sequence with few rows.
+inline constexpr int kTileRows = 64;
 
 // The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
 // permuted so that the same chunk of 8 rows lies in 8 different groups of

@@ -9,31 +9,40 @@
 namespace torch_xla_ext::ragged {
 
 // The warp's rows of a tile, and what is known of their positions.
+template <int kFragments>
 struct WarpRows {
-  int position[2];   // of this lane's rows, lane / 4 and 8 further
-  int min_position;  // of the tile's rows
+  // Of this lane's rows, 16 f + lane / 4 and 8 further.
+  int position[kFragments][2];
+  float power[kFragments][2];  // what the queries are to be multiplied by
+  int min_position;            // of the tile's rows
   int max_position;
-  float power[2];  // what this lane's rows of queries are to be multiplied by
 };
 
-template <typename Shape, typename Warps>
+template <typename Plan>
 class WarpAttention {
  public:
-  static constexpr int kTokens = Shape::kTileTokens / Warps::kTokenWarps;
-  static constexpr int kDims = Shape::kHeadDim / Warps::kDimWarps;
+  using Shape = typename Plan::Shape;
+  static constexpr int kFragments = Plan::kFragments;
+  static constexpr int kTokens = Plan::kTileTokens / Plan::kTokenWarps;
+  static constexpr int kDims = Shape::kHeadDim / Plan::kDimWarps;
   static constexpr int kSteps = Shape::kHeadDim / 16;
 
   // `query` is in shared memory and of the warp's first row, of which it keeps
   // a copy in registers if there is room.
-  __device__ WarpAttention(const Arguments& arguments, const WarpRows& rows,
-                           uint32_t query)
+  __device__ WarpAttention(const Arguments& arguments,
+                           const WarpRows<kFragments>& rows, uint32_t query)
       : arguments_(arguments), rows_(rows), query_(query) {
     const float scale = arguments.logit_scale * kLog2e;
+    const float factor =
+        arguments.soft_cap > 0 ? 2 * scale / arguments.soft_cap : scale;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      factor_[i] =
-          (arguments.soft_cap > 0 ? 2 * scale / arguments.soft_cap : scale) *
-          (Shape::kWiden ? rows.power[i] : 1.0f);
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        factor_[f][i] = Shape::kWiden ? factor * rows.power[f][i] : factor;
+        max_[f][i] = -INFINITY;
+        sum_[f][i] = 0;
+      }
     }
   }
 
@@ -41,7 +50,10 @@ class WarpAttention {
     if constexpr (kQueryInRegisters) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        LoadQueryStep(step, query_registers_[step]);
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          LoadQueryStep(f, step, query_registers_[step][f]);
+        }
       }
     }
   }
@@ -51,29 +63,39 @@ class WarpAttention {
   // the tile takes part.
   __device__ void Attend(uint32_t keys, uint32_t values, int first, int begin,
                          int first_dim, const uint16_t* valid) {
-    float s[kTokens / 8][4] = {};
+    float s[kFragments][kTokens / 8][4] = {};
     MultiplyKeys(keys, first, s);
 
     // From here on, logits are to the base 2.
     const bool has_soft_cap = arguments_.soft_cap > 0;
     const float cap = arguments_.soft_cap * kLog2e;
+    const bool masked = NeedsMask(begin, valid + first / 16);
 #pragma unroll
-    for (int n = 0; n < kTokens / 8; ++n) {
+    for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        s[n][i] = has_soft_cap ? SoftCap(s[n][i], factor_[i / 2], cap)
-                               : s[n][i] * factor_[i / 2];
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          s[f][n][i] = has_soft_cap
+                           ? SoftCap(s[f][n][i], factor_[f][i / 2], cap)
+                           : s[f][n][i] * factor_[f][i / 2];
+        }
       }
+      if (masked) Mask(begin, valid + first / 16, f, s[f]);
+      Softmax(f, s[f]);
     }
-    Mask(begin, valid + first / 16, s);
-    Softmax(s);
 
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
-      const uint32_t a[4] = {Pack<Math>(s[2 * k][0], s[2 * k][1]),
-                             Pack<Math>(s[2 * k][2], s[2 * k][3]),
-                             Pack<Math>(s[2 * k + 1][0], s[2 * k + 1][1]),
-                             Pack<Math>(s[2 * k + 1][2], s[2 * k + 1][3])};
+      uint32_t a[kFragments][4];
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          a[f][i] = Pack<Math>(s[f][2 * k + i / 2][i % 2 * 2],
+                               s[f][2 * k + i / 2][i % 2 * 2 + 1]);
+        }
+      }
 #pragma unroll
       for (int pair = 0; pair < kDims / 8 / Fragments::kTiles; ++pair) {
         Fragments value;
@@ -81,30 +103,38 @@ class WarpAttention {
                    first_dim / 8 / Fragments::kTiles + pair);
 #pragma unroll
         for (int n = 0; n < Fragments::kTiles; ++n) {
-          MultiplyAdd<Math>(out_[pair * Fragments::kTiles + n], a, value.b[n]);
+#pragma unroll
+          for (int f = 0; f < kFragments; ++f) {
+            MultiplyAdd<Math>(out_[f][pair * Fragments::kTiles + n], a[f],
+                              value.b[n]);
+          }
         }
       }
     }
   }
 
-  // Leaves the warp's sums, of 16 rows, and each row's maximum and sum of
-  // weights.
-  __device__ void Store(int first_dim, float* sums, float2* stats) {
+  // Leaves the sums of the warp's rows, and of each row its maximum and its sum
+  // of weights.
+  __device__ void Store(int first_dim, float* sums, float2* stats) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float sum = sum_[i];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      const int row = lane / 4 + i * 8;
-      if (lane % 4 == 0 && first_dim == 0) {
-        stats[row] = make_float2(max_[i], sum);
-      }
+    for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int n = 0; n < kDims / 8; n += 2) {
-        Fragments::StoreSums(sums + row * Shape::kSumRow + first_dim + n * 8,
-                             out_[n][2 * i], out_[n][2 * i + 1],
-                             out_[n + 1][2 * i], out_[n + 1][2 * i + 1]);
+      for (int i = 0; i < 2; ++i) {
+        float sum = sum_[f][i];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const int row = f * 16 + lane / 4 + i * 8;
+        if (lane % 4 == 0 && first_dim == 0) {
+          stats[row] = make_float2(max_[f][i], sum);
+        }
+#pragma unroll
+        for (int n = 0; n < kDims / 8; n += 2) {
+          Fragments::StoreSums(sums + row * Shape::kSumRow + first_dim + n * 8,
+                               out_[f][n][2 * i], out_[f][n][2 * i + 1],
+                               out_[f][n + 1][2 * i],
+                               out_[f][n + 1][2 * i + 1]);
+        }
       }
     }
   }
@@ -113,29 +143,32 @@ class WarpAttention {
   using Math = typename Shape::Math;
   using Fragments = ValueFragments<Shape>;
   static constexpr bool kQueryInRegisters =
-      4 * kSteps + kDims / 2 + kTokens / 2 <= 144;
+      kFragments * (4 * kSteps + kDims / 2 + kTokens / 2) <= 144;
 
-  __device__ void LoadQueryStep(int step, uint32_t (&a)[4]) const {
+  __device__ void LoadQueryStep(int f, int step, uint32_t (&a)[4]) const {
     const int lane = threadIdx.x % 32;
     LoadMatrices(a, query_ + ChunkOffset<Shape::kQueryBytes>(
-                                 lane % 16, step * 2 + lane / 16));
+                                 f * 16 + lane % 16, step * 2 + lane / 16));
   }
 
   __device__ void MultiplyKeys(uint32_t keys, int first,
-                               float (&s)[kTokens / 8][4]) {
+                               float (&s)[kFragments][kTokens / 8][4]) const {
     constexpr int kPairSteps = KeyFragments<Shape>::kSteps;
 #pragma unroll
     for (int pair = 0; pair < kSteps / kPairSteps; ++pair) {
-      uint32_t a[kPairSteps][4];
+      uint32_t a[kPairSteps][kFragments][4];
 #pragma unroll
       for (int step = 0; step < kPairSteps; ++step) {
-        if constexpr (kQueryInRegisters) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            a[step][i] = query_registers_[pair * kPairSteps + step][i];
+        for (int f = 0; f < kFragments; ++f) {
+          if constexpr (kQueryInRegisters) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              a[step][f][i] = query_registers_[pair * kPairSteps + step][f][i];
+            }
+          } else {
+            LoadQueryStep(f, pair * kPairSteps + step, a[step][f]);
           }
-        } else {
-          LoadQueryStep(pair * kPairSteps + step, a[step]);
         }
       }
 #pragma unroll
@@ -144,37 +177,44 @@ class WarpAttention {
         key.Load(keys, first + n * 16, pair);
 #pragma unroll
         for (int step = 0; step < kPairSteps; ++step) {
-          MultiplyAdd<Math>(s[2 * n], a[step], key.b[step][0]);
-          MultiplyAdd<Math>(s[2 * n + 1], a[step], key.b[step][1]);
+#pragma unroll
+          for (int f = 0; f < kFragments; ++f) {
+            MultiplyAdd<Math>(s[f][2 * n], a[step][f], key.b[step][0]);
+            MultiplyAdd<Math>(s[f][2 * n + 1], a[step][f], key.b[step][1]);
+          }
         }
       }
     }
   }
 
-  __device__ void Mask(int begin, const uint16_t* valid,
-                       float (&s)[kTokens / 8][4]) const {
-    const int window = arguments_.sliding_window;
+  // Whether some logits of the warp's tokens are to be masked.
+  __device__ bool NeedsMask(int begin, const uint16_t* valid) const {
     bool masked = begin + kTokens - 1 > rows_.min_position ||
-                  begin <= rows_.max_position - window;
+                  begin <= rows_.max_position - arguments_.sliding_window;
 #pragma unroll
     for (int i = 0; i < kTokens / 16; ++i) masked |= valid[i] != 0xffff;
-    if (!masked) return;
+    return masked;
+  }
+
+  __device__ void Mask(int begin, const uint16_t* valid, int f,
+                       float (&s)[kTokens / 8][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
       const int bits = valid[n / 2];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + threadIdx.x % 4 * 2 + i % 2;
-        const int distance = rows_.position[i / 2] - begin - column;
-        if (distance < 0 || distance >= window || !(bits >> column % 16 & 1)) {
+        const int distance = rows_.position[f][i / 2] - begin - column;
+        if (distance < 0 || distance >= arguments_.sliding_window ||
+            !(bits >> column % 16 & 1)) {
           s[n][i] = -INFINITY;
         }
       }
     }
   }
 
-  // Makes weights of logits.
-  __device__ void Softmax(float (&s)[kTokens / 8][4]) {
+  // Makes weights of a fragment's logits.
+  __device__ void Softmax(int f, float (&s)[kTokens / 8][4]) {
     float max[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -187,42 +227,43 @@ class WarpAttention {
       row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
       // A maximum is replaced only by one that is 2^8 times higher: factors of
       // up to 2^8 do no harm, and what there is is seldom rescaled.
-      max[i] = row > max_[i] + 8 ? row : max_[i];
+      max[i] = row > max_[f][i] + 8 ? row : max_[f][i];
     }
-    if (__any_sync(~0u, max[0] != max_[0] || max[1] != max_[1])) {
+    if (__any_sync(~0u, max[0] != max_[f][0] || max[1] != max_[f][1])) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float rescale = max[i] == max_[i] ? 1.0f : Exp2(max_[i] - max[i]);
-        max_[i] = max[i];
-        sum_[i] *= rescale;
+        const float rescale =
+            max[i] == max_[f][i] ? 1.0f : Exp2(max_[f][i] - max[i]);
+        max_[f][i] = max[i];
+        sum_[f][i] *= rescale;
 #pragma unroll
         for (int n = 0; n < kDims / 8; ++n) {
-          out_[n][2 * i] *= rescale;
-          out_[n][2 * i + 1] *= rescale;
+          out_[f][n][2 * i] *= rescale;
+          out_[f][n][2 * i + 1] *= rescale;
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // Of a row without a visible token as yet, all terms are zero.
-      const float base = max_[i] == -INFINITY ? 0 : max_[i];
+      const float base = max_[f][i] == -INFINITY ? 0 : max_[f][i];
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
         s[n][2 * i] = Exp2(s[n][2 * i] - base);
         s[n][2 * i + 1] = Exp2(s[n][2 * i + 1] - base);
-        sum_[i] += s[n][2 * i] + s[n][2 * i + 1];
+        sum_[f][i] += s[n][2 * i] + s[n][2 * i + 1];
       }
     }
   }
 
   const Arguments& arguments_;
-  const WarpRows& rows_;
+  const WarpRows<kFragments>& rows_;
   const uint32_t query_;
-  uint32_t query_registers_[kQueryInRegisters ? kSteps : 1][4];
-  float factor_[2];
-  float max_[2] = {-INFINITY, -INFINITY};
-  float sum_[2] = {0, 0};  // of this lane's tokens alone
-  float out_[kDims / 8][4] = {};
+  uint32_t query_registers_[kQueryInRegisters ? kSteps : 1][kFragments][4];
+  float factor_[kFragments][2];
+  float max_[kFragments][2];
+  float sum_[kFragments][2];  // of this lane's tokens alone
+  float out_[kFragments][kDims / 8][4] = {};
 };
 
 }  // namespace torch_xla_ext::ragged

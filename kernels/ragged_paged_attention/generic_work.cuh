@@ -22,8 +22,8 @@ namespace torch_xla_ext::ragged {
 
 // A sequence with more tiles of query rows than this is long.
 inline constexpr int kShortTiles = 8;
-// A share is at least so many tiles of keys, if there are so many.
-inline constexpr int kMinShare = 4;
+// A share is at least so many tokens of a tile, if there are so many.
+inline constexpr int kMinShare = 256;
 
 // The workspace: for each kv head and share how many pieces have arrived of the
 // tile that ends the share; then, from a multiple of 16 bytes on, for each of
@@ -34,7 +34,8 @@ struct Shares {
   unsigned* arrivals;  // null: nothing is split
   float* pieces;
   int64_t piece_floats;  // what there is room for
-  int long_blocks;       // those before the shares'
+  int long_tile_rows;
+  int long_blocks;  // those before the shares'
 };
 
 inline Shares MakeShares(const Arguments& arguments, int blocks) {
@@ -56,12 +57,12 @@ __host__ __device__ inline int64_t PieceFloats(int rows, int head_dim) {
 }
 
 // Of one sequence and kv head: some query rows, a row being a token and a head
-// of the group, and a range of tiles of keys.
+// of the group, and a range of units of tokens.
 struct Piece {
   Sequence sequence;
   int first_row;  // of the sequence's
   int num_rows;
-  int kv_begin, kv_end;  // tiles of keys; none is left out but those unseen
+  int kv_begin, kv_end;  // units of tokens, not all of which are seen
   // Where the sums go, or null: they are all of the tile's, and go to `out`.
   float* sums;
   float* first_sums;  // of the tile's first piece; the others are
@@ -71,57 +72,62 @@ struct Piece {
   unsigned* arrivals;
 };
 
-// Tile i of the query rows of long sequence s is the work of slot
-//   floor(rows before s / (kTileRows - kTileRows / 8)) + i,
+// Tile i, of `tile_rows` rows, of long sequence s is the work of slot
+//   floor(rows before s / SlotRows(tile_rows)) + i,
 // for which there is a block for each kv head. Slots do not collide, since a
-// long sequence of n rows has n / (kTileRows - kTileRows / 8) >= n / kTileRows
-// + 1; some are empty. Where cu_q_lens decreases, which it must not, tiles may
-// go missing.
-inline constexpr int kSlotRows = kTileRows - kTileRows / 8;
-static_assert(kShortTiles * kTileRows / kSlotRows >= kShortTiles + 1);
+// long sequence of n rows has n / SlotRows(tile_rows) >= n / tile_rows + 1;
+// some are empty. Where cu_q_lens decreases, which it must not, tiles may go
+// missing.
+__host__ __device__ inline int SlotRows(int tile_rows) {
+  return tile_rows / 4 * 3;
+}
+inline constexpr int kMaxTileRows = 128;
+static_assert(kShortTiles * kTileRows >= 3 * kMaxTileRows);
 
-inline int NumLongSlots(const Arguments& arguments) {
+inline int NumLongSlots(const Arguments& arguments, int tile_rows) {
   const int rows = arguments.num_tokens * arguments.group_size;
-  return rows > kShortTiles * kTileRows ? rows / kSlotRows + 1 : 0;
+  return rows > kShortTiles * kTileRows ? rows / SlotRows(tile_rows) + 1 : 0;
 }
 
 // Finds the work of a slot; called by whole warps. Returns false if it is
 // empty.
-template <int kTileTokens>
+template <int kUnit>
 __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
-                                    Piece* piece) {
+                                    int tile_rows, Piece* piece) {
   const int group = arguments.group_size;
   const auto first_slot = [&](int s) {
-    return RowBegin(arguments, s) * group / kSlotRows;
+    return RowBegin(arguments, s) * group / SlotRows(tile_rows);
   };
   const int s = FindSequence(arguments, slot, first_slot);
   if (s < 0) return false;
   const Sequence sequence = LoadSequence(arguments, s);
   const int rows = sequence.q_len * group;
+  const int first_row =
+      (slot - sequence.begin * group / SlotRows(tile_rows)) * tile_rows;
+  if (rows <= kShortTiles * kTileRows || first_row >= rows) return false;
   piece->sequence = sequence;
-  piece->first_row = (slot - sequence.begin * group / kSlotRows) * kTileRows;
-  if (rows <= kShortTiles * kTileRows || piece->first_row >= rows) return false;
-  piece->num_rows = min(rows - piece->first_row, kTileRows);
+  piece->first_row = first_row;
+  piece->num_rows = min(rows - first_row, tile_rows);
   piece->kv_begin = 0;
-  piece->kv_end = CeilDivide(sequence.kv_len, kTileTokens);
+  piece->kv_end = CeilDivide(sequence.kv_len, kUnit);
   piece->sums = nullptr;
   return true;
 }
 
-// A short sequence's work: `row_tiles` times the tiles [kv_begin, kv_begin +
-// kv_tiles) of keys, in this order, from `begin` of the work of all on.
+// A short sequence's work: `row_tiles` times the units [kv_begin, kv_begin +
+// kv_units) of tokens, in this order, from `begin` of the work of all on.
 struct ShortWork {
   Sequence sequence;
   int row_tiles;  // 0 if it is long or has no rows
   int kv_begin;
-  int kv_tiles;
+  int kv_units;
   int64_t begin;
 
-  __device__ int64_t Size() const { return int64_t{1} * row_tiles * kv_tiles; }
+  __device__ int64_t Size() const { return int64_t{1} * row_tiles * kv_units; }
   __device__ int64_t End() const { return begin + Size(); }
 };
 
-template <int kTileTokens>
+template <int kUnit>
 __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
                                           int64_t begin) {
   ShortWork work;
@@ -132,10 +138,10 @@ __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
   work.kv_begin =
       max(max(work.sequence.first_position, 0) - arguments.sliding_window + 1,
           0) /
-      kTileTokens;
+      kUnit;
   // At least one: somebody writes zeros if there are no tokens.
-  work.kv_tiles =
-      max(CeilDivide(work.sequence.kv_len, kTileTokens) - work.kv_begin, 1);
+  work.kv_units =
+      max(CeilDivide(work.sequence.kv_len, kUnit) - work.kv_begin, 1);
   work.begin = begin;
   return work;
 }
@@ -172,7 +178,7 @@ struct ShareState {
 
 // Finds where a share begins; called by a whole block. All blocks divide the
 // work in the same way.
-template <int kTileTokens>
+template <int kUnit>
 __device__ inline void StartShare(const Arguments& arguments,
                                   const Shares& shares, int share, int kv_head,
                                   ShareState* state) {
@@ -188,7 +194,7 @@ __device__ inline void StartShare(const Arguments& arguments,
   int rows = 0;
 #pragma unroll 1
   for (int s = first; s < last; ++s) {
-    const ShortWork work = LoadShortWork<kTileTokens>(arguments, s, 0);
+    const ShortWork work = LoadShortWork<kUnit>(arguments, s, 0);
     sum += work.Size();
     if (work.row_tiles > 0) {
       rows = max(rows, work.sequence.q_len * arguments.group_size);
@@ -215,7 +221,7 @@ __device__ inline void StartShare(const Arguments& arguments,
 
   const int64_t stride = PieceFloats(min(rows, kTileRows), arguments.head_dim);
   int64_t count =
-      min(max(total / kMinShare, int64_t{1}), int64_t{shares.count});
+      min(max(total / (kMinShare / kUnit), int64_t{1}), int64_t{shares.count});
   int64_t room = 0;
   if (shares.arrivals != nullptr && rows > 0) {
     room = shares.piece_floats / (2 * stride * arguments.num_kv_heads);
@@ -236,9 +242,9 @@ __device__ inline void StartShare(const Arguments& arguments,
   const int64_t begin = end_of_mine - sum;
   if (begin <= at && at < end_of_mine) {
     int s = first;
-    ShortWork work = LoadShortWork<kTileTokens>(arguments, s, begin);
+    ShortWork work = LoadShortWork<kUnit>(arguments, s, begin);
     while (at >= work.End()) {
-      work = LoadShortWork<kTileTokens>(arguments, ++s, work.End());
+      work = LoadShortWork<kUnit>(arguments, ++s, work.End());
     }
     state->work = work;
   }
@@ -267,20 +273,20 @@ __device__ inline void PlacePiece(const Shares& shares, const ShareState& state,
 
 // Takes the next piece of a share; called by one thread. Returns false if there
 // is none.
-template <int kTileTokens>
+template <int kUnit>
 __device__ inline bool NextPiece(const Arguments& arguments,
                                  const Shares& shares, ShareState* state,
                                  Piece* piece) {
   while (state->at < state->end) {
     ShortWork& work = state->work;
     while (state->at >= work.End()) {
-      work = LoadShortWork<kTileTokens>(arguments, work.sequence.index + 1,
-                                        work.End());
+      work =
+          LoadShortWork<kUnit>(arguments, work.sequence.index + 1, work.End());
     }
     const int row_tile =
-        static_cast<int>((state->at - work.begin) / work.kv_tiles);
-    const int64_t begin = work.begin + int64_t{1} * row_tile * work.kv_tiles;
-    const int64_t end = begin + work.kv_tiles;
+        static_cast<int>((state->at - work.begin) / work.kv_units);
+    const int64_t begin = work.begin + int64_t{1} * row_tile * work.kv_units;
+    const int64_t end = begin + work.kv_units;
     const int64_t at = state->at;
     // Without splits, a tile is the share's in which it begins.
     const int64_t stop = state->split ? min(end, state->end) : end;
