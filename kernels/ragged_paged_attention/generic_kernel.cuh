@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/generic_loader.cuh"
@@ -103,13 +104,14 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   const int end = min(piece.kv_end * kUnitTiles,
                       CeilDivide(max(rows.max_position + 1, 0), kTokens));
 
+  TileLoader<Plan> loader(arguments, sequence, kv_head, begin, end, stages,
+                          tables);
   if constexpr (Shape::kWiden) {
     LoadQueryF8<Plan>(arguments, piece, kv_head, query, state.powers);
   } else {
     LoadQuery<Plan>(arguments, piece, kv_head, query);
   }
-  TileLoader<Plan> loader(arguments, sequence, kv_head, begin, end, stages,
-                          tables);
+  loader.Start();
   loader.Wait();
 #pragma unroll
   for (int f = 0; f < Plan::kFragments; ++f) {
@@ -177,15 +179,16 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
 template <typename Shape>
 __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
                                int kv_head, bool* is_last_piece) {
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
+    // In the name of the whole block.
+    __threadfence();
     *is_last_piece = atomicAdd(piece.arrivals, 1) ==
                      static_cast<unsigned>(piece.num_pieces - 1);
+    __threadfence();
   }
   __syncthreads();
   if (!*is_last_piece) return;
-  __threadfence();
   constexpr int kVectors = Shape::kHeadDim / 4;
   for (int i = threadIdx.x; i < piece.num_rows * kVectors;
        i += kGenericThreads) {
@@ -194,7 +197,7 @@ __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
     const int stats = piece.num_rows * Shape::kHeadDim + row * 2;
     WeightedSum total;
     const float* from = piece.first_sums;
-#pragma unroll 8
+#pragma unroll 16
     for (int p = 0; p < piece.num_pieces; ++p) {
       total.Add(__ldcg(reinterpret_cast<const float2*>(from + stats)),
                 __ldcg(reinterpret_cast<const float4*>(from + values)));
@@ -215,17 +218,24 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockState<S> state;
 
+  // Long tiles of one head after another, for the sake of the L2 cache; shares
+  // of neighbouring heads, whose keys are neighbours, at the same time.
   const int heads = arguments.num_kv_heads;
+  const int slots = shares.long_blocks / heads;
   const bool is_long = blockIdx.x < shares.long_blocks;
   const int index = blockIdx.x - (is_long ? 0 : shares.long_blocks);
-  const int kv_head = index % heads;
+  const int kv_head = is_long ? index / slots : index % heads;
   if (!is_long) {
     StartShare<kUnit>(arguments, shares, index / heads, kv_head, &state.share);
+  }
+  if (threadIdx.x >= 64) {  // the others find work meanwhile
+    ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x - 64,
+                  kGenericThreads - 64);
   }
   do {
     if (threadIdx.x < 32 && is_long) {
       // The last tiles of a sequence, which are the heaviest, first.
-      const int slot = shares.long_blocks / heads - 1 - index / heads;
+      const int slot = slots - 1 - index % slots;
       state.has_piece = FindLongTile<kUnit>(
           arguments, slot, shares.long_tile_rows, &state.piece);
     } else if (threadIdx.x == 0) {
@@ -250,7 +260,6 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
     }
     __syncthreads();
   } while (!is_long);
-  ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x, kGenericThreads);
 }
 
 template <typename C, int kHeadDim>
@@ -278,7 +287,7 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   Shares shares = MakeShares(arguments, blocks * multiprocessors);
   shares.long_tile_rows = P::Middle::kRows;
   // Large tiles are worth it if as many blocks fit a multiprocessor.
-  if (large_blocks == blocks) {
+  if (large_blocks == blocks && getenv("RAGGED_MIDDLE") == nullptr) {
     shares.long_tile_rows = P::Large::kRows;
     bytes = large_bytes;
   }

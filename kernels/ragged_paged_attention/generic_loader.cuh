@@ -106,7 +106,8 @@ __device__ inline void LoadQueryF8(const Arguments& arguments,
 }
 
 // Copies the tiles [begin, end) of a sequence's keys and values, kStages - 1
-// tiles ahead of their use; called by a whole block.
+// tiles ahead of their use; called by a whole block. Page numbers are asked for
+// when it is made.
 template <typename Plan>
 class TileLoader {
  public:
@@ -122,13 +123,17 @@ class TileLoader {
         shared_(shared),
         tables_(tables),
         next_(begin) {
-    int pages[Plan::kStages];
 #pragma unroll
-    for (int i = 0; i < Plan::kStages; ++i) pages[i] = FetchPage(begin + i);
+    for (int i = 0; i < Plan::kStages; ++i)
+      first_pages_[i] = FetchPage(begin + i);
     next_page_ = FetchPage(begin + Plan::kStages);
+  }
+
+  // Begins to copy.
+  __device__ void Start() {
 #pragma unroll
     for (int i = 0; i < Plan::kStages; ++i) {
-      FillTable(begin + i, pages[i], &tables_[i]);
+      FillTable(next_ + i, first_pages_[i], &tables_[i]);
     }
     __syncthreads();
 #pragma unroll
@@ -221,6 +226,7 @@ class TileLoader {
   TokenTables<Plan>& tables_;
   int next_;  // the tile to be copied next
   int next_table_ = 0, stage_ = 0;
+  int first_pages_[Plan::kStages];
   int next_page_;
 };
 

@@ -66,24 +66,11 @@ class WarpAttention {
     float s[kFragments][kTokens / 8][4] = {};
     MultiplyKeys(keys, first, s);
 
-    // From here on, logits are to the base 2.
-    const bool has_soft_cap = arguments_.soft_cap > 0;
-    const float cap = arguments_.soft_cap * kLog2e;
-    const bool masked = NeedsMask(begin, valid + first / 16);
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          s[f][n][i] = has_soft_cap
-                           ? SoftCap(s[f][n][i], factor_[f][i / 2], cap)
-                           : s[f][n][i] * factor_[f][i / 2];
-        }
-      }
-      if (masked) Mask(begin, valid + first / 16, f, s[f]);
-      Softmax(f, s[f]);
+    Scale(s);
+    if (NeedsMask(begin, valid + first / 16)) {
+      Mask(begin, valid + first / 16, s);
     }
+    Softmax(s);
 
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
@@ -196,62 +183,112 @@ class WarpAttention {
     return masked;
   }
 
-  __device__ void Mask(int begin, const uint16_t* valid, int f,
-                       float (&s)[kTokens / 8][4]) const {
+  // Makes logits, to the base 2, of products.
+  __device__ void Scale(float (&s)[kFragments][kTokens / 8][4]) const {
+    const float cap = arguments_.soft_cap * kLog2e;
+    const auto for_each = [&](const auto& function) {
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+        for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            s[f][n][i] = function(s[f][n][i], factor_[f][i / 2]);
+          }
+        }
+      }
+    };
+    if (cap > 0) {
+      for_each([&](float x, float factor) { return SoftCap(x, factor, cap); });
+    } else {
+      for_each([](float x, float factor) { return x * factor; });
+    }
+  }
+
+  __device__ void Mask(int begin, const uint16_t* valid,
+                       float (&s)[kFragments][kTokens / 8][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
       const int bits = valid[n / 2];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int column = n * 8 + threadIdx.x % 4 * 2 + i % 2;
-        const int distance = rows_.position[f][i / 2] - begin - column;
-        if (distance < 0 || distance >= arguments_.sliding_window ||
-            !(bits >> column % 16 & 1)) {
-          s[n][i] = -INFINITY;
+        const bool is_valid = bits >> column % 16 & 1;
+#pragma unroll
+        for (int f = 0; f < kFragments; ++f) {
+          const int distance = rows_.position[f][i / 2] - begin - column;
+          if (distance < 0 || distance >= arguments_.sliding_window ||
+              !is_valid) {
+            s[f][n][i] = -INFINITY;
+          }
         }
       }
     }
   }
 
-  // Makes weights of a fragment's logits.
-  __device__ void Softmax(int f, float (&s)[kTokens / 8][4]) {
-    float max[2];
+  // Makes weights of logits.
+  __device__ void Softmax(float (&s)[kFragments][kTokens / 8][4]) {
+    float max[kFragments][2];
+    bool changed = false;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float row = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-        row = fmaxf(row, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-      }
-      row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
-      row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
-      // A maximum is replaced only by one that is 2^8 times higher: factors of
-      // up to 2^8 do no harm, and what there is is seldom rescaled.
-      max[i] = row > max_[f][i] + 8 ? row : max_[f][i];
-    }
-    if (__any_sync(~0u, max[0] != max_[f][0] || max[1] != max_[f][1])) {
+    for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float rescale =
-            max[i] == max_[f][i] ? 1.0f : Exp2(max_[f][i] - max[i]);
-        max_[f][i] = max[i];
-        sum_[f][i] *= rescale;
+        // Two, so that fewer comparisons wait for another.
+        float row[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-        for (int n = 0; n < kDims / 8; ++n) {
-          out_[f][n][2 * i] *= rescale;
-          out_[f][n][2 * i + 1] *= rescale;
+        for (int n = 0; n < kTokens / 8; ++n) {
+          row[n % 2] =
+              fmaxf(row[n % 2], fmaxf(s[f][n][2 * i], s[f][n][2 * i + 1]));
+        }
+        max[f][i] = fmaxf(row[0], row[1]);
+      }
+    }
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float row = max[f][i];
+        row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
+        row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
+        // A maximum is replaced only by one that is 2^8 times higher: factors
+        // of up to 2^8 do no harm, and what there is is seldom rescaled.
+        max[f][i] = row > max_[f][i] + 8 ? row : max_[f][i];
+        changed |= max[f][i] != max_[f][i];
+      }
+    }
+    if (__any_sync(~0u, changed)) Rescale(max);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Of a row without a visible token as yet, all terms are zero.
+        const float base = max_[f][i] == -INFINITY ? 0 : max_[f][i];
+#pragma unroll
+        for (int n = 0; n < kTokens / 8; ++n) {
+          s[f][n][2 * i] = Exp2(s[f][n][2 * i] - base);
+          s[f][n][2 * i + 1] = Exp2(s[f][n][2 * i + 1] - base);
+          sum_[f][i] += s[f][n][2 * i] + s[f][n][2 * i + 1];
         }
       }
     }
+  }
+
+  __device__ void Rescale(const float (&max)[kFragments][2]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      // Of a row without a visible token as yet, all terms are zero.
-      const float base = max_[f][i] == -INFINITY ? 0 : max_[f][i];
+    for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-        s[n][2 * i] = Exp2(s[n][2 * i] - base);
-        s[n][2 * i + 1] = Exp2(s[n][2 * i + 1] - base);
-        sum_[f][i] += s[n][2 * i] + s[n][2 * i + 1];
+      for (int i = 0; i < 2; ++i) {
+        // Both may be -inf.
+        const float factor =
+            max[f][i] == max_[f][i] ? 1.0f : Exp2(max_[f][i] - max[f][i]);
+        max_[f][i] = max[f][i];
+        sum_[f][i] *= factor;
+#pragma unroll
+        for (int n = 0; n < kDims / 8; ++n) {
+          out_[f][n][2 * i] *= factor;
+          out_[f][n][2 * i + 1] *= factor;
+        }
       }
     }
   }

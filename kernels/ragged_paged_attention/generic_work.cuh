@@ -158,7 +158,7 @@ struct Division {
   __device__ int64_t Begin(int share) const {
     return share * size + min(int64_t{share}, longer);
   }
-  // The share that has tile `at`.
+  // The share that has unit `at`.
   __device__ int ShareOf(int64_t at) const {
     const int64_t rest = at - longer * (size + 1);
     return static_cast<int>(rest < 0 ? at / (size + 1) : longer + rest / size);
@@ -168,6 +168,7 @@ struct Division {
 // How far a block is with its share. It is in shared memory, for registers are
 // scarce.
 struct ShareState {
+  int share;
   int kv_head;
   bool split;
   int64_t stride;  // of pieces
@@ -231,6 +232,7 @@ __device__ inline void StartShare(const Arguments& arguments,
   const Division division = Division::Of(total, static_cast<int>(count));
   const int64_t at = share < count ? division.Begin(share) : total;
   if (threadIdx.x == 0) {
+    state->share = share;
     state->kv_head = kv_head;
     state->split = split;
     state->stride = stride;
@@ -255,15 +257,16 @@ __device__ inline void StartShare(const Arguments& arguments,
 // the others begin theirs.
 __device__ inline void PlacePiece(const Shares& shares, const ShareState& state,
                                   int64_t begin, int64_t end, Piece* piece) {
-  const int first = state.division.ShareOf(begin);
-  const int last = state.division.ShareOf(end - 1);
+  const bool ends = end <= state.end, begins = begin >= state.at;
+  const int first = begins ? state.share : state.division.ShareOf(begin);
+  const int last = ends ? state.share : state.division.ShareOf(end - 1);
   float* base = shares.pieces +
                 2 * state.stride *
                     (int64_t{1} * state.kv_head * state.division.count + first);
   piece->first_sums = base + state.stride;
   piece->other_sums = base + 2 * state.stride;
   piece->piece_stride = 2 * state.stride;
-  const int index = state.division.ShareOf(state.at) - first;
+  const int index = state.share - first;
   piece->sums = index == 0
                     ? piece->first_sums
                     : piece->other_sums + (index - 1) * piece->piece_stride;
@@ -284,7 +287,9 @@ __device__ inline bool NextPiece(const Arguments& arguments,
           LoadShortWork<kUnit>(arguments, work.sequence.index + 1, work.End());
     }
     const int row_tile =
-        static_cast<int>((state->at - work.begin) / work.kv_units);
+        work.row_tiles == 1
+            ? 0
+            : static_cast<int>((state->at - work.begin) / work.kv_units);
     const int64_t begin = work.begin + int64_t{1} * row_tile * work.kv_units;
     const int64_t end = begin + work.kv_units;
     const int64_t at = state->at;
