@@ -44,6 +44,11 @@ struct Arguments {
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 
+// Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
+template <typename C>
+cudaError_t LaunchGenericKernel(cudaStream_t stream,
+                                const Arguments& arguments);
+
 inline constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ inline int Clamp(int value, int low, int high) {
@@ -122,10 +127,17 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// log2(e) * soft_cap * tanh(x / soft_cap), given 2 log2(e) / soft_cap and
-// log2(e) * soft_cap. tanh.approx is not exact enough for f16.
+// cap * tanh(y), given cap and x * factor = 2 log2(e) y. tanh.approx is not
+// exact enough for f16. Near 0, where the one formula cancels, and a large cap
+// would make much of it, another takes its place; both have errors of some
+// 1e-6 of the result at most.
 __device__ inline float SoftCap(float x, float factor, float cap) {
-  return cap - 2 * cap * __fdividef(1.0f, Exp2(x * factor) + 1);
+  const float t = x * factor;
+  const float far = cap - 2 * cap * __fdividef(1.0f, Exp2(t) + 1);
+  const float y = t * (0.5f / kLog2e), y2 = y * y;
+  const float near =
+      cap * y * (1 + y2 * (-1.0f / 3 + y2 * (2.0f / 15 - y2 * (17.0f / 315))));
+  return y2 < 0.0625f ? near : far;
 }
 
 // Transposes 4 x 4 words in each group of four threads: of a row of 32 columns

@@ -1,17 +1,16 @@
 // The kernel for every GPU of compute capability 8.0 and later, every head_dim
 // and page size: FlashAttention-2 (Dao, 2023) over a paged cache.
 //
-// A block computes a tile of query rows of one kv head, or a piece of
-// it (generic_work.cuh): a row is a token and one of the group's heads, so that
+// A block computes a tile of query rows of one kv head, or a piece of it
+// (generic_work.cuh): a row is a token and one of the group's heads, so that
 // keys and values are read once for the whole group. They go through stages of
-// shared memory (generic_loader.cuh); what a warp does with them is in
-// generic_warp.cuh.
+// shared memory (generic_loader.cuh); how the warps share the work on them is
+// in generic_shape.cuh, and what a warp does in generic_warp.cuh.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 
 #include <algorithm>
-#include <climits>
-#include <cstdlib>
+#include <cmath>
 
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/generic_loader.cuh"
@@ -95,17 +94,15 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   rows.min_position = sequence.first_position + piece.first_row / group;
   rows.max_position =
       sequence.first_position + (piece.first_row + piece.num_rows - 1) / group;
-  // Without the tiles that no row sees.
+  const VisibleTokens visible = {
+      max(max(rows.min_position, 0) - arguments.sliding_window + 1, 0),
+      max(rows.max_position + 1, 0)};
   constexpr int kUnitTiles = Plans<Shape>::kUnit / kTokens;
-  const int begin =
-      max(piece.kv_begin * kUnitTiles,
-          max(max(rows.min_position, 0) - arguments.sliding_window + 1, 0) /
-              kTokens);
-  const int end = min(piece.kv_end * kUnitTiles,
-                      CeilDivide(max(rows.max_position + 1, 0), kTokens));
-
-  TileLoader<Plan> loader(arguments, sequence, kv_head, begin, end, stages,
-                          tables);
+  const int begin = max(piece.kv_begin * kUnitTiles, visible.begin / kTokens);
+  const int end =
+      min(piece.kv_end * kUnitTiles, CeilDivide(visible.end, kTokens));
+  TileLoader<Plan> loader(arguments, sequence, visible, kv_head, begin, end,
+                          stages, tables);
   if constexpr (Shape::kWiden) {
     LoadQueryF8<Plan>(arguments, piece, kv_head, query, state.powers);
   } else {
@@ -218,15 +215,13 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockState<S> state;
 
-  // Long tiles of one head after another, for the sake of the L2 cache; shares
-  // of neighbouring heads, whose keys are neighbours, at the same time.
-  const int heads = arguments.num_kv_heads;
-  const int slots = shares.long_blocks / heads;
-  const bool is_long = blockIdx.x < shares.long_blocks;
-  const int index = blockIdx.x - (is_long ? 0 : shares.long_blocks);
-  const int kv_head = is_long ? index / slots : index % heads;
+  // Neighbouring heads, whose keys are neighbours, at the same time.
+  const int block = blockIdx.x / arguments.num_kv_heads;
+  const int kv_head = blockIdx.x % arguments.num_kv_heads;
+  const bool is_long = block < shares.long_slots;
   if (!is_long) {
-    StartShare<kUnit>(arguments, shares, index / heads, kv_head, &state.share);
+    StartShare<kUnit>(arguments, shares, block - shares.long_slots, kv_head,
+                      &state.share);
   }
   if (threadIdx.x >= 64) {  // the others find work meanwhile
     ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x - 64,
@@ -235,9 +230,10 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   do {
     if (threadIdx.x < 32 && is_long) {
       // The last tiles of a sequence, which are the heaviest, first.
-      const int slot = slots - 1 - index % slots;
-      state.has_piece = FindLongTile<kUnit>(
+      const int slot = shares.long_slots - 1 - block;
+      const bool found = FindLongTile<kUnit>(
           arguments, slot, shares.long_tile_rows, &state.piece);
+      if (threadIdx.x == 0) state.has_piece = found;
     } else if (threadIdx.x == 0) {
       state.has_piece =
           NextPiece<kUnit>(arguments, shares, &state.share, &state.piece);
@@ -267,6 +263,8 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments) {
   using P = Plans<Shape<C, kHeadDim>>;
   const auto kernel = GenericKernel<C, kHeadDim>;
+  static_assert(P::Middle::kRows == kTileRows);
+  static_assert(P::Large::kRows <= kMaxTileRows);
   int device = 0, multiprocessors = 0, blocks = 0, large_blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
@@ -287,21 +285,42 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   Shares shares = MakeShares(arguments, blocks * multiprocessors);
   shares.long_tile_rows = P::Middle::kRows;
   // Large tiles are worth it if as many blocks fit a multiprocessor.
-  if (large_blocks == blocks && getenv("RAGGED_MIDDLE") == nullptr) {
+  if (large_blocks == blocks) {
     shares.long_tile_rows = P::Large::kRows;
     bytes = large_bytes;
   }
-  shares.long_blocks =
-      NumLongSlots(arguments, shares.long_tile_rows) * arguments.num_kv_heads;
-  const int share_blocks = shares.count * arguments.num_kv_heads;
+  shares.long_slots = NumLongSlots(arguments, shares.long_tile_rows);
+  const int blocks_per_head = shares.long_slots + shares.count;
   if (shares.arrivals != nullptr) {
-    error = cudaMemsetAsync(shares.arrivals, 0, share_blocks * sizeof(unsigned),
-                            stream);
+    error = cudaMemsetAsync(
+        shares.arrivals, 0,
+        sizeof(unsigned) * shares.count * arguments.num_kv_heads, stream);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<shares.long_blocks + share_blocks, kGenericThreads, bytes, stream>>>(
-      arguments, shares);
+  kernel<<<blocks_per_head * arguments.num_kv_heads, kGenericThreads, bytes,
+           stream>>>(arguments, shares);
   return cudaGetLastError();
+}
+
+// One of the cache's types C for each source file, which are compiled side by
+// side.
+template <typename C>
+cudaError_t LaunchGenericKernel(cudaStream_t stream,
+                                const Arguments& arguments) {
+  switch (arguments.head_dim) {
+    case 64:
+      return LaunchGenericKernel<C, 64>(stream, arguments);
+    case 96:
+      return LaunchGenericKernel<C, 96>(stream, arguments);
+    case 128:
+      return LaunchGenericKernel<C, 128>(stream, arguments);
+    case 192:
+      return LaunchGenericKernel<C, 192>(stream, arguments);
+    case 256:
+      return LaunchGenericKernel<C, 256>(stream, arguments);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace torch_xla_ext::ragged

@@ -105,6 +105,11 @@ __device__ inline void LoadQueryF8(const Arguments& arguments,
   }
 }
 
+// The tokens that some row of a piece sees are in [begin, end).
+struct VisibleTokens {
+  int begin, end;
+};
+
 // Copies the tiles [begin, end) of a sequence's keys and values, kStages - 1
 // tiles ahead of their use; called by a whole block. Page numbers are asked for
 // when it is made.
@@ -112,10 +117,10 @@ template <typename Plan>
 class TileLoader {
  public:
   __device__ TileLoader(const Arguments& arguments, const Sequence& sequence,
-                        int kv_head, int begin, int end, uint32_t shared,
-                        TokenTables<Plan>& tables)
+                        VisibleTokens visible, int kv_head, int begin, int end,
+                        uint32_t shared, TokenTables<Plan>& tables)
       : arguments_(arguments),
-        sequence_(sequence),
+        visible_(visible),
         pages_(arguments.page_indices +
                static_cast<int64_t>(sequence.index) * arguments.pages_per_seq),
         kv_head_(kv_head),
@@ -124,8 +129,9 @@ class TileLoader {
         tables_(tables),
         next_(begin) {
 #pragma unroll
-    for (int i = 0; i < Plan::kStages; ++i)
+    for (int i = 0; i < Plan::kStages; ++i) {
       first_pages_[i] = FetchPage(begin + i);
+    }
     next_page_ = FetchPage(begin + Plan::kStages);
   }
 
@@ -149,7 +155,7 @@ class TileLoader {
   // Goes on copying: to be called after Wait, and before the tile is used.
   __device__ void GoOn() {
     CopyNext();
-    // next_ is the tile whose table was filled last time.
+    // next_ is the first tile without a table.
     FillTable(next_, next_page_, &tables_[next_table_]);
     next_page_ = FetchPage(next_ + 1);
   }
@@ -164,12 +170,12 @@ class TileLoader {
                                     : token / size;
   }
 
-  // The number of the page of this thread's token of a tile, or -1. It takes
-  // long: one tile ahead.
+  // The number of the page of this thread's token of a tile, or -1 if no row
+  // sees it. It takes long: one tile ahead.
   __device__ int FetchPage(int tile) const {
     const int token = tile * Plan::kTileTokens + threadIdx.x;
     if (threadIdx.x >= Plan::kTileTokens || tile >= end_ ||
-        token >= sequence_.kv_len) {
+        token < visible_.begin || token >= visible_.end) {
       return -1;
     }
     return __ldg(pages_ + PageOf(token));
@@ -218,7 +224,7 @@ class TileLoader {
   }
 
   const Arguments& arguments_;
-  const Sequence& sequence_;
+  const VisibleTokens visible_;
   const int32_t* const pages_;
   const int kv_head_;
   const int end_;

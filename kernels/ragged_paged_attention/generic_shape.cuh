@@ -49,7 +49,7 @@ struct Plan {
       std::clamp((80 * 1024 - kQueryTileBytes) / (2 * kTileBytes), 2, 4);
   static constexpr int kSharedBytes =
       std::max(kQueryTileBytes + kStages * 2 * kTileBytes,
-               kRows* kTokenWarps* Shape::kSumRow * 4);
+               Shape::kSumRow * 4 * kTokenWarps * kRows);
   // A block's 99 KB, which every GPU has, less the static variables.
   static_assert(kSharedBytes <= 96 * 1024);
 };

@@ -35,7 +35,7 @@ struct Shares {
   float* pieces;
   int64_t piece_floats;  // what there is room for
   int long_tile_rows;
-  int long_blocks;  // those before the shares'
+  int long_slots;
 };
 
 inline Shares MakeShares(const Arguments& arguments, int blocks) {
@@ -89,8 +89,8 @@ inline int NumLongSlots(const Arguments& arguments, int tile_rows) {
   return rows > kShortTiles * kTileRows ? rows / SlotRows(tile_rows) + 1 : 0;
 }
 
-// Finds the work of a slot; called by whole warps. Returns false if it is
-// empty.
+// Finds the work of a slot; called by a whole warp, of which the first thread
+// writes it. Returns false if the slot is empty.
 template <int kUnit>
 __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
                                     int tile_rows, Piece* piece) {
@@ -105,6 +105,7 @@ __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
   const int first_row =
       (slot - sequence.begin * group / SlotRows(tile_rows)) * tile_rows;
   if (rows <= kShortTiles * kTileRows || first_row >= rows) return false;
+  if (threadIdx.x % 32 != 0) return true;
   piece->sequence = sequence;
   piece->first_row = first_row;
   piece->num_rows = min(rows - first_row, tile_rows);
@@ -146,14 +147,21 @@ __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
   return work;
 }
 
-// How `total` tiles are divided: the first `longer` of `count` shares have one
+// Of numbers that are not negative. For small ones a division is much faster.
+__device__ inline int64_t Divide(int64_t a, int64_t b) {
+  if ((a | b) >> 32 != 0) return a / b;
+  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+}
+
+// How `total` units are divided: the first `longer` of `count` shares have one
 // more than `size`.
 struct Division {
   int count;
   int64_t size, longer;
 
   __device__ static Division Of(int64_t total, int count) {
-    return {count, total / count, total % count};
+    const int64_t size = Divide(total, count);
+    return {count, size, total - size * count};
   }
   __device__ int64_t Begin(int share) const {
     return share * size + min(int64_t{share}, longer);
@@ -161,7 +169,8 @@ struct Division {
   // The share that has unit `at`.
   __device__ int ShareOf(int64_t at) const {
     const int64_t rest = at - longer * (size + 1);
-    return static_cast<int>(rest < 0 ? at / (size + 1) : longer + rest / size);
+    return static_cast<int>(rest < 0 ? Divide(at, size + 1)
+                                     : longer + Divide(rest, size));
   }
 };
 
@@ -174,7 +183,7 @@ struct ShareState {
   int64_t stride;  // of pieces
   Division division;
   int64_t at, end;
-  ShortWork work;  // which has tile `at`
+  ShortWork work;  // which has unit `at`
 };
 
 // Finds where a share begins; called by a whole block. All blocks divide the
@@ -225,7 +234,7 @@ __device__ inline void StartShare(const Arguments& arguments,
       min(max(total / (kMinShare / kUnit), int64_t{1}), int64_t{shares.count});
   int64_t room = 0;
   if (shares.arrivals != nullptr && rows > 0) {
-    room = shares.piece_floats / (2 * stride * arguments.num_kv_heads);
+    room = Divide(shares.piece_floats, 2 * stride * arguments.num_kv_heads);
   }
   const bool split = count > 1 && room > 1;
   if (split) count = min(count, room);
@@ -289,7 +298,7 @@ __device__ inline bool NextPiece(const Arguments& arguments,
     const int row_tile =
         work.row_tiles == 1
             ? 0
-            : static_cast<int>((state->at - work.begin) / work.kv_units);
+            : static_cast<int>(Divide(state->at - work.begin, work.kv_units));
     const int64_t begin = work.begin + int64_t{1} * row_tile * work.kv_units;
     const int64_t end = begin + work.kv_units;
     const int64_t at = state->at;

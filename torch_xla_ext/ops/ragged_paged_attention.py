@@ -94,12 +94,12 @@ def _generic_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: to
     max_num_seqs, pages_per_seq = page_indices.shape
     num_kv_heads = kv_pages.shape[2] // 2
     rows = num_tokens * (num_q_heads // num_kv_heads)
-    # Parts, if all sequences have the longest context.
-    contexts = rows // _TILE_ROWS + max_num_seqs
-    parts = contexts * -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE)
+    max_parts = -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE)  # of a context
+    if max_parts < 2:
+        return 1
     part_size = 2 * num_kv_heads * min(rows, _TILE_ROWS) * (head_dim + 4)
     parts = min(
-        parts,
+        (rows // _TILE_ROWS + max_num_seqs) * max_parts,
         _MAX_BLOCKS // num_kv_heads,
         (_MAX_WORKSPACE_SIZE - _MAX_BLOCKS) // max(part_size, 1),
     )
