@@ -23,6 +23,7 @@ struct Arguments {
   float* workspace;
   int64_t workspace_size;
 
+  bool is_bf16;    // q and out; else F16
   int num_tokens;  // max_num_batched_tokens
   int num_q_heads;
   int num_kv_heads;
@@ -41,14 +42,20 @@ struct Arguments {
 
 // Chosen by the launch function where Supports… says that it fits.
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
-                             bool is_bf16);
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
+
+// Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
+template <typename C>
+cudaError_t LaunchGenericKernel(cudaStream_t stream,
+                                const Arguments& arguments);
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ inline int Clamp(int value, int low, int high) {
   return min(max(value, low), high);
 }
+
+__device__ inline int CeilDivide(int a, int b) { return (a + b - 1) / b; }
 
 __device__ inline int NumSequences(const Arguments& arguments) {
   return Clamp(__ldg(arguments.num_seqs), 0, arguments.max_num_seqs);
@@ -78,40 +85,22 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
   return sequence;
 }
 
-// Query rows are cut into tiles within each sequence. How many there are is
-// only on the device, so a grid has a slot for each that there may be: tile i
-// of sequence s, of `size` units (rows by `scale` units a row), is in slot
-//   floor(cu_q_lens[s] * scale / size) + s + i.
-// Slots do not collide, since floor(x) + ceil(y) <= floor(x + y) + 1; some are
-// empty. Where cu_q_lens decreases, which it must not, tiles may go missing,
-// and what is in their rows is not defined. (The idea is that of vLLM's
-// triton_unified_attention.py.)
-__host__ __device__ inline int NumSlots(const Arguments& arguments, int scale,
-                                        int size) {
-  return arguments.num_tokens * scale / size + arguments.max_num_seqs;
-}
-
-// Finds the sequence and the tile of a slot; called by whole warps. Returns
-// false if the slot is empty.
-__device__ inline bool FindTile(const Arguments& arguments, int slot, int scale,
-                                int size, Sequence* sequence, int* tile) {
+// The last sequence s with first_slot(s) <= slot, of a function that does not
+// decrease, or -1; called by whole warps. Each step asks 32 sequences.
+template <typename FirstSlot>
+__device__ inline int FindSequence(const Arguments& arguments, int slot,
+                                   const FirstSlot& first_slot) {
   const int lane = threadIdx.x % 32;
-  const int num_seqs = NumSequences(arguments);
-  int begin = 0, end = num_seqs;
-  // Each step asks 32 sequences whether their first slot is at most this one.
+  int begin = 0, end = NumSequences(arguments);
   for (int step = 0; step != 1;) {
     step = (end - begin + 31) / 32;
     const int s = begin + lane * step;
-    const bool before =
-        s < end && RowBegin(arguments, s) * scale / size + s <= slot;
-    const uint32_t votes = __ballot_sync(~0u, before);
-    if (votes == 0) return false;
+    const uint32_t votes = __ballot_sync(~0u, s < end && first_slot(s) <= slot);
+    if (votes == 0) return -1;
     begin += (31 - __clz(votes)) * step;
     end = min(end, begin + step);
   }
-  *sequence = LoadSequence(arguments, begin);
-  *tile = slot - (sequence->begin * scale / size + begin);
-  return *tile * size < sequence->q_len * scale;
+  return begin;
 }
 
 // Zeros the rows of `out` before the first sequence and after the last one.
@@ -138,10 +127,17 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// log2(e) * soft_cap * tanh(x / soft_cap), given 2 log2(e) / soft_cap and
-// log2(e) * soft_cap. tanh.approx is not exact enough for f16.
+// cap * tanh(y), given cap and x * factor = 2 log2(e) y. tanh.approx is not
+// exact enough for f16. Near 0, where the one formula cancels, and a large cap
+// would make much of it, another takes its place; both have errors of some
+// 1e-6 of the result at most.
 __device__ inline float SoftCap(float x, float factor, float cap) {
-  return cap - 2 * cap * __fdividef(1.0f, Exp2(x * factor) + 1);
+  const float t = x * factor;
+  const float far = cap - 2 * cap * __fdividef(1.0f, Exp2(t) + 1);
+  const float y = t * (0.5f / kLog2e), y2 = y * y;
+  const float near =
+      cap * y * (1 + y2 * (-1.0f / 3 + y2 * (2.0f / 15 - y2 * (17.0f / 315))));
+  return y2 < 0.0625f ? near : far;
 }
 
 // Transposes 4 x 4 words in each group of four threads: of a row of 32 columns

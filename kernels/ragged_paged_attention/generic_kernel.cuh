@@ -1,383 +1,326 @@
 // The kernel for every GPU of compute capability 8.0 and later, every head_dim
 // and page size: FlashAttention-2 (Dao, 2023) over a paged cache.
 //
-// A block computes a tile of kTileRows query rows of one kv head: a row is a
-// token and one of the group's heads, so that keys and values are read once for
-// the whole group. Its four warps have 16 rows each. The tiles of keys and
-// values go through two stages of shared memory.
+// A block computes a tile of query rows of one kv head, or a piece of it
+// (generic_work.cuh): a row is a token and one of the group's heads, so that
+// keys and values are read once for the whole group. They go through stages of
+// shared memory (generic_loader.cuh); how the warps share the work on them is
+// in generic_shape.cuh, and what a warp does in generic_warp.cuh.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 
 #include <algorithm>
-#include <type_traits>
+#include <cmath>
 
-#include "kernels/common/ptx.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/generic_loader.cuh"
+#include "kernels/ragged_paged_attention/generic_shape.cuh"
+#include "kernels/ragged_paged_attention/generic_warp.cuh"
+#include "kernels/ragged_paged_attention/generic_work.cuh"
 
 namespace torch_xla_ext::ragged {
 
-inline constexpr int kTileRows = 64;
-inline constexpr int kThreads = 128;
-// Tables of a tile's tokens: of the one in use and the next two.
-inline constexpr int kTables = 3;
+// A sum of values weighted by 2^(logit - max), and the sum of the weights.
+struct WeightedSum {
+  float max = -INFINITY;
+  float sum = 0;
+  float4 values = {0, 0, 0, 0};
 
-template <int kHeadDim>
-struct Shape {
-  // Fits the 99 KB of shared memory that every GPU has.
-  static constexpr int kTileTokens = kHeadDim <= 128 ? 64 : 32;
-  // Rows are swizzled in groups of eight 16-byte chunks.
-  static constexpr int kRowElements = (kHeadDim + 63) / 64 * 64;
-  static constexpr int kSharedBytes =
-      2 * kRowElements * (kTileRows + 4 * kTileTokens);
+  __device__ void Add(float2 stats, float4 other) {
+    const float new_max = fmaxf(max, stats.x);
+    // Where there was no token both may be -inf: the sum is 0 then.
+    const float a = max == new_max ? 1.0f : Exp2(max - new_max);
+    const float b = stats.x == new_max ? 1.0f : Exp2(stats.x - new_max);
+    max = new_max;
+    sum = a * sum + b * stats.y;
+    values.x = a * values.x + b * other.x;
+    values.y = a * values.y + b * other.y;
+    values.z = a * values.z + b * other.z;
+    values.w = a * values.w + b * other.w;
+  }
+
+  // Writes the four elements of `out` from `index` on.
+  __device__ void Store(const Arguments& arguments, int64_t index) const {
+    const float f = sum == 0 ? 0 : arguments.v_scale / sum;
+    const uint2 bits =
+        arguments.is_bf16
+            ? make_uint2(Pack<__nv_bfloat16>(values.x * f, values.y * f),
+                         Pack<__nv_bfloat16>(values.z * f, values.w * f))
+            : make_uint2(Pack<__half>(values.x * f, values.y * f),
+                         Pack<__half>(values.z * f, values.w * f));
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(arguments.out) + index) =
+        bits;
+  }
 };
 
-// As CopyAsync16, without the hint to prefetch.
-__device__ inline void CopyAsync(uint32_t to, const void* from, bool zeros) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-               "l"(from), "r"(zeros ? 0 : 16)
-               : "memory");
-}
-
-// Eight values of F8E4M3FN as T: exact, with NaN for NaN.
-template <typename T>
-__device__ inline uint4 FromF8(uint2 values) {
-  uint4 result;
-  uint32_t* words = reinterpret_cast<uint32_t*>(&result);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = WidenF8Pair((i < 2 ? values.x : values.y) >> (i % 2 * 16));
-    if constexpr (!std::is_same_v<T, __half>) {
-      const float2 wide =
-          __half22float2(reinterpret_cast<const __half2&>(words[i]));
-      words[i] = Pack<T>(wide.x, wide.y);
-    }
-  }
-  return result;
-}
-
-// The place of 16-byte chunk `chunk` of row `row`: chunks are permuted so that
-// the eight rows of a matrix lie in different banks.
-template <int kRowElements>
-__device__ inline uint32_t ChunkOffset(int row, int chunk) {
-  return row * (kRowElements * 2) + ((chunk & ~7) | ((chunk ^ row) & 7)) * 16;
-}
-
-// One tile's tokens: where their keys are, and which take part.
-template <int kTileTokens>
-struct TokenTable {
-  int64_t offset[kTileTokens];  // in elements of kv_pages
-  uint32_t valid[kTileTokens / 32];
+// What a block has in static shared memory.
+template <typename Shape>
+struct BlockState {
+  union {
+    TokenTables<typename Plans<Shape>::Small> small;
+    TokenTables<typename Plans<Shape>::Middle> middle;
+    TokenTables<typename Plans<Shape>::Large> large;
+  } tables;
+  static constexpr int kRows = Plans<Shape>::Large::kRows;
+  float powers[Shape::kWiden ? kRows : 1];  // of two, of the queries' rows
+  float2 stats[kRows];                      // of the rows of sums
+  ShareState share;
+  Piece piece;
+  bool has_piece;
+  bool is_last_piece;
 };
 
-// Fills the table of the tile that begins with token `begin`; of the block,
-// whole warps that have kTileTokens threads together.
-template <int kTileTokens>
-__device__ inline void FillTable(const Arguments& arguments,
-                                 const Sequence& sequence, int kv_head,
-                                 int begin, TokenTable<kTileTokens>* table) {
-  const int thread = threadIdx.x;
-  if (thread >= kTileTokens) return;
-  const int token = begin + thread;
-  int64_t offset = 0;
-  bool valid = false;
-  if (token < sequence.kv_len) {
-    const int page =
-        __ldg(arguments.page_indices +
-              static_cast<int64_t>(sequence.index) * arguments.pages_per_seq +
-              token / arguments.page_size);
-    valid = page >= 0 && page < arguments.total_num_pages;
-    const int64_t row = static_cast<int64_t>(page) * arguments.page_size +
-                        token % arguments.page_size;
-    if (valid) {
-      offset =
-          (row * arguments.num_kv_heads + kv_head) * 2 * arguments.head_dim;
-    }
-  }
-  table->offset[thread] = offset;
-  const uint32_t votes = __ballot_sync(~0u, valid);
-  if (thread % 32 == 0) table->valid[thread / 32] = votes;
-}
+// Computes state.piece, and leaves the result in `out` or in the workspace.
+template <typename Plan>
+__device__ inline void Attend(const Arguments& arguments, int kv_head,
+                              uint8_t* shared, TokenTables<Plan>& tables,
+                              BlockState<typename Plan::Shape>& state) {
+  using Shape = typename Plan::Shape;
+  using Warp = WarpAttention<Plan>;
+  constexpr int kTokens = Plan::kTileTokens;
+  const Piece& piece = state.piece;
+  const uint32_t query = SharedAddress(shared);
+  const uint32_t stages = query + Plan::kQueryTileBytes;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int token_warp = warp % Plan::kTokenWarps;
+  const int first_dim =
+      warp / Plan::kTokenWarps % Plan::kDimWarps * Warp::kDims;
+  const int warp_row =
+      warp / (Plan::kTokenWarps * Plan::kDimWarps) * Plan::kWarpRows;
 
-// Copies the keys (part 0) or values (part 1) of a tile to shared memory, and
-// zeros for tokens that take no part: what their memory holds may be NaN.
-template <typename T, typename C, int kHeadDim>
-__device__ inline void LoadTile(
-    const Arguments& arguments,
-    const TokenTable<Shape<kHeadDim>::kTileTokens>& table, int part,
-    uint32_t to) {
-  using S = Shape<kHeadDim>;
-  constexpr int kChunks = kHeadDim / 8;
-  constexpr int kPerThread = S::kTileTokens * kChunks / kThreads;
-  const C* pages = static_cast<const C*>(arguments.kv_pages) + part * kHeadDim;
-  if constexpr (std::is_same_v<T, C>) {
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int index = threadIdx.x + i * kThreads;
-      const int row = index / kChunks, chunk = index % kChunks;
-      const bool valid = table.valid[row / 32] >> (row % 32) & 1;
-      CopyAsync(to + ChunkOffset<S::kRowElements>(row, chunk),
-                pages + table.offset[row] + chunk * 8, !valid);
-    }
-  } else {
-    uint2 values[kPerThread];
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int index = threadIdx.x + i * kThreads;
-      const int row = index / kChunks, chunk = index % kChunks;
-      const bool valid = table.valid[row / 32] >> (row % 32) & 1;
-      values[i] = make_uint2(0, 0);
-      if (valid) {
-        values[i] = __ldg(reinterpret_cast<const uint2*>(
-            pages + table.offset[row] + chunk * 8));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int index = threadIdx.x + i * kThreads;
-      const int row = index / kChunks, chunk = index % kChunks;
-      const uint4 wide = FromF8<T>(values[i]);
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(
-                       to + ChunkOffset<S::kRowElements>(row, chunk)),
-                   "r"(wide.x), "r"(wide.y), "r"(wide.z), "r"(wide.w)
-                   : "memory");
-    }
-  }
-}
-
-template <typename T, typename C, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, /*blocks of an SM=*/2)
-    GenericKernel(const Arguments arguments) {
-  using S = Shape<kHeadDim>;
-  constexpr int kTokens = S::kTileTokens;
-  constexpr int kSteps = kHeadDim / 16;
-  constexpr uint32_t kTileBytes = kTokens * S::kRowElements * 2;
-
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ TokenTable<kTokens> tables[kTables];
-  const uint32_t q_tile = SharedAddress(shared);
-  const uint32_t kv_tiles = q_tile + kTileRows * S::kRowElements * 2;
-
-  ZeroOtherRows(arguments, blockIdx.x * gridDim.y + blockIdx.y,
-                gridDim.x * gridDim.y, threadIdx.x, kThreads);
-
-  // The last tiles of a sequence, which are the heaviest, first.
-  const int slot = gridDim.x - 1 - blockIdx.x;
-  const int kv_head = blockIdx.y;
+  const Sequence& sequence = piece.sequence;
   const int group = arguments.group_size;
-  Sequence sequence;
-  int tile;
-  if (!FindTile(arguments, slot, group, kTileRows, &sequence, &tile)) return;
-
-  // Row r of the tile is row first_row + r of those of this sequence and group,
-  // of which `group` belong to each token.
-  const int first_row = tile * kTileRows;
-  const int num_rows = min(sequence.q_len * group - first_row, kTileRows);
-  const int min_position = sequence.first_position + first_row / group;
-  const int max_position =
-      sequence.first_position + (first_row + num_rows - 1) / group;
-  const int window = arguments.sliding_window;
-  const int kv_begin =
-      max(0, max(min_position, 0) - window + 1) / kTokens * kTokens;
-  const int kv_end = max_position + 1;
-  const int lane = threadIdx.x % 32;
-  const int warp_row = threadIdx.x / 32 * 16;
-
-  auto row_offset = [&](int row) {
-    const int token = (first_row + row) / group;
-    const int head = (first_row + row) % group;
-    return (static_cast<int64_t>(sequence.begin + token) *
-                arguments.num_q_heads +
-            kv_head * group + head) *
-           kHeadDim;
-  };
-  auto load_kv = [&](int table, int stage) {
-    const uint32_t to = kv_tiles + stage * 2 * kTileBytes;
-    LoadTile<T, C, kHeadDim>(arguments, tables[table], 0, to);
-    LoadTile<T, C, kHeadDim>(arguments, tables[table], 1, to + kTileBytes);
-  };
-
+  WarpRows<Plan::kFragments> rows;
+  rows.min_position = sequence.first_position + piece.first_row / group;
+  rows.max_position =
+      sequence.first_position + (piece.first_row + piece.num_rows - 1) / group;
+  const VisibleTokens visible = {
+      max(max(rows.min_position, 0) - arguments.sliding_window + 1, 0),
+      max(rows.max_position + 1, 0)};
+  constexpr int kUnitTiles = Plans<Shape>::kUnit / kTokens;
+  const int begin = max(piece.kv_begin * kUnitTiles, visible.begin / kTokens);
+  const int end =
+      min(piece.kv_end * kUnitTiles, CeilDivide(visible.end, kTokens));
+  TileLoader<Plan> loader(arguments, sequence, visible, kv_head, begin, end,
+                          stages, tables);
+  if constexpr (Shape::kWiden) {
+    LoadQueryF8<Plan>(arguments, piece, kv_head, query, state.powers);
+  } else {
+    LoadQuery<Plan>(arguments, piece, kv_head, query);
+  }
+  loader.Start();
+  loader.Wait();
 #pragma unroll
-  for (int i = 0; i < kTileRows * (kHeadDim / 8) / kThreads; ++i) {
-    const int index = threadIdx.x + i * kThreads;
-    const int row = index / (kHeadDim / 8), chunk = index % (kHeadDim / 8);
-    const T* q = static_cast<const T*>(arguments.q);
-    if (row < num_rows) q += row_offset(row) + chunk * 8;
-    CopyAsync(q_tile + ChunkOffset<S::kRowElements>(row, chunk), q,
-              row >= num_rows);
-  }
-  if (kv_begin < kv_end) {
-    FillTable(arguments, sequence, kv_head, kv_begin, &tables[0]);
-    FillTable(arguments, sequence, kv_head, kv_begin + kTokens, &tables[1]);
-    __syncthreads();
-    load_kv(0, 0);
-  }
-  CommitCopies();
-
-  // Lane l has rows l / 4 and l / 4 + 8 of the warp's 16.
-  int position[2];
+  for (int f = 0; f < Plan::kFragments; ++f) {
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    position[i] = sequence.first_position +
-                  (first_row + warp_row + lane / 4 + i * 8) / group;
-  }
-  float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {0, 0};
-  float out[kHeadDim / 8][4] = {};
-  const bool has_soft_cap = arguments.soft_cap > 0;
-  const float scale = arguments.logit_scale * kLog2e;
-  const float cap_factor = has_soft_cap ? 2 * scale / arguments.soft_cap : 0.0f;
-  const float cap = arguments.soft_cap * kLog2e;
-
-  int table = 0, stage = 0;
-  for (int begin = kv_begin; begin < kv_end; begin += kTokens) {
-    WaitForCopies<0>();
-    __syncthreads();
-    const int next = table == kTables - 1 ? 0 : table + 1;
-    if (begin + kTokens < kv_end) {
-      load_kv(next, stage ^ 1);
-      CommitCopies();
-      FillTable(arguments, sequence, kv_head, begin + 2 * kTokens,
-                &tables[next == kTables - 1 ? 0 : next + 1]);
+    for (int i = 0; i < 2; ++i) {
+      const int row = warp_row + f * 16 + lane / 4 + i * 8;
+      rows.position[f][i] =
+          sequence.first_position + (piece.first_row + row) / group;
+      rows.power[f][i] = Shape::kWiden ? state.powers[row] : 1.0f;
     }
-    // Warps beyond the rows, of which a decode step has few, only copy.
-    if (warp_row < num_rows) {
-      const uint32_t k_tile = kv_tiles + stage * 2 * kTileBytes;
-      const uint32_t v_tile = k_tile + kTileBytes;
-      float s[kTokens / 8][4] = {};
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        uint32_t a[4];
-        LoadMatrices(
-            a, q_tile + ChunkOffset<S::kRowElements>(warp_row + lane % 16,
-                                                     step * 2 + lane / 16));
-#pragma unroll
-        for (int n = 0; n < kTokens / 16; ++n) {
-          uint32_t b[4];
-          LoadMatrices(b, k_tile + ChunkOffset<S::kRowElements>(
-                                       n * 16 + lane / 16 * 8 + lane % 8,
-                                       step * 2 + lane / 8 % 2));
-          MultiplyAdd<T>(s[2 * n], a, {b[0], b[1]});
-          MultiplyAdd<T>(s[2 * n + 1], a, {b[2], b[3]});
-        }
-      }
-
-      // From here on, logits are to the base 2.
-      bool masked =
-          begin + kTokens - 1 > min_position || begin <= max_position - window;
-#pragma unroll
-      for (int i = 0; i < kTokens / 32; ++i) {
-        masked |= tables[table].valid[i] != ~0u;
-      }
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          s[n][i] = has_soft_cap ? SoftCap(s[n][i], cap_factor, cap)
-                                 : s[n][i] * scale;
-        }
-      }
-      if (masked) {
-#pragma unroll
-        for (int n = 0; n < kTokens / 8; ++n) {
-          const uint32_t valid = tables[table].valid[n / 4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int column = n * 8 + lane % 4 * 2 + i % 2;
-            const int distance = position[i / 2] - begin - column;
-            if (distance < 0 || distance >= window ||
-                !(valid >> (column % 32) & 1)) {
-              s[n][i] = -INFINITY;
-            }
-          }
-        }
-      }
-
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float new_max = row_max[i];
-#pragma unroll
-        for (int n = 0; n < kTokens / 8; ++n) {
-          new_max = fmaxf(new_max, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-        }
-        new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 1));
-        new_max = fmaxf(new_max, __shfl_xor_sync(~0u, new_max, 2));
-        // Of a row without a visible token as yet, all terms are zero.
-        const float base = new_max == -INFINITY ? 0 : new_max;
-        const float rescale = Exp2(row_max[i] - base);
-        row_max[i] = new_max;
-        float sum = 0;
-#pragma unroll
-        for (int n = 0; n < kTokens / 8; ++n) {
-          s[n][2 * i] = Exp2(s[n][2 * i] - base);
-          s[n][2 * i + 1] = Exp2(s[n][2 * i + 1] - base);
-          sum += s[n][2 * i] + s[n][2 * i + 1];
-        }
-        row_sum[i] = row_sum[i] * rescale + sum;
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n) {
-          out[n][2 * i] *= rescale;
-          out[n][2 * i + 1] *= rescale;
-        }
-      }
-
-#pragma unroll
-      for (int k = 0; k < kTokens / 16; ++k) {
-        const uint32_t a[4] = {Pack<T>(s[2 * k][0], s[2 * k][1]),
-                               Pack<T>(s[2 * k][2], s[2 * k][3]),
-                               Pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]),
-                               Pack<T>(s[2 * k + 1][2], s[2 * k + 1][3])};
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 16; ++n) {
-          uint32_t b[4];
-          LoadTransposed(
-              b, v_tile + ChunkOffset<S::kRowElements>(k * 16 + lane % 16,
-                                                       n * 2 + lane / 16));
-          MultiplyAdd<T>(out[2 * n], a, {b[0], b[1]});
-          MultiplyAdd<T>(out[2 * n + 1], a, {b[2], b[3]});
-        }
-      }
-    }
-    table = next;
-    stage ^= 1;
   }
+  Warp attention(arguments, rows, query + warp_row * Shape::kQueryBytes);
+  attention.LoadQuery();
+  int stage = 0, table = 0;
+  for (int n = begin; n < end; ++n) {
+    if (n != begin) loader.Wait();
+    loader.GoOn();
+    // Warps beyond the rows only copy.
+    if (warp_row < piece.num_rows) {
+      const uint32_t keys = stages + stage * 2 * Plan::kTileBytes;
+      const int first = token_warp * Warp::kTokens;
+      attention.Attend(keys, keys + Plan::kTileBytes, first,
+                       n * kTokens + first, first_dim,
+                       reinterpret_cast<const uint16_t*>(tables[table].valid));
+    }
+    if (++stage == Plan::kStages) stage = 0;
+    if (++table == Plan::kStages + 1) table = 0;
+  }
+  WaitForCopies<0>();
+  __syncthreads();
 
+  // The sums of the warps with different tokens are added, in their order.
+  float* sums = reinterpret_cast<float*>(shared);
+  static_assert(Plan::kTokenWarps * Plan::kRows <= BlockState<Shape>::kRows);
+  const int sum_row = token_warp * Plan::kRows + warp_row;
+  attention.Store(first_dim, sums + sum_row * Shape::kSumRow,
+                  state.stats + sum_row);
+  __syncthreads();
+  constexpr int kHeadDim = Shape::kHeadDim, kVectors = kHeadDim / 4;
+  for (int i = threadIdx.x; i < piece.num_rows * kVectors;
+       i += kGenericThreads) {
+    const int row = i / kVectors, dim = i % kVectors * 4;
+    WeightedSum total;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float sum = row_sum[i];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float factor = sum == 0 ? 0 : arguments.v_scale / sum;
-    const int row = warp_row + lane / 4 + i * 8;
-    T* to = static_cast<T*>(arguments.out);
-    if (row < num_rows) to += row_offset(row);
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; n += 4) {
-      const uint4 packet = TransposeQuad(
-          Pack<T>(out[n][2 * i] * factor, out[n][2 * i + 1] * factor),
-          Pack<T>(out[n + 1][2 * i] * factor, out[n + 1][2 * i + 1] * factor),
-          Pack<T>(out[n + 2][2 * i] * factor, out[n + 2][2 * i + 1] * factor),
-          Pack<T>(out[n + 3][2 * i] * factor, out[n + 3][2 * i + 1] * factor));
-      if (row < num_rows) {
-        *reinterpret_cast<uint4*>(to + n * 8 + lane % 4 * 8) = packet;
+    for (int w = 0; w < Plan::kTokenWarps; ++w) {
+      const int at = w * Plan::kRows + row;
+      total.Add(state.stats[at], *reinterpret_cast<const float4*>(
+                                     sums + at * Shape::kSumRow + dim));
+    }
+    if (piece.sums == nullptr) {
+      total.Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim);
+    } else {
+      float* to = piece.sums + row * kHeadDim + dim;
+      *reinterpret_cast<float4*>(to) = total.values;
+      if (dim == 0) {
+        reinterpret_cast<float2*>(piece.sums + piece.num_rows * kHeadDim)[row] =
+            make_float2(total.max, total.sum);
       }
     }
   }
 }
 
-template <typename T, typename C, int kHeadDim>
+// Called by a whole block when it has left a piece in the workspace: if it is
+// the tile's last one to arrive, adds up all of them.
+template <typename Shape>
+__device__ inline void Combine(const Arguments& arguments, const Piece& piece,
+                               int kv_head, bool* is_last_piece) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // In the name of the whole block.
+    __threadfence();
+    *is_last_piece = atomicAdd(piece.arrivals, 1) ==
+                     static_cast<unsigned>(piece.num_pieces - 1);
+    __threadfence();
+  }
+  __syncthreads();
+  if (!*is_last_piece) return;
+  constexpr int kVectors = Shape::kHeadDim / 4;
+  for (int i = threadIdx.x; i < piece.num_rows * kVectors;
+       i += kGenericThreads) {
+    const int row = i / kVectors, dim = i % kVectors * 4;
+    const int values = row * Shape::kHeadDim + dim;
+    const int stats = piece.num_rows * Shape::kHeadDim + row * 2;
+    WeightedSum total;
+    const float* from = piece.first_sums;
+#pragma unroll 16
+    for (int p = 0; p < piece.num_pieces; ++p) {
+      total.Add(__ldcg(reinterpret_cast<const float2*>(from + stats)),
+                __ldcg(reinterpret_cast<const float4*>(from + values)));
+      from = piece.other_sums + p * piece.piece_stride;
+    }
+    total.Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim);
+  }
+}
+
+template <typename C, int kHeadDim>
+__global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
+    GenericKernel(const __grid_constant__ Arguments arguments,
+                  const __grid_constant__ Shares shares) {
+  using S = Shape<C, kHeadDim>;
+  using P = Plans<S>;
+  constexpr int kUnit = P::kUnit;
+  // Rows are written as whole lines; copies to elsewhere are split.
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ BlockState<S> state;
+
+  // Neighbouring heads, whose keys are neighbours, at the same time.
+  const int block = blockIdx.x / arguments.num_kv_heads;
+  const int kv_head = blockIdx.x % arguments.num_kv_heads;
+  const bool is_long = block < shares.long_slots;
+  if (!is_long) {
+    StartShare<kUnit>(arguments, shares, block - shares.long_slots, kv_head,
+                      &state.share);
+  }
+  if (threadIdx.x >= 64) {  // the others find work meanwhile
+    ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x - 64,
+                  kGenericThreads - 64);
+  }
+  do {
+    if (threadIdx.x < 32 && is_long) {
+      // The last tiles of a sequence, which are the heaviest, first.
+      const int slot = shares.long_slots - 1 - block;
+      const bool found = FindLongTile<kUnit>(
+          arguments, slot, shares.long_tile_rows, &state.piece);
+      if (threadIdx.x == 0) state.has_piece = found;
+    } else if (threadIdx.x == 0) {
+      state.has_piece =
+          NextPiece<kUnit>(arguments, shares, &state.share, &state.piece);
+    }
+    __syncthreads();
+    if (!state.has_piece) break;
+    const int num_rows = state.piece.num_rows;
+    if (num_rows <= P::Small::kRows) {
+      Attend<typename P::Small>(arguments, kv_head, shared, state.tables.small,
+                                state);
+    } else if (num_rows <= P::Middle::kRows) {
+      Attend<typename P::Middle>(arguments, kv_head, shared,
+                                 state.tables.middle, state);
+    } else if constexpr (P::Large::kRows > P::Middle::kRows) {
+      Attend<typename P::Large>(arguments, kv_head, shared, state.tables.large,
+                                state);
+    }
+    if (state.piece.sums != nullptr) {
+      Combine<S>(arguments, state.piece, kv_head, &state.is_last_piece);
+    }
+    __syncthreads();
+  } while (!is_long);
+}
+
+template <typename C, int kHeadDim>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments) {
-  constexpr int kBytes = Shape<kHeadDim>::kSharedBytes;
-  const cudaError_t error =
-      cudaFuncSetAttribute(GenericKernel<T, C, kHeadDim>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  using P = Plans<Shape<C, kHeadDim>>;
+  const auto kernel = GenericKernel<C, kHeadDim>;
+  static_assert(P::Middle::kRows == kTileRows);
+  static_assert(P::Large::kRows <= kMaxTileRows);
+  int device = 0, multiprocessors = 0, blocks = 0, large_blocks = 0;
+  cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
-  // At least one block, which zeros the rows outside sequences.
-  const int slots =
-      std::max(NumSlots(arguments, arguments.group_size, kTileRows), 1);
-  GenericKernel<T, C, kHeadDim>
-      <<<dim3(slots, arguments.num_kv_heads), kThreads, kBytes, stream>>>(
-          arguments);
+  error = cudaDeviceGetAttribute(&multiprocessors,
+                                 cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  int bytes = std::max(P::Small::kSharedBytes, P::Middle::kSharedBytes);
+  const int large_bytes = std::max(bytes, P::Large::kSharedBytes);
+  error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, large_bytes);
+  if (error != cudaSuccess) return error;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel,
+                                                        kGenericThreads, bytes);
+  if (error != cudaSuccess) return error;
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &large_blocks, kernel, kGenericThreads, large_bytes);
+  if (error != cudaSuccess) return error;
+  Shares shares = MakeShares(arguments, blocks * multiprocessors);
+  shares.long_tile_rows = P::Middle::kRows;
+  // Large tiles are worth it if as many blocks fit a multiprocessor.
+  if (large_blocks == blocks) {
+    shares.long_tile_rows = P::Large::kRows;
+    bytes = large_bytes;
+  }
+  shares.long_slots = NumLongSlots(arguments, shares.long_tile_rows);
+  const int blocks_per_head = shares.long_slots + shares.count;
+  if (shares.arrivals != nullptr) {
+    error = cudaMemsetAsync(
+        shares.arrivals, 0,
+        sizeof(unsigned) * shares.count * arguments.num_kv_heads, stream);
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<blocks_per_head * arguments.num_kv_heads, kGenericThreads, bytes,
+           stream>>>(arguments, shares);
   return cudaGetLastError();
+}
+
+// One of the cache's types C for each source file, which are compiled side by
+// side.
+template <typename C>
+cudaError_t LaunchGenericKernel(cudaStream_t stream,
+                                const Arguments& arguments) {
+  switch (arguments.head_dim) {
+    case 64:
+      return LaunchGenericKernel<C, 64>(stream, arguments);
+    case 96:
+      return LaunchGenericKernel<C, 96>(stream, arguments);
+    case 128:
+      return LaunchGenericKernel<C, 128>(stream, arguments);
+    case 192:
+      return LaunchGenericKernel<C, 192>(stream, arguments);
+    case 256:
+      return LaunchGenericKernel<C, 256>(stream, arguments);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace torch_xla_ext::ragged

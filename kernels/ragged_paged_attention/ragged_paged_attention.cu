@@ -7,7 +7,6 @@
 
 #include "kernels/common/checks.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
-#include "kernels/ragged_paged_attention/generic_kernel.cuh"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "torch_xla_ext/cuda_status.h"
 
@@ -15,7 +14,6 @@ namespace torch_xla_ext {
 namespace {
 
 using ragged::Arguments;
-using ragged::LaunchGenericKernel;
 
 // Prints what in the device data is out of range: one block a sequence, and one
 // for the number of sequences.
@@ -51,9 +49,14 @@ __global__ void ReportOutOfRange(const Arguments arguments) {
              target, s, sequence.kv_len, sequence.q_len);
     }
   }
+  if (sequence.q_len == 0) return;
+  // Those in front of the window may be any.
+  const int first_token =
+      max(max(sequence.first_position, 0) - arguments.sliding_window + 1, 0);
   const int num_pages =
-      (sequence.kv_len + arguments.page_size - 1) / arguments.page_size;
-  for (int i = threadIdx.x; i < num_pages; i += blockDim.x) {
+      ragged::CeilDivide(sequence.kv_len, arguments.page_size);
+  for (int i = first_token / arguments.page_size + threadIdx.x; i < num_pages;
+       i += blockDim.x) {
     const int page =
         arguments
             .page_indices[static_cast<int64_t>(s) * arguments.pages_per_seq +
@@ -71,31 +74,6 @@ Status CheckFits(const char* what, int64_t value) {
                        value);
 }
 
-template <typename T>
-Status Launch(cudaStream_t stream, const Arguments& arguments,
-              bool cache_is_fp8) {
-  switch (arguments.head_dim) {
-#define CASE(head_dim)                                                   \
-  case head_dim:                                                         \
-    return CudaStatus(                                                   \
-        cache_is_fp8                                                     \
-            ? LaunchGenericKernel<T, __nv_fp8_e4m3, head_dim>(stream,    \
-                                                              arguments) \
-            : LaunchGenericKernel<T, T, head_dim>(stream, arguments));
-    CASE(64)
-    CASE(96)
-    CASE(128)
-    CASE(192)
-    CASE(256)
-#undef CASE
-    default:
-      return Status::Error(
-          "operand 0 (q): expected a head_dim of 64, 96, 128, 192 or 256 but "
-          "got ",
-          arguments.head_dim);
-  }
-}
-
 Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                                   AnyBuffer kv_pages, Buffer<S32, 1> kv_lens,
                                   Buffer<S32, 2> page_indices,
@@ -110,9 +88,10 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   const int64_t pages_per_seq = page_indices.dim(1);
   const bool cache_is_fp8 = kv_pages.dtype() == F8E4M3FN;
   if (!cache_is_fp8 && kv_pages.dtype() != q.dtype()) {
-    return Status::Error(
-        "operand 1 (kv_pages): expected the dtype of operand 0 (q) or "
-        "F8E4M3FN but got another");
+    return Status::Error("operand 1 (kv_pages): expected dtype ",
+                         FindDType(q.dtype())->name,
+                         ", that of operand 0 (q), or F8E4M3FN but got ",
+                         FindDType(kv_pages.dtype())->name);
   }
   if (num_combined % 2 != 0) {
     return Status::Error(
@@ -139,12 +118,20 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     return Status::Error("soft_cap: expected 0 or more but got ",
                          params.soft_cap);
   }
+  const int64_t head_dim = q.dim(2);
+  if (head_dim != 64 && head_dim != 96 && head_dim != 128 && head_dim != 192 &&
+      head_dim != 256) {
+    return Status::Error(
+        "operand 0 (q): expected a head_dim of 64, 96, 128, 192 or 256 but "
+        "got ",
+        head_dim);
+  }
   XLA_KERNEL_RETURN_IF_ERROR(CheckFits("total_num_pages", total_num_pages));
-  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("pages_per_seq * page_size + 256",
-                                       pages_per_seq * page_size + 256));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckFits("pages_per_seq * page_size + 512",
+                                       pages_per_seq * page_size + 512));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckFits("max_num_batched_tokens * num_q_heads + max_num_seqs",
-                num_tokens * num_q_heads + max_num_seqs));
+      CheckFits("(max_num_batched_tokens + max_num_seqs + 1) * num_q_heads",
+                (num_tokens + max_num_seqs + 1) * num_q_heads));
   XLA_KERNEL_RETURN_IF_ERROR(CheckAligned("operand 0 (q)", q.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("operand 1 (kv_pages)", kv_pages.untyped_data()));
@@ -163,11 +150,12 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.out = out.untyped_data();
   arguments.workspace = workspace.data();
   arguments.workspace_size = workspace.size();
+  arguments.is_bf16 = q.dtype() == BF16;
   arguments.num_tokens = static_cast<int>(num_tokens);
   arguments.num_q_heads = static_cast<int>(num_q_heads);
   arguments.num_kv_heads = static_cast<int>(num_kv_heads);
   arguments.group_size = static_cast<int>(num_q_heads / num_kv_heads);
-  arguments.head_dim = static_cast<int>(q.dim(2));
+  arguments.head_dim = static_cast<int>(head_dim);
   arguments.max_num_seqs = static_cast<int>(max_num_seqs);
   arguments.pages_per_seq = static_cast<int>(pages_per_seq);
   arguments.page_size = static_cast<int>(page_size);
@@ -186,12 +174,16 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
-    return CudaStatus(
-        ragged::LaunchSm90Kernel(stream, arguments, q.dtype() == BF16));
+    return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));
   }
-  return q.dtype() == BF16
-             ? Launch<__nv_bfloat16>(stream, arguments, cache_is_fp8)
-             : Launch<__half>(stream, arguments, cache_is_fp8);
+  if (cache_is_fp8) {
+    return CudaStatus(
+        ragged::LaunchGenericKernel<__nv_fp8_e4m3>(stream, arguments));
+  }
+  return CudaStatus(
+      arguments.is_bf16
+          ? ragged::LaunchGenericKernel<__nv_bfloat16>(stream, arguments)
+          : ragged::LaunchGenericKernel<__half>(stream, arguments));
 }
 
 }  // namespace

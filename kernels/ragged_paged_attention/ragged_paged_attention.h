@@ -17,6 +17,11 @@
 // [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
 // q and to at most kv_len for each sequence (the last ones; others give zeros),
 // and a token whose page number is not in [0, total_num_pages) takes no part.
+// Where cu_q_lens decreases, which it must not, what the rows of `out` hold is
+// not defined: some may not be written, others belong to two sequences. Nothing
+// but the operands is read even then, and nothing but the results written.
+// Tokens that no query of a sequence sees, in front of its window or behind its
+// last one, may hold anything.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 #define KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 
@@ -24,8 +29,9 @@
 
 namespace torch_xla_ext {
 
-// The workspace's size is the caller's choice: with less, a context is split
-// into fewer parts.
+// The workspace's size is the caller's choice: with less, contexts are split
+// into fewer parts, or not at all. What is worth having, the operator computes
+// (torch_xla_ext/ops/ragged_paged_attention.py).
 inline constexpr Signature kRaggedPagedAttention = ParseSignature(
     "XlaGpuRaggedPagedAttention("
     "q: T[max_num_batched_tokens, num_q_heads, head_dim], "

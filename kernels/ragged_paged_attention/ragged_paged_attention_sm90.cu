@@ -195,12 +195,13 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
       k_ring.Advance();
       softmax(std::true_type(), n, bad_pages);
       pack();
-      // What lies behind the last token may be NaN, and 0 * NaN is NaN.
-      const int tail = tile.kv_len - n * kTokens;
-      if (tail < kTokens) {
+      // What lies in front of the window or behind the last token may be NaN,
+      // and 0 * NaN is NaN: makes zeros of the values [first, last) of a tile.
+      auto zero_values = [&](int first, int last) {
+        if (first >= last) return;
         Wait(SharedAddress(&shared.stages[1].full[v_ring.slot]), v_ring.parity);
         uint8_t* v = shared.kv[1][v_ring.slot];
-        for (int i = tail * 8 + thread; i < kTokens * 8; i += 128) {
+        for (int i = first * 8 + thread; i < last * 8; i += 128) {
 #pragma unroll
           for (int half = 0; half < kHalves; ++half) {
             *reinterpret_cast<uint4*>(v + half * (kTokens * 128) + i * 16) =
@@ -209,7 +210,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
         }
         FenceAsyncProxy();
         SyncNamed(kGroupBarrier + warpgroup, 128);
-      }
+      };
+      zero_values(tile.kv_len - n * kTokens, kTokens);
       auto step = [&](auto masked) {
         if (turns) SyncNamed(kTurnBarrier + warpgroup, 256);
         issue_qk();
@@ -246,6 +248,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
       release(&shared.q_empty);
       q_ring.Advance();
       Wait(SharedAddress(&shared.stages[1].full[v_ring.slot]), v_ring.parity);
+      zero_values(0, max(tile.position, 0) - arguments.sliding_window + 1 -
+                         tile.kv_begin * kTokens);
       issue_pv();
       WgmmaWait<0>();
       Pin(out);
@@ -441,9 +445,9 @@ bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8) {
          DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
-                             bool is_bf16) {
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments) {
   using namespace sm90;  // NOLINT
+  const bool is_bf16 = arguments.is_bf16;
   const uint64_t head_dim = kHeadDim;
   const uint64_t num_q_heads = arguments.num_q_heads;
   const uint64_t group = arguments.group_size;

@@ -195,18 +195,43 @@ class PageCopier {
   int next_page_;
 };
 
+// Query rows are cut into tiles of `size` tokens within each sequence. How many
+// there are is only on the device, so there is a slot for each that there may
+// be: tile i of sequence s is in slot
+//   floor(cu_q_lens[s] / size) + s + i.
+// Slots do not collide, since floor(x) + ceil(y) <= floor(x + y) + 1; some are
+// empty. Where cu_q_lens decreases, which it must not, tiles may go missing.
+// (The idea is that of vLLM's triton_unified_attention.py.)
+__device__ inline int NumSlots(const Arguments& arguments, int size) {
+  return arguments.num_tokens / size + arguments.max_num_seqs;
+}
+
+// Finds the sequence and the tile of a slot; called by whole warps. Returns
+// false if the slot is empty.
+__device__ inline bool FindTile(const Arguments& arguments, int slot, int size,
+                                Sequence* sequence, int* tile) {
+  const auto first_slot = [&](int s) {
+    return RowBegin(arguments, s) / size + s;
+  };
+  const int s = FindSequence(arguments, slot, first_slot);
+  if (s < 0) return false;
+  *sequence = LoadSequence(arguments, s);
+  *tile = slot - (sequence->begin / size + s);
+  return *tile * size < sequence->q_len;
+}
+
 // Finds the tile of an index; called by a warp. Returns false if there is none,
 // though there may be of a higher index.
 __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
                                 int index, Tile* tile) {
   const int tokens_of_tile = kRows / arguments.group_size;
-  const int num_slots = NumSlots(arguments, 1, tokens_of_tile);
+  const int num_slots = NumSlots(arguments, tokens_of_tile);
   // The heaviest tiles, which are the last of a sequence, come first.
   const int slot = num_slots - 1 - index / arguments.num_kv_heads;
   Sequence sequence;
   int tile_of_sequence = 0, part = 0;
   if (slot >= 0) {
-    if (!FindTile(arguments, slot, 1, tokens_of_tile, &sequence,
+    if (!FindTile(arguments, slot, tokens_of_tile, &sequence,
                   &tile_of_sequence)) {
       return false;
     }

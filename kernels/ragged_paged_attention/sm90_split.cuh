@@ -48,8 +48,6 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
   return split;
 }
 
-__device__ inline int CeilDivide(int a, int b) { return (a + b - 1) / b; }
-
 // How many tiles of keys a part of a context of `tiles` has.
 __device__ inline int PartTiles(const Arguments& arguments, const Split& split,
                                 int tiles) {

@@ -17,7 +17,6 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -25,27 +24,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from kernel_library import KernelLibrary
+from ragged_paged_attention_batches import (
+    F8,
+    Batch,
+    fill_with_garbage,
+    make_batch,
+    random_batch,
+    reference,
+)
 
 TARGET = "XlaGpuRaggedPagedAttention"
 LIMITS = {torch.bfloat16: 1e-2, torch.float16: 2e-3}
-F8 = torch.float8_e4m3fn
-
-
-@dataclass
-class Batch:
-    """The operands of a call, and its parameters."""
-
-    q: torch.Tensor  # [max_num_batched_tokens, num_q_heads, head_dim]
-    kv_pages: torch.Tensor  # [total_num_pages, page_size, 2 * num_kv_heads, head_dim]
-    kv_lens: torch.Tensor  # i32[max_num_seqs]
-    page_indices: torch.Tensor  # i32[max_num_seqs, pages_per_seq]
-    cu_q_lens: torch.Tensor  # i32[max_num_seqs + 1]
-    num_seqs: torch.Tensor  # i32[1]
-    params: dict[str, float] = field(default_factory=dict)
-
-    def arrays(self) -> dict[str, torch.Tensor]:
-        """The operands by their names."""
-        return {name: value for name, value in vars(self).items() if name != "params"}
 
 
 class Kernel:
@@ -61,159 +50,14 @@ class Kernel:
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
         workspace.fill_(float("nan"))
+        return self.bind_results(batch, out, workspace), out
+
+    def bind_results(self, batch: Batch, out: torch.Tensor, workspace: torch.Tensor) -> Callable:
+        """The same with given results."""
         arrays = batch.arrays() | {"out": out, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
         params |= {"report_out_of_range": False} | batch.params
-        return self.library.bind(TARGET, arrays, params), out
-
-
-def reference(batch: Batch) -> torch.Tensor:
-    """The result in float64, as kernels/ragged_paged_attention.h defines it."""
-    q = batch.q.double()
-    num_tokens, num_q_heads, _ = q.shape
-    total_pages, page_size, combined, _ = batch.kv_pages.shape
-    group = num_q_heads // (combined // 2)
-    max_seqs, pages_per_seq = batch.page_indices.shape
-    p = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0} | batch.params
-    out = torch.zeros_like(q)
-    cu = batch.cu_q_lens.clamp(0, num_tokens).tolist()
-    for s in range(min(max(int(batch.num_seqs), 0), max_seqs)):
-        begin, end = cu[s], max(cu[s + 1], cu[s])
-        kv_len = min(max(int(batch.kv_lens[s]), 0), pages_per_seq * page_size)
-        begin = max(begin, end - kv_len)
-        if begin >= end:
-            continue
-        token = torch.arange(kv_len, device=q.device)
-        page = batch.page_indices[s].long()[token // page_size]
-        valid = (page >= 0) & (page < total_pages)
-        row = batch.kv_pages[page.clamp(0, total_pages - 1), token % page_size]
-        row = torch.where(valid[:, None, None], row.float(), 0).double()
-        k = row[:, 0::2].repeat_interleave(group, 1)
-        v = row[:, 1::2].repeat_interleave(group, 1)
-        logits = torch.einsum("qhd,khd->hqk", q[begin:end], k) * p["sm_scale"] * p["k_scale"]
-        if p["soft_cap"] > 0:
-            logits = p["soft_cap"] * torch.tanh(logits / p["soft_cap"])
-        position = torch.arange(kv_len - (end - begin), kv_len, device=q.device)[:, None]
-        visible = (token <= position) & valid
-        if p["sliding_window"] > 0:
-            visible &= token > position - p["sliding_window"]
-        weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
-        out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v) * p["v_scale"]
-    return out
-
-
-def make_batch(
-    q_lens: list[int],
-    kv_lens: list[int],
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    cache_dtype: torch.dtype | None = None,
-    num_kv_heads: int = 8,
-    group: int = 4,
-    head_dim: int = 128,
-    page_size: int = 16,
-    spare_seqs: int = 0,
-    spare_tokens: int = 0,
-    first_row: int = 0,
-    shared_pages: bool = False,
-    bad_pages: bool = False,
-    poison: bool = True,
-    **params: float,
-) -> Batch:
-    """Random operands; what no token of a sequence refers to is NaN in the cache."""
-    device = "cuda"
-    num_seqs, max_seqs = len(q_lens), len(q_lens) + spare_seqs
-    num_tokens = first_row + sum(q_lens) + spare_tokens
-    pages_per_seq = max([1, *((n + page_size - 1) // page_size for n in kv_lens)]) + 1
-    used = sum((n + page_size - 1) // page_size for n in kv_lens)
-    total_pages = max(used // (2 if shared_pages else 1), 1) + 3
-    q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
-    pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
-    order = list(range(total_pages))
-    random.shuffle(order)
-    indices = torch.full((max_seqs, pages_per_seq), 0x7F7F7F7F, dtype=torch.int32)
-    written = torch.zeros(total_pages, dtype=torch.int64)  # tokens of each page
-    at = 0
-    for s, n in enumerate(kv_lens):
-        count = max((n + page_size - 1) // page_size, 0)
-        if count == 0:
-            continue
-        numbers = torch.tensor([order[(at + i) % total_pages] for i in range(count)])
-        at += count
-        filled = torch.full((count,), page_size)
-        filled[-1] = n - (count - 1) * page_size
-        written.scatter_reduce_(0, numbers, filled, "amax")
-        if bad_pages:
-            bad = torch.tensor([-1, total_pages, -(2**31), 2**31 - 1])[
-                torch.randint(0, 4, (count,))
-            ]
-            numbers = torch.where(torch.rand(count) < 0.2, bad, numbers)
-        indices[s, :count] = numbers.int()
-    if poison:
-        stale = torch.arange(page_size) >= written[:, None]
-        pages[stale.to(device)] = float("nan")
-    cu = [first_row]
-    for n in q_lens:
-        cu.append(cu[-1] + n)
-    cu += [random.randint(-5, 10**6) for _ in range(spare_seqs)]
-    lens = kv_lens + [random.randint(-5, 10**6) for _ in range(spare_seqs)]
-
-    def ints(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
-
-    return Batch(
-        q.to(dtype),
-        pages.to(cache_dtype or dtype),
-        ints(lens),
-        indices.to(device),
-        ints(cu),
-        ints([num_seqs]),
-        {"sm_scale": head_dim**-0.5} | params,
-    )
-
-
-def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
-    """A ragged batch of random shape, features and faults."""
-    dtype = rng.choice([torch.bfloat16, torch.float16])
-    options = {
-        "dtype": dtype,
-        "cache_dtype": rng.choice([dtype, dtype, F8]),
-        "num_kv_heads": rng.choice([1, 2, 3, 8]),
-        "group": rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 32, 71]),
-        "head_dim": rng.choice([64, 96, 128, 128, 128, 192, 256]),
-        "page_size": rng.choice([8, 16, 16, 24, 32, 64, 128, 256]),
-        "sliding_window": rng.choice([0, 0, 0, 1, 7, 100, 300]),
-        "soft_cap": rng.choice([0.0, 0.0, 5.0, 30.0]),
-        "v_scale": rng.choice([1.0, 0.5]),
-        "sm_scale": rng.choice([0.05, 0.1, 0.1, -0.07]),
-        "spare_seqs": rng.choice([0, 1, 40]),
-        "spare_tokens": rng.choice([0, 1, 77]),
-        "first_row": rng.choice([0, 0, 5]),
-        "shared_pages": rng.random() < 0.3,
-        "bad_pages": rng.random() < 0.2,
-    }
-    options |= fixed
-    if options["cache_dtype"] == F8:
-        options["k_scale"] = 0.7
-    q_lens, kv_lens = [], []
-    for _ in range(rng.choice([1, 2, 5, 40])):
-        kind = rng.choice(["decode", "far", "prefill", "chunk", "empty", "none", "long"])
-        q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)
-        extra = rng.randint(0, 9000 if kind == "far" else 700)
-        if kind == "prefill":
-            extra = 0
-        elif kind == "empty":
-            q_len = 0
-        elif kind == "none":
-            extra = -q_len
-        elif kind == "long":  # more rows than tokens
-            extra = -rng.randint(0, q_len)
-        q_lens.append(q_len)
-        kv_lens.append(q_len + extra)
-    text = ", ".join(f"{k}={v}" for k, v in options.items())
-    return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
-        q_lens, kv_lens, **options
-    )
+        return self.library.bind(TARGET, arrays, params)
 
 
 def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float:
@@ -254,18 +98,72 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
             fixed |= {"dtype": dtype, "cache_dtype": dtype}
         text, batch = random_batch(rng, **fixed)
         try:
-            error = check(kernel, text, batch, rng.choice([0, 1, 4096, 1 << 20]))
+            error = check(kernel, text, batch, rng.choice([0, 1, 4096, 60_000, 1 << 20, 1 << 22]))
             key = (str(batch.q.dtype)[6:], str(batch.kv_pages.dtype)[6:], batch.q.shape[2])
             worst[key] = max(worst.get(key, 0.0), error)
         except AssertionError as fault:
             failures.append(str(fault))
     for key, error in sorted(worst.items()):
         print(f"  {kernel.name} {' '.join(map(str, key))}: worst error {error:.2e}")
-    failures += check_refusals(kernel) + check_capture(kernel)
+    failures += check_refusals(kernel) + check_garbage(kernel, max(count // 8, 1), seed)
+    for cache_dtype in (torch.bfloat16, F8):
+        failures += check_capture(kernel, cache_dtype)
     for fault in failures[:8]:
         print("  FAIL", fault[:900])
     print(f"{kernel.name}: {count} batches, {len(failures)} failures")
     return len(failures)
+
+
+def run_small(kernel: Kernel, count: int, seed: int) -> None:
+    """Small batches of every kind without comparisons, for compute-sanitizer."""
+    rng = random.Random(seed)
+    random.seed(seed)
+    for i in range(count):
+        dtype = rng.choice([torch.bfloat16, torch.float16])
+        batch = make_batch(
+            [1, rng.randint(2, 9), rng.randint(17, 80), 0],
+            [rng.randint(300, 900), rng.randint(9, 300), 90, rng.randint(0, 40)],
+            dtype=dtype,
+            cache_dtype=(dtype, F8)[i % 2],
+            head_dim=(128, 64, 96, 192, 256)[i // 2 % 5],
+            num_kv_heads=1,
+            group=rng.choice([1, 4, 10]),
+            page_size=rng.choice([8, 16, 24]),
+            spare_seqs=1,
+            spare_tokens=2,
+            bad_pages=rng.random() < 0.5,
+            sliding_window=rng.choice([0, 70]),
+        )
+        if i >= count // 2:
+            fill_with_garbage(rng, batch)
+        kernel.bind(batch, rng.choice([1, 1 << 20]))[0]()
+        torch.cuda.synchronize()
+    print(f"{kernel.name}: {count} small batches")
+
+
+def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
+    """Device data that means nothing: nothing outside the results is written.
+
+    What is in `out` is not defined where cu_q_lens decreases. For what is read outside, run it
+    under compute-sanitizer.
+    """
+    rng = random.Random(seed)
+    faults = []
+    for _ in range(count):
+        text, batch = random_batch(rng)
+        fill_with_garbage(rng, batch)
+        size, workspace = batch.q.numel(), rng.choice([0, 1, 4096, 1 << 20])
+        results = [
+            torch.full((size + 2048,), 7.0, dtype=batch.q.dtype, device="cuda"),
+            torch.full((workspace + 2048,), 7.0, device="cuda"),
+        ]
+        out, scratch = results[0][1024:-1024].view_as(batch.q), results[1][1024:-1024]
+        kernel.bind_results(batch, out, scratch)()
+        torch.cuda.synchronize()
+        for result in results:
+            if not bool((torch.cat([result[:1024], result[-1024:]]) == 7).all()):
+                faults.append(f"{kernel.name}: written beyond a result: {text}")
+    return faults
 
 
 def check_refusals(kernel: Kernel) -> list[str]:
@@ -296,17 +194,17 @@ def check_refusals(kernel: Kernel) -> list[str]:
     return faults
 
 
-def check_capture(kernel: Kernel) -> list[str]:
+def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
     """A CUDA graph of the call serves other lengths than those of its capture."""
-    batch = make_batch([70, 1, 30], [100, 90, 30], poison=False)
-    call, out = kernel.bind(batch, 4096)
+    batch = make_batch([70, 1, 30], [100, 90, 2000], poison=False, cache_dtype=cache_dtype)
+    call, out = kernel.bind(batch, 1 << 20)
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
     batch.cu_q_lens.copy_(torch.tensor([0, 1, 40, 101], dtype=torch.int32))
-    batch.kv_lens.copy_(torch.tensor([77, 80, 61], dtype=torch.int32))
+    batch.kv_lens.copy_(torch.tensor([77, 80, 1961], dtype=torch.int32))
     out.view(torch.uint8).fill_(0xFF)
     graph.replay()
     torch.cuda.synchronize()
@@ -334,14 +232,41 @@ def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[s
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
+F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
+GENERIC = {"page_size": 24}  # which the Hopper kernel does not do
+# The lengths of queries and contexts, and options of make_batch.
 CASES = {
-    "prefill 1 x 8192": ([8192], [8192]),
-    "prefill 8 x 2048": ([2048] * 8, [2048] * 8),
-    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4),
-    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64),
-    "decode 64 x 1024": ([1] * 64, [1024] * 64),
-    "decode 128 x 4096": ([1] * 128, [4096] * 128),
-    "decode 1 x 131072": ([1], [131072]),
+    "prefill 1 x 8192": ([8192], [8192], {}),
+    "prefill 8 x 2048": ([2048] * 8, [2048] * 8, {}),
+    "chunk 4 x 1024 of 8192": ([1024] * 4, [8192] * 4, {}),
+    "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64, {}),
+    "decode 64 x 1024": ([1] * 64, [1024] * 64, {}),
+    "decode 128 x 4096": ([1] * 128, [4096] * 128, {}),
+    "decode 1 x 131072": ([1], [131072], {}),
+    "fp8 decode 128 x 4096": ([1] * 128, [4096] * 128, F8_CACHE),
+    "fp8 decode 16 x 4096": ([1] * 16, [4096] * 16, F8_CACHE),
+    "fp8 decode 1 x 8192": ([1], [8192], F8_CACHE),
+    "fp8 decode 1 x 131072": ([1], [131072], F8_CACHE),
+    "fp8 decode 64 x 1..8192": ([1] * 64, [n * 128 for n in range(1, 65)], F8_CACHE),
+    "fp8 mixed": ([2048] * 2 + [1] * 62, [2048] * 64, F8_CACHE),
+    "fp8 4 guesses of 32 x 4096": ([4] * 32, [4096] * 32, F8_CACHE),
+    "fp8 chunk 1 x 64 of 65536": ([64], [65536], F8_CACHE),
+    "fp8 prefill 2 x 4096": ([4096] * 2, [4096] * 2, F8_CACHE),
+    "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
+    "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
+    "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),
+    "generic decode 16 x 4096": ([1] * 16, [4096] * 16, GENERIC),
+    "generic decode 1 x 131072": ([1], [131072], GENERIC),
+    **{
+        f"{dim}{name} decode 16 x 4096": ([1] * 16, [4096] * 16, options | {"head_dim": dim})
+        for dim in (64, 96, 192, 256)
+        for name, options in (("", {}), (" fp8", F8_CACHE))
+    },
+    **{
+        f"{dim}{name} prefill 2 x 4096": ([4096] * 2, [4096] * 2, options | {"head_dim": dim})
+        for dim in (64, 256)
+        for name, options in (("", {}), (" fp8", F8_CACHE))
+    },
 }
 
 
@@ -362,40 +287,49 @@ def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
     return {b.name: [partial(attention, b, s) for s in sets] for b in backends}
 
 
-def time_all(kernels: list[Kernel], workspace_sizes: list[int]) -> None:
-    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads of 128, pages of 16."""
+def time_all(kernels: list[Kernel], workspace_sizes: list[int], only: str) -> None:
+    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads, pages of 16 if any."""
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     ms = milliseconds({"": [lambda: a @ b]})[""]
     print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")
-    for case, (q_lens, kv_lens) in CASES.items():
+    for case, (q_lens, kv_lens, options) in CASES.items():
+        if only not in case:
+            continue
+        head_dim = options.get("head_dim", 128)
         pairs = sum(q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(q_lens, kv_lens, strict=True))
-        flops = 4 * 128 * 32 * pairs
-        read = sum(kv_lens) * 8 * 2 * 128 * 2
-        batches = [make_batch(q_lens, kv_lens, poison=False) for _ in range(3)]
+        flops = 4 * head_dim * 32 * pairs
+        batches = [make_batch(q_lens, kv_lens, poison=False, **options) for _ in range(3)]
+        read = sum(kv_lens) * 8 * 2 * head_dim * batches[0].kv_pages.dtype.itemsize
         variants = {
             f"{kernel.name} {size}": [kernel.bind(batch, size)[0] for batch in batches]
             for kernel in kernels
             for size in workspace_sizes
         }
-        if len(set(q_lens)) == 1 and q_lens == kv_lens:
+        if len(set(q_lens)) == 1 and q_lens == kv_lens and not options:
             variants |= peers(len(q_lens), q_lens[0])
         for name, ms in milliseconds(variants).items():
             rates = f"{flops / ms / 1e9:4.0f} TFLOP/s, {read / ms / 1e9:.2f} TB/s"
-            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}")
+            print(f"{case}: {name:24} {ms * 1e3:8.1f} us, {rates}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("libraries", nargs="+")
     parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--small", type=int, metavar="N", help="only run N small batches")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--only", default="", metavar="TEXT", help="time cases with TEXT alone")
     parser.add_argument("--workspace", type=int, nargs="*", default=[1])
     arguments = parser.parse_args()
     kernels = [Kernel(str(Path(path).resolve())) for path in arguments.libraries]
+    if arguments.small:
+        for kernel in kernels:
+            run_small(kernel, arguments.small, arguments.seed)
+        return 0
     failures = sum(check_all(k, arguments.batches, arguments.seed) for k in kernels)
     if arguments.time:
-        time_all(kernels, arguments.workspace)
+        time_all(kernels, arguments.workspace, arguments.only)
     return failures != 0
 
 

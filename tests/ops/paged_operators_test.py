@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,6 +230,36 @@ def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
     assert ", f32[" in line.partition("custom-call(")[0]
     result = function(*arguments())
     assert (result.shape, result.dtype) == (arguments()[0].shape, BF16)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "tokens", "context", "expected"),
+    [
+        (64, BF16, 8, 256, 1),  # nothing to split
+        # 512 counters, and 2 parts of 4 heads' sums for each of 64 blocks of 8 kv heads
+        (64, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 68),
+        (128, torch.float8_e4m3fn, 1, 1024, 512 + 4 * 2 * 8 * 4 * 132),
+        (128, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 132),
+        (128, BF16, 256, 1 << 17, None),
+        (256, BF16, 8192, 1 << 17, None),
+    ],
+)
+def test_workspace_of_ragged_paged_attention(
+    head_dim: int, dtype: torch.dtype, tokens: int, context: int, expected: int | None
+) -> None:
+    """It depends on shapes alone, and is at most 16 MiB."""
+    seqs = min(tokens, 64)
+    q = torch.zeros(tokens, 32, head_dim, dtype=BF16, device="xla")
+    pages = torch.zeros(2, 16, 16, head_dim, dtype=torch.uint8, device="xla").to(dtype)
+    tables = torch.zeros(seqs, context // 16, dtype=torch.int32, device="xla")
+    lengths, rows, count = (
+        torch.zeros(n, dtype=torch.int32, device="xla") for n in (seqs, seqs + 1, 1)
+    )
+    (line,) = custom_call_lines(
+        ops.ragged_paged_attention(q, pages, lengths, tables, rows, count, 0.125)
+    )
+    size = int(re.search(r", f32\[(\d+)\]", line.partition("custom-call(")[0]).group(1))
+    assert size == expected if expected else (1 << 20) < size <= (1 << 22)
 
 
 @for_each_attention

@@ -11,9 +11,11 @@ _NAME = "xla_gpu::ragged_paged_attention"
 # A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
 # sensible logit, which is what leaving the token out gives.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
-# A context is split into parts of at least so many tokens, and into at most so many parts, while
-# their results are at most so many floats.
+# A context is split into parts of at least so many tokens; of sequences with one query the Hopper
+# kernel makes at most so many parts. Their results are at most so many floats.
 _MIN_PART_SIZE, _MAX_PARTS, _MAX_WORKSPACE_SIZE = 256, 64, 1 << 22
+# Of the generic kernel: query rows of a tile, and as many thread blocks as any GPU runs at a time.
+_TILE_ROWS, _MAX_BLOCKS = 64, 512
 
 
 def _check(
@@ -72,10 +74,43 @@ def _workspace(
     page_indices: torch.Tensor,
     *others: _arguments.Value,
 ) -> list[Result]:
-    """Counters, and where the kernel keeps the parts of long contexts until it combines them.
+    """Counters, and where the kernels keep the parts of long contexts until they combine them.
+
+    Any size is right: with 1, no context is split, and with less than this, some into fewer parts.
+    """
+    size = _generic_workspace(q, kv_pages, page_indices)
+    if q.shape[2] == 128 and kv_pages.dtype == q.dtype:
+        size = max(size, _hopper_workspace(q, kv_pages, page_indices))
+    return [([size], torch.float32)]
+
+
+def _generic_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor) -> int:
+    """Two parts for each thread block, each of the query rows of a tile and one kv head.
+
+    They are a result, its maximum and its sum for each row, and 8 bytes more; beside them is a
+    counter for each block.
+    """
+    num_tokens, num_q_heads, head_dim = q.shape
+    max_num_seqs, pages_per_seq = page_indices.shape
+    num_kv_heads = kv_pages.shape[2] // 2
+    rows = num_tokens * (num_q_heads // num_kv_heads)
+    max_parts = -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE)  # of a context
+    if max_parts < 2:
+        return 1
+    part_size = 2 * num_kv_heads * min(rows, _TILE_ROWS) * (head_dim + 4)
+    parts = min(
+        (rows // _TILE_ROWS + max_num_seqs) * max_parts,
+        _MAX_BLOCKS // num_kv_heads,
+        (_MAX_WORKSPACE_SIZE - _MAX_BLOCKS) // max(part_size, 1),
+    )
+    return 1 if parts < 2 else _MAX_BLOCKS + parts * part_size
+
+
+def _hopper_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor) -> int:
+    """As many parts for each sequence.
 
     Of each part and query head a result, its maximum and its sum; beside them a counter of tiles,
-    and one for each sequence and kv head. Any size is right: with 1, no context is split.
+    and one for each sequence and kv head.
     """
     _, num_q_heads, head_dim = q.shape
     max_num_seqs, pages_per_seq = page_indices.shape
@@ -85,11 +120,10 @@ def _workspace(
         _MAX_WORKSPACE_SIZE // max(part_size, 1),
         -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE),
     )
-    if head_dim != 128 or kv_pages.dtype != q.dtype or num_parts < 2:  # what it does not split
-        return [([1], torch.float32)]
+    if num_parts < 2:
+        return 1
     num_counters = 1 + max_num_seqs * (kv_pages.shape[2] // 2)
-    size = -(-num_counters // 4) * 4 + num_parts * part_size  # parts are aligned to 16 bytes
-    return [([size], torch.float32)]
+    return -(-num_counters // 4) * 4 + num_parts * part_size  # parts are aligned to 16 bytes
 
 
 def _attributes(

@@ -1,0 +1,181 @@
+// The constants of the generic kernel for each type of cache and head_dim, and
+// how keys and values get from shared memory to the tensor cores.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_SHAPE_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_SHAPE_CUH_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/ptx.cuh"
+
+namespace torch_xla_ext::ragged {
+
+inline constexpr int kWarps = 4;
+inline constexpr int kGenericThreads = 32 * kWarps;
+
+template <typename C, int kHeadDim_>
+struct Shape {
+  // F8E4M3FN is widened to F16, exactly, and the queries are made F16, too.
+  static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
+  using Math = std::conditional_t<kWiden, __half, C>;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kQueryBytes = kHeadDim * 2;        // of a row
+  static constexpr int kRowBytes = kHeadDim * sizeof(C);  // of a key or value
+  static constexpr int kChunks = kRowBytes / 16;
+  // The warps' sums take the memory of queries, keys and values in the end.
+  // Rows of floats are 8 longer, against bank conflicts.
+  static constexpr int kSumRow = kHeadDim + 8;
+};
+
+// How the warps share the work on a tile of kRows query rows: each has
+// 16 kFragments rows, 1 / kTokenWarps of the tokens, and 1 / kDimWarps of the
+// values' dimensions.
+template <typename Shape_, int kFragments_, int kTokenWarps_, int kDimWarps_,
+          int kTileTokens_>
+struct Plan {
+  using Shape = Shape_;
+  static constexpr int kFragments = kFragments_;
+  static constexpr int kTokenWarps = kTokenWarps_;
+  static constexpr int kDimWarps = kDimWarps_;
+  static constexpr int kWarpRows = 16 * kFragments;
+  static constexpr int kRows = kWarpRows * kWarps / kTokenWarps / kDimWarps;
+  static constexpr int kTileTokens = kTileTokens_;
+  static constexpr int kTileBytes = kTileTokens * Shape::kRowBytes;  // of keys
+  static constexpr int kQueryTileBytes = kRows * Shape::kQueryBytes;
+  // Tiles of keys and values that are being copied or used. If possible, two
+  // blocks fit the 164 KB of an A100's multiprocessor.
+  static constexpr int kStages =
+      std::clamp((80 * 1024 - kQueryTileBytes) / (2 * kTileBytes), 2, 4);
+  static constexpr int kSharedBytes =
+      std::max(kQueryTileBytes + kStages * 2 * kTileBytes,
+               Shape::kSumRow * 4 * kTokenWarps * kRows);
+  // A block's 99 KB, which every GPU has, less the static variables.
+  static_assert(kSharedBytes <= 96 * 1024);
+};
+
+template <typename Shape>
+struct Plans {
+  static constexpr int kDim = Shape::kHeadDim;
+  static constexpr int kTileTokens = Shape::kRowBytes <= 256 ? 64 : 32;
+  // Most rows, if there are registers for their sums: each fragment of keys and
+  // values is used twice.
+  using Large = Plan<Shape, kDim <= 128 ? 2 : 1, 1, 1, kTileTokens>;
+  using Middle = Plan<Shape, 1, 1, 1, kTileTokens>;
+  // Rows for one warp, as a decode step has: the warps have different tokens,
+  // and, if sums of all dimensions would be too many registers, different
+  // dimensions.
+  using Small = Plan<Shape, 1, kDim <= 128 ? 4 : 2, kDim <= 128 ? 1 : 2,
+                     Shape::kRowBytes <= 128   ? 128
+                     : Shape::kRowBytes <= 256 ? 64
+                                               : 32>;
+  // The work is shared out in units of so many tokens.
+  static constexpr int kUnit = Small::kTileTokens;
+  static_assert(kUnit % kTileTokens == 0);
+};
+
+// Rows of a tile of a sequence with few rows.
+inline constexpr int kTileRows = 64;
+
+// The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
+// permuted so that the same chunk of 8 rows lies in 8 different groups of
+// banks.
+template <int kRowBytes>
+__device__ inline uint32_t ChunkOffset(int row, int chunk) {
+  constexpr int kChunks = kRowBytes / 16;
+  constexpr int kLowBits = kChunks & -kChunks;
+  constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;
+  return (row * kChunks + (chunk ^ (row / (8 / kSpan)) % kSpan)) * 16;
+}
+
+// Two F8E4M3FN, the lower half of `pair`, as two F16; exact, with NaN for NaN.
+__device__ inline uint32_t Widen(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
+  return WidenF8Pair(pair);
+#else
+  // There is no instruction. Shifted to where F16 has them, exponent and
+  // mantissa mean 2^8 times too little; above 448 there is only NaN.
+  const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
+  const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
+  const __half2 wide =
+      __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256.0f));
+  return reinterpret_cast<const uint32_t&>(wide) |
+         __hgt2_mask(__habs2(wide), __float2half2_rn(448.0f));
+#endif
+}
+
+// The second factors of products with 32 bytes of 16 keys: of 16 dimensions, or
+// of 2 * 16; each of twice 8 keys.
+//
+// Of a key in F8E4M3FN, a lane gets four neighbouring dimensions. They serve as
+// dimensions c, c + 1, c + 8 and c + 9 (see MultiplyAdd), and LoadQueryF8 puts
+// those of the queries in the same places.
+template <typename Shape>
+struct KeyFragments {
+  static constexpr int kSteps = Shape::kWiden ? 2 : 1;
+  uint32_t b[kSteps][2][2];
+
+  __device__ void Load(uint32_t tile, int token, int pair) {
+    const int lane = threadIdx.x % 32;
+    uint32_t m[4];
+    LoadMatrices(m, tile + ChunkOffset<Shape::kRowBytes>(
+                               token + lane / 16 * 8 + lane % 8,
+                               pair * 2 + lane / 8 % 2));
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if constexpr (Shape::kWiden) {
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          b[step][n][0] = Widen(m[n * 2 + step]);
+          b[step][n][1] = Widen(m[n * 2 + step] >> 16);
+        }
+      } else {
+        b[0][n][0] = m[n * 2];
+        b[0][n][1] = m[n * 2 + 1];
+      }
+    }
+  }
+};
+
+// The second factors of products with 32 bytes of 16 values: of twice 8
+// dimensions, or of four times.
+//
+// A transposed load moves pairs of F8E4M3FN together: the first 8 are the even
+// ones of 16 dimensions, the second 8 the odd ones.
+template <typename Shape>
+struct ValueFragments {
+  static constexpr int kTiles = Shape::kWiden ? 4 : 2;
+  uint32_t b[kTiles][2];
+
+  __device__ void Load(uint32_t tile, int token, int pair) {
+    const int lane = threadIdx.x % 32;
+    uint32_t m[4];
+    LoadTransposed(m, tile + ChunkOffset<Shape::kRowBytes>(
+                                 token + lane % 16, pair * 2 + lane / 16));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (Shape::kWiden) {
+        b[i / 2 * 2][i % 2] = Widen(__byte_perm(m[i], 0, 0x4420));
+        b[i / 2 * 2 + 1][i % 2] = Widen(__byte_perm(m[i], 0, 0x4431));
+      } else {
+        b[i / 2][i % 2] = m[i];
+      }
+    }
+  }
+
+  // Stores a lane's sums of 16 dimensions, two products' results of one row.
+  __device__ static void StoreSums(float* row, float x0, float x1, float y0,
+                                   float y1) {
+    const int t = threadIdx.x % 4;
+    if constexpr (Shape::kWiden) {
+      *reinterpret_cast<float4*>(row + t * 4) = make_float4(x0, y0, x1, y1);
+    } else {
+      *reinterpret_cast<float2*>(row + t * 2) = make_float2(x0, x1);
+      *reinterpret_cast<float2*>(row + 8 + t * 2) = make_float2(y0, y1);
+    }
+  }
+};
+
+}  // namespace torch_xla_ext::ragged
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_SHAPE_CUH_
