@@ -42,7 +42,7 @@ UPDATE = {
     "value": torch.zeros(3, 2, 64, dtype=BF16),
     "slot_mapping": torch.tensor([0, 1, 2]),
     "key_cache": CACHE,
-    "value_cache": CACHE,
+    "value_cache": CACHE.clone(),
 }
 PAGES = {**{k: UPDATE[k] for k in ("key", "value", "slot_mapping")}, "kv_pages": CACHE}
 PAGES["kv_pages"] = torch.zeros(4, 16, 4, 64, dtype=BF16)
@@ -53,6 +53,8 @@ WRONG = [
     (ops.paged_attention, DECODE, change, error, text)
     for change, error, text in [
         ({"query": torch.zeros(2, 8, 64)}, TypeError, "query must have one of the dtypes"),
+        ({"query": None}, TypeError, "query must be a tensor, but is None"),
+        ({"block_tables": None}, TypeError, "block_tables must be a tensor, but is None"),
         ({"query": torch.zeros(2, 8, dtype=BF16)}, ValueError, r"\[num_seqs, num_heads, head_dim"),
         ({"query": torch.zeros(2, 3, 64, dtype=BF16)}, ValueError, "heads of query, 3, must be a"),
         ({"query": torch.zeros(2, 0, 64, dtype=BF16)}, ValueError, "and not 0"),
@@ -132,6 +134,8 @@ WRONG += [
     (ops.kv_cache_update, UPDATE, change, error, text)
     for change, error, text in [
         ({"key": torch.zeros(3, 2, 64).double()}, TypeError, "key must have one of the dtypes"),
+        ({"key": None}, TypeError, "key must be a tensor, but is None"),
+        ({"value_cache": None}, TypeError, "value_cache must be a tensor, but is None"),
         ({"value": torch.zeros(3, 2, 64)}, TypeError, "value must have the dtype of key"),
         ({"value": torch.zeros(4, 2, 64, dtype=BF16)}, ValueError, "value must have the shape of"),
         ({"slot_mapping": torch.zeros(3)}, TypeError, "slot_mapping must have one of the dtypes"),

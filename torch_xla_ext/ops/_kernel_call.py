@@ -45,13 +45,21 @@ class KernelCall:
         kinds = [str(argument.type) for argument in self.operator._schema.arguments]
         return [i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
 
+    @cached_property
+    def required(self) -> list[int]:
+        """Those of them that may not be None."""
+        arguments = self.operator._schema.arguments
+        return [i for i in self.operands if str(arguments[i].type) == "Tensor"]
+
     def checked(self, args: tuple[Value, ...]) -> tuple[Value, ...]:
         """Checks the arguments, and adds the defaults that the dispatcher leaves out."""
         arguments = self.operator._schema.arguments
         args += tuple(argument.default_value for argument in arguments[len(args) :])
+        name = self.name or self.operator.name()
+        for i in self.required:
+            _arguments.require_present(name, arguments[i].name, args[i])
         _arguments.require_one_device(
-            self.name or self.operator.name(),
-            [(arguments[i].name, args[i]) for i in self.operands if args[i] is not None],
+            name, [(arguments[i].name, args[i]) for i in self.operands if args[i] is not None]
         )
         self.check(*args)
         return args
@@ -125,12 +133,19 @@ class KernelCall:
         torch_xla._XLAC._xla_call_custom_call_target(
             self.target,
             platform,
-            [tensor.contiguous() for tensor in self._inputs(args)],
+            [self._operand(tensor, results) for tensor in self._inputs(args)],
             self.payload(*args) if self.payload else self._descriptor(args),
             results,
             stream,
         )
         return results
+
+    def _operand(self, tensor: torch.Tensor, results: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What the kernel reads: a copy of what lies in a tensor that it writes to."""
+        written = results[: len(self.written)]
+        if any(tensor is not result and _arguments.overlap(tensor, result) for result in written):
+            return tensor.clone(memory_format=torch.contiguous_format)
+        return tensor.contiguous()
 
     def _run_on_stream(self, args: tuple[Value, ...]) -> Sequence[torch.Tensor]:
         with torch.cuda.device(self._inputs(args)[0].device):

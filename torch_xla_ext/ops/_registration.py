@@ -9,6 +9,7 @@ torch.library. The same kernel runs everywhere:
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -110,7 +111,8 @@ def define_in_place(
     """Defines the operator ``torch.ops.xla_gpu.<name>``, which writes to some of its arguments.
 
     The kernel's results are the new values of these arguments, in their order, in their buffers.
-    They have to be contiguous, unless they are XLA tensors. Nothing is differentiable.
+    They have to be contiguous, unless they are XLA tensors, and may not overlap. Another argument
+    may lie in one of them: its old value is used. Nothing is differentiable.
 
     It also defines ``torch.ops.xla_gpu.<name>_functional``, which returns the new values: torch's
     functionalization turns the one into the other, for XLA tensors and under torch.compile and
@@ -128,14 +130,16 @@ def define_in_place(
     functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
 
     def check_layout(args: tuple[Value, ...]) -> None:
+        names = [argument.name for argument in operator._schema.arguments]
         for i in written:
             if args[i].device.type != "xla":  # whose layout is not torch's business
-                name = operator._schema.arguments[i].name
-                _arguments.require_contiguous(operator.name(), name, args[i])
+                _arguments.require_contiguous(operator.name(), names[i], args[i])
+        for i, j in itertools.combinations(written, 2):
+            _arguments.require_no_overlap(operator.name(), names[j], args[j], names[i], args[i])
 
     def check_in_place(*args: Value) -> None:
-        check_layout(args)
         check(*args)
+        check_layout(args)
 
     in_place_call = KernelCall(
         operator,
@@ -148,8 +152,8 @@ def define_in_place(
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor that is written to, with its new value."""
-        check_layout(args)  # the functional form checks everything else
         results = functional(*args)
+        check_layout(args)  # the functional form has checked everything else
         results = results if isinstance(results, tuple) else (results,)
         return [(args[i], result) for i, result in zip(written, results, strict=True)]
 
