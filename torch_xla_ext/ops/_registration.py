@@ -158,7 +158,7 @@ def define_in_place(
         return [(args[i], result) for i, result in zip(written, results, strict=True)]
 
     def run_functionalized(*args: Value) -> None:
-        for tensor, result in new_values(args):
+        for tensor, result in new_values(_functionalization.unsharded(args)):
             _functionalization.replace(tensor, result)
 
     def run_xla(*args: Value) -> None:
