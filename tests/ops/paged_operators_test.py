@@ -94,14 +94,17 @@ WRONG = [
             r"alibi_slopes must .* \[8\], but has \[7\]",
         ),
         ({"alibi_slopes": torch.zeros(8).half()}, TypeError, "alibi_slopes must have one of"),
-        ({"scale": float("nan")}, ValueError, "scale must be finite, but is nan"),
+        ({"scale": float("nan")}, ValueError, "scale must be from -1e12 to 1e12, but is nan"),
+        ({"scale": 1e300}, ValueError, r"scale must be from -1e12 to 1e12, but is 1e\+300"),
         ({"sliding_window": 0}, ValueError, "sliding_window must be at least 1, or None, but is 0"),
-        ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, or None, but is 0"),
+        ({"soft_cap": 0.0}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 0"),
+        ({"soft_cap": 1e-60}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 1"),
+        ({"soft_cap": 1e60}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 1"),
         ({"key_scale": 2.0}, ValueError, SCALE),
         (
             {"value_scale": -1.0, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},
             ValueError,
-            "value_scale must be positive and finite, but is -1.0",
+            "value_scale must be from 1e-12 to 1e12, but is -1.0",
         ),
     ]
 ]
@@ -121,11 +124,11 @@ WRONG += [
         ),
         ({"cu_q_lens": LENGTHS}, ValueError, r"\[max_num_seqs \+ 1\], \[3\], but has \[2\]"),
         ({"num_seqs": LENGTHS}, ValueError, r"num_seqs must have the shape \[1\], \[1\], but has"),
-        ({"sm_scale": float("inf")}, ValueError, "sm_scale must be finite, but is inf"),
+        ({"sm_scale": float("inf")}, ValueError, "sm_scale must be from -1e12 to 1e12, but is inf"),
         ({"mask_value": -1.0}, ValueError, "mask_value must be None or at most -65504.0, by which"),
         ({"mask_value": float("nan")}, ValueError, "mask_value must be None or at most"),
         ({"sliding_window": -1}, ValueError, "sliding_window must be at least 1, or None"),
-        ({"soft_cap": float("inf")}, ValueError, "soft_cap must be positive and finite"),
+        ({"soft_cap": float("inf")}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None"),
         ({"k_scale": 2.0}, ValueError, "k_scale is for a cache of torch.float8_e4m3fn"),
         ({"v_scale": 0.5}, ValueError, "v_scale is for a cache of torch.float8_e4m3fn"),
     ]
@@ -145,6 +148,11 @@ WRONG += [
         ({"key_cache": CACHE[0]}, ValueError, r"\[any, any, 2, 64\], but has \[16, 2, 64\]"),
         ({"value_cache": CACHE[:3]}, ValueError, "value_cache must have the shape of key_cache"),
         ({"key_scale": 0.5}, ValueError, SCALE),
+        (
+            {"key_scale": 1e-60, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},
+            ValueError,
+            "key_scale must be from 1e-12 to 1e12, but is 1e-60",
+        ),
     ]
 ]
 WRONG += [
