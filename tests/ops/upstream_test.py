@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -42,6 +43,27 @@ def test_calls_run_our_kernel(function: object) -> None:
     (line,) = custom_call_lines(result)
     assert 'custom_call_target="XlaGpuRaggedPagedAttention"' in line
     assert_close(result.cpu(), expected())
+
+
+@pytest.mark.parametrize("function", CALLS.values(), ids=CALLS)
+def test_tensors_of_the_cpu(function: object) -> None:
+    """For which upstream's operator returns memory as it finds it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_close(function(*batch(), **OPTIONS), expected())
+        result = function(*batch(), **OPTIONS, use_kernel=False)
+    torch.testing.assert_close(result.double(), expected(), rtol=5e-2, atol=5e-2)  # all in bfloat16
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor", "openxla"])
+def test_compiled_for_tensors_of_the_cpu(backend: str) -> None:
+    compiled = torch.compile(
+        lambda *tensors: torch.ops.xla.ragged_paged_attention(*tensors, **OPTIONS),
+        backend=backend,
+        fullgraph=True,
+    )
+    with torch.no_grad():
+        assert_close(compiled(*batch()), expected())
 
 
 def test_openxla() -> None:
