@@ -159,7 +159,8 @@ def ragged_paged_attention(
     Lengths and tables are read by the kernel only, so a compiled program serves any of them. What
     is out of range in them is never followed: num_seqs and lengths are clamped to what there is
     room for, the rows of a sequence to the last ``kv_lens[s]`` of them, and tokens in a page that
-    is not in [0, total_num_pages) take no part. The environment variable
+    is not in [0, total_num_pages) take no part. Where `cu_q_lens` decreases, it is not said which
+    numbers the rows concerned get. The environment variable
     TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
 
     Args:
