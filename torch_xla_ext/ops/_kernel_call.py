@@ -26,6 +26,7 @@ class KernelCall:
         target, check, results, internal_results, attributes, payload: as of
             ops._registration.define.
         written: the arguments whose buffers the kernel's first results are, by their numbers.
+        name: what errors call the operator, if that is not its own name.
     """
 
     operator: torch._ops.OpOverload
@@ -36,6 +37,7 @@ class KernelCall:
     attributes: Callable[..., Mapping[str, object]] | None = None
     payload: Callable[..., bytes] | None = None
     written: Sequence[int] = ()
+    name: str | None = None
 
     @cached_property
     def operands(self) -> list[int]:
@@ -48,7 +50,7 @@ class KernelCall:
         arguments = self.operator._schema.arguments
         args += tuple(argument.default_value for argument in arguments[len(args) :])
         _arguments.require_one_device(
-            self.operator.name(),
+            self.name or self.operator.name(),
             [(arguments[i].name, args[i]) for i in self.operands if args[i] is not None],
         )
         self.check(*args)

@@ -127,11 +127,14 @@ def define_in_place(
     returns = ", ".join(["Tensor"] * len(written))
     functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
 
-    def check_in_place(*args: Value) -> None:
+    def check_layout(args: tuple[Value, ...]) -> None:
         for i in written:
             if args[i].device.type != "xla":  # whose layout is not torch's business
                 name = operator._schema.arguments[i].name
                 _arguments.require_contiguous(operator.name(), name, args[i])
+
+    def check_in_place(*args: Value) -> None:
+        check_layout(args)
         check(*args)
 
     in_place_call = KernelCall(
@@ -145,17 +148,18 @@ def define_in_place(
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor that is written to, with its new value."""
+        check_layout(args)  # the functional form checks everything else
         results = functional(*args)
         results = results if isinstance(results, tuple) else (results,)
         return [(args[i], result) for i, result in zip(written, results, strict=True)]
 
     def run_functionalized(*args: Value) -> None:
-        for tensor, result in new_values(in_place_call.checked(args)):
+        for tensor, result in new_values(args):
             _functionalization.replace(tensor, result)
 
     def run_xla(*args: Value) -> None:
         """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
-        for tensor, result in new_values(in_place_call.checked(args)):
+        for tensor, result in new_values(args):
             tensor.copy_(result)
 
     functional_call = KernelCall(
@@ -165,6 +169,7 @@ def define_in_place(
         results=lambda *args: [],
         attributes=attributes,
         written=written,
+        name=operator.name(),
     )
     _implement(functional_call)
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
