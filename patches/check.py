@@ -22,16 +22,24 @@ _DEFAULT_TARGET = '"triton_kernel_call"'
 # The way of the target from Python to the HLO: in each file, in the code from the first pattern
 # to the end of that function, the second has to match.
 _WAY_OF_THE_TARGET = [
-    ("init_python_bindings.cpp", r'"_xla_gpu_custom_call",', r"gpu_custom_call\([^;]*\btarget\)"),
     (
         "init_python_bindings.cpp",
         r'"_xla_gpu_custom_call",',
-        r'py::arg\("target"\) = kDefaultGpuCustomCallTarget\)',
+        r"gpu_custom_call\([^;]*,\s*target[,)]",
     ),
-    ("tensor_methods.cpp", r"> gpu_custom_call\(", r"MakeNode<GpuCustomCall>\([^;]*\btarget\)"),
+    (
+        "init_python_bindings.cpp",
+        r'"_xla_gpu_custom_call",',
+        r'py::arg\("target"\) = kDefaultGpuCustomCallTarget[,)]',
+    ),
+    ("tensor_methods.cpp", r"> gpu_custom_call\(", r"MakeNode<GpuCustomCall>\([^;]*,\s*target[,)]"),
     ("ops/gpu_custom_call.cpp", r"GpuCustomCall::GpuCustomCall\(", r"MHash\([^;]*\btarget\b"),
-    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Clone\(", r"MakeNode<[^;]*\btarget_\)"),
-    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Lower\(", r"BuildGpuCustomCall\([^;]*\btarget_\)"),
+    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Clone\(", r"MakeNode<[^;]*,\s*target_[,)]"),
+    (
+        "ops/gpu_custom_call.cpp",
+        r"GpuCustomCall::Lower\(",
+        r"BuildGpuCustomCall\([^;]*,\s*target_[,)]",
+    ),
     (
         "xla_lower_util.cpp",
         r"> BuildGpuCustomCall\(",
