@@ -185,12 +185,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="SOURCE_TREE",
         help="a git repository of pytorch/xla, with or without a work tree; it is not changed",
     )
-    parser.add_argument(
-        "--patches",
-        type=Path,
-        default=Path(__file__).resolve().parent,
-        help="the folder with the series, a folder for each release (default: this one)",
-    )
+    series.add_option(parser)
     args = parser.parse_args(argv)
     problems = []
     try:

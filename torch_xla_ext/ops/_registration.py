@@ -140,14 +140,16 @@ def define_in_place(
         check_layout(tuple(args.values()))
         check(**args)
 
-    in_place_call = KernelCall(
-        operator,
-        target,
-        check_in_place,
+    make_call = functools.partial(
+        KernelCall,
+        target=target,
         results=lambda **args: [],
         attributes=attributes,
         written=[operator._schema.arguments[i].name for i in written],
+        name=operator.name(),
     )
+    in_place_call = make_call(operator, check=check_in_place)
+    functional_call = make_call(functional, check=check)
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor that is written to, with its new value."""
@@ -165,15 +167,6 @@ def define_in_place(
         for tensor, result in new_values(args):
             tensor.copy_(result)
 
-    functional_call = KernelCall(
-        functional,
-        target,
-        check,
-        results=lambda **args: [],
-        attributes=attributes,
-        written=[operator._schema.arguments[i].name for i in written],
-        name=operator.name(),
-    )
     _implement(functional_call)
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
     _LIBRARY.impl(operator, in_place_call.in_place_on_cpu, "CPU")
