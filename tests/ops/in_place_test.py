@@ -18,6 +18,7 @@ from torch_xla.core import xla_model
 from torch_xla.debug import metrics
 
 from torch_xla_ext import ops
+from torch_xla_ext.ops import _paged
 
 for_each_device = pytest.mark.parametrize("device_type", ["cpu", "xla"])
 LAYERS, HEADS, HEAD_DIM, PAGE_SIZE, NUM_PAGES = 3, 2, 64, 8, 6
@@ -257,6 +258,15 @@ def test_functional_twin_leaves_its_arguments(device_type: str) -> None:
     new = torch.ops.xla_gpu.kv_cache_update_functional(key, value, slots, *caches)
     assert torch.equal(new[1].cpu()[0, 5], value.cpu()[0])
     assert all(cache.cpu().count_nonzero() == 0 for cache in caches)
+
+
+def test_arguments_are_checked_once_when_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = []
+    monkeypatch.setattr(
+        _paged, "require_scale", lambda operator, name, *others: checks.append(name)
+    )
+    ops.kv_cache_update(*tokens("xla", [3, 7]), *new_caches("xla"))
+    assert checks == ["key_scale", "value_scale"]
 
 
 def test_xla_caches_need_not_be_contiguous_and_others_must() -> None:

@@ -189,15 +189,21 @@ def test_errors(
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [(ops.paged_attention, DECODE), (ops.ragged_paged_attention, RAGGED)],
-    ids=["paged_attention", "ragged_paged_attention"],
+    [
+        (ops.paged_attention, DECODE),
+        (ops.ragged_paged_attention, RAGGED),
+        (ops.kv_cache_update, UPDATE),
+        (ops.kv_pages_update, PAGES),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_tensors_of_two_devices(
     function: Callable[..., object], arguments: dict[str, object]
 ) -> None:
+    operator = f"xla_gpu::{function.__name__}"
     for name in [name for name, value in arguments.items() if torch.is_tensor(value)][1:]:
         with pytest.raises(
-            ValueError, match=rf"{name} must be on the device of .*, cpu, but is on"
+            ValueError, match=rf"{operator}: {name} must be on the device of .*, cpu, but is on"
         ):
             function(**(arguments | {name: arguments[name].to("xla")}))
 

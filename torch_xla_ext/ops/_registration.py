@@ -62,20 +62,23 @@ def define(
     an optional one may be absent. There is at least one, and all are on one device: other calls are
     refused before anything else happens.
 
+    `check`, `results` and what follows them, to `payload`, are called with the operator's arguments
+    by their names: each takes those that it needs, and ``**others``.
+
     Args:
         schema: name, arguments and results in torch's notation,
             ``"simple_add(Tensor a, Tensor b) -> Tensor"``, without keyword-only arguments.
         target: the kernel's name, registered for "Host" and "CUDA" (untyped, API version 3).
-        check: called with the operator's arguments, raises TypeError or ValueError if the kernel
-            can not do what they say (torch_xla_ext.ops._arguments). It sees meta and fake tensors
-            too, whose sizes may be symbolic.
-        results: called with checked arguments, returns the shape and dtype of each result.
-        internal_results: called with checked arguments of known sizes, returns the same of the
-            results that the kernel has beyond these, and that nobody sees: a workspace.
-        attributes: called with checked arguments, returns the parameters of a kernel that is made
-            with torch_xla_ext/kernel.h; without it there are none.
-        payload: in its place for any other kernel: called with checked arguments of known sizes,
-            returns what the kernel is handed. It has to tell which operands are absent.
+        check: raises TypeError or ValueError if the kernel can not do what the arguments say
+            (torch_xla_ext.ops._arguments). It sees meta and fake tensors too, whose sizes may be
+            symbolic. The others get checked arguments.
+        results: returns the shape and dtype of each result.
+        internal_results: of arguments of known sizes, returns the same of the results that the
+            kernel has beyond these, and that nobody sees: a workspace.
+        attributes: returns the parameters of a kernel that is made with torch_xla_ext/kernel.h;
+            without it there are none.
+        payload: in its place for any other kernel: of arguments of known sizes, returns what the
+            kernel is handed. It has to tell which operands are absent.
         setup_context, backward, jvp: the derivatives, as of torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as of torch.library.register_vmap. Without it, torch.vmap calls
@@ -137,18 +140,20 @@ def define_in_place(
         for i, j in itertools.combinations(written, 2):
             _arguments.require_no_overlap(operator.name(), names[j], args[j], names[i], args[i])
 
-    def check_in_place(*args: Value) -> None:
-        check(*args)
-        check_layout(args)
+    def check_in_place(**args: Value) -> None:
+        check(**args)
+        check_layout(tuple(args.values()))
 
-    in_place_call = KernelCall(
-        operator,
-        target,
-        check_in_place,
-        results=lambda *args: [],
+    make_call = functools.partial(
+        KernelCall,
+        target=target,
+        results=lambda **args: [],
         attributes=attributes,
-        written=written,
+        written=[operator._schema.arguments[i].name for i in written],
+        name=operator.name(),
     )
+    in_place_call = make_call(operator, check=check_in_place)
+    functional_call = make_call(functional, check=check)
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor that is written to, with its new value."""
@@ -166,15 +171,6 @@ def define_in_place(
         for tensor, result in new_values(args):
             tensor.copy_(result)
 
-    functional_call = KernelCall(
-        functional,
-        target,
-        check,
-        results=lambda *args: [],
-        attributes=attributes,
-        written=written,
-        name=operator.name(),
-    )
     _implement(functional_call)
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
     _LIBRARY.impl(operator, in_place_call.in_place_on_cpu, "CPU")

@@ -61,8 +61,9 @@ def _check_pages(
     _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
 
 
-def _attributes(*args: _arguments.Value) -> dict[str, object]:
-    key_scale, value_scale = args[-2:]
+def _attributes(
+    key_scale: float | None, value_scale: float | None, **others: _arguments.Value
+) -> dict[str, object]:
     return {
         "key_scale": 1.0 if key_scale is None else key_scale,
         "value_scale": 1.0 if value_scale is None else value_scale,
@@ -82,7 +83,7 @@ define_in_place(
     "float? k_scale=None, float? v_scale=None) -> ()",
     target=PAGES_TARGET,
     check=_check_pages,
-    attributes=_attributes,
+    attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
 )
 
 

@@ -68,9 +68,8 @@ def _check(
 def _workspace(
     q: torch.Tensor,
     kv_pages: torch.Tensor,
-    kv_lens: torch.Tensor,
     page_indices: torch.Tensor,
-    *others: _arguments.Value,
+    **others: _arguments.Value,
 ) -> list[Result]:
     """Counters, and where the kernel keeps the parts of long contexts until it combines them.
 
@@ -93,18 +92,12 @@ def _workspace(
 
 
 def _attributes(
-    q: torch.Tensor,
-    kv_pages: torch.Tensor,
-    kv_lens: torch.Tensor,
-    page_indices: torch.Tensor,
-    cu_q_lens: torch.Tensor,
-    num_seqs: torch.Tensor,
     sm_scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
-    mask_value: float | None,
     k_scale: float | None,
     v_scale: float | None,
+    **others: _arguments.Value,
 ) -> dict[str, object]:
     return {
         "sm_scale": sm_scale,
@@ -125,7 +118,7 @@ define(
     "-> Tensor",
     target=TARGET,
     check=_check,
-    results=lambda q, *others: [(q.shape, q.dtype)],
+    results=lambda q, **others: [(q.shape, q.dtype)],
     internal_results=_workspace,
     attributes=_attributes,
 )
