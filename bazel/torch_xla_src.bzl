@@ -22,6 +22,9 @@ _PATCHES = [
     "0007-Let-a-build-link-custom-kernels-into-_XLAC.so.patch",
     "0008-Name-the-argument-in-the-errors-of-custom-calls.patch",
     "0009-Declare-c10-cuda-set_device-as-torch-2.8-defines-it.patch",
+    "0010-Convert-GPU-custom-call-operands-to-their-dtypes.patch",
+    "0011-Refuse-operands-of-dynamic-shapes-in-GPU-custom-call.patch",
+    "0012-Let-GPU-custom-calls-write-to-their-inputs.patch",
 ]
 
 _TAR = "torch_xla-%s-patched.tar" % _RELEASE

@@ -127,12 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="./bazelw run //patches:apply --", description=__doc__.split("\n\n")[0]
     )
     parser.add_argument("checkout", type=Path, help="a git work tree of pytorch/xla")
-    parser.add_argument(
-        "--patches",
-        type=Path,
-        default=Path(__file__).resolve().parent,
-        help="the folder with the series, a folder for each release (default: this one)",
-    )
+    series.add_option(parser)
     args = parser.parse_args(argv)
     # `bazel run` starts programs elsewhere; a relative path is the caller's.
     tree = Path(os.environ.get("BUILD_WORKING_DIRECTORY", ".")) / args.checkout

@@ -22,16 +22,24 @@ _DEFAULT_TARGET = '"triton_kernel_call"'
 # The way of the target from Python to the HLO: in each file, in the code from the first pattern
 # to the end of that function, the second has to match.
 _WAY_OF_THE_TARGET = [
-    ("init_python_bindings.cpp", r'"_xla_gpu_custom_call",', r"gpu_custom_call\([^;]*\btarget\)"),
     (
         "init_python_bindings.cpp",
         r'"_xla_gpu_custom_call",',
-        r'py::arg\("target"\) = kDefaultGpuCustomCallTarget\)',
+        r"gpu_custom_call\([^;]*,\s*target[,)]",
     ),
-    ("tensor_methods.cpp", r"> gpu_custom_call\(", r"MakeNode<GpuCustomCall>\([^;]*\btarget\)"),
+    (
+        "init_python_bindings.cpp",
+        r'"_xla_gpu_custom_call",',
+        r'py::arg\("target"\) = kDefaultGpuCustomCallTarget[,)]',
+    ),
+    ("tensor_methods.cpp", r"> gpu_custom_call\(", r"MakeNode<GpuCustomCall>\([^;]*,\s*target[,)]"),
     ("ops/gpu_custom_call.cpp", r"GpuCustomCall::GpuCustomCall\(", r"MHash\([^;]*\btarget\b"),
-    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Clone\(", r"MakeNode<[^;]*\btarget_\)"),
-    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Lower\(", r"BuildGpuCustomCall\([^;]*\btarget_\)"),
+    ("ops/gpu_custom_call.cpp", r"GpuCustomCall::Clone\(", r"MakeNode<[^;]*,\s*target_[,)]"),
+    (
+        "ops/gpu_custom_call.cpp",
+        r"GpuCustomCall::Lower\(",
+        r"BuildGpuCustomCall\([^;]*,\s*target_[,)]",
+    ),
     (
         "xla_lower_util.cpp",
         r"> BuildGpuCustomCall\(",
@@ -177,12 +185,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="SOURCE_TREE",
         help="a git repository of pytorch/xla, with or without a work tree; it is not changed",
     )
-    parser.add_argument(
-        "--patches",
-        type=Path,
-        default=Path(__file__).resolve().parent,
-        help="the folder with the series, a folder for each release (default: this one)",
-    )
+    series.add_option(parser)
     args = parser.parse_args(argv)
     problems = []
     try:

@@ -1,5 +1,6 @@
 """Reads the patch series: one folder a release, with a `series` file and patches in mail form."""
 
+import argparse
 import dataclasses
 import email
 import email.header
@@ -99,6 +100,16 @@ def load(folder: Path) -> Series:
     if missing or not names:
         raise SeriesError(f"{path}: names no patch or missing ones: {', '.join(missing)}")
     return Series(folder, commit[2], tuple(read_patch(folder / name) for name in names))
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--patches`, the folder for `load_all`."""
+    parser.add_argument(
+        "--patches",
+        type=Path,
+        default=Path(__file__).resolve().parent,
+        help="the folder with the series, a folder for each release (default: this one)",
+    )
 
 
 def load_all(folder: Path) -> list[Series]:

@@ -3,7 +3,8 @@
 ``torch.ops.xla.ragged_paged_attention`` is a kernel for TPUs. On XLA's CPU and GPUs its calls go to
 ``torch.ops.xla_gpu.ragged_paged_attention`` here, so that code for TPUs runs unchanged. So do calls
 of the Python function of the same name in torch_xla.experimental.custom_kernel, which upstream's
-operator calls. On TPUs, and with ``use_kernel=False``, everything is upstream's.
+operator calls, and calls with CPU and CUDA tensors, for which upstream's operator returns memory
+that nobody has written to. On TPUs, and with ``use_kernel=False``, everything is upstream's.
 
 The function is replaced when its module is imported, which torch_xla does not do by itself.
 """
@@ -20,8 +21,10 @@ import torch
 import torch_xla
 
 _MODULE = "torch_xla.experimental.custom_kernel"
-# XLA's device types for which there is a kernel in this wheel.
-_DEVICE_TYPES = ("CPU", "CUDA")
+# XLA's device types for which there is a kernel in this wheel, and torch's own.
+_XLA_DEVICE_TYPES = ("CPU", "CUDA")
+_DEVICE_TYPES = ("cpu", "cuda")
+_LIBRARY = torch.library.Library("xla", "IMPL")
 
 
 def install() -> None:
@@ -34,6 +37,14 @@ def install() -> None:
 
 def _replace(module: ModuleType) -> None:
     module.ragged_paged_attention = _dispatching(module.ragged_paged_attention)
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl("ragged_paged_attention", module.ragged_paged_attention_xla, key)
+
+
+def _has_kernel(device: torch.device) -> bool:
+    if device.type == "xla":
+        return torch_xla.runtime.device_type() in _XLA_DEVICE_TYPES
+    return device.type in _DEVICE_TYPES
 
 
 def _dispatching(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -57,11 +68,7 @@ def _dispatching(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     ) -> torch.Tensor:
         tensors = (q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs)
         options = (sm_scale, sliding_window, soft_cap, mask_value, k_scale, v_scale)
-        if (
-            use_kernel
-            and q.device.type == "xla"
-            and torch_xla.runtime.device_type() in _DEVICE_TYPES
-        ):
+        if use_kernel and _has_kernel(q.device):
             # `tuning` is about the TPU's kernel.
             return torch.ops.xla_gpu.ragged_paged_attention(*tensors, *options)
         names = ("sm_scale", "sliding_window", "soft_cap", "mask_value", "k_scale", "v_scale")

@@ -300,6 +300,11 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
                          ", the query's, or F8E4M3FN but got ",
                          FindDType(key_cache.dtype())->name);
   }
+  if (block_size == 0) {
+    return Status::Error(
+        "operand 1 (key_cache): expected dimension 1 (block_size) to be at "
+        "least 1 but got 0");
+  }
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs", num_seqs, 1 << 24));
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_heads", num_heads, 1 << 16));
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("max_blocks", max_blocks, INT_MAX));

@@ -78,6 +78,11 @@ Status PagedAttentionOnHost(AnyBuffer query, AnyBuffer key_cache,
         "of num_kv_heads, ",
         num_kv_heads, ", but got ", num_heads);
   }
+  if (key_cache.dim(1) == 0) {
+    return Status::Error(
+        "operand 1 (key_cache): expected dimension 1 (block_size) to be at "
+        "least 1 but got 0");
+  }
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(query.dtype(), [&](auto t) {
     VisitFloat(key_cache.dtype(), [&](auto c) {

@@ -140,6 +140,11 @@ Status RaggedPagedAttentionOnHost(AnyBuffer q, AnyBuffer kv_pages,
                          kv_lens.dim(0) + 1, " elements but got ",
                          cu_q_lens.dim(0));
   }
+  if (kv_pages.dim(1) == 0) {
+    return Status::Error(
+        "operand 1 (kv_pages): expected dimension 1 (page_size) to be at least "
+        "1 but got 0");
+  }
   std::memset(out.untyped_data(), 0, out.size_bytes());
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(q.dtype(), [&](auto t) {

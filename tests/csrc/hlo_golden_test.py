@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_xla
 from testing.xla import XLAC, check_golden, hlo
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -21,9 +22,9 @@ def gpu_call(
     payload: bytes = b"payload",
     shapes: Sequence[Sequence[int]] = ((3,),),
     dtypes: Sequence[torch.dtype] = (torch.float32,),
-    **target: object,
+    **options: object,
 ) -> list[torch.Tensor]:
-    return XLAC._xla_gpu_custom_call(inputs, payload, shapes, dtypes, **target)
+    return XLAC._xla_gpu_custom_call(inputs, payload, shapes, dtypes, **options)
 
 
 def custom_call(
@@ -43,6 +44,13 @@ def operand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype).to("xla")
 
 
+def index(*shape: int) -> torch.Tensor:
+    """An argument that is int64 to torch, and s32 on the device."""
+    result = torch.cummax(operand(*shape), 0)[1]
+    torch_xla.sync()
+    return result
+
+
 CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
     "default_target": lambda: gpu_call([operand(3)]),
     "named_target": lambda: gpu_call([operand(3)], target="Kernel"),
@@ -55,6 +63,15 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
         dtypes=[torch.bfloat16, torch.int32],
         target="Kernel",
     ),
+    "aliases": lambda: gpu_call(
+        [operand(3), operand(4), operand(3)],
+        shapes=[[3], [4]],
+        dtypes=[torch.float32] * 2,
+        target="Kernel",
+        aliases={0: 0, 1: 1},
+    ),
+    "operand_of_another_type": lambda: gpu_call([index(3)], target="Kernel"),
+    "operand_of_another_type_default_target": lambda: gpu_call([index(3)]),
     "transposed_operand": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]], target="Kernel"),
     "transposed_operand_default_target": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]]),
     "permuted_operand": lambda: gpu_call(

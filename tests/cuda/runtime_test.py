@@ -1,7 +1,9 @@
 """PJRT_DEVICE=CUDA in processes of their own, on a machine without a GPU.
 
 libfake_*.so stand in for the plugin, and a small libcuda.so.1 and libcudnn.so.9 for the driver's
-library and cuDNN.
+library and cuDNN. Nearly all the time is that of `import torch_xla`, some seconds a process: what
+needs no process of its own runs in this one, and the processes of the machine with a GPU are forks
+of one that has imported it.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testing.xla import XLAC, capsule
+
+from torch_xla_ext import __main__ as commands
 
 # Uses the client twice, and then the process ends.
 TWICE = """
@@ -27,18 +33,68 @@ print(torch_xla._XLAC._xla_registered_custom_call_targets("CUDA"))
 """
 
 
-def run(
-    *arguments: str, machine: str | None = None, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Runs Python; `machine` is a folder with libraries of a machine that has a GPU."""
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("PJRT_")} | variables
-    if machine is not None:
-        environ["LD_LIBRARY_PATH"] = machine
+def environment(**variables: str) -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("PJRT_")} | variables
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python."""
     result = subprocess.run(
-        [sys.executable, *arguments], env=environ, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     print(result.stdout, result.stderr)
     return result
+
+
+# For each line that it reads, [file for the output, code, variables], forks, and prints the exit
+# status. The fork runs the code, and ends as any Python does.
+FORKS = """
+import json, os, sys
+import torch_xla
+for line in sys.stdin:
+    output, code, variables = json.loads(line)
+    if os.fork() == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+else:
+    sys.exit()
+os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), sys.stdout.fileno())
+os.environ.update(variables)
+exec(code)
+"""
+
+
+class Machine:
+    """A machine with a driver and cuDNN."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        libraries = Path(os.environ["FAKE_DRIVER"].split()[0]).absolute().parent
+        self._forks = subprocess.Popen(
+            [sys.executable, "-c", FORKS],
+            env=environment(LD_LIBRARY_PATH=str(libraries)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, code: str, **variables: str) -> tuple[int, str]:
+        """Runs Python code; returns its exit status and its output."""
+        output = self._folder / "output"
+        output.unlink(missing_ok=True)
+        print(json.dumps([str(output), code, variables]), file=self._forks.stdin, flush=True)
+        status = int(self._forks.stdout.readline())
+        text = output.read_text()
+        print(text)
+        return status, text
+
+    def close(self) -> None:
+        self._forks.communicate(timeout=60)
+        assert self._forks.returncode == 0
 
 
 def plugin(kind: str) -> str:
@@ -47,8 +103,10 @@ def plugin(kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def machine() -> str:
-    return str(Path(os.environ["FAKE_DRIVER"].split()[0]).absolute().parent)
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    result = Machine(tmp_path_factory.mktemp("machine"))
+    yield result
+    result.close()
 
 
 def test_no_driver() -> None:
@@ -59,10 +117,10 @@ def test_no_driver() -> None:
     assert "XlaGpuSimpleAdd" in result.stdout
 
 
-def test_no_plugin(machine: str) -> None:
-    result = run("-c", TWICE, machine=machine, PJRT_DEVICE="CUDA")
-    assert result.returncode == 0
-    assert result.stdout.count("pip install jax-cuda13-pjrt") == 2
+def test_no_plugin(machine: Machine) -> None:
+    status, output = machine.run(TWICE, PJRT_DEVICE="CUDA")
+    assert status == 0
+    assert output.count("pip install jax-cuda13-pjrt") == 2
 
 
 @pytest.mark.parametrize(
@@ -75,12 +133,10 @@ def test_no_plugin(machine: str) -> None:
         ("newer", "fake plugin: no client"),
     ],
 )
-def test_plugins(machine: str, kind: str, text: str) -> None:
-    result = run(
-        "-c", TWICE, machine=machine, PJRT_DEVICE="CUDA", TORCH_XLA_EXT_PJRT_PLUGIN=plugin(kind)
-    )
-    assert result.returncode == 0
-    assert result.stdout.count(text) == 2
+def test_plugins(machine: Machine, kind: str, text: str) -> None:
+    status, output = machine.run(TWICE, PJRT_DEVICE="CUDA", TORCH_XLA_EXT_PJRT_PLUGIN=plugin(kind))
+    assert status == 0
+    assert output.count(text) == 2
 
 
 LATE = """
@@ -139,21 +195,21 @@ def test_targets_are_forwarded() -> None:
 
 
 def test_unknown_api() -> None:
+    text = "unknown api_version 2; known are 0, an untyped function"
+    with pytest.raises(ValueError, match=text):
+        XLAC._xla_register_custom_call_target("x", capsule(1), "CUDA", 2)
+
+
+def test_import_without_a_gpu() -> None:
     code = (
-        "import torch_xla; from testing.xla import capsule\n"
-        "torch_xla._XLAC._xla_register_custom_call_target('x', capsule(1), 'CUDA', 2)"
+        "import importlib, sys\n"
+        "for name in ('torch_xla', 'torch_xla_ext'):\n"
+        "    importlib.import_module(name)\n"
+        "    print('torch_xla_ext.cuda.discovery' in sys.modules)"
     )
-    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    result = run("-c", code, PYTHONPATH=path)
-    assert "ValueError: unknown api_version 2; known are 0, an untyped function" in result.stderr
-
-
-@pytest.mark.parametrize("name", ["torch_xla", "torch_xla_ext"])
-def test_import_without_a_gpu(name: str) -> None:
-    code = f"import sys, {name}; print('torch_xla_ext.cuda.discovery' in sys.modules)"
     result = run("-c", code, PJRT_DEVICE="CUDA")
     assert result.returncode == 0
-    assert result.stdout == "False\n"  # nothing looks at the machine
+    assert result.stdout == "False\nFalse\n"  # nothing looks at the machine
 
 
 class TestDoctor:
@@ -169,11 +225,11 @@ class TestDoctor:
         assert ("XlaGpuSimpleAdd", "Host", "untyped") in names
         assert not [n for n in names if n[0] in ("sinf", "__gnu_f2h_ieee")]  # XLA's own
 
-    def test_text(self) -> None:
-        result = run("-m", "torch_xla_ext", "doctor", "--device", "CPU")
-        assert result.returncode == 0
-        assert result.stdout.endswith("all works\n")
-        assert 'platform      "Host"' in result.stdout
+    def test_text(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert commands.main(["doctor", "--device", "CPU"]) == 0
+        output = capsys.readouterr().out
+        assert output.endswith("all works\n")
+        assert 'platform      "Host"' in output
 
     def test_cuda_without_a_driver(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json", PJRT_DEVICE="CUDA")
@@ -182,33 +238,31 @@ class TestDoctor:
         assert not report["ok"] and report["platform"] == "CUDA"
         assert "no NVIDIA driver" in report["problems"][0]
 
-    def test_a_driver_means_cuda(self, machine: str) -> None:
-        result = run("-m", "torch_xla_ext", "doctor", machine=machine)
-        assert result.returncode == 1
-        assert "pip install jax-cuda13-pjrt" in result.stdout
+    def test_a_driver_means_cuda(self, machine: Machine) -> None:
+        status, output = machine.run(
+            "from torch_xla_ext.__main__ import main; sys.exit(main(['doctor']))"
+        )
+        assert status == 1
+        assert "pip install jax-cuda13-pjrt" in output
 
-    def test_a_plugin_that_makes_no_client(self, machine: str) -> None:
-        result = run(
-            "-m",
-            "torch_xla_ext",
-            "doctor",
-            "--json",
-            machine=machine,
+    def test_a_plugin_that_makes_no_client(self, machine: Machine) -> None:
+        status, output = machine.run(
+            "from torch_xla_ext.__main__ import main; sys.exit(main(['doctor', '--json']))",
             TORCH_XLA_EXT_PJRT_PLUGIN=plugin("newer"),
         )
-        assert result.returncode == 1
-        report = json.loads(result.stdout)
+        assert status == 1
+        report = json.loads(output)
         assert report["cuda"]["PJRT API"] == "0.120"
         assert report["cuda"]["cuDNN"] == "9.10.2"
         assert "fake plugin: no client" in " ".join(report["problems"])
 
-    def test_targets(self) -> None:
-        result = run("-m", "torch_xla_ext", "targets")
-        assert result.returncode == 0
-        assert "CUDA  untyped  XlaGpuSimpleAdd" in result.stdout.splitlines()
-        assert "Host  untyped  XlaGpuSimpleAdd" in result.stdout.splitlines()
+    def test_targets(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert commands.main(["targets"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "CUDA  untyped  XlaGpuSimpleAdd" in lines
+        assert "Host  untyped  XlaGpuSimpleAdd" in lines
 
-    def test_no_command(self) -> None:
-        result = run("-m", "torch_xla_ext")
-        assert result.returncode == 2
-        assert "COMMAND" in result.stderr
+    def test_no_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            commands.main([])
+        assert "COMMAND" in capsys.readouterr().err

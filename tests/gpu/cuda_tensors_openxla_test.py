@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.simple_add import DTYPES, random
 from testing.xla import compilations
 from torch._dynamo.utils import counters
 from torch_xla.debug import metrics
@@ -19,15 +20,6 @@ from torch_xla_ext import ops
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a torch with CUDA and a GPU"
 )
-
-DTYPES = [
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["through_the_host", "zero_copy"])
@@ -43,15 +35,15 @@ def compiled(function: Callable) -> Callable:
     return torch.compile(function, backend="openxla", fullgraph=True)
 
 
-def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    return (torch.randn(shape) * 100).to(dtype).cuda()
+def on_cuda(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return random(dtype, *shape).cuda()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sum_is_torchs_bit_for_bit(dtype: torch.dtype) -> None:
     function = compiled(ops.simple_add)
     for size in (1, 257, 70_001):
-        a, b = random(dtype, size), random(dtype, size)
+        a, b = on_cuda(dtype, size), on_cuda(dtype, size)
         total = function(a, b)
         assert total.device == a.device
         assert torch.equal(total, a + b)
@@ -61,7 +53,7 @@ def test_runs_in_xla_without_a_graph_break_or_recompilation() -> None:
     function = compiled(lambda x, y: ops.simple_add(x, y).relu() * 2)
     metrics.clear_all()
     for i in range(5):
-        a, b = random(torch.float32, 33, 5), random(torch.float32, 33, 5)
+        a, b = on_cuda(torch.float32, 33, 5), on_cuda(torch.float32, 33, 5)
         assert torch.equal(function(a, b), (a + b).relu() * 2)
         if i == 0:
             programs = compilations()
@@ -87,10 +79,10 @@ def test_training() -> None:
 
 def test_operands_that_are_views(zero_copy: bool) -> None:
     function = compiled(lambda x, y: ops.simple_add(x.t(), y[:, 1:]).t() * 3)
-    a, b = random(torch.float32, 3, 4), random(torch.float32, 4, 4)
+    a, b = on_cuda(torch.float32, 3, 4), on_cuda(torch.float32, 4, 4)
     assert torch.equal(function(a, b), (a.t() + b[:, 1:]).t() * 3)
     function = compiled(ops.simple_add)
-    a, b = random(torch.float32, 16, 24), random(torch.float32, 16, 24)
+    a, b = on_cuda(torch.float32, 16, 24), on_cuda(torch.float32, 16, 24)
     assert torch.equal(function(a.t(), b.t()), a.t() + b.t())
     for view in (lambda x: x[1:, 2:5], lambda x: x[:, ::2]):
         if zero_copy:  # upstream's conversion from DLPack takes permuted tensors alone
@@ -103,7 +95,7 @@ def test_operands_that_are_views(zero_copy: bool) -> None:
 def test_argument_that_is_changed_in_place() -> None:
     function = compiled(lambda x, y: x.copy_(ops.simple_add(x, y)).neg())
     for _ in range(3):
-        a, b = random(torch.float32, 100), random(torch.float32, 100)
+        a, b = on_cuda(torch.float32, 100), on_cuda(torch.float32, 100)
         expected = a + b
         assert torch.equal(function(a, b), -expected)
         assert torch.equal(a, expected)
@@ -111,7 +103,7 @@ def test_argument_that_is_changed_in_place() -> None:
 
 def test_operands_that_another_stream_is_still_writing() -> None:
     function = compiled(ops.simple_add)
-    b = random(torch.float32, 1 << 20)
+    b = on_cuda(torch.float32, 1 << 20)
     function(b, b)
     stream = torch.cuda.Stream()
     for _ in range(3):
@@ -128,7 +120,7 @@ def test_operands_that_another_stream_is_still_writing() -> None:
 
 def test_dlpack_both_ways() -> None:
     """What the bridge uses with ZERO_COPY_ENABLED=1: the same memory on both sides."""
-    a = random(torch.float32, 1000)
+    a = on_cuda(torch.float32, 1000)
     x = dlpack.from_dlpack(a)
     assert x.device.type == "xla"
     total = ops.simple_add(x, x)

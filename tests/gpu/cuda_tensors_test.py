@@ -5,6 +5,7 @@ Needs a torch with CUDA and a GPU; torch_xla's platform does not matter.
 
 import pytest
 import torch
+from testing.simple_add import DTYPES, random
 
 from torch_xla_ext import ops
 
@@ -12,26 +13,17 @@ pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a torch with CUDA and a GPU"
 )
 
-DTYPES = [
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
-
 
 @pytest.mark.parametrize("size", [0, 1, 257, (1 << 20) + 3])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sum_is_torchs_bit_for_bit(dtype: torch.dtype, size: int) -> None:
-    a, b = ((torch.randn(size) * 100).to(dtype).cuda() for _ in range(2))
+    a, b = (random(dtype, size).cuda() for _ in range(2))
     assert torch.equal(ops.simple_add(a, b), a + b)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_opcheck(dtype: torch.dtype) -> None:
-    args = tuple((torch.randn(3, 4) * 100).to(dtype).cuda() for _ in range(2))
+    args = tuple(random(dtype, 3, 4).cuda() for _ in range(2))
     if dtype.is_floating_point:
         args = tuple(arg.requires_grad_() for arg in args)
     torch.library.opcheck(torch.ops.xla_gpu.simple_add.default, args)

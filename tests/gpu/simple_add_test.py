@@ -3,27 +3,12 @@
 import pytest
 import torch
 import torch_xla
+from testing.simple_add import DTYPES, random
 from testing.xla import custom_call_lines
 
 from torch_xla_ext.ops import simple_add
 
-DTYPES = [
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
 SIZES = [0, 1, 2, 3, 7, 255, 256, 257, 1023, 4097, (1 << 20) + 3]
-
-
-def random(shape: list[int] | int, dtype: torch.dtype) -> torch.Tensor:
-    shape = [shape] if isinstance(shape, int) else shape
-    if dtype.is_floating_point:
-        return torch.randn(shape).to(dtype)
-    limits = torch.iinfo(dtype)
-    return torch.randint(limits.min, limits.max, shape, dtype=dtype)
 
 
 def check(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> None:
@@ -35,20 +20,20 @@ def check(a: torch.Tensor, b: torch.Tensor, device: torch.device) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_dtype_and_size(device: torch.device, dtype: torch.dtype, size: int) -> None:
-    check(random(size, dtype), random(size, dtype), device)
+    check(random(dtype, size), random(dtype, size), device)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("begin", [1, 2, 3, 5, 8])
 def test_slices_that_are_not_aligned(device: torch.device, dtype: torch.dtype, begin: int) -> None:
-    a, b = random(1000, dtype), random(1000, dtype)
+    a, b = random(dtype, 1000), random(dtype, 1000)
     result = simple_add(a.to(device)[begin:], b.to(device)[:-begin]).cpu()
     assert torch.equal(result, a[begin:] + b[:-begin])
 
 
 @pytest.mark.parametrize("shape", [[], [1], [3, 5], [2, 3, 4, 5], [0, 4], [1, 1, 7]], ids=str)
 def test_shapes(device: torch.device, shape: tuple[int, ...]) -> None:
-    check(random(shape, torch.float32), random(shape, torch.float32), device)
+    check(random(torch.float32, *shape), random(torch.float32, *shape), device)
 
 
 def test_transposed_and_strided_operands(device: torch.device) -> None:

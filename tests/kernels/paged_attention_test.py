@@ -4,6 +4,7 @@ import pytest
 import torch
 from testing.paged import FP8, Pages, assert_close, attention, int32, relative_error
 
+from torch_xla_ext import custom_call
 from torch_xla_ext.ops import paged_attention
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -70,6 +71,7 @@ OPTIONS = {
     "window": {"sliding_window": 20},
     "window beyond the context": {"sliding_window": 10_000},
     "soft cap": {"soft_cap": 2.5},
+    "soft cap that caps nothing": {"soft_cap": 1e6},
     "ALiBi": {"alibi_slopes": -torch.linspace(0.01, 0.5, 8)},
     "ALiBi that prefers far tokens": {"alibi_slopes": torch.linspace(0.01, 0.1, 8)},
     "all": {"sliding_window": 37, "soft_cap": 5.0, "alibi_slopes": torch.full((8,), 0.03)},
@@ -80,6 +82,22 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
     check(device, Pages.random([100, 5, 64], 2, 64, 16, dtype), 8, dtype, **options)
+
+
+def test_what_is_in_front_of_the_window(device: torch.device) -> None:
+    """Tokens that the query does not see may be anything, as those behind the context."""
+    pages = Pages.random([200, 33], 2, 64, 16, DTYPES[0])
+    for table, length in zip(pages.tables, pages.lengths, strict=True):
+        unseen = torch.arange(length - 20)
+        rows = table[unseen // 16].long(), unseen % 16
+        pages.keys[rows], pages.values[rows] = float("nan"), float("nan")
+    query = torch.randn(2, 8, 64).to(DTYPES[0])
+    args = query, pages.keys, pages.values, pages.tables, int32(pages.lengths)
+    result = paged_attention(*(x.to(device) for x in args), 0.125, sliding_window=20).cpu()
+    pages.keys.nan_to_num_(0), pages.values.nan_to_num_(0)
+    for s in range(2):
+        expected = attention(query[s : s + 1], *pages.tokens(s), scale=0.125, sliding_window=20)
+        assert_close(result[s : s + 1], expected)
 
 
 @for_each_dtype
@@ -112,6 +130,23 @@ def test_no_sequences(device: torch.device) -> None:
     tables = torch.zeros(0, 3, dtype=torch.int32, device=device)
     lengths = torch.zeros(0, dtype=torch.int32, device=device)
     assert paged_attention(query, cache, cache, tables, lengths, 1.0).shape == (0, 4, 64)
+
+
+def test_blocks_without_tokens(device: torch.device) -> None:
+    """A call of the kernel itself, for the operator refuses them."""
+    query = torch.randn(1, 2, 64).half().to(device)
+    cache = torch.zeros(3, 0, 1, 64).half().to(device)
+    data = int32([[0, 1]]).to(device), int32([5]).to(device)
+    attributes = {"scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "key_scale": 1.0}
+    attributes |= {"value_scale": 1.0, "report_out_of_range": True}
+    (result, _) = custom_call(
+        "XlaGpuPagedAttention",
+        [query, cache, cache, *data, None],
+        [query, ([4], torch.float32)],
+        attributes=attributes,
+    )
+    with pytest.raises(RuntimeError, match=r"\(block_size\).* at least 1"):
+        result.cpu()
 
 
 def test_data_out_of_range(device: torch.device) -> None:

@@ -7,6 +7,7 @@ import torch
 from testing.paged import FP8, Pages, assert_close, attention, int32
 from torch_xla.experimental.custom_kernel import ragged_paged_attention as upstream
 
+from torch_xla_ext import custom_call
 from torch_xla_ext.ops import ragged_paged_attention
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -90,6 +91,7 @@ OPTIONS = {
     "window": {"sliding_window": 20},
     "window beyond the context": {"sliding_window": 10_000},
     "soft cap": {"soft_cap": 2.5},
+    "soft cap that caps nothing": {"soft_cap": 1e6},
     "both": {"sliding_window": 37, "soft_cap": 5.0},
 }
 
@@ -99,6 +101,25 @@ OPTIONS = {
 def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
     pages = Pages.random([100, 5, 64], 2, 64, 16, dtype)
     check(device, Batch(pages, [60, 5, 1], 8, dtype), **options)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("q_lens", [[1, 1], [7, 40]], ids=str)
+def test_what_is_in_front_of_the_window(
+    device: torch.device, q_lens: list[int], head_dim: int
+) -> None:
+    """Tokens that no row sees may be anything, as those behind the context."""
+    pages = Pages.random([200, 331], 2, head_dim, 16, DTYPES[0])
+    for table, length, q_len in zip(pages.tables, pages.lengths, q_lens, strict=True):
+        unseen = torch.arange(length - q_len - 20 + 1)
+        rows = table[unseen // 16].long(), unseen % 16
+        pages.keys[rows], pages.values[rows] = float("nan"), float("nan")
+    batch = Batch(pages, q_lens, 8, DTYPES[0])
+    result = ragged_paged_attention(
+        *(x.to(device) for x in batch.args), head_dim**-0.5, sliding_window=20
+    ).cpu()
+    pages.keys.nan_to_num_(0), pages.values.nan_to_num_(0)
+    assert_close(result, batch.expected(scale=head_dim**-0.5, sliding_window=20))
 
 
 @for_each_dtype
@@ -145,6 +166,19 @@ def test_against_upstreams_implementation(
     args = [x.to(device) for x in (q, kv_pages.to(dtype), *data)]
     result = ragged_paged_attention(*args, 0.125, **options)
     assert_close(result[: len(expected)].cpu(), expected.double())
+
+
+def test_pages_without_tokens(device: torch.device) -> None:
+    """A call of the kernel itself, for the operator refuses them."""
+    batch = Batch(Pages.random([5], 1, 64, 8, DTYPES[0]), [2], 4, DTYPES[0])
+    args = [tensor.to(device) for tensor in batch.args]
+    args[1] = args[1][:, :0]
+    attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
+    attributes |= {"v_scale": 1.0, "report_out_of_range": True}
+    outputs = [args[0], ([1], torch.float32)]
+    (result, _) = custom_call("XlaGpuRaggedPagedAttention", args, outputs, attributes=attributes)
+    with pytest.raises(RuntimeError, match=r"page_size.* at least 1"):
+        result.cpu()
 
 
 def test_data_out_of_range(device: torch.device) -> None:

@@ -5,28 +5,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from testing.simple_add import DTYPES, random
 from testing.xla import XLAC, compilations
 
 from torch_xla_ext import ArrayType, custom_call, descriptor
 from torch_xla_ext.ops.simple_add import simple_add
 from torch_xla_ext.registration import schema
 
-DTYPES = [
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-]
 SIZES = [0, 1, 3, 255, 256, 257, 2**20 + 3]
-
-
-def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    if dtype.is_floating_point:
-        return (torch.randn(shape) * 100).to(dtype)
-    limits = torch.iinfo(dtype)
-    return torch.randint(limits.min, limits.max, shape, dtype=dtype)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -18,6 +18,7 @@ from torch_xla.core import xla_model
 from torch_xla.debug import metrics
 
 from torch_xla_ext import ops
+from torch_xla_ext.ops import _paged
 
 for_each_device = pytest.mark.parametrize("device_type", ["cpu", "xla"])
 LAYERS, HEADS, HEAD_DIM, PAGE_SIZE, NUM_PAGES = 3, 2, 64, 8, 6
@@ -212,6 +213,30 @@ def test_caches_that_are_views_of_one_tensor(device_type: str) -> None:
     assert torch.equal(both.cpu()[:, 1, 1], torch.stack([key, value]).cpu()[:, 0])
 
 
+@pytest.mark.parametrize("place", ["cpu", "meta", "xla"])
+def test_caches_that_overlap_are_refused(place: str) -> None:
+    both = torch.zeros(NUM_PAGES + 1, PAGE_SIZE, HEADS, HEAD_DIM).half().to(place)
+    text = "xla_gpu::kv_cache_update: value_cache must not overlap key_cache, but does"
+    arguments = [tensor.to(place) for tensor in tokens("cpu", [9])]
+    with pytest.raises(ValueError, match=text):
+        ops.kv_cache_update(*arguments, both, both)
+    if place != "xla":  # whose views have no addresses
+        with pytest.raises(ValueError, match=text):
+            ops.kv_cache_update(*arguments, both[:-1], both[1:])
+
+
+@for_each_device
+def test_keys_that_are_a_view_of_the_cache(device_type: str) -> None:
+    """All tokens go one row up: each is read before it is written to."""
+    caches = [torch.randn(cache.shape).half() for cache in new_caches("cpu")]
+    moved = [cache.to(device_type, copy=True) for cache in caches]
+    count = NUM_PAGES * PAGE_SIZE - 1
+    key, value = (cache.flatten(0, 1)[:count] for cache in moved)
+    ops.kv_cache_update(key, value, torch.arange(1, count + 1, device=device_type), *moved)
+    for cache, old in zip(moved, caches, strict=True):
+        assert torch.equal(cache.cpu().flatten(0, 1)[1:], old.flatten(0, 1)[:count])
+
+
 @for_each_device
 def test_other_tensors_keep_their_values(device_type: str) -> None:
     caches = new_caches(device_type)
@@ -233,6 +258,15 @@ def test_functional_twin_leaves_its_arguments(device_type: str) -> None:
     new = torch.ops.xla_gpu.kv_cache_update_functional(key, value, slots, *caches)
     assert torch.equal(new[1].cpu()[0, 5], value.cpu()[0])
     assert all(cache.cpu().count_nonzero() == 0 for cache in caches)
+
+
+def test_arguments_are_checked_once_when_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = []
+    monkeypatch.setattr(
+        _paged, "require_scale", lambda operator, name, *others: checks.append(name)
+    )
+    ops.kv_cache_update(*tokens("xla", [3, 7]), *new_caches("xla"))
+    assert checks == ["key_scale", "value_scale"]
 
 
 def test_xla_caches_need_not_be_contiguous_and_others_must() -> None:

@@ -43,7 +43,7 @@ UPDATE = {
     "value": torch.zeros(3, 2, 64, dtype=BF16),
     "slot_mapping": torch.tensor([0, 1, 2]),
     "key_cache": CACHE,
-    "value_cache": CACHE,
+    "value_cache": CACHE.clone(),
 }
 PAGES = {**{k: UPDATE[k] for k in ("key", "value", "slot_mapping")}, "kv_pages": CACHE}
 PAGES["kv_pages"] = torch.zeros(4, 16, 4, 64, dtype=BF16)
@@ -54,6 +54,8 @@ WRONG = [
     (ops.paged_attention, DECODE, change, error, text)
     for change, error, text in [
         ({"query": torch.zeros(2, 8, 64)}, TypeError, "query must have one of the dtypes"),
+        ({"query": None}, TypeError, "query must be a tensor, but is None"),
+        ({"block_tables": None}, TypeError, "block_tables must be a tensor, but is None"),
         ({"query": torch.zeros(2, 8, dtype=BF16)}, ValueError, r"\[num_seqs, num_heads, head_dim"),
         ({"query": torch.zeros(2, 3, 64, dtype=BF16)}, ValueError, "heads of query, 3, must be a"),
         ({"query": torch.zeros(2, 0, 64, dtype=BF16)}, ValueError, "and not 0"),
@@ -93,14 +95,17 @@ WRONG = [
             r"alibi_slopes must .* \[8\], but has \[7\]",
         ),
         ({"alibi_slopes": torch.zeros(8).half()}, TypeError, "alibi_slopes must have one of"),
-        ({"scale": float("nan")}, ValueError, "scale must be finite, but is nan"),
+        ({"scale": float("nan")}, ValueError, "scale must be from -1e12 to 1e12, but is nan"),
+        ({"scale": 1e300}, ValueError, r"scale must be from -1e12 to 1e12, but is 1e\+300"),
         ({"sliding_window": 0}, ValueError, "sliding_window must be at least 1, or None, but is 0"),
-        ({"soft_cap": 0.0}, ValueError, "soft_cap must be positive and finite, or None, but is 0"),
+        ({"soft_cap": 0.0}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 0"),
+        ({"soft_cap": 1e-60}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 1"),
+        ({"soft_cap": 1e60}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None, but is 1"),
         ({"key_scale": 2.0}, ValueError, SCALE),
         (
             {"value_scale": -1.0, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},
             ValueError,
-            "value_scale must be positive and finite, but is -1.0",
+            "value_scale must be from 1e-12 to 1e12, but is -1.0",
         ),
     ]
 ]
@@ -120,11 +125,11 @@ WRONG += [
         ),
         ({"cu_q_lens": LENGTHS}, ValueError, r"\[max_num_seqs \+ 1\], \[3\], but has \[2\]"),
         ({"num_seqs": LENGTHS}, ValueError, r"num_seqs must have the shape \[1\], \[1\], but has"),
-        ({"sm_scale": float("inf")}, ValueError, "sm_scale must be finite, but is inf"),
+        ({"sm_scale": float("inf")}, ValueError, "sm_scale must be from -1e12 to 1e12, but is inf"),
         ({"mask_value": -1.0}, ValueError, "mask_value must be None or at most -65504.0, by which"),
         ({"mask_value": float("nan")}, ValueError, "mask_value must be None or at most"),
         ({"sliding_window": -1}, ValueError, "sliding_window must be at least 1, or None"),
-        ({"soft_cap": float("inf")}, ValueError, "soft_cap must be positive and finite"),
+        ({"soft_cap": float("inf")}, ValueError, "soft_cap must be from 1e-12 to 1e12, or None"),
         ({"k_scale": 2.0}, ValueError, "k_scale is for a cache of torch.float8_e4m3fn"),
         ({"v_scale": 0.5}, ValueError, "v_scale is for a cache of torch.float8_e4m3fn"),
     ]
@@ -133,6 +138,8 @@ WRONG += [
     (ops.kv_cache_update, UPDATE, change, error, text)
     for change, error, text in [
         ({"key": torch.zeros(3, 2, 64).double()}, TypeError, "key must have one of the dtypes"),
+        ({"key": None}, TypeError, "key must be a tensor, but is None"),
+        ({"value_cache": None}, TypeError, "value_cache must be a tensor, but is None"),
         ({"value": torch.zeros(3, 2, 64)}, TypeError, "value must have the dtype of key"),
         ({"value": torch.zeros(4, 2, 64, dtype=BF16)}, ValueError, "value must have the shape of"),
         ({"slot_mapping": torch.zeros(3)}, TypeError, "slot_mapping must have one of the dtypes"),
@@ -142,6 +149,11 @@ WRONG += [
         ({"key_cache": CACHE[0]}, ValueError, r"\[any, any, 2, 64\], but has \[16, 2, 64\]"),
         ({"value_cache": CACHE[:3]}, ValueError, "value_cache must have the shape of key_cache"),
         ({"key_scale": 0.5}, ValueError, SCALE),
+        (
+            {"key_scale": 1e-60, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},
+            ValueError,
+            "key_scale must be from 1e-12 to 1e12, but is 1e-60",
+        ),
     ]
 ]
 WRONG += [
@@ -178,15 +190,21 @@ def test_errors(
 
 @pytest.mark.parametrize(
     ("function", "arguments"),
-    [(ops.paged_attention, DECODE), (ops.ragged_paged_attention, RAGGED)],
-    ids=["paged_attention", "ragged_paged_attention"],
+    [
+        (ops.paged_attention, DECODE),
+        (ops.ragged_paged_attention, RAGGED),
+        (ops.kv_cache_update, UPDATE),
+        (ops.kv_pages_update, PAGES),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_tensors_of_two_devices(
     function: Callable[..., object], arguments: dict[str, object]
 ) -> None:
+    operator = f"xla_gpu::{function.__name__}"
     for name in [name for name, value in arguments.items() if torch.is_tensor(value)][1:]:
         with pytest.raises(
-            ValueError, match=rf"{name} must be on the device of .*, cpu, but is on"
+            ValueError, match=rf"{operator}: {name} must be on the device of .*, cpu, but is on"
         ):
             function(**(arguments | {name: arguments[name].to("xla")}))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from testing.simple_add import DTYPES, random
 
 from torch_xla_ext import ops
 
@@ -47,13 +48,6 @@ class OperatorSamples:
         return getattr(torch.ops.xla_gpu, self.name).default
 
 
-def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    if dtype.is_floating_point:
-        return torch.randn(shape).to(dtype)
-    limits = torch.iinfo(dtype)
-    return torch.randint(limits.min, limits.max, shape, dtype=dtype)
-
-
 def _batched_pair(in_dims: tuple[int | None, ...]) -> Arguments:
     """Two tensors, one example of each of which is [3, 4], in a batch of 5."""
     tensors = []
@@ -70,14 +64,7 @@ OPERATORS = {
         function=ops.simple_add,
         target="XlaGpuSimpleAdd",
         reference=torch.add,
-        dtypes=(
-            torch.float32,
-            torch.float64,
-            torch.float16,
-            torch.bfloat16,
-            torch.int32,
-            torch.int64,
-        ),
+        dtypes=DTYPES,
         arguments=lambda dtype: (random(dtype, 3, 4), random(dtype, 3, 4)),
         batched=_batched_pair,
         batched_in_dims=((0, 0), (0, None), (None, 0), (1, 2), (-1, 0), (2, None)),

@@ -10,6 +10,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from samples import OperatorSamples, for_each_operator
@@ -58,6 +59,26 @@ def test_sharded_result(mesh: xs.Mesh, spec: tuple) -> None:
     result = ops.simple_add(sharded(a, mesh, ("x", None)), sharded(b, mesh, None))
     xs.mark_sharding(result, mesh, spec)
     assert torch.equal(result.cpu(), a + b)
+
+
+def test_in_place(mesh: xs.Mesh) -> None:
+    """With what mark_sharding returns, which wraps the tensor, as with the tensor itself."""
+    caches = [torch.randn(4, 8, 2, 64) for _ in range(2)]
+    placed = [cache.to("xla") for cache in caches]
+    wrapped = [xs.mark_sharding(cache, mesh, (None, None, "x", None)) for cache in placed]
+    spec = XLAC._get_xla_sharding_spec(placed[0])
+    for step, targets in enumerate((wrapped, placed, wrapped)):
+        key, value, slots = torch.randn(2, 64), torch.randn(2, 64), torch.tensor([step + 9])
+        ops.kv_cache_update(*(x.to("xla") for x in (key[None], value[None], slots)), *targets)
+        torch_xla.sync()
+        for cache, token in zip(caches, (key, value), strict=True):
+            cache[1, step + 1] = token
+        assert all(
+            torch.equal(cache.cpu(), expected)
+            for cache, expected in zip(placed, caches, strict=True)
+        )
+    assert "devices=" in spec
+    assert XLAC._get_xla_sharding_spec(placed[0]) == spec
 
 
 def test_gradient(mesh: xs.Mesh) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import torch_xla
 from testing.paged import Pages, assert_close, int32
 from testing.xla import custom_call_lines
 from torch_xla.experimental import custom_kernel
+
+from torch_xla_ext import upstream
 
 BF16 = torch.bfloat16
 OPTIONS = {"sm_scale": 0.125, "sliding_window": 15, "soft_cap": 3.0}
@@ -44,6 +47,27 @@ def test_calls_run_our_kernel(function: object) -> None:
     assert_close(result.cpu(), expected())
 
 
+@pytest.mark.parametrize("function", CALLS.values(), ids=CALLS)
+def test_tensors_of_the_cpu(function: object) -> None:
+    """For which upstream's operator returns memory as it finds it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_close(function(*batch(), **OPTIONS), expected())
+        result = function(*batch(), **OPTIONS, use_kernel=False)
+    torch.testing.assert_close(result.double(), expected(), rtol=5e-2, atol=5e-2)  # all in bfloat16
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor", "openxla"])
+def test_compiled_for_tensors_of_the_cpu(backend: str) -> None:
+    compiled = torch.compile(
+        lambda *tensors: torch.ops.xla.ragged_paged_attention(*tensors, **OPTIONS),
+        backend=backend,
+        fullgraph=True,
+    )
+    with torch.no_grad():
+        assert_close(compiled(*batch()), expected())
+
+
 def test_openxla() -> None:
     args = [tensor.to("xla") for tensor in batch()]
     compiled = torch.compile(
@@ -59,6 +83,36 @@ def test_without_the_kernel_it_is_upstreams() -> None:
     args = [tensor.to("xla") for tensor in batch()]
     result = torch.ops.xla.ragged_paged_attention(*args, **OPTIONS, use_kernel=False)
     assert "XlaGpuRaggedPagedAttention" not in torch_xla._XLAC._get_xla_tensors_hlo([result])
+
+
+def test_on_tpus_it_is_upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    function = upstream._dispatching(lambda *args, **options: calls.append((args, options)))
+    args = [tensor.to("xla") for tensor in batch()]
+    monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "TPU")
+    function(*args, mask_value=-1.0, k_scale=2.0, vmem_limit_bytes=7)
+    ((given, options),) = calls
+    assert all(a is b for a, b in zip(given, args, strict=True))
+    assert options == {
+        "sm_scale": 1.0,
+        "sliding_window": None,
+        "soft_cap": None,
+        "mask_value": -1.0,
+        "k_scale": 2.0,
+        "v_scale": None,
+        "use_kernel": True,
+        "vmem_limit_bytes": 7,
+    }
+
+
+def test_schema_is_a_prefix_of_upstreams() -> None:
+    def arguments(operator: object) -> list[tuple]:
+        schema = operator.default._schema
+        return [(a.name, str(a.type), a.default_value) for a in schema.arguments]
+
+    ours = arguments(torch.ops.xla_gpu.ragged_paged_attention)
+    assert ours == arguments(torch.ops.xla.ragged_paged_attention)[: len(ours)]
+    assert len(ours) == 12
 
 
 def test_what_cannot_be_done_is_an_error() -> None:

@@ -50,6 +50,8 @@ Args:
   target: the kernel's name. "triton_kernel_call" is called with XLA's API
     version 2 (STATUS_RETURNING), any other with version 3
     (STATUS_RETURNING_UNIFIED).
+  aliases: {output: input}, or None: results that are written into the buffer of
+    an input. XLA copies the input first if something else needs it.
 
 Returns:
   A list of XLA tensors, one for each shape. Operands and results are row-major
@@ -169,7 +171,7 @@ void DefineCustomCalls(py::module_& module) {
       "_xla_gpu_custom_call",
       [](const py::object& inputs, const py::object& payload,
          const py::object& output_shapes, const py::object& output_dtypes,
-         const py::object& target) {
+         const py::object& target, const py::object& aliases) {
         ParsedCall call = Parse(
             {target, inputs, "payload", payload, output_shapes, output_dtypes});
         CustomCallConfig config =
@@ -180,12 +182,14 @@ void DefineCustomCalls(py::module_& module) {
           CheckGpuPayload(config.target, config.backend_config);
           UseTorchDTypes(call, &config);
         }
+        config.aliases =
+            ParseAliases(config.target, aliases, inputs, call.outputs);
         call.config = std::move(config);
         return Trace(GpuCustomCallKind(), std::move(call));
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
-      kGpuCustomCallDoc);
+      py::arg("aliases") = py::none(), kGpuCustomCallDoc);
 
   module.def(
       "_xla_custom_call",

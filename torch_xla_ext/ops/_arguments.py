@@ -72,6 +72,38 @@ def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether the bytes that two tensors extend over have some in common.
+
+    XLA tensors have no addresses; of two of them it is known only whether they are one.
+    """
+    if a is b:
+        return a.numel() > 0
+    if "xla" in (a.device.type, b.device.type) or not torch._C._overlaps(a, b):  # one storage
+        return False
+    (a_begin, a_end), (b_begin, b_end) = _extent(a), _extent(b)
+    return a_begin < b_end and b_begin < a_end
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's elements begin and end in its storage, in bytes."""
+    begin = tensor.storage_offset() * tensor.itemsize
+    if tensor.numel() == 0:
+        return begin, begin
+    strides = zip(tensor.shape, tensor.stride(), strict=True)
+    return begin, begin + (1 + sum((n - 1) * stride for n, stride in strides)) * tensor.itemsize
+
+
+def require_no_overlap(
+    operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
+) -> None:
+    """Raises ValueError if `tensor` and `other`, which are both written to, overlap."""
+    if overlap(tensor, other):
+        raise ValueError(
+            f"{operator}: {name} must not overlap {other_name}, but does: both are written to"
+        )
+
+
 def require_shape(
     operator: str, name: str, tensor: torch.Tensor, dims: str, sizes: Sequence[int | None]
 ) -> None:
@@ -93,6 +125,12 @@ def require_shape(
     for size, expected in zip(tensor.shape, sizes, strict=True):
         if expected is not None:
             require(size == expected, ValueError, message)
+
+
+def require_present(operator: str, name: str, value: Value) -> None:
+    """Raises TypeError if a tensor is None that may not be."""
+    if value is None:
+        raise TypeError(f"{operator}: {name} must be a tensor, but is None")
 
 
 def require_one_device(operator: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:

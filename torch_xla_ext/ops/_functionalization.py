@@ -1,6 +1,14 @@
 """torch's functionalization, by which XLA tensors have views and in-place operators at all."""
 
 import torch
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+from torch_xla_ext.ops._arguments import Value
+
+
+def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The arguments without what mark_sharding returns: it wraps a functional tensor."""
+    return tuple(arg.global_tensor if isinstance(arg, XLAShardedTensor) else arg for arg in args)
 
 
 def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:

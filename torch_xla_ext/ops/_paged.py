@@ -1,6 +1,5 @@
 """What the operators on paged caches have in common: checks, and the debug switch."""
 
-import math
 import os
 
 import torch
@@ -11,6 +10,8 @@ QUERY_DTYPES = (torch.float16, torch.bfloat16)
 QUANTIZED_DTYPE = torch.float8_e4m3fn
 HEAD_DIMS = (64, 96, 128, 192, 256)
 MIN_PAGE_SIZE, MAX_PAGE_SIZE = 8, 256
+# Of scales and caps: the kernels' products of them are numbers of float32, neither infinite nor 0.
+_MIN_NUMBER, _MAX_NUMBER = 1e-12, 1e12
 
 REPORT_ENVIRONMENT = "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE"
 
@@ -35,8 +36,8 @@ def require_scale(operator: str, name: str, scale: float | None, cache: torch.Te
     """Raises ValueError unless `scale` is one of `cache`: only a quantized cache has scales."""
     if scale is None:
         return
-    if not 0 < scale < math.inf:
-        raise ValueError(f"{operator}: {name} must be positive and finite, but is {scale}")
+    if not _MIN_NUMBER <= scale <= _MAX_NUMBER:
+        raise ValueError(f"{operator}: {name} must be from 1e-12 to 1e12, but is {scale}")
     if scale != 1 and cache.dtype != QUANTIZED_DTYPE:
         raise ValueError(
             f"{operator}: {name} is for a cache of {QUANTIZED_DTYPE}; for one of {cache.dtype} it "
@@ -82,13 +83,13 @@ def require_logit_options(
     operator: str, scale_name: str, scale: float, sliding_window: int | None, soft_cap: float | None
 ) -> None:
     """Raises ValueError unless these can be used."""
-    if not math.isfinite(scale):
-        raise ValueError(f"{operator}: {scale_name} must be finite, but is {scale}")
+    if not -_MAX_NUMBER <= scale <= _MAX_NUMBER:
+        raise ValueError(f"{operator}: {scale_name} must be from -1e12 to 1e12, but is {scale}")
     if sliding_window is not None and sliding_window < 1:
         raise ValueError(
             f"{operator}: sliding_window must be at least 1, or None, but is {sliding_window}"
         )
-    if soft_cap is not None and not 0 < soft_cap < math.inf:
+    if soft_cap is not None and not _MIN_NUMBER <= soft_cap <= _MAX_NUMBER:
         raise ValueError(
-            f"{operator}: soft_cap must be positive and finite, or None, but is {soft_cap}"
+            f"{operator}: soft_cap must be from 1e-12 to 1e12, or None, but is {soft_cap}"
         )

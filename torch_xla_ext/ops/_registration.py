@@ -9,6 +9,7 @@ torch.library. The same kernel runs everywhere:
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -61,20 +62,23 @@ def define(
     an optional one may be absent. There is at least one, and all are on one device: other calls are
     refused before anything else happens.
 
+    `check`, `results` and what follows them, to `payload`, are called with the operator's arguments
+    by their names: each takes those that it needs, and ``**others``.
+
     Args:
         schema: name, arguments and results in torch's notation,
             ``"simple_add(Tensor a, Tensor b) -> Tensor"``, without keyword-only arguments.
         target: the kernel's name, registered for "Host" and "CUDA" (untyped, API version 3).
-        check: called with the operator's arguments, raises TypeError or ValueError if the kernel
-            can not do what they say (torch_xla_ext.ops._arguments). It sees meta and fake tensors
-            too, whose sizes may be symbolic.
-        results: called with checked arguments, returns the shape and dtype of each result.
-        internal_results: called with checked arguments of known sizes, returns the same of the
-            results that the kernel has beyond these, and that nobody sees: a workspace.
-        attributes: called with checked arguments, returns the parameters of a kernel that is made
-            with torch_xla_ext/kernel.h; without it there are none.
-        payload: in its place for any other kernel: called with checked arguments of known sizes,
-            returns what the kernel is handed. It has to tell which operands are absent.
+        check: raises TypeError or ValueError if the kernel can not do what the arguments say
+            (torch_xla_ext.ops._arguments). It sees meta and fake tensors too, whose sizes may be
+            symbolic. The others get checked arguments.
+        results: returns the shape and dtype of each result.
+        internal_results: of arguments of known sizes, returns the same of the results that the
+            kernel has beyond these, and that nobody sees: a workspace.
+        attributes: returns the parameters of a kernel that is made with torch_xla_ext/kernel.h;
+            without it there are none.
+        payload: in its place for any other kernel: of arguments of known sizes, returns what the
+            kernel is handed. It has to tell which operands are absent.
         setup_context, backward, jvp: the derivatives, as of torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as of torch.library.register_vmap. Without it, torch.vmap calls
@@ -110,7 +114,8 @@ def define_in_place(
     """Defines the operator ``torch.ops.xla_gpu.<name>``, which writes to some of its arguments.
 
     The kernel's results are the new values of these arguments, in their order, in their buffers.
-    They have to be contiguous, unless they are XLA tensors. Nothing is differentiable.
+    They have to be contiguous, unless they are XLA tensors, and may not overlap. Another argument
+    may lie in one of them: its old value is used. Nothing is differentiable.
 
     It also defines ``torch.ops.xla_gpu.<name>_functional``, which returns the new values: torch's
     functionalization turns the one into the other, for XLA tensors and under torch.compile and
@@ -127,45 +132,45 @@ def define_in_place(
     returns = ", ".join(["Tensor"] * len(written))
     functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
 
-    def check_in_place(*args: Value) -> None:
+    def check_layout(args: tuple[Value, ...]) -> None:
+        names = [argument.name for argument in operator._schema.arguments]
         for i in written:
             if args[i].device.type != "xla":  # whose layout is not torch's business
-                name = operator._schema.arguments[i].name
-                _arguments.require_contiguous(operator.name(), name, args[i])
-        check(*args)
+                _arguments.require_contiguous(operator.name(), names[i], args[i])
+        for i, j in itertools.combinations(written, 2):
+            _arguments.require_no_overlap(operator.name(), names[j], args[j], names[i], args[i])
 
-    in_place_call = KernelCall(
-        operator,
-        target,
-        check_in_place,
-        results=lambda *args: [],
+    def check_in_place(**args: Value) -> None:
+        check(**args)
+        check_layout(tuple(args.values()))
+
+    make_call = functools.partial(
+        KernelCall,
+        target=target,
+        results=lambda **args: [],
         attributes=attributes,
-        written=written,
+        written=[operator._schema.arguments[i].name for i in written],
+        name=operator.name(),
     )
+    in_place_call = make_call(operator, check=check_in_place)
+    functional_call = make_call(functional, check=check)
 
     def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor that is written to, with its new value."""
         results = functional(*args)
+        check_layout(args)  # the functional form has checked everything else
         results = results if isinstance(results, tuple) else (results,)
         return [(args[i], result) for i, result in zip(written, results, strict=True)]
 
     def run_functionalized(*args: Value) -> None:
-        for tensor, result in new_values(in_place_call.checked(args)):
+        for tensor, result in new_values(_functionalization.unsharded(args)):
             _functionalization.replace(tensor, result)
 
     def run_xla(*args: Value) -> None:
         """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
-        for tensor, result in new_values(in_place_call.checked(args)):
+        for tensor, result in new_values(args):
             tensor.copy_(result)
 
-    functional_call = KernelCall(
-        functional,
-        target,
-        check,
-        results=lambda *args: [],
-        attributes=attributes,
-        written=written,
-    )
     _implement(functional_call)
     _LIBRARY.impl(functional, _autograd.make_kernel(functional, None, None, None), "Autograd")
     _LIBRARY.impl(operator, in_place_call.in_place_on_cpu, "CPU")

@@ -61,8 +61,9 @@ def _check_pages(
     _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
 
 
-def _attributes(*args: _arguments.Value) -> dict[str, object]:
-    key_scale, value_scale = args[-2:]
+def _attributes(
+    key_scale: float | None, value_scale: float | None, **others: _arguments.Value
+) -> dict[str, object]:
     return {
         "key_scale": 1.0 if key_scale is None else key_scale,
         "value_scale": 1.0 if value_scale is None else value_scale,
@@ -82,7 +83,7 @@ define_in_place(
     "float? k_scale=None, float? v_scale=None) -> ()",
     target=PAGES_TARGET,
     check=_check_pages,
-    attributes=_attributes,
+    attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
 )
 
 
@@ -99,8 +100,8 @@ def kv_cache_update(
 
     Token t goes to row ``slot % block_size`` of block ``slot // block_size``, where slot is
     ``slot_mapping[t]``. Slots that are negative, or beyond the cache, are skipped; of several
-    tokens with one slot, one is there afterwards. TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has slots
-    beyond the cache printed.
+    tokens with one slot, each element there is one of theirs. TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1
+    has slots beyond the cache printed.
 
     The caches are written in place. On an XLA device that is when the program runs; it writes to
     their own buffers, of which it makes no copy.
@@ -109,14 +110,14 @@ def kv_cache_update(
         key, value: [num_tokens, num_kv_heads, head_dim], float16, bfloat16 or float32.
         slot_mapping: [num_tokens], int32 or int64.
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the keys' dtype
-            or float8_e4m3fn. Contiguous, unless they are XLA tensors.
+            or float8_e4m3fn. Contiguous, unless they are XLA tensors; they may not overlap.
         key_scale, value_scale: what the elements of a float8_e4m3fn cache will be multiplied by:
             it gets ``key / key_scale``, rounded to nearest even, and saturated at 448.
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape or scale does not fit, or a cache is not
-            contiguous.
+        ValueError: tensors differ in their device, a shape or scale does not fit, or caches are not
+            contiguous, or overlap (XLA's are not checked for it, unless they are one tensor).
         NotImplementedError: autograd is to record the call.
 
     Example:

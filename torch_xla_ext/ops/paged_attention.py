@@ -53,7 +53,7 @@ def _check(
 
 
 def _workspace(
-    query: torch.Tensor, key_cache: torch.Tensor, *others: _arguments.Value
+    query: torch.Tensor, key_cache: torch.Tensor, **others: _arguments.Value
 ) -> list[Result]:
     """Where the kernel keeps the parts of long contexts until it combines them.
 
@@ -67,17 +67,12 @@ def _workspace(
 
 
 def _attributes(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
-    alibi_slopes: torch.Tensor | None,
     key_scale: float | None,
     value_scale: float | None,
+    **others: _arguments.Value,
 ) -> dict[str, object]:
     return {
         "scale": scale,
@@ -97,7 +92,7 @@ define(
     "Tensor? alibi_slopes=None, float? key_scale=None, float? value_scale=None) -> Tensor",
     target=TARGET,
     check=_check,
-    results=lambda query, *others: [(query.shape, query.dtype)],
+    results=lambda query, **others: [(query.shape, query.dtype)],
     internal_results=_workspace,
     attributes=_attributes,
 )

@@ -70,9 +70,8 @@ def _check(
 def _workspace(
     q: torch.Tensor,
     kv_pages: torch.Tensor,
-    kv_lens: torch.Tensor,
     page_indices: torch.Tensor,
-    *others: _arguments.Value,
+    **others: _arguments.Value,
 ) -> list[Result]:
     """Counters, and where the kernels keep the parts of long contexts until they combine them.
 
@@ -127,18 +126,12 @@ def _hopper_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: tor
 
 
 def _attributes(
-    q: torch.Tensor,
-    kv_pages: torch.Tensor,
-    kv_lens: torch.Tensor,
-    page_indices: torch.Tensor,
-    cu_q_lens: torch.Tensor,
-    num_seqs: torch.Tensor,
     sm_scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
-    mask_value: float | None,
     k_scale: float | None,
     v_scale: float | None,
+    **others: _arguments.Value,
 ) -> dict[str, object]:
     return {
         "sm_scale": sm_scale,
@@ -159,7 +152,7 @@ define(
     "-> Tensor",
     target=TARGET,
     check=_check,
-    results=lambda q, *others: [(q.shape, q.dtype)],
+    results=lambda q, **others: [(q.shape, q.dtype)],
     internal_results=_workspace,
     attributes=_attributes,
 )
@@ -193,7 +186,8 @@ def ragged_paged_attention(
     Lengths and tables are read by the kernel only, so a compiled program serves any of them. What
     is out of range in them is never followed: num_seqs and lengths are clamped to what there is
     room for, the rows of a sequence to the last ``kv_lens[s]`` of them, and tokens in a page that
-    is not in [0, total_num_pages) take no part. The environment variable
+    is not in [0, total_num_pages) take no part. Where `cu_q_lens` decreases, it is not said which
+    numbers the rows concerned get. The environment variable
     TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
 
     Args:

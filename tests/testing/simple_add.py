@@ -1,0 +1,20 @@
+"""What simple_add is tested with."""
+
+import torch
+
+DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int32,
+    torch.int64,
+)
+
+
+def random(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A CPU tensor, of integers of any size or floats of some magnitudes."""
+    if dtype.is_floating_point:
+        return (torch.randn(shape) * 100).to(dtype)
+    limits = torch.iinfo(dtype)
+    return torch.randint(limits.min, limits.max, shape, dtype=dtype)
