@@ -4,8 +4,9 @@
 
 The cases are those of paged_attention.py, which has the kernels alone beside their peers. For each:
 
-- "profile": what ran on the device in a step, by the profiler. It lists everything else but the
-  kernel that a step runs, a copy of the cache for instance.
+- "profile": how long the device was busy in a step, by the profiler. What ran is listed, with its
+  own time: a kernel can begin while the one ahead of it still runs, and a copy of the cache would
+  be there.
 - "slope": the device's time of a call without the profiler: a program of many calls, less one of
   half as many, over the difference. Measured if --slope asks for it, or if there is no profile.
 - "in flight": the time of a step when the host does not wait for results.
@@ -134,7 +135,7 @@ def host(calls: Sequence[Call], steps: int) -> float:
     return statistics.median(times)
 
 
-def profile(calls: Sequence[Call], steps: int) -> dict[str, tuple[int, float]]:
+def profile(calls: Sequence[Call], steps: int) -> list[xplane.Event]:
     """What ran on the GPU in steps of one call; nothing if the profiler does not see it."""
     with tempfile.TemporaryDirectory() as folder:
         xm.wait_device_ops()
@@ -143,11 +144,9 @@ def profile(calls: Sequence[Call], steps: int) -> dict[str, tuple[int, float]]:
             step([calls[number % len(calls)]])
         xm.wait_device_ops()
         profiler.stop_trace()
-        found: dict[str, tuple[int, float]] = {}
-        for path in Path(folder).rglob("*.xplane.pb"):
-            print("profiled planes:", ", ".join(xplane.plane_names(path)))
-            found |= xplane.event_times(path)
-        return found
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        print("profiled planes:", ", ".join(xplane.plane_names(path)))
+        return xplane.device_events(path)
 
 
 def measure(
@@ -161,13 +160,13 @@ def measure(
     one = in_flight(single, args.steps)
     busy = host(calls, args.steps)
     compiled = compilations() - compiled
-    kernels: dict[str, tuple[int, float]] = {}
+    events: list[xplane.Event] = []
     if not args.no_profile:
         try:
-            kernels = profile(calls, args.steps)
+            events = profile(calls, args.steps)
         except Exception as failure:
             print(f"no profile: {failure}")
-    on_device = sum(t for _, t in kernels.values()) / args.steps if kernels else None
+    on_device = xplane.busy_microseconds(events) / args.steps if events else None
     slope = None
     if args.slope or on_device is None:
         steps = max(args.steps // half, 4)
@@ -177,6 +176,7 @@ def measure(
     moved = case.bytes if error is not None else cases.UPDATE_BYTES
     flops = case.flops if error is not None else 0
     rates = moved / best / 1e6, flops / best / 1e6
+    kernels = xplane.kernel_times(events)
     return Row(case.name, name, on_device, slope, one, busy, *rates, error, compiled, kernels)
 
 

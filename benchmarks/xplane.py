@@ -6,7 +6,8 @@ The few messages of xplane.proto (of tsl) that are needed, without protobuf's li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -43,6 +44,11 @@ def _text(value: int | memoryview) -> str:
     return bytes(value).decode(errors="replace")
 
 
+def _name(message: memoryview) -> str:
+    """Of a plane, a line or a kind of event."""
+    return next((_text(value) for number, value in _fields(message) if number == 2), "")
+
+
 def plane_names(path: Path) -> list[str]:
     """The planes of a profile: a GPU's is "/device:GPU:0"."""
     return [name for name, _ in _planes(path)]
@@ -51,25 +57,31 @@ def plane_names(path: Path) -> list[str]:
 def _planes(path: Path) -> Iterator[tuple[str, memoryview]]:
     for number, plane in _fields(memoryview(path.read_bytes())):
         if number == 1:
-            yield next((_text(v) for n, v in _fields(plane) if n == 2), ""), plane
+            yield _name(plane), plane
 
 
-def event_times(
+@dataclass(frozen=True)
+class Event:
+    """A run of a kernel, a copy or a memset; in picoseconds since the profile's beginning."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def device_events(
     path: Path, plane_prefix: str = "/device:GPU", line_prefix: str = "Stream"
-) -> dict[str, tuple[int, float]]:
+) -> list[Event]:
     """What ran on a device.
 
     Args:
         path: an .xplane.pb file.
         plane_prefix, line_prefix: with what the names of planes and lines begin. A GPU's lines are
             its streams, and others that say the same again.
-
-    Returns:
-        For each kernel's name the number of its runs and the microseconds of all.
     """
-    total: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for name, plane in _planes(path):
-        if not name.startswith(plane_prefix):
+    events = []
+    for plane_name, plane in _planes(path):
+        if not plane_name.startswith(plane_prefix):
             continue
         names, lines = {}, []
         for number, value in _fields(plane):
@@ -77,18 +89,31 @@ def event_times(
                 lines.append(value)
             elif number == 4:
                 entry = dict(_fields(value))
-                names[entry.get(1, 0)] = next(
-                    (_text(v) for n, v in _fields(entry[2]) if n == 2), ""
-                )
+                names[entry.get(1, 0)] = _name(entry[2])
         for line in lines:
-            if not next((_text(v) for n, v in _fields(line) if n == 2), "").startswith(line_prefix):
+            if not _name(line).startswith(line_prefix):
                 continue
-            for number, event in _fields(line):
-                if number == 4:
-                    fields = dict(_fields(event))
-                    count, time = total[names.get(fields.get(1, 0), "")]
-                    total[names.get(fields.get(1, 0), "")] = (
-                        count + 1,
-                        time + fields.get(3, 0) / 1e6,
-                    )
+            origin = next((v for n, v in _fields(line) if n == 3), 0) * 1000
+            for event in (dict(_fields(value)) for n, value in _fields(line) if n == 4):
+                begin = origin + event.get(2, 0)
+                name = names.get(event.get(1, 0), "")
+                events.append(Event(name, begin, begin + event.get(3, 0)))
+    return events
+
+
+def busy_microseconds(events: Iterable[Event]) -> float:
+    """How long at least one event ran: a kernel may begin before the one ahead of it has ended."""
+    busy = until = 0
+    for event in sorted(events, key=lambda event: event.begin):
+        busy += max(event.end - max(event.begin, until), 0)
+        until = max(event.end, until)
+    return busy / 1e6
+
+
+def kernel_times(events: Iterable[Event]) -> dict[str, tuple[int, float]]:
+    """For each name the number of its events and the microseconds of all of them."""
+    total: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for event in events:
+        count, time = total[event.name]
+        total[event.name] = count + 1, time + (event.end - event.begin) / 1e6
     return dict(total)

@@ -96,3 +96,30 @@ def test_the_version_is_bazelversions(workspace: Path) -> None:
     program(workspace / "bin/bazel", "bazel", "7.4.1")
     assert run(workspace) == "bazel build //:wheel"
     assert os.access("bazelw", os.X_OK)
+
+
+# Knows its mirror once it has fetched lists, as apt does, and cannot download packages.
+APT_GET = """#!/bin/sh
+for argument; do
+  case $argument in
+    Dir::State::lists=*) lists=${argument#*=};;
+    update) echo update >"$lists/fetched";;
+    indextargets) if [ -e "$lists/fetched" ]; then echo MIRROR/debian/; fi;;
+    install) exit 1;;
+  esac
+done
+"""
+
+
+def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
+    for tool in ("flock", "grep", "mkdir", "rm", "tail", "uname"):
+        (workspace / "bin" / tool).symlink_to(shutil.which(tool))
+    apt_get = workspace / "bin/apt-get"
+    apt_get.write_text(APT_GET)
+    apt_get.chmod(0o755)
+    (workspace / "home" / SUITE / "ok").unlink()
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run(workspace)
+    assert "could not fetch Bazel" in error.value.stderr, error.value.stderr
+    sources = (workspace / "home" / SUITE / "apt/sources.list").read_text()
+    assert " MIRROR/debian/ forky main" in sources

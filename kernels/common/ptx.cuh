@@ -11,6 +11,10 @@
 
 namespace torch_xla_ext {
 
+__device__ inline uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
 // Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
 __device__ inline void CopyAsync16(uint32_t shared, const void* global,
                                    bool read) {
@@ -129,6 +133,81 @@ __device__ inline void WaitForPreviousKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// Copies 4 bytes, or writes zeros and reads nothing.
+__device__ inline void CopyAsync4(uint32_t shared, const void* global,
+                                  bool read) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
+               "l"(global), "r"(read ? 4 : 0)
+               : "memory");
+}
+
+// Thread block clusters (compute capability 9.0). All threads of a cluster's
+// blocks arrive, and none goes on from its wait before. It orders nothing but
+// InitReceiver.
+__device__ inline void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ inline void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Called by one thread before it arrives at the cluster: `barrier`, 8 bytes of
+// shared memory, is for what other blocks send.
+__device__ inline void InitReceiver(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)
+               : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Called by one thread: so many bytes will come, or have come.
+__device__ inline void ExpectBytes(uint32_t barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+      "r"(bytes)
+      : "memory");
+}
+
+// Waits for all of them.
+__device__ inline void Receive(uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred done;\nwait%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
+      "0;\n"
+      "@!done bra wait%=;\n}" ::"r"(barrier)
+      : "memory");
+}
+
+// The address of `shared`, of this block's memory, in block `rank` of the
+// cluster.
+__device__ inline uint32_t InBlock(uint32_t shared, int rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"(shared), "r"(rank));
+  return address;
+}
+
+// Writes to another block's memory and tells its barrier; addresses are of
+// InBlock.
+__device__ inline void SendToBlock(uint32_t address, float4 value,
+                                   uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+      "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void SendToBlock(uint32_t address, float2 value,
+                                   uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "
+      "[%0], {%1, %2}, [%3];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
 }
 
 }  // namespace torch_xla_ext

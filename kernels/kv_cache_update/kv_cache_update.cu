@@ -16,8 +16,8 @@ namespace torch_xla_ext {
 namespace {
 
 constexpr int kThreads = 256;
-// Vectors in flight for each thread, of keys and of values.
-constexpr int kUnroll = 4;
+// Calls of so many vectors fill the GPU whatever a thread's share is.
+constexpr int64_t kManyVectors = 1 << 18;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
 template <typename T, int kCount>
@@ -116,8 +116,9 @@ struct UpdateArgs {
   }
 };
 
-// Work is in vectors of kCount elements of a token's keys and values.
-template <typename T, typename C, int kCount>
+// Work is in vectors of kCount elements of a token's keys and values, of which
+// each thread has kUnroll in flight.
+template <typename T, typename C, int kCount, int kUnroll>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const __grid_constant__ UpdateArgs args) {
   using From = Vector<T, kCount>;
@@ -182,15 +183,27 @@ __global__ void ReportOutOfRangeKernel(UpdateArgs args, bool pages) {
   }
 }
 
-template <typename T, typename C, int kCount>
-Status LaunchUpdateKernel(cudaStream_t stream, const UpdateArgs& args) {
-  const int64_t count =
-      args.num_tokens * args.num_kv_heads * (args.head_dim / kCount);
+template <typename T, typename C, int kCount, int kUnroll>
+Status LaunchUpdateKernel(cudaStream_t stream, int64_t count,
+                          const UpdateArgs& args) {
   const int64_t tile = int64_t{kThreads} * kUnroll;
   const int64_t blocks = std::min((count + tile - 1) / tile, kMaxBlocks);
-  UpdateKernel<T, C, kCount>
+  UpdateKernel<T, C, kCount, kUnroll>
       <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(args);
   return CudaStatus(cudaGetLastError());
+}
+
+template <typename T, typename C, int kCount>
+Status LaunchVectors(cudaStream_t stream, const UpdateArgs& args) {
+  const int64_t count =
+      args.num_tokens * args.num_kv_heads * (args.head_dim / kCount);
+  // The conversion to F8E4M3FN needs many registers.
+  if constexpr (kCount > 1 && !std::is_same_v<C, __nv_fp8_e4m3>) {
+    if (count >= kManyVectors) {
+      return LaunchUpdateKernel<T, C, kCount, 4>(stream, count, args);
+    }
+  }
+  return LaunchUpdateKernel<T, C, kCount, 2>(stream, count, args);
 }
 
 template <typename T, typename C>
@@ -203,9 +216,9 @@ Status LaunchTypes(cudaStream_t stream, const UpdateArgs& args) {
                            reinterpret_cast<uintptr_t>(args.value_cache);
   if (args.head_dim % kCount == 0 && operands % (kCount * sizeof(T)) == 0 &&
       caches % (kCount * sizeof(C)) == 0) {
-    return LaunchUpdateKernel<T, C, kCount>(stream, args);
+    return LaunchVectors<T, C, kCount>(stream, args);
   }
-  return LaunchUpdateKernel<T, C, 1>(stream, args);
+  return LaunchVectors<T, C, 1>(stream, args);
 }
 
 template <typename T>

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
-  AllowNextKernelToStart();
+  if (args.split) AllowNextKernelToStart();  // CombineKernel
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int kv_head = blockIdx.x / args.head_blocks;
   const int first_row = blockIdx.x % args.head_blocks * args.rows;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
     }
     const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
-      WaitForStage(args.stages);
+      WaitForStages(args.stages - 2);
       __syncwarp();  // all lanes' copies are there, and free_stage was read
       loader.Load(free_stage);
       const int unit = place.units.first + at - place.begin;

@@ -84,6 +84,8 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int head_block = blockIdx.x / blocks;
   const int first_row = blockIdx.x % blocks * rows;
   const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
+  // All blocks wait: this kernel's end stands for that of AttendKernel.
+  WaitForPreviousKernel();
   if (split.pieces <= 1) return;
   const int64_t first_slot =
       static_cast<int64_t>(head_block) * args.parts + split.first_part;
@@ -98,7 +100,6 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int columns = min(rows * vectors, kCombineThreads);
   const int step = kCombineThreads / columns;
   const int column = threadIdx.x % columns, first = threadIdx.x / columns;
-  WaitForPreviousKernel();
   for (int begin = 0; begin < rows * vectors; begin += columns) {
     const int row = first_row + (begin + column) / vectors;
     const int dim = (begin + column) % vectors * 4;

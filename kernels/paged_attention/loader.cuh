@@ -7,6 +7,33 @@
 
 namespace torch_xla_ext {
 
+// Starts the copies of a unit's keys and values of one kv head, which begin at
+// `keys` and `values`, to shared memory at `shared`. `row` is that of this
+// lane's token in the cache; of kNoRow, zeros are written.
+template <typename Traits>
+__device__ inline void CopyUnit(const char* keys, const char* values,
+                                uint32_t row_bytes, uint32_t row,
+                                uint32_t shared) {
+  constexpr int kCopies = Traits::kTileBytes / 16 / 32;
+  const int lane = threadIdx.x % 32;
+  uint32_t rows[kCopies];  // all of them first: a shuffle takes its time
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    rows[i] = __shfl_sync(kAllLanes, row, (i * 32 + lane) / Traits::kChunks);
+  }
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int token = (i * 32 + lane) / Traits::kChunks;
+    const int chunk = (i * 32 + lane) % Traits::kChunks;
+    const bool read = rows[i] != kNoRow;
+    const uint64_t offset =
+        static_cast<uint64_t>(read ? rows[i] : 0) * row_bytes + chunk * 16;
+    const uint32_t to = shared + Traits::Chunk(token, chunk) * 16;
+    CopyAsync16(to, keys + offset, read);
+    CopyAsync16(to + Traits::kTileBytes, values + offset, read);
+  }
+}
+
 // Brings a warp's units to shared memory, ahead of their use.
 template <typename Traits>
 class Loader {
@@ -40,21 +67,8 @@ class Loader {
     const uint32_t mask = __ballot_sync(kAllLanes, row != kNoRow);
     if (lane == 0) masks_[stage] = mask;
     if (at_ < end_) {
-      const uint32_t keys = shared_ + stage * Traits::kStageBytes;
-#pragma unroll
-      for (int i = 0; i < Traits::kTileBytes / 16 / 32; ++i) {
-        const int index = i * 32 + lane;
-        const int token = index / Traits::kChunks;
-        const int chunk = index % Traits::kChunks;
-        const uint32_t source_row = __shfl_sync(kAllLanes, row, token);
-        const bool read = source_row != kNoRow;
-        const uint64_t offset =
-            static_cast<uint64_t>(read ? source_row : 0) * row_bytes_ +
-            chunk * 16;
-        const uint32_t to = keys + Traits::Chunk(token, chunk) * 16;
-        CopyAsync16(to, keys_ + offset, read);
-        CopyAsync16(to + Traits::kTileBytes, values_ + offset, read);
-      }
+      CopyUnit<Traits>(keys_, values_, row_bytes_, row,
+                       shared_ + stage * Traits::kStageBytes);
       at_ += blockDim.x / 32;
       FindBlock();
     }
@@ -96,15 +110,17 @@ class Loader {
   uint32_t row_in_block_ = 0;
 };
 
-// Waits for the oldest of `stages` - 1 stages.
-__device__ inline void WaitForStage(int stages) {
+// Waits until at most `pending` of the thread's stages are on their way.
+__device__ inline void WaitForStages(int pending) {
   static_assert(kMaxStages == 4);
-  if (stages == 2) {
+  if (pending <= 0) {
     WaitForCopies<0>();
-  } else if (stages == 3) {
+  } else if (pending == 1) {
     WaitForCopies<1>();
-  } else {
+  } else if (pending == 2) {
     WaitForCopies<2>();
+  } else {
+    WaitForCopies<3>();
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/common/checks.h"
 #include "kernels/paged_attention/attend.cuh"
+#include "kernels/paged_attention/cluster.cuh"
 #include "kernels/paged_attention/combine.cuh"
 #include "kernels/paged_attention/paged_attention.h"
 #include "torch_xla_ext/cuda_status.h"
@@ -23,10 +24,21 @@ struct Device {
   int shared_memory;            // of a multiprocessor
   int shared_memory_per_block;  // at most
   bool has_dependent_launch;
+  bool has_clusters;  // and ClusterKernel
 };
 
+// The architecture that the code was compiled for which a GPU of compute
+// capability `major`.`minor` runs: the newest that is not newer than the GPU.
+int CodeArch(int major, int minor) {
+  int newest = 0;
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+  }
+  return newest;
+}
+
 Status GetDevice(Device* device) {
-  int id, major;
+  int id, major, minor;
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
   const auto get = [id](int* value, cudaDeviceAttr attribute) {
     return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
@@ -38,7 +50,10 @@ Status GetDevice(Device* device) {
   XLA_KERNEL_RETURN_IF_ERROR(get(&device->shared_memory_per_block,
                                  cudaDevAttrMaxSharedMemoryPerBlockOptin));
   XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
-  device->has_dependent_launch = major >= 9;
+  XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
+  const int arch = CodeArch(major, minor);
+  device->has_dependent_launch = arch >= 900;
+  device->has_clusters = HasClusterKernel(arch);
   return Status::Ok();
 }
 
@@ -93,6 +108,33 @@ void ChooseParts(int blocks, int head_dim, float* workspace,
       reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
 }
 
+// Launches a kernel in clusters of `cluster` blocks, or none for 0. If
+// `dependent`, it may start before the kernel in front of it on the stream
+// ends, and waits for that itself.
+template <typename... Args>
+Status Launch(void (*kernel)(Args...), dim3 grid, int threads,
+              int shared_memory, cudaStream_t stream, int cluster,
+              bool dependent, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_memory;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (cluster > 0) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (dependent) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
 template <int kUnit>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
                      const DecodeArgs& args) {
@@ -101,25 +143,15 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   // than fit beside AttendKernel's would wait for those to end.
   const int rows =
       args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
-  const auto kernel = CombineKernel<kUnit>;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(
-      args.num_kv_heads * args.head_blocks * (args.rows / rows), candidates);
-  config.blockDim = dim3(kCombineThreads);
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = device.has_dependent_launch ? 1 : 0;
-  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args, head_dim, rows));
+  const dim3 grid(args.num_kv_heads * args.head_blocks * (args.rows / rows),
+                  candidates);
+  return Launch(CombineKernel<kUnit>, grid, kCombineThreads, 0, stream, 0,
+                device.has_dependent_launch, args, head_dim, rows);
 }
 
 template <typename Traits>
-Status LaunchAttend(cudaStream_t stream, float* workspace,
+Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
                     int64_t workspace_size, DecodeArgs args) {
-  Device device;
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
   const Occupancy occupancy = ChooseOccupancy<Traits>(device);
   args.stages = occupancy.stages;
   ChooseParts(device.multiprocessors * occupancy.blocks, Traits::kHeadDim,
@@ -129,19 +161,68 @@ Status LaunchAttend(cudaStream_t stream, float* workspace,
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            occupancy.shared_memory)));
   const dim3 grid(args.num_kv_heads * args.head_blocks, args.parts);
-  kernel<<<grid, 32 * occupancy.warps, occupancy.shared_memory, stream>>>(args);
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  XLA_KERNEL_RETURN_IF_ERROR(Launch(kernel, grid, 32 * occupancy.warps,
+                                    occupancy.shared_memory, stream, 0, false,
+                                    args));
   if (!args.split) return Status::Ok();
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
+}
+
+// Whether ClusterKernel is the better one whatever the lengths are: it has no
+// second kernel, but only eight multiprocessors for a head block of a sequence.
+template <typename Traits>
+bool UseClusters(const Device& device, const DecodeArgs& args) {
+  const int64_t of_sequence =
+      int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
+  // Some multiprocessors are in no cluster of eight.
+  if (!device.has_clusters ||
+      static_cast<int>(sizeof(ClusterMemory<Traits>)) >
+          device.shared_memory_per_block ||
+      args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
+    return false;
+  }
+  // Without much work for each byte, some more than a third of the GPU keep the
+  // memory busy.
+  constexpr bool kKeepsUp =
+      !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
+  if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
+  // Otherwise what is saved is lost again with long contexts.
+  constexpr int64_t kElements = 1 << 22;
+  return int64_t{args.max_tokens} * 2 * Traits::kHeadDim <= kElements;
+}
+
+template <typename Traits>
+Status LaunchCluster(cudaStream_t stream, const DecodeArgs& args) {
+  const auto kernel = ClusterKernel<Traits>;
+  constexpr int kSharedMemory = sizeof(ClusterMemory<Traits>);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMemory)));
+  const dim3 grid(kClusterBlocks, args.num_kv_heads * args.head_blocks,
+                  args.num_seqs);
+  return Launch(kernel, grid, 32 * kClusterWarps, kSharedMemory, stream,
+                kClusterBlocks, true, args);
+}
+
+template <typename C, int kHeadDim, int kHeadTiles>
+Status LaunchKernels(cudaStream_t stream, float* workspace,
+                     int64_t workspace_size, const DecodeArgs& args) {
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  using Cluster = ClusterTraits<C, kHeadDim, kHeadTiles>;
+  if (UseClusters<Cluster>(device, args)) {
+    return LaunchCluster<Cluster>(stream, args);
+  }
+  return LaunchAttend<AttendTraits<C, kHeadDim, kHeadTiles>>(
+      stream, device, workspace, workspace_size, args);
 }
 
 template <typename C, int kHeadDim>
 Status LaunchHeads(cudaStream_t stream, float* workspace,
                    int64_t workspace_size, const DecodeArgs& args) {
-  return args.rows <= 8 ? LaunchAttend<AttendTraits<C, kHeadDim, 1>>(
-                              stream, workspace, workspace_size, args)
-                        : LaunchAttend<AttendTraits<C, kHeadDim, 2>>(
-                              stream, workspace, workspace_size, args);
+  return args.rows <= 8 ? LaunchKernels<C, kHeadDim, 1>(stream, workspace,
+                                                        workspace_size, args)
+                        : LaunchKernels<C, kHeadDim, 2>(stream, workspace,
+                                                        workspace_size, args);
 }
 
 template <typename C>

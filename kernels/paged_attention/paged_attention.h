@@ -28,7 +28,8 @@ namespace torch_xla_ext {
 // min(num_heads / num_kv_heads, 16) heads with head_dim + 2 floats each, and
 // there are two blocks a multiprocessor, or fewer, for any number of sequences:
 // 512 blocks' results, and 4 floats to align them, are enough for 256
-// multiprocessors. The Host version needs none.
+// multiprocessors. Few sequences on GPUs with thread block clusters need none,
+// and neither does the Host version.
 inline constexpr Signature kPagedAttention = ParseSignature(
     "XlaGpuPagedAttention(query: T[num_seqs, num_heads, head_dim], "
     "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "

@@ -13,8 +13,14 @@ inline constexpr int kMaxStages = 4;
 // In place of the number of a row, or of a block, of a cache.
 inline constexpr uint32_t kNoRow = 0xffffffff;
 
+// The largest number up to `limit` that divides `n`.
+constexpr int LargestDivisor(int n, int limit) {
+  while (n % limit != 0) --limit;
+  return limit;
+}
+
 // The constants of a kernel for caches of type C.
-template <typename C, int kHeadDim_, int kHeadTiles_>
+template <typename C, int kHeadDim_, int kHeadTiles_, int kMinUnit = 16>
 struct AttendTraits {
   using Cache = C;
   // F8E4M3FN is widened to F16, exactly.
@@ -27,10 +33,15 @@ struct AttendTraits {
   static constexpr int kRowBytes = kHeadDim * sizeof(C);
   static constexpr int kChunks = kRowBytes / 16;  // of a row, of 16 bytes
   // Tokens that a warp works on at a time: short rows come in larger numbers.
-  static constexpr int kUnit = kRowBytes <= 128 ? 32 : 16;
+  static constexpr int kUnit = kRowBytes <= 128 ? 32 : kMinUnit;
   static constexpr int kTokenTiles = kUnit / 16;
   static constexpr int kTileBytes = kUnit * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;  // of a warp: K and V
+  // 16×16 matrices of keys or values that a warp loads before it multiplies: a
+  // load takes its time. As many as there are registers for.
+  static constexpr int kLoads = kChunks / 2;  // of 16 tokens
+  static constexpr int kRoom = 64 / (kHeadTiles * kDimTiles);
+  static constexpr int kBatch = LargestDivisor(kLoads, kRoom);
   // The warps' results are added up over so many dimensions at a time. A row
   // of floats is 4 longer, against bank conflicts.
   static constexpr int kSumDims =

@@ -178,26 +178,36 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
     const int row = tile * 16 + lane % 16;
     float odd[kHeadTiles][4] = {};
 #pragma unroll
-    for (int i = 0; i < Traits::kChunks; i += 2) {
-      uint32_t key[4];
-      LoadMatrices(key, keys + Traits::Chunk(row, i + lane / 16) * 16);
-      if constexpr (Traits::kWiden) {
-        const uint32_t even_key[4] = {WidenF8Pair(key[0]), WidenF8Pair(key[1]),
-                                      WidenF8Pair(key[0] >> 16),
-                                      WidenF8Pair(key[1] >> 16)};
-        const uint32_t odd_key[4] = {WidenF8Pair(key[2]), WidenF8Pair(key[3]),
-                                     WidenF8Pair(key[2] >> 16),
-                                     WidenF8Pair(key[3] >> 16)};
+    for (int begin = 0; begin < Traits::kLoads; begin += Traits::kBatch) {
+      uint32_t batch[Traits::kBatch][4];
 #pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(logits[tile][h], even_key, state->query[i][h]);
-          MultiplyAdd<Math>(odd[h], odd_key, state->query[i + 1][h]);
-        }
-      } else {
+      for (int k = 0; k < Traits::kBatch; ++k) {
+        const int chunk = 2 * (begin + k) + lane / 16;
+        LoadMatrices(batch[k], keys + Traits::Chunk(row, chunk) * 16);
+      }
 #pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(i % 4 == 0 ? logits[tile][h] : odd[h], key,
-                            state->query[i / 2][h]);
+      for (int k = 0; k < Traits::kBatch; ++k) {
+        const uint32_t(&key)[4] = batch[k];
+        const int i = begin + k;
+        if constexpr (Traits::kWiden) {
+          const uint32_t even_key[4] = {
+              WidenF8Pair(key[0]), WidenF8Pair(key[1]),
+              WidenF8Pair(key[0] >> 16), WidenF8Pair(key[1] >> 16)};
+          const uint32_t odd_key[4] = {WidenF8Pair(key[2]), WidenF8Pair(key[3]),
+                                       WidenF8Pair(key[2] >> 16),
+                                       WidenF8Pair(key[3] >> 16)};
+#pragma unroll
+          for (int h = 0; h < kHeadTiles; ++h) {
+            MultiplyAdd<Math>(logits[tile][h], even_key,
+                              state->query[2 * i][h]);
+            MultiplyAdd<Math>(odd[h], odd_key, state->query[2 * i + 1][h]);
+          }
+        } else {
+#pragma unroll
+          for (int h = 0; h < kHeadTiles; ++h) {
+            MultiplyAdd<Math>(i % 2 == 0 ? logits[tile][h] : odd[h], key,
+                              state->query[i][h]);
+          }
         }
       }
     }
@@ -280,38 +290,43 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
 
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
-    if constexpr (Traits::kWiden) {
-      const int row = tile * 16 + lane % 16;
+    // Of F8E4M3FN, a register has two tokens' pairs of dimensions.
+    const int row =
+        tile * 16 + (Traits::kWiden ? lane % 16 : lane / 16 * 8 + lane % 8);
+    const int column = Traits::kWiden ? lane / 16 : lane / 8 % 2;
 #pragma unroll
-      for (int i = 0; i < Traits::kChunks; i += 2) {
-        uint32_t value[4];
-        LoadTransposed(value, values + Traits::Chunk(row, i + lane / 16) * 16);
+    for (int begin = 0; begin < Traits::kLoads; begin += Traits::kBatch) {
+      uint32_t batch[Traits::kBatch][4];
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          // Each register has two tokens' pairs of dimensions.
-          uint32_t wide[4];
+      for (int k = 0; k < Traits::kBatch; ++k) {
+        const int chunk = 2 * (begin + k) + column;
+        LoadTransposed(batch[k], values + Traits::Chunk(row, chunk) * 16);
+      }
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint32_t pairs = value[2 * j + half];
-            wide[2 * half] = WidenF8Pair(__byte_perm(pairs, 0, 0x4420));
-            wide[2 * half + 1] = WidenF8Pair(__byte_perm(pairs, 0, 0x4431));
+      for (int k = 0; k < Traits::kBatch; ++k) {
+        const uint32_t(&value)[4] = batch[k];
+        const int i = begin + k;
+        if constexpr (Traits::kWiden) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            uint32_t wide[4];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const uint32_t pairs = value[2 * j + half];
+              wide[2 * half] = WidenF8Pair(__byte_perm(pairs, 0, 0x4420));
+              wide[2 * half + 1] = WidenF8Pair(__byte_perm(pairs, 0, 0x4431));
+            }
+#pragma unroll
+            for (int h = 0; h < kHeadTiles; ++h) {
+              MultiplyAdd<Math>(state->out[2 * i + j][h], wide,
+                                weights[tile][h]);
+            }
           }
+        } else {
 #pragma unroll
           for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(state->out[i + j][h], wide, weights[tile][h]);
+            MultiplyAdd<Math>(state->out[i][h], value, weights[tile][h]);
           }
-        }
-      }
-    } else {
-      const int row = tile * 16 + lane / 16 * 8 + lane % 8;
-#pragma unroll
-      for (int i = 0; i < Traits::kDimTiles; ++i) {
-        uint32_t value[4];
-        LoadTransposed(value,
-                       values + Traits::Chunk(row, 2 * i + lane / 8 % 2) * 16);
-#pragma unroll
-        for (int h = 0; h < kHeadTiles; ++h) {
-          MultiplyAdd<Math>(state->out[i][h], value, weights[tile][h]);
         }
       }
     }

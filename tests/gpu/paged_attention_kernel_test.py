@@ -211,9 +211,108 @@ def test_random_cases(library: KernelLibrary, seed: int) -> None:
     check(library, Inputs(random_case(random.Random(seed)), seed))
 
 
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("group", [1, 4, 9, 16, 40])
+@pytest.mark.parametrize(("dtype", "cache"), TYPES, ids=str)
+def test_every_cluster_kernel(
+    library: KernelLibrary, dtype: torch.dtype, cache: torch.dtype | None, group: int, head_dim: int
+) -> None:
+    """So few sequences that each has a thread block cluster, on GPUs with those."""
+    check(library, Inputs(Case([1500, 0], dtype, cache, head_dim=head_dim, group=group)))
+
+
+@pytest.mark.parametrize("context", [0, 1, 15, 31, 32, 33, 1023, 1024, 1025, 4096, 8191])
+@pytest.mark.parametrize(
+    "options", [{}, {"window": 1000}, {"soft_cap": 5.0, "alibi": True}], ids=str
+)
+def test_one_sequence(library: KernelLibrary, options: dict, context: int) -> None:
+    check(library, Inputs(Case([context], num_kv_heads=8, **options)))
+
+
+@pytest.mark.parametrize("block_size", [5, 8, 24, 128, 256])
+@pytest.mark.parametrize("cache", [None, F8], ids=str)
+@pytest.mark.parametrize("window", [0, 100])
+def test_one_sequence_block_sizes(
+    library: KernelLibrary, window: int, cache: torch.dtype | None, block_size: int
+) -> None:
+    check(library, Inputs(Case([2345], cache=cache, block_size=block_size, window=window)))
+
+
+# An H200 has room for 14 clusters (UseClusters in paged_attention.cu).
+@pytest.mark.parametrize("kv_heads", [1, 5, 6, 7, 8, 14, 15, 20])
+@pytest.mark.parametrize("sequences", [1, 2, 3])
+def test_around_the_choice_of_kernels(
+    library: KernelLibrary, sequences: int, kv_heads: int
+) -> None:
+    for longest in (1000, 16_368, 16_369, 40_000):  # with a free block 16,384, and one more
+        check(library, Inputs(Case([longest, 1, 300][:sequences], num_kv_heads=kv_heads)))
+
+
+@pytest.mark.parametrize("cache", [None, F8], ids=str)
+def test_one_long_context(library: KernelLibrary, cache: torch.dtype | None) -> None:
+    check(library, Inputs(Case([131_072], num_kv_heads=8, cache=cache)))
+
+
+@pytest.mark.parametrize("contexts", [[700], [700, 5000, 3] * 8])
+def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]) -> None:
+    """The kernels may be started before what is in front of them on the stream has ended."""
+    inputs, others = (Inputs(Case(contexts, num_kv_heads=4), seed) for seed in (0, 1))
+    others.keys, others.values = (
+        t[torch.randperm(len(t), device="cuda")].nan_to_num() for t in (inputs.keys, inputs.values)
+    )
+    others.lens.sub_(1)
+    names = ["query", "keys", "values", "tables", "lens"]
+    pairs = [(getattr(inputs, name), getattr(others, name).clone()) for name in names]
+    out = torch.full_like(inputs.query, math.nan)
+    arrays = {
+        "query": inputs.query,
+        "key_cache": inputs.keys,
+        "value_cache": inputs.values,
+        "block_tables": inputs.tables,
+        "context_lens": inputs.lens,
+        "out": out,
+        "workspace": inputs.workspace,
+    }
+    call = library.bind("XlaGpuPagedAttention", arrays, inputs.parameters)
+    old = [mine.clone() for mine, _ in pairs]
+    results = torch.full((2, *out.shape), math.nan, dtype=out.dtype, device="cuda")
+    side = torch.cuda.Stream()
+
+    def steps() -> None:
+        for result, sources in zip(results, (old, [new for _, new in pairs]), strict=True):
+            for (mine, _), source in zip(pairs, sources, strict=True):
+                torch.add(source, 0, out=mine)  # a kernel
+            call()
+            result.copy_(out)
+            out.zero_()  # a memset in front of the next call
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                inputs.workspace.fill_(math.nan)
+            torch.cuda.current_stream().wait_stream(side)
+            call()
+
+    steps()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        steps()
+    direct = results.clone()
+    for _ in range(3):
+        results.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(results.view(torch.int16), direct.view(torch.int16))
+    assert torch.equal(results[1], out)
+    expected = inputs.reference()
+    assert relative_error(results[1], expected) <= TOLERANCE[inputs.case.dtype]
+    for (mine, _), source in zip(pairs, old, strict=True):
+        mine.copy_(source)
+    assert relative_error(results[0], inputs.reference()) <= TOLERANCE[inputs.case.dtype]
+
+
 @pytest.mark.parametrize("floats", [0, 1, 10_000, 100_000, None])
 def test_any_workspace(library: KernelLibrary, floats: int | None) -> None:
-    check(library, Inputs(Case([0, 5000, 17, 4096], workspace=floats)))
+    check(library, Inputs(Case([0, 5000, 17, 4096], num_kv_heads=8, workspace=floats)))
 
 
 def test_long_contexts(library: KernelLibrary) -> None:
@@ -253,8 +352,11 @@ def test_shared_blocks(library: KernelLibrary) -> None:
 
 
 @pytest.mark.parametrize("workspace", [None, 0])
-def test_device_data_out_of_range(library: KernelLibrary, workspace: int | None) -> None:
-    inputs = Inputs(Case([300, 200, 100, 64], workspace=workspace))
+@pytest.mark.parametrize("kv_heads", [2, 8])
+def test_device_data_out_of_range(
+    library: KernelLibrary, kv_heads: int, workspace: int | None
+) -> None:
+    inputs = Inputs(Case([300, 200, 100, 64], num_kv_heads=kv_heads, workspace=workspace))
     inputs.lens.copy_(torch.tensor([-5, 2**31 - 1, 100, 64]))
     num_blocks = len(inputs.keys)
     inputs.keys.nan_to_num_()
@@ -339,16 +441,19 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("pages", [False, True])
 @pytest.mark.parametrize("cache", CACHES, ids=str)
 @pytest.mark.parametrize("dtype", CACHES[:3], ids=str)
-@pytest.mark.parametrize(("heads", "head_dim"), [(8, 128), (3, 20), (1, 7)])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "head_dim"), [(333, 8, 128), (333, 3, 20), (333, 1, 7), (4001, 16, 256)]
+)
 def test_update(
     library: KernelLibrary,
+    tokens: int,
     heads: int,
     head_dim: int,
     dtype: torch.dtype,
     cache: torch.dtype,
     pages: bool,
 ) -> None:
-    tokens, blocks, size = 333, 40, 16
+    blocks, size = tokens // 8, 16
     key, value = (randn(tokens, heads, head_dim, dtype=dtype) * 100 for _ in range(2))
     key[0, 0, :2] = torch.tensor([1e4, -1e4], dtype=dtype)
     slots = torch.randperm(blocks * size, device="cuda")[:tokens]

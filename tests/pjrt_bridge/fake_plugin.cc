@@ -7,6 +7,7 @@
 //   FAKE_NAMED_VALUE_GROWTH the same for the elements of its arrays
 //   FAKE_TABLE_SIZE         the size of its table of functions
 //   FAKE_NO_EXTENSION       it takes no custom-call targets
+//   FAKE_NO_PROFILER        it has no profiler
 #include "tests/pjrt_bridge/fake_plugin.h"
 
 #include <cstring>
@@ -15,6 +16,7 @@
 
 #include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
+#include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
 #ifndef FAKE_MAJOR
 #define FAKE_MAJOR 0
@@ -144,7 +146,7 @@ PJRT_Error* Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
   return new PJRT_Error{"not implemented here"};
 }
 
-PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
+[[maybe_unused]] PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
   CHECK_SIZE(RegisterCustomCallArgs, sizeof(*args), args);
   const std::string name(args->function_name, args->function_name_size);
   if (args->api_version > 1) {
@@ -171,14 +173,40 @@ CustomCallExtension custom_call = {
 };
 #endif
 
+#ifndef FAKE_NO_PROFILER
+PLUGIN_Profiler_Error* ProfilerStart(PLUGIN_Profiler_Start_Args*) {
+  ++observations.profiles;
+  return nullptr;
+}
+
+// The table, and the functions that are new in the fake plugin.
+struct {
+  PLUGIN_Profiler_Api api;
+  char new_functions[FAKE_GROWTH + 1];
+} profiler;
+
+PJRT_Profiler_Extension profiler_extension = {
+    {PJRT_Profiler_Extension_STRUCT_SIZE, PJRT_Extension_Type_Profiler,
+     nullptr},
+    &profiler.api,
+    0,
+};
+#endif
+
 PJRT_Api MakeApi() {
   PJRT_Api api = {};
   api.struct_size = FAKE_TABLE_SIZE;
-#ifndef FAKE_NO_EXTENSION
   static PJRT_Extension_Base other = {sizeof(PJRT_Extension_Base),
-                                      PJRT_Extension_Type_Stream,
-                                      &custom_call.base};
+                                      PJRT_Extension_Type_Stream, nullptr};
   api.extension_start = &other;
+#ifndef FAKE_NO_EXTENSION
+  other.next = &custom_call.base;
+#endif
+#ifndef FAKE_NO_PROFILER
+  profiler.api.struct_size = PLUGIN_Profiler_Api_STRUCT_SIZE + FAKE_GROWTH;
+  profiler.api.start = ProfilerStart;
+  profiler_extension.base.next = other.next;
+  other.next = &profiler_extension.base;
 #endif
   api.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE;
   api.pjrt_api_version.major_version = FAKE_MAJOR;

@@ -15,6 +15,7 @@ struct FakeObservations {
   char last_target[64] = {};
   void* last_function = nullptr;
   int last_api = -1;
+  int profiles = 0;
 };
 
 #endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_

@@ -49,17 +49,23 @@ class Pages:
         dtype: torch.dtype,
         shared_pages: int = 0,
     ) -> "Pages":
-        """The first `shared_pages` pages of a sequence are those of the first sequence."""
+        """The first `shared_pages` pages of a sequence are those of the first sequence.
+
+        Each sequence has one page more than it needs, to which the rest of its table points.
+        """
         pages_per_seq = max(1, -(-max(lengths) // page_size)) + 1
-        count = pages_per_seq * len(lengths)
-        tables = torch.randperm(count + 3)[:count].to(torch.int32).reshape(-1, pages_per_seq)
+        counts = [-(-length // page_size) + 1 for length in lengths]
+        pages = torch.randperm(sum(counts) + 3).to(torch.int32).split([*counts, 3])
+        tables = torch.stack(
+            [torch.cat([own, own[-1:].expand(pages_per_seq - len(own))]) for own in pages[:-1]]
+        )
         tables[:, :shared_pages] = tables[0, :shared_pages]
-        shape = (count + 3, page_size, num_kv_heads, head_dim)
+        shape = (sum(counts) + 3, page_size, num_kv_heads, head_dim)
         keys, values = torch.randn(shape), torch.randn(shape)
         used = torch.zeros(shape[:2], dtype=torch.bool)
-        for table, length in zip(tables.tolist(), lengths, strict=True):
-            for token in range(length):
-                used[table[token // page_size], token % page_size] = True
+        for table, length in zip(tables, lengths, strict=True):
+            token = torch.arange(length)
+            used[table[token // page_size].long(), token % page_size] = True
         keys[~used], values[~used] = float("nan"), float("nan")
         return Pages(keys.to(dtype), values.to(dtype), tables, tuple(lengths))
 

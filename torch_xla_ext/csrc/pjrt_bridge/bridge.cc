@@ -11,6 +11,7 @@
 
 #include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
 #include "torch_xla_ext/csrc/describe.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
 
 namespace torch_xla_ext::pjrt_bridge {
@@ -130,7 +131,8 @@ const PluginInfo& Load(const std::string& path) {
   const PJRT_Api* plugin = LoadApi(path);
   CheckVersion(path, plugin);
   RegisterCustomCall* register_target = FindRegisterTarget(path, plugin);
-  const PJRT_Api* widened = WidenedApi(plugin);
+  PJRT_Api* widened = WidenedApi(plugin);
+  widened->extension_start = WithProfiler(plugin->extension_start);
   CheckNamedValueSize(path, plugin, widened);
   state.plugin = plugin;
   state.widened = widened;

@@ -2,8 +2,9 @@
 //
 // torch_xla 2.8.1 speaks version 0.70 of the PJRT C API. A newer plugin refuses
 // some of its argument structures for being too short; the bridge lengthens
-// them (widening.h). It also registers custom-call targets with the plugin,
-// which has a registry of its own.
+// them (widening.h). Its table of profiler functions is too long for 2.8.1; the
+// bridge shortens it (profiler.h). It also registers custom-call targets with
+// the plugin, which has a registry of its own.
 //
 // XLA loads a plugin by the path of a library that exports GetPjrtApi: give it
 // the path of the library that this is linked into, after Load.

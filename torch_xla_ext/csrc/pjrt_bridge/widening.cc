@@ -187,7 +187,7 @@ constexpr std::array<Function, sizeof...(I)> WidenedFunctions(
 
 }  // namespace
 
-const PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
+PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
   static constexpr auto kWidened =
       WidenedFunctions(std::make_index_sequence<kFunctionCount>());
   static PJRT_Api table;

@@ -21,9 +21,9 @@
 
 namespace torch_xla_ext::pjrt_bridge {
 
-// The functions of `plugin` behind functions that widen their arguments. There
-// is one such table in the process.
-const PJRT_Api* WidenedApi(const PJRT_Api* plugin);
+// The functions of `plugin` behind functions that widen their arguments, with
+// its extensions. There is one such table in the process.
+PJRT_Api* WidenedApi(const PJRT_Api* plugin);
 
 // The text of `error`, which is destroyed.
 std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error);

@@ -1,0 +1,337 @@
+// ClusterKernel: what AttendKernel and CombineKernel do, in one kernel, for few
+// sequences on GPUs with thread block clusters (compute capability 9.0).
+//
+// A cluster works on one head block of one sequence: the warps of all its
+// blocks take turns at the units, and the blocks send each other their results
+// through shared memory. Which units are a warp's does not depend on the
+// context's length, so that the first block numbers and the length are read at
+// the same time.
+#ifndef KERNELS_PAGED_ATTENTION_CLUSTER_CUH_
+#define KERNELS_PAGED_ATTENTION_CLUSTER_CUH_
+
+#include <algorithm>
+#include <climits>
+
+#include "kernels/paged_attention/attend.cuh"
+
+namespace torch_xla_ext {
+
+// What ClusterKernel is compiled for, __CUDA_ARCH__: GPUs of compute capability
+// 12 have clusters, but less than half the shared memory.
+__host__ __device__ constexpr bool HasClusterKernel(int arch) {
+  return arch >= 900 && arch < 1200;
+}
+// The largest cluster that there is room for everywhere.
+inline constexpr int kClusterBlocks = 8;
+inline constexpr int kClusterWarps = 4;
+
+// Larger units than AttendKernel's, if registers and shared memory allow: the
+// few warps should not wait for their own instructions.
+template <typename C, int kHeadDim, int kHeadTiles>
+inline constexpr int kClusterUnit =
+    kHeadDim * sizeof(C) <= 256 && kHeadDim * kHeadTiles <= 256 ? 32 : 16;
+template <typename C, int kHeadDim, int kHeadTiles>
+using ClusterTraits = AttendTraits<C, kHeadDim, kHeadTiles,
+                                   kClusterUnit<C, kHeadDim, kHeadTiles>>;
+
+// The shared memory of a block.
+template <typename Traits>
+struct ClusterMemory {
+  static constexpr int kStages =
+      std::min(192 * 1024 / (kClusterWarps * Traits::kStageBytes), kMaxStages);
+  // Vectors of four dimensions of a head, and those that one block of the
+  // cluster sums up.
+  static constexpr int kVectors = Traits::kHeadDim / 4;
+  static constexpr int kShare = kVectors / kClusterBlocks;
+  static_assert(kStages >= 2 && kVectors % kClusterBlocks == 0);
+
+  // A warp's units, and then its result. A row of floats is 4 longer, against
+  // bank conflicts.
+  struct alignas(128) Warp {
+    union {
+      unsigned char units[kStages][Traits::kStageBytes];
+      float out[Traits::kHeads][Traits::kHeadDim + 4];
+    };
+  };
+  Warp warps[kClusterWarps];
+  // The results of all blocks: max and sum are those of `stats`.
+  float4 values[kClusterBlocks][Traits::kHeads * kShare + 1];
+  float2 stats[kClusterBlocks][Traits::kHeads];
+  // Block numbers of the units that come next to the stages: of each token.
+  uint32_t block_numbers[kClusterWarps][kStages][Traits::kUnit];
+  uint32_t masks[kClusterWarps][kStages];
+  float2 warp_stats[kClusterWarps][Traits::kHeads];
+  uint64_t received;  // the barrier of values and stats
+};
+
+// Brings every `stride`-th unit of a sequence to a warp's shared memory.
+template <typename Traits>
+class ClusterLoader {
+ public:
+  using Memory = ClusterMemory<Traits>;
+  static constexpr int kStages = Memory::kStages;
+
+  // Starts to read the first block numbers. It is not known yet how many there
+  // are.
+  __device__ ClusterLoader(const DecodeArgs& args, int seq, int kv_head,
+                           int unit, int stride, Memory& memory)
+      : args_(args),
+        keys_(static_cast<const char*>(args.key_cache) +
+              kv_head * Traits::kRowBytes),
+        values_(static_cast<const char*>(args.value_cache) +
+                kv_head * Traits::kRowBytes),
+        table_(args.block_tables + static_cast<int64_t>(seq) * args.max_blocks),
+        row_bytes_(args.num_kv_heads * Traits::kRowBytes),
+        shared_(SharedAddress(memory.warps[threadIdx.x / 32].units)),
+        block_numbers_(memory.block_numbers[threadIdx.x / 32]),
+        masks_(memory.masks[threadIdx.x / 32]),
+        unit_(unit),
+        stride_(stride),
+        end_((args.max_tokens + Traits::kUnit - 1) / Traits::kUnit) {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) ReadBlockNumbers(i, unit + i * stride);
+    CommitCopies();
+  }
+
+  // Starts the copies of the first units.
+  __device__ void Begin(const Units& units) {
+    context_ = units.context;
+    end_ = units.end;
+    WaitForCopies<0>();
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) Load(stage);
+  }
+
+  // Starts the copies of the next unit to `stage`, or none if there is no more.
+  __device__ void Load(int stage) {
+    if (unit_ < end_) {
+      const int lane = threadIdx.x % 32;
+      const int token = unit_ * Traits::kUnit + lane;
+      uint32_t row = kNoRow;
+      if (lane < Traits::kUnit && token < context_ &&
+          token >= context_ - args_.sliding_window) {
+        const uint32_t block = block_numbers_[stage][lane];
+        const uint32_t size = args_.block_size.divisor;
+        if (block < args_.num_blocks) {
+          row = block * size + token - args_.block_size.Divide(token) * size;
+        }
+      }
+      CopyUnit<Traits>(keys_, values_, row_bytes_, row,
+                       shared_ + stage * Traits::kStageBytes);
+      const uint32_t mask = __ballot_sync(kAllLanes, row != kNoRow);
+      if (lane == 0) masks_[stage] = mask;
+      ReadBlockNumbers(stage, unit_ + kStages * stride_);
+      unit_ += stride_;
+    }
+    CommitCopies();
+  }
+
+ private:
+  // Each lane reads that of its token, for itself.
+  __device__ void ReadBlockNumbers(int stage, int unit) {
+    const int lane = threadIdx.x % 32;
+    if (unit >= end_ || lane >= Traits::kUnit) return;
+    const uint32_t index = args_.block_size.Divide(unit * Traits::kUnit + lane);
+    const bool there = index < static_cast<uint32_t>(args_.max_blocks);
+    CopyAsync4(SharedAddress(&block_numbers_[stage][lane]),
+               table_ + (there ? index : 0), there);
+  }
+
+  const DecodeArgs& args_;
+  const char* const keys_;
+  const char* const values_;
+  const int32_t* const table_;
+  const uint32_t row_bytes_;
+  const uint32_t shared_;
+  uint32_t (*const block_numbers_)[Traits::kUnit];
+  uint32_t* const masks_;
+  int unit_;
+  const int stride_;
+  int end_;
+  int context_ = 0;
+};
+
+// Adds up the warps' results and sends each block of the cluster its share of
+// the dimensions.
+template <typename Traits>
+__device__ inline void SendResults(int heads, const WarpState<Traits>& state,
+                                   ClusterMemory<Traits>& memory) {
+  using Memory = ClusterMemory<Traits>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int h = 0; h < Traits::kHeadTiles; ++h) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float sum = state.sum[h][j];
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+      }
+      if (lane < 4) {
+        memory.warp_stats[warp][h * 8 + lane * 2 + j] = {state.max[h][j], sum};
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Traits::kDimTiles; ++i) {
+#pragma unroll
+    for (int h = 0; h < Traits::kHeadTiles; ++h) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        memory.warps[warp].out[h * 8 + lane % 4 * 2 + j % 2]
+                              [i * 16 + OutDim<Traits>(lane, j / 2)] =
+            state.out[i][h][j];
+      }
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const int bytes_of_head =
+        Memory::kShare * sizeof(*memory.values[0]) + sizeof(*memory.stats[0]);
+    ExpectBytes(SharedAddress(&memory.received),
+                kClusterBlocks * heads * bytes_of_head);
+  }
+  WaitForCluster();  // all blocks are ready to receive
+
+#pragma unroll 1
+  for (int i = threadIdx.x; i < heads * Memory::kVectors; i += blockDim.x) {
+    const int head = i / Memory::kVectors, vector = i % Memory::kVectors;
+    float max = -INFINITY;
+#pragma unroll
+    for (int w = 0; w < kClusterWarps; ++w) {
+      max = fmaxf(max, memory.warp_stats[w][head].x);
+    }
+    float sum = 0;
+    float4 total = {0, 0, 0, 0};
+#pragma unroll
+    for (int w = 0; w < kClusterWarps; ++w) {
+      const float2 stats = memory.warp_stats[w][head];
+      const float weight = RelativeWeight(stats.x, max);
+      const float4 part = *reinterpret_cast<const float4*>(
+          &memory.warps[w].out[head][vector * 4]);
+      sum += weight * stats.y;
+      total.x += weight * part.x;
+      total.y += weight * part.y;
+      total.z += weight * part.z;
+      total.w += weight * part.w;
+    }
+    const int to = vector / Memory::kShare, at = vector % Memory::kShare;
+    const auto in_block = [to](const void* shared) {
+      return InBlock(SharedAddress(shared), to);
+    };
+    const uint32_t received = in_block(&memory.received);
+    SendToBlock(
+        in_block(&memory.values[blockIdx.x][head * Memory::kShare + at]), total,
+        received);
+    if (at == 0) {
+      SendToBlock(in_block(&memory.stats[blockIdx.x][head]), float2{max, sum},
+                  received);
+    }
+  }
+}
+
+// Adds up what the blocks of the cluster have sent, and writes it out.
+template <typename Traits>
+__device__ inline void StoreReceived(const DecodeArgs& args, int seq, int head,
+                                     int heads, ClusterMemory<Traits>& memory) {
+  using Memory = ClusterMemory<Traits>;
+  // As many neighbouring lanes as there are blocks add up a vector.
+  const int source = threadIdx.x % kClusterBlocks;
+#pragma unroll 1
+  for (int i = threadIdx.x; i / 32 * 32 < heads * Memory::kVectors;
+       i += blockDim.x) {
+    const bool there = i < heads * Memory::kVectors;
+    const int slot = there ? i / kClusterBlocks : 0;
+    const int row = slot / Memory::kShare;
+    const float2 stats = memory.stats[source][row];
+    const float4 part = memory.values[source][slot];
+    float max = stats.x;
+#pragma unroll
+    for (int lanes = 1; lanes < kClusterBlocks; lanes *= 2) {
+      max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, lanes));
+    }
+    const float weight = RelativeWeight(stats.x, max);
+    float sum = weight * stats.y;
+    float total[4] = {weight * part.x, weight * part.y, weight * part.z,
+                      weight * part.w};
+#pragma unroll
+    for (int lanes = 1; lanes < kClusterBlocks; lanes *= 2) {
+      sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+#pragma unroll
+      for (float& x : total) x += __shfl_xor_sync(kAllLanes, x, lanes);
+    }
+    if (there && source == 0) {
+      const float factor = sum == 0 ? 0 : args.value_scale / sum;
+      const int vector =
+          static_cast<int>(blockIdx.x) * Memory::kShare + slot % Memory::kShare;
+      Store(args,
+            (static_cast<int64_t>(seq) * args.num_heads + head + row) *
+                    Traits::kHeadDim +
+                vector * 4,
+            {total[0] * factor, total[1] * factor, total[2] * factor,
+             total[3] * factor});
+    }
+  }
+}
+
+template <typename Traits>
+__device__ inline void AttendInCluster(const DecodeArgs& args) {
+  using Memory = ClusterMemory<Traits>;
+  extern __shared__ __align__(128) unsigned char bytes[];
+  Memory& memory = *reinterpret_cast<Memory*>(bytes);
+  const int warp = threadIdx.x / 32;
+  const int seq = blockIdx.z;
+  const int kv_head = blockIdx.y / args.head_blocks;
+  const int first_row = blockIdx.y % args.head_blocks * args.rows;
+  const int group = args.num_heads / args.num_kv_heads;
+  const int head = kv_head * group + first_row;
+  const int heads = min(args.rows, group - first_row);
+  if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
+  ArriveAtCluster();
+  WaitForPreviousKernel();
+
+  const int stride = kClusterBlocks * kClusterWarps;
+  int unit = blockIdx.x * kClusterWarps + warp;
+  const Units units = UnitsOf<Traits::kUnit>(args, seq);
+  if (args.sliding_window != INT_MAX) unit += units.first;
+  ClusterLoader<Traits> loader(args, seq, kv_head, unit, stride, memory);
+  WarpState<Traits> state;
+  LoadQuery<Traits>(args, seq, head, heads, &state);
+  loader.Begin(units);
+  int stage = 0;
+#pragma unroll 1
+  for (; unit < units.end; unit += stride) {
+    WaitForCopies<Memory::kStages - 1>();
+    __syncwarp();  // all lanes' copies are there
+    AttendUnit<Traits>(args, SharedAddress(memory.warps[warp].units[stage]),
+                       memory.masks[warp][stage],
+                       unit * Traits::kUnit - (units.context - 1), &state);
+    __syncwarp();  // all lanes have read them
+    loader.Load(stage);
+    stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
+  }
+  WaitForCopies<0>();
+  __syncwarp();
+  SendResults<Traits>(heads, state, memory);
+  Receive(SharedAddress(&memory.received));
+  StoreReceived<Traits>(args, seq, head, heads, memory);
+}
+
+// Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; a cluster is
+// a row of it.
+//
+// It may be started before the kernel in front of it on the stream ends, but
+// does not let the next one start early: clusters that take their places while
+// others run get them close to each other, on multiprocessors that share their
+// way to memory.
+template <typename Traits>
+__global__ void __launch_bounds__(32 * kClusterWarps, 1)
+    ClusterKernel(const __grid_constant__ DecodeArgs args) {
+#ifdef __CUDA_ARCH__
+  if constexpr (HasClusterKernel(__CUDA_ARCH__)) AttendInCluster<Traits>(args);
+#endif
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_PAGED_ATTENTION_CLUSTER_CUH_
