@@ -74,7 +74,7 @@ def test_device_memory_does_not_grow_and_the_cache_is_not_copied(device: torch.d
         if step % 100 == 9:
             used.append(xla_model.get_memory_info(device))
     assert used[-1]["bytes_used"] - used[0]["bytes_used"] < 1 << 20, used
-    # The zeros above were made in this peak as well: two caches, and no third.
-    assert used[-1]["peak_bytes_used"] == used[0]["peak_bytes_used"], used
+    # Two caches, and never a third.
+    assert used[-1]["peak_bytes_used"] < (2 << 30) + (1 << 20), used
     assert torch.equal(caches[0][0, :16].cpu(), key[:1].cpu().expand(16, -1, -1))
     assert torch.equal(caches[1][63, :16].cpu(), -key[63:].cpu().expand(16, -1, -1))
