@@ -2,6 +2,7 @@
 
 _REBUILD = "//bazel:rebuild"
 _EXTRA_KERNELS = "//kernels:extra"
+_ARCHS = "//bazel/cuda:archs"
 
 def _rebuild_setting_impl(_ctx):
     return []
@@ -14,14 +15,19 @@ rebuild_setting = rule(
 
 def _transition_impl(settings, attr):
     return {
+        _ARCHS: attr.archs or settings[_ARCHS],
         _EXTRA_KERNELS: attr.extra_kernels or settings[_EXTRA_KERNELS],
         _REBUILD: attr.rebuild,
     }
 
 _transition = transition(
     implementation = _transition_impl,
-    inputs = [_EXTRA_KERNELS],
+    inputs = [
+        _ARCHS,
+        _EXTRA_KERNELS,
+    ],
     outputs = [
+        _ARCHS,
         _EXTRA_KERNELS,
         _REBUILD,
     ],
@@ -38,6 +44,9 @@ variant = rule(
     implementation = _variant_impl,
     doc = "The folder that `target` makes with these settings.",
     attrs = {
+        "archs": attr.string_list(
+            doc = "GPU architectures, as `--//bazel/cuda:archs=` takes them.",
+        ),
         "extra_kernels": attr.string(
             doc = "The label of a library, as `--//kernels:extra=` takes it.",
         ),
