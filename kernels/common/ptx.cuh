@@ -1,5 +1,6 @@
 // The PTX instructions of the attention kernels: asynchronous copies to shared
-// memory and the tensor cores' 16×8×16 product (compute capability 8.0).
+// memory and the tensor cores' 16×8×16 product (compute capability 8.0);
+// dependent launch and thread block clusters (9.0).
 #ifndef KERNELS_COMMON_PTX_CUH_
 #define KERNELS_COMMON_PTX_CUH_
 
@@ -22,6 +23,14 @@ __device__ inline void CopyAsync16(uint32_t shared, const void* global,
       "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
       "l"(global), "r"(read ? 16 : 0)
       : "memory");
+}
+
+// Copies 4 bytes, or writes zeros and reads nothing.
+__device__ inline void CopyAsync4(uint32_t shared, const void* global,
+                                  bool read) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
+               "l"(global), "r"(read ? 4 : 0)
+               : "memory");
 }
 
 __device__ inline void CommitCopies() {
@@ -133,14 +142,6 @@ __device__ inline void WaitForPreviousKernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-// Copies 4 bytes, or writes zeros and reads nothing.
-__device__ inline void CopyAsync4(uint32_t shared, const void* global,
-                                  bool read) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared),
-               "l"(global), "r"(read ? 4 : 0)
-               : "memory");
 }
 
 // Thread block clusters (compute capability 9.0). All threads of a cluster's

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/softmax.cuh"
 #include "kernels/paged_attention/attend.cuh"
 
 namespace torch_xla_ext {
@@ -50,25 +51,6 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
   return {index, first, division.PartOf(end - 1) - first + 1};
 }
 
-// A sum of values that are relative to a maximum.
-struct PartialSum {
-  float max;
-  float sum;
-  float4 values;
-
-  __device__ void Add(float2 stats, float4 other) {
-    const float new_max = fmaxf(max, stats.x);
-    const float a = RelativeWeight(max, new_max);
-    const float b = RelativeWeight(stats.x, new_max);
-    max = new_max;
-    sum = a * sum + b * stats.y;
-    values.x = a * values.x + b * other.x;
-    values.y = a * values.y + b * other.y;
-    values.z = a * values.z + b * other.z;
-    values.w = a * values.w + b * other.w;
-  }
-};
-
 // Grid: [head blocks of all kv heads * args.rows / rows, Candidates(args)]; a
 // block has `rows` heads of a head block.
 //
@@ -104,7 +86,7 @@ __global__ void __launch_bounds__(kCombineThreads)
     const int row = first_row + (begin + column) / vectors;
     const int dim = (begin + column) % vectors * 4;
     const bool there = row < end_row && first < step;
-    PartialSum total = {-INFINITY, 0, {0, 0, 0, 0}};
+    PartialSum total;
     if (there) {
 #pragma unroll 8
       for (int i = first; i < split.pieces; i += step) {

@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "kernels/common/softmax.cuh"
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
 
@@ -127,12 +128,6 @@ __device__ inline void LoadQuery(const DecodeArgs& args, int seq, int head,
       for (int j = 0; j < 4; ++j) state->out[i][tile][j] = 0;
     }
   }
-}
-
-// The weight of a sum that is relative to `max`, in one that is relative to
-// `total_max`. Where there was no token both may be -inf: the sum is 0 then.
-__device__ inline float RelativeWeight(float max, float total_max) {
-  return max == total_max ? 1.0f : Exp2(max - total_max);
 }
 
 // Soft cap and ALiBi. They are rare, and so have no kernels of their own.

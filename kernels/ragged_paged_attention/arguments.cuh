@@ -123,10 +123,6 @@ __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
   }
 }
 
-__device__ inline uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // cap * tanh(y), given cap and x * factor = 2 log2(e) y. tanh.approx is not
 // exact enough for f16. Near 0, where the one formula cancels, and a large cap
 // would make much of it, another takes its place; both have errors of some

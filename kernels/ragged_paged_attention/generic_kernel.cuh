@@ -10,8 +10,8 @@
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 
 #include <algorithm>
-#include <cmath>
 
+#include "kernels/common/softmax.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/generic_loader.cuh"
 #include "kernels/ragged_paged_attention/generic_shape.cuh"
@@ -20,38 +20,20 @@
 
 namespace torch_xla_ext::ragged {
 
-// A sum of values weighted by 2^(logit - max), and the sum of the weights.
-struct WeightedSum {
-  float max = -INFINITY;
-  float sum = 0;
-  float4 values = {0, 0, 0, 0};
-
-  __device__ void Add(float2 stats, float4 other) {
-    const float new_max = fmaxf(max, stats.x);
-    // Where there was no token both may be -inf: the sum is 0 then.
-    const float a = max == new_max ? 1.0f : Exp2(max - new_max);
-    const float b = stats.x == new_max ? 1.0f : Exp2(stats.x - new_max);
-    max = new_max;
-    sum = a * sum + b * stats.y;
-    values.x = a * values.x + b * other.x;
-    values.y = a * values.y + b * other.y;
-    values.z = a * values.z + b * other.z;
-    values.w = a * values.w + b * other.w;
-  }
-
-  // Writes the four elements of `out` from `index` on.
-  __device__ void Store(const Arguments& arguments, int64_t index) const {
-    const float f = sum == 0 ? 0 : arguments.v_scale / sum;
-    const uint2 bits =
-        arguments.is_bf16
-            ? make_uint2(Pack<__nv_bfloat16>(values.x * f, values.y * f),
-                         Pack<__nv_bfloat16>(values.z * f, values.w * f))
-            : make_uint2(Pack<__half>(values.x * f, values.y * f),
-                         Pack<__half>(values.z * f, values.w * f));
-    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(arguments.out) + index) =
-        bits;
-  }
-};
+// Writes the four elements of `out` from `index` on.
+__device__ inline void Store(const Arguments& arguments, int64_t index,
+                             const PartialSum& total) {
+  const float f = total.sum == 0 ? 0 : arguments.v_scale / total.sum;
+  const float4& values = total.values;
+  const uint2 bits =
+      arguments.is_bf16
+          ? make_uint2(Pack<__nv_bfloat16>(values.x * f, values.y * f),
+                       Pack<__nv_bfloat16>(values.z * f, values.w * f))
+          : make_uint2(Pack<__half>(values.x * f, values.y * f),
+                       Pack<__half>(values.z * f, values.w * f));
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(arguments.out) + index) =
+      bits;
+}
 
 // What a block has in static shared memory.
 template <typename Shape>
@@ -151,7 +133,7 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   for (int i = threadIdx.x; i < piece.num_rows * kVectors;
        i += kGenericThreads) {
     const int row = i / kVectors, dim = i % kVectors * 4;
-    WeightedSum total;
+    PartialSum total;
 #pragma unroll
     for (int w = 0; w < Plan::kTokenWarps; ++w) {
       const int at = w * Plan::kRows + row;
@@ -159,7 +141,7 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
                                      sums + at * Shape::kSumRow + dim));
     }
     if (piece.sums == nullptr) {
-      total.Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim);
+      Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim, total);
     } else {
       float* to = piece.sums + row * kHeadDim + dim;
       *reinterpret_cast<float4*>(to) = total.values;
@@ -192,7 +174,7 @@ __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
     const int row = i / kVectors, dim = i % kVectors * 4;
     const int values = row * Shape::kHeadDim + dim;
     const int stats = piece.num_rows * Shape::kHeadDim + row * 2;
-    WeightedSum total;
+    PartialSum total;
     const float* from = piece.first_sums;
 #pragma unroll 16
     for (int p = 0; p < piece.num_pieces; ++p) {
@@ -200,7 +182,7 @@ __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
                 __ldcg(reinterpret_cast<const float4*>(from + values)));
       from = piece.other_sums + p * piece.piece_stride;
     }
-    total.Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim);
+    Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim, total);
   }
 }
 

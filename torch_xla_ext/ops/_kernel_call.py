@@ -136,7 +136,7 @@ class KernelCall:
             self.target,
             platform,
             [self._operand(tensor, results) for tensor in self._inputs(args)],
-            self.payload(**args) if self.payload else self._descriptor(args),
+            self.payload(**args) if self.payload else self._descriptor(args, results),
             results,
             stream,
         )
@@ -153,9 +153,8 @@ class KernelCall:
         with torch.cuda.device(self._inputs(args)[0].device):
             return self._run("CUDA", args, torch.cuda.current_stream().cuda_stream)
 
-    def _descriptor(self, args: Arguments) -> bytes:
-        inputs = [args[name] for name in self.operands]
-        arrays = [None if tensor is None else ArrayType.of(tensor) for tensor in inputs]
-        arrays += [ArrayType.of(output) for output in self._outputs(args)]
+    def _descriptor(self, args: Arguments, results: Sequence[torch.Tensor]) -> bytes:
+        tensors = [args[name] for name in self.operands] + [*results]
+        arrays = [None if tensor is None else ArrayType.of(tensor) for tensor in tensors]
         attributes = self.attributes(**args) if self.attributes else {}
         return descriptor.pack(registration.schema(self.target), arrays, attributes)

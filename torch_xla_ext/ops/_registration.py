@@ -127,13 +127,13 @@ def define_in_place(
         target, check, attributes: as of `define`.
     """
     operator = _declare(schema)
+    names = [argument.name for argument in operator._schema.arguments]
     written = [i for i, argument in enumerate(operator._schema.arguments) if argument.is_write]
     pure = re.fullmatch(r"(\w+)\((.*)\) -> \(\)", re.sub(r"\(\w!\)", "", schema))
     returns = ", ".join(["Tensor"] * len(written))
     functional = _declare(f"{pure[1]}_functional({pure[2]}) -> ({returns})")
 
     def check_layout(args: tuple[Value, ...]) -> None:
-        names = [argument.name for argument in operator._schema.arguments]
         for i in written:
             if args[i].device.type != "xla":  # whose layout is not torch's business
                 _arguments.require_contiguous(operator.name(), names[i], args[i])
@@ -149,7 +149,7 @@ def define_in_place(
         target=target,
         results=lambda **args: [],
         attributes=attributes,
-        written=[operator._schema.arguments[i].name for i in written],
+        written=[names[i] for i in written],
         name=operator.name(),
     )
     in_place_call = make_call(operator, check=check_in_place)
