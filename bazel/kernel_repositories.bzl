@@ -16,7 +16,7 @@ _XLA_HEADERS = [
     "xla/service/custom_call_target_registry.h",
 ]
 
-# Folders of headers for the test that compares csrc/abi with the real classes.
+# Folders of headers for the test that compares csrc/front/abi with the real classes.
 _ALL_XLA_HEADERS = [
     "Eigen/",
     "absl/",

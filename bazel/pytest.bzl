@@ -5,6 +5,9 @@ load(":python_env.bzl", "PythonEnvInfo")
 def _pytest_test_impl(ctx):
     env = ctx.attr.python[PythonEnvInfo]
     paths = ctx.attr.imports + [file.short_path for file in ctx.files.wheel]
+    tests = [src for src in ctx.files.srcs if src.basename.endswith("_test.py")]
+    if not tests:
+        fail("%s: srcs have no file whose name ends with _test.py" % ctx.label)
     runner = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.write(
         runner,
@@ -15,7 +18,7 @@ def _pytest_test_impl(ctx):
                 env.interpreter,
                 ctx.file._runner.short_path,
                 " ".join(["--path='%s'" % path for path in paths]),
-                " ".join(["'%s'" % src.short_path for src in ctx.files.srcs]),
+                " ".join(["'%s'" % src.short_path for src in tests]),
             ),
             "",
         ]),
@@ -59,7 +62,7 @@ pytest_test = rule(
         "srcs": attr.label_list(
             allow_files = [".py"],
             mandatory = True,
-            doc = "Test files, and the conftest.py and helper modules beside them.",
+            doc = "Test files, NAME_test.py, and the conftest.py and helper modules beside them.",
         ),
         "wheel": attr.label(
             allow_files = True,
@@ -73,19 +76,21 @@ pytest_test = rule(
     test = True,
 )
 
-def wheel_test(name, srcs, env = {}, **kwargs):
+def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
     """Runs pytest files against the built wheel, installed beside the torch that it is for.
 
     Args:
       name: the test.
       srcs: test files, and the conftest.py and helper modules beside them.
       env: environment variables. PJRT_DEVICE is CPU if it is not among them.
+      imports: folders for PYTHONPATH beside tests, which has the package `testing`.
       **kwargs: as of pytest_test: data, args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,
         srcs = srcs,
         env = {"PJRT_DEVICE": "CPU"} | env,
+        imports = ["tests"] + imports,
         python = "@test_env//:python",
         wheel = "//bazel/wheel:installed",
         **kwargs

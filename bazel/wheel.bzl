@@ -48,7 +48,7 @@ def _torch_xla_wheel_impl(ctx):
         inputs = [ctx.file._check_stock_binary, ctx.file.stock_binary, ctx.file.stock_digests],
         outputs = [checked],
         mnemonic = "CheckStockBinary",
-        progress_message = "Checking that csrc/abi is for this stock binary",
+        progress_message = "Checking that csrc/front/abi is for this stock binary",
     )
 
     # The platform tag, a part of the file's name, follows from what was linked, so it is not known
@@ -142,7 +142,7 @@ torch_xla_wheel = rule(
         "stock_digests": attr.label(
             allow_single_file = True,
             mandatory = True,
-            doc = "The digests of the stock extension modules that csrc/abi was written for.",
+            doc = "The digests of the stock extension modules that csrc/front/abi was written for.",
         ),
         "stock_wheel": attr.label(
             allow_single_file = [".whl"],

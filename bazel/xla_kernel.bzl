@@ -1,13 +1,14 @@
 """xla_kernel: a kernel for CUDA and the Host, registered where it is linked in."""
 
 load(":cuda.bzl", "cuda_library")
+load(":operators.bzl", "kernels", "operator_module")
 
 _KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
 
 # Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 
-def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], **kwargs):
+def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
     Listed in //kernels, or given to `--@torch_xla_ext//kernels:extra`, it is in the wheel.
@@ -19,6 +20,8 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], **kwargs):
       hdrs: headers that both include, with the signature and the parameters.
       deps: C++ libraries that they need beside torch_xla_ext/kernel.h.
       extra_archs: as of cuda_library: `90a`, for instance.
+      op: the Python file of its operator, which the wheel has as torch_xla_ext.ops.NAME.
+      op_deps: operator_modules that it imports.
       **kwargs: visibility and the like.
     """
     cuda = [src for src in srcs if src.endswith(".cu")]
@@ -36,12 +39,23 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], **kwargs):
         visibility = ["//visibility:private"],
     )
     native.cc_library(
-        name = name,
+        name = name + "_host",
         srcs = host,
         hdrs = hdrs,
         local_defines = [_STATIC],
-        deps = deps + [_KERNEL_API, name + "_cuda"],
+        deps = deps + [_KERNEL_API],
         # The registration is a static object that nothing refers to.
         alwayslink = True,
-        **kwargs
+        visibility = ["//visibility:private"],
     )
+    parts = [name + "_cuda", name + "_host"]
+    if op:
+        operator_module(
+            name = name + "_op",
+            src = op,
+            module = name,
+            deps = op_deps,
+            visibility = ["//visibility:private"],
+        )
+        parts.append(name + "_op")
+    kernels(name = name, deps = parts, **kwargs)

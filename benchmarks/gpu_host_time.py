@@ -9,6 +9,7 @@ the bridge and the plugin take. Both are measured in turns, in one process.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from collections.abc import Callable
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
-from gpu_simple_add import XLAC, register
+
+from torch_xla_ext import register_cuda_custom_call
+
+XLAC = torch_xla._XLAC
 
 
 def block(step: Callable[[], object], count: int) -> tuple[float, float]:
@@ -39,7 +43,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="of a block")
     parser.add_argument("--blocks", type=int, default=21)
     args = parser.parse_args()
-    register("TestNothing")
+    register_cuda_custom_call("TestNothing", os.environ["GPU_KERNELS"])
     x = torch.randn(16).to(torch_xla.device())
     torch_xla.sync()
     shapes, dtypes = [[16]], [torch.float32]

@@ -24,7 +24,7 @@ def _targets(args: argparse.Namespace) -> int:
         print(json.dumps(targets, indent=2))
     else:
         for target in targets:
-            print(f"{target['platform']:<6}{target['api']:<9}{target['name']}")
+            print("{platform:<6}{api:<9}{name:<28}{function}".format(**target))
     return 0
 
 

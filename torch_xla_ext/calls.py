@@ -79,7 +79,7 @@ def _payload_of(
     values: Mapping[str, object] | None,
     payload: bytes | str | None,
 ) -> bytes | str:
-    """The HLO's backend_config: a payload, or the text of attributes."""
+    """What the kernel is handed: a payload, or the text of attributes."""
     if payload is not None:
         if api == "ffi":
             raise TypeError(
@@ -246,7 +246,7 @@ def custom_call(
         )
     arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
     try:
-        config = _payload_of(target, api, schema, arrays, attributes, payload)
+        handed = _payload_of(target, api, schema, arrays, attributes, payload)
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise
@@ -254,14 +254,14 @@ def custom_call(
     aliases = _present_aliases(target, tensors, aliases)
 
     def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return _XLAC._xla_row_major_custom_call(
+        return _XLAC._xla_gpu_custom_call(
             operands,
-            target,
+            handed,
             shapes,
             dtypes,
-            config,
-            _API_VERSIONS[api],
+            target,
             aliases,
+            _API_VERSIONS[api],
             has_side_effect,
         )
 

@@ -13,10 +13,10 @@ import torch_xla
 from torch_xla_ext import ops
 from torch_xla_ext.cuda import discovery
 from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
+from torch_xla_ext.registration import registered_targets
 
 # The platform for which a device's targets are registered.
 PLATFORMS = {"CUDA": "CUDA", "CPU": "Host"}
-APIS = ("untyped", "ffi")
 
 
 @dataclass
@@ -53,7 +53,10 @@ class Report:
             else:
                 lines.append(f"{name:<14}{value or 'not found'}")
         lines += [f"{'device':<14}{device}" for device in self.devices]
-        lines += [f"{'target':<14}{t['name']} ({t['platform']}, {t['api']})" for t in self.targets]
+        lines += [
+            f"{'target':<14}{t['name']} ({t['platform']}, {t['api']}): {t['function']}"
+            for t in self.targets
+        ]
         lines += [f"{'self-test':<14}{device}: {text}" for device, text in self.self_test.items()]
         lines += [f"{'warning':<14}{text}" for text in self.warnings]
         lines += [f"{'PROBLEM':<14}{text}" for text in self.problems]
@@ -62,13 +65,8 @@ class Report:
 
 
 def targets() -> list[dict[str, str]]:
-    """The custom-call targets that this process has registered."""
-    return [
-        {"name": name, "platform": target_platform, "api": api}
-        for target_platform in sorted(PLATFORMS.values())
-        for api in APIS
-        for name in torch_xla._XLAC._xla_registered_custom_call_targets(target_platform, api)
-    ]
+    """The custom-call targets that this process has registered, and what their calls run."""
+    return [{**target._asdict(), "function": target.function} for target in registered_targets()]
 
 
 def default_device_type(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import difflib
 import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,22 +38,76 @@ class Target(NamedTuple):
     platform: str  # "CUDA" or "Host"
     api: str  # "untyped" or "ffi"
 
+    @property
+    def function(self) -> str:
+        """What its calls run from now on: the function's address, symbol and library, if known."""
+        return _XLAC._xla_custom_call_function(*self)
 
-# The schemas of all kernels that have one, by target.
-_schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
-# What was registered, so that XLA, which keeps addresses, finds them valid: a ctypes callback or a
-# capsule frees its function with itself. Libraries are never unloaded.
-_registered: dict[Target, object] = {}
+
+# The schemas of all functions that have one. A target's name is the one that the HLO says: a name
+# that was registered again has several (_XLAC._xla_current_custom_call_target).
+_schemas: dict[Target, Schema] = {
+    Target(name, platform, api): schema
+    for name, text in _XLAC._xla_kernel_schemas().items()
+    for schema in [Schema.parse(text)]
+    for platform in PLATFORMS
+    for api in APIS
+}
+# Where the functions came from. It also keeps them: XLA has only their addresses, and a ctypes
+# callback or a capsule frees its function with itself. Libraries are never unloaded.
+_libraries: dict[Target, object] = {}
 # Held from the checks of a registration to its end.
 _lock = threading.Lock()
 
 
-def schema(target: str) -> Schema | None:
-    """The schema of a registered kernel that was made with kernel.h; None for any other target."""
-    return _schemas.get(target)
+def _current(name: str, platform: str, api: str) -> Target:
+    return Target(_XLAC._xla_current_custom_call_target(name, platform, api), platform, api)
+
+
+def _platform() -> str:
+    return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
+
+
+def schema(target: str, api: str = "untyped") -> Schema | None:
+    """The schema of the kernel that calls of `target` run; None if it has none (kernel.h).
+
+    It is that for the platform of this process's device.
+    """
+    return _schemas.get(_current(target, _platform(), api))
+
+
+def name_with_schema(target: str, text: str, api: str = "untyped") -> str:
+    """The name by which to call the kernel that was last registered as `target` with this schema.
+
+    It is `target` itself, unless other functions were registered under that name since.
+
+    Raises:
+        ValueError: there is no such kernel.
+    """
+    current = schema(target, api)
+    if current is not None and current.text == text:
+        return target
+    platform = _platform()
+    for known, other in reversed(_schemas.items()):
+        name, _, number = known.name.partition("#")
+        if (name, *known[1:]) == (target, platform, api) and other.text == text:
+            return f"{name}#{number or 1}"
+    raise ValueError(
+        f"custom-call target {target!r}: no kernel with the schema {text!r} is registered for "
+        f"{platform!r} and api={api!r}"
+    )
+
+
+# What was loaded from a path, and what the file was then.
+_loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
+_copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
 
 
 def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
+    """Loads a library; one that has changed since it was loaded is loaded anew, from a copy.
+
+    The dynamic loader would return the library that it has for the path.
+    """
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
@@ -59,13 +115,25 @@ def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
         )
     if reason := elf.why_not_loadable(file):
         raise OSError(f"{file} is no library for this process: {reason}")
-    try:
-        return ctypes.CDLL(str(file.resolve()))
-    except OSError as error:
-        raise OSError(
-            f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
-            "torch_xla_ext/kernel.h needs nothing of torch_xla"
-        ) from error
+    file = file.resolve()
+    with _lock:
+        state = file.stat()
+        version = (state.st_ino, state.st_mtime_ns, state.st_size)
+        if file in _loaded and _loaded[file][0] == version:
+            return _loaded[file][1]
+        origin = file
+        if file in _loaded:
+            origin = Path(tempfile.mkdtemp(dir=_copies.name), file.name)
+            shutil.copyfile(file, origin)
+        try:
+            library = ctypes.CDLL(str(origin))
+        except OSError as error:
+            raise OSError(
+                f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
+                "torch_xla_ext/kernel.h needs nothing of torch_xla"
+            ) from error
+        _loaded[file] = version, library
+        return library
 
 
 def _is_executable(address: int) -> bool:
@@ -152,8 +220,11 @@ def register_custom_call(
 ) -> None:
     """Registers a function as the custom-call target `name`.
 
-    It may be called before the client exists or after, and from several threads. Registering the
-    same function again does nothing.
+    It may be called before the client exists or after, and from several threads.
+
+    Another function under a name takes effect at once: calls that are traced from then on run it,
+    and programs that were compiled before keep theirs. So does a library that was built again, also
+    under the same path.
 
     Args:
         name: the target, by which calls refer to it.
@@ -169,9 +240,8 @@ def register_custom_call(
         OSError: the file is no library for this machine, or cannot be loaded.
         AttributeError: the library has no such symbol; similar ones are named.
         TypeError: an argument is of a wrong type, as when name and library are exchanged.
-        ValueError: an empty name, an unknown platform or api, an address where there is no code, an
-            entry of a kernel for another platform or api, or a name that is registered with another
-            function or another kernel's schema already.
+        ValueError: an empty name or one with a '#', an unknown platform or api, an address where
+            there is no code, or an entry of a kernel for another platform or api.
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -212,16 +282,11 @@ def register_custom_call(
             f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
         )
     with _lock:
-        present = _schemas.get(name)
-        if brought and present and present.text != brought.text:
-            raise ValueError(
-                f"custom-call target {name!r} is registered with another schema already: "
-                f"{present.text!r}, not {brought.text!r}"
-            )
         _XLAC._xla_register_custom_call_target(name, function, platform, _API_VERSIONS[api])
-        _registered.setdefault(Target(name, platform, api), library)
+        target = _current(name, platform, api)
+        _libraries.setdefault(target, library)
         if brought:
-            _schemas.setdefault(name, brought)
+            _schemas.setdefault(target, brought)
 
 
 def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -1,12 +1,12 @@
 """torch_xla's own operators on the devices for which upstream has no kernel.
 
-``torch.ops.xla.ragged_paged_attention`` is a kernel for TPUs. On XLA's CPU and GPUs its calls go to
-``torch.ops.xla_gpu.ragged_paged_attention`` here, so that code for TPUs runs unchanged. So do calls
-of the Python function of the same name in torch_xla.experimental.custom_kernel, which upstream's
-operator calls, and calls with CPU and CUDA tensors, for which upstream's operator returns memory
-that nobody has written to. On TPUs, and with ``use_kernel=False``, everything is upstream's.
+``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
+``torch.ops.xla.<name>``. With CPU and CUDA tensors upstream's operators return memory that nobody
+has written to; with XLA tensors on a CPU or a GPU they ask for JAX. Here each of them runs a kernel
+of this wheel, or torch's own operations, or raises NotImplementedError, so that code for TPUs runs
+unchanged or says why it cannot. On TPUs everything is upstream's.
 
-The function is replaced when its module is imported, which torch_xla does not do by itself.
+The functions are replaced when their module is imported, which torch_xla does not do by itself.
 """
 
 import functools
@@ -16,19 +16,22 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import torch
 import torch_xla
 
 _MODULE = "torch_xla.experimental.custom_kernel"
-# XLA's device types for which there is a kernel in this wheel, and torch's own.
+# XLA's device types that are no TPUs, and torch's own.
 _XLA_DEVICE_TYPES = ("CPU", "CUDA")
 _DEVICE_TYPES = ("cpu", "cuda")
 _LIBRARY = torch.library.Library("xla", "IMPL")
 
+_Function = Callable[..., torch.Tensor]
+
 
 def install() -> None:
-    """Has the function replaced once its module is imported."""
+    """Has the functions replaced once their module is imported."""
     if _MODULE in sys.modules:
         _replace(sys.modules[_MODULE])
     else:
@@ -36,46 +39,166 @@ def install() -> None:
 
 
 def _replace(module: ModuleType) -> None:
-    module.ragged_paged_attention = _dispatching(module.ragged_paged_attention)
-    for key in ("CPU", "CUDA"):
-        _LIBRARY.impl("ragged_paged_attention", module.ragged_paged_attention_xla, key)
+    functions: dict[str, _Function] = {
+        "flash_attention": _flash_attention,
+        "gmm": functools.partial(_refuse, "gmm"),
+        "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
+        "paged_attention": functools.partial(_paged_attention, module),
+        "quantized_matmul_int8": functools.partial(_refuse, "quantized_matmul_int8"),
+        "ragged_paged_attention": functools.partial(_ragged_paged_attention, module),
+        "tgmm": functools.partial(_refuse, "tgmm"),
+    }
+    for name, function in functions.items():
+        setattr(module, name, _dispatching(getattr(module, name), function))
+        # Upstream's implementation for XLA tensors calls the function that is replaced. It has to
+        # run above autograd, too: below it, the gradient of what it calls is lost with a warning.
+        if (operator := getattr(module, name + "_xla", None)) is not None:
+            for key in ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutogradXLA"):
+                _LIBRARY.impl(name, operator, key)
 
 
-def _has_kernel(device: torch.device) -> bool:
+def _is_ours(device: torch.device) -> bool:
     if device.type == "xla":
         return torch_xla.runtime.device_type() in _XLA_DEVICE_TYPES
     return device.type in _DEVICE_TYPES
 
 
-def _dispatching(upstream: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    @functools.wraps(upstream)
-    def ragged_paged_attention(
-        q: torch.Tensor,
-        kv_pages: torch.Tensor,
-        kv_lens: torch.Tensor,
-        page_indices: torch.Tensor,
-        cu_q_lens: torch.Tensor,
-        num_seqs: torch.Tensor,
-        *,
-        sm_scale: float = 1.0,
-        sliding_window: int | None = None,
-        soft_cap: float | None = None,
-        mask_value: float | None = None,
-        k_scale: float | None = None,
-        v_scale: float | None = None,
-        use_kernel: bool = True,
-        **tuning: int | None,
-    ) -> torch.Tensor:
-        tensors = (q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs)
-        options = (sm_scale, sliding_window, soft_cap, mask_value, k_scale, v_scale)
-        if use_kernel and _has_kernel(q.device):
-            # `tuning` is about the TPU's kernel.
-            return torch.ops.xla_gpu.ragged_paged_attention(*tensors, *options)
-        names = ("sm_scale", "sliding_window", "soft_cap", "mask_value", "k_scale", "v_scale")
-        options = dict(zip(names, options, strict=True))
-        return upstream(*tensors, **options, use_kernel=use_kernel, **tuning)
+def _dispatching(upstream: _Function, ours: _Function) -> _Function:
+    """`ours` where there is no TPU. The first tensor says on what device it runs."""
 
-    return ragged_paged_attention
+    @functools.wraps(upstream)
+    def function(*args: object, **kwargs: object) -> torch.Tensor:
+        tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
+        first = next(tensors, None)
+        called = upstream if first is None or not _is_ours(first.device) else ours
+        return called(*args, **kwargs)
+
+    return function
+
+
+def _refuse(name: str, *args: object, **kwargs: object) -> NoReturn:
+    raise NotImplementedError(
+        f"{_MODULE}.{name} is a kernel for TPUs, and torch_xla_ext has none in its place for CPUs "
+        "and GPUs; compute it with torch's own operators, or call a kernel of your own with "
+        "torch_xla_ext.custom_call"
+    )
+
+
+def _flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    sm_scale: float = 1.0,
+    *,
+    ab: torch.Tensor | None = None,
+    partition_spec: object = None,
+    mesh: object = None,
+) -> torch.Tensor:
+    """Dense attention by torch's operators, as upstream's documentation defines it.
+
+    Args:
+        q: [batch_size, num_heads, q_seq_len, head_dim].
+        k, v: [batch_size, num_heads, kv_seq_len, head_dim].
+        causal: query i sees keys 0 to i.
+        q_segment_ids, kv_segment_ids: [batch_size, q_seq_len] and [batch_size, kv_seq_len]; a query
+            sees the keys of its own segment.
+        sm_scale: what the products of q and k are multiplied by.
+        ab: [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products before that.
+        partition_spec, mesh: how a TPU's kernel is sharded. XLA shards these operators by itself.
+    """
+    if (q_segment_ids is None) != (kv_segment_ids is None):
+        raise ValueError("flash_attention: give both q_segment_ids and kv_segment_ids, or neither")
+    logits = torch.einsum("...qd,...kd->...qk", q.float(), k.float())
+    if ab is not None:
+        logits = logits + ab
+    logits = logits * sm_scale
+    hidden = None
+    if q_segment_ids is not None and kv_segment_ids is not None:
+        hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)
+    if causal:
+        rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
+        later = rows < torch.arange(k.shape[-2], device=q.device)
+        hidden = later if hidden is None else hidden | later
+    if hidden is not None:
+        # Finite, as upstream's: a query that sees no key gets the mean of the values.
+        logits = logits.masked_fill(hidden, -0.7 * torch.finfo(torch.float32).max)
+    return torch.einsum("...qk,...kd->...qd", logits.softmax(-1), v.float()).to(q.dtype)
+
+
+def _multi_queries_paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    lengths: torch.Tensor,
+    page_indices: torch.Tensor,
+    effective_q_lens: torch.Tensor,
+    num_kv_pages_per_compute_block: int,
+    num_queries_per_compute_block: int,
+    use_kernel: bool = True,
+    attn_logits_soft_cap: float | None = None,
+) -> torch.Tensor:
+    """Upstream's own reference. It reads the lengths on the host."""
+    return module._multi_queries_paged_attention_nonkernel(
+        q, k_pages, v_pages, lengths, page_indices, effective_q_lens.cpu(), attn_logits_soft_cap
+    )
+
+
+def _paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    lengths: torch.Tensor,
+    page_indices: torch.Tensor,
+    pages_per_compute_block: int,
+    megacore_mode: str | None = None,
+    attn_logits_soft_cap: float | None = None,
+) -> torch.Tensor:
+    """The same of one query a sequence: q is [batch_size, num_heads, head_dim]."""
+    ones = torch.ones(q.shape[0], dtype=torch.int32)
+    attended = module._multi_queries_paged_attention_nonkernel(
+        q.unsqueeze(1), k_pages, v_pages, lengths, page_indices, ones, attn_logits_soft_cap
+    )
+    return attended.squeeze(1)
+
+
+def _ragged_paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    kv_pages: torch.Tensor,
+    kv_lens: torch.Tensor,
+    page_indices: torch.Tensor,
+    cu_q_lens: torch.Tensor,
+    num_seqs: torch.Tensor,
+    *,
+    sm_scale: float = 1.0,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    mask_value: float | None = None,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
+    use_kernel: bool = True,
+    **tuning: int | None,
+) -> torch.Tensor:
+    """The kernel of this wheel, or upstream's reference. `tuning` is about the TPU's kernel."""
+    tensors = (q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs)
+    if use_kernel:
+        return torch.ops.xla_gpu.ragged_paged_attention(
+            *tensors, sm_scale, sliding_window, soft_cap, mask_value, k_scale, v_scale
+        )
+    return module._ragged_paged_attention_nonkernel(
+        *tensors,
+        k_scale,
+        v_scale,
+        sm_scale=sm_scale,
+        sliding_window=sliding_window,
+        soft_cap=soft_cap,
+        mask_value=module.DEFAULT_MASK_VALUE if mask_value is None else mask_value,
+    )
 
 
 class _Finder(importlib.abc.MetaPathFinder):

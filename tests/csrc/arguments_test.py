@@ -190,6 +190,8 @@ def test_api_version_out_of_range(device: torch.device, api_version: int) -> Non
     x = torch.zeros(2).to(device)
     with pytest.raises(ValueError, match=f'"T": api_version must be 0 to 4, but is {api_version}'):
         XLAC._xla_custom_call([x], "T", [[2]], [torch.float32], False, "", api_version, {})
+    with pytest.raises(ValueError, match=f'"T": api_version must be 1 to 4, but is {api_version}'):
+        XLAC._xla_gpu_custom_call(**arguments(device, api_version=api_version))
 
 
 def test_custom_call_checks_the_same_arguments(device: torch.device) -> None:

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/custom_call.h"
-#include "torch_xla_ext/csrc/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/calls/custom_call.h"
+#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
 
 namespace torch_xla::tensor_methods {
 // Of the stock binary: no Python function reaches it any more.
@@ -17,6 +17,9 @@ std::vector<XLATensorPtr> gpu_custom_call(
     const std::vector<std::vector<int64_t>>& output_shapes,
     const std::vector<at::ScalarType>& output_dtypes);
 }  // namespace torch_xla::tensor_methods
+
+// Inline in upstream, and defined in the wheel's front library for itself.
+bool torch_xla::XLAGraphExecutor::UseEagerMode() { return false; }
 
 namespace {
 
@@ -31,7 +34,8 @@ NodeView View(const torch_xla::XlaNode& node) {
 // The node of a call with every member set, and its clone.
 std::pair<NodeView, NodeView> NodeAndClone(const at::Tensor& tensor) {
   torch_xla_ext::CustomCallConfig config =
-      torch_xla_ext::GpuCustomCallConfig("Probe", std::string("a\0\"", 3));
+      torch_xla_ext::GpuCustomCallConfig("Probe");
+  config.payload = std::string("a\0\"", 3);
   config.has_side_effect = true;
   config.operand_types = {xla::F32};
   config.frontend_attributes = {{"key", "value"}};

@@ -52,7 +52,7 @@ def test_to_string_names_everything(device: torch.device, probe: ModuleType) -> 
     assert "xla::gpu_custom_call" in text
     for part in (
         'target="Probe"',
-        r'backend_config="a\x00\""',
+        r'payload="a\x00\""',
         "api_version=3",
         "has_side_effect=1",
         "row_major=1",

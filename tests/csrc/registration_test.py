@@ -37,12 +37,69 @@ def test_the_same_function_again_is_accepted() -> None:
     register("again", host_kernel("TestEcho"), "Host")
 
 
-def test_another_function_under_the_same_name_is_refused() -> None:
-    register("taken", host_kernel("TestEcho"), "Host")
-    with pytest.raises(ValueError, match='"taken" is registered for "Host" already') as error:
-        register("taken", host_kernel("TestCopy"), "Host")
-    assert "TestEcho in " in str(error.value)
-    assert "TestCopy in " in str(error.value)
+def call(name: str, x: torch.Tensor, payload: bytes = b"\x03" + bytes(7)) -> torch.Tensor:
+    dtype = torch.float32 if x.is_floating_point() else torch.int64
+    return XLAC._xla_gpu_custom_call([x], payload, [[3]], [dtype], target=name)[0]
+
+
+def test_another_function_under_the_same_name_takes_effect(device: torch.device) -> None:
+    def current() -> str:
+        return XLAC._xla_current_custom_call_target("edited", "Host", "untyped")
+
+    x = torch.tensor([5.0, 6, 7]).to(device)
+    register("edited", host_kernel("TestCopy"), "Host")
+    copied = call("edited", x)  # traced before, run after
+    register("edited", host_kernel("TestFail"), "Host")
+    assert current() == "edited#2"
+    with pytest.raises(RuntimeError, match="TestFail"):
+        call("edited", x).cpu()
+    assert copied.tolist() == [5, 6, 7]
+    register("edited", host_kernel("TestCopy"), "Host")
+    assert current() == "edited"
+    assert call("edited", x).tolist() == [5, 6, 7]
+    assert XLAC._xla_registered_custom_call_targets("Host").count("edited") == 1
+    assert "TestCopy" in XLAC._xla_custom_call_function("edited", "Host", "untyped")
+    with pytest.raises(RuntimeError, match="TestFail"):
+        call("edited#2", x).cpu()
+    assert call("edited#1", x).tolist() == [5, 6, 7]
+
+
+@torch.library.custom_op("registration_test::kept", mutates_args=())
+def kept(x: torch.Tensor) -> torch.Tensor:
+    return call("kept", x)
+
+
+@kept.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_a_program_that_was_compiled_before_keeps_its_function(device: torch.device) -> None:
+    x = torch.tensor([5.0, 6, 7]).to(device)
+    register("kept", host_kernel("TestCopy"), "Host")
+    compiled = torch.compile(lambda x: kept(x) + 1, backend="openxla", fullgraph=True)
+    assert compiled(x).tolist() == [6, 7, 8]
+    register("kept", host_kernel("TestFail"), "Host")
+    assert compiled(x).tolist() == [6, 7, 8]
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match="TestFail"):
+        compiled(x).cpu()
+
+
+def test_a_built_in_kernel_is_replaced_with_one_log_line(
+    device: torch.device, capfd: pytest.CaptureFixture
+) -> None:
+    x = torch.tensor([5.0, 6, 7]).to(device)
+    register("XlaGpuKvPagesUpdate", host_kernel("TestCopy"), "Host")
+    (line,) = capfd.readouterr().err.splitlines()
+    assert 'target "XlaGpuKvPagesUpdate" for "Host": calls run' in line
+    assert "TestCopy" in line
+    assert call("XlaGpuKvPagesUpdate", x).tolist() == [5, 6, 7]
+
+
+def test_a_name_with_a_number_sign_is_refused() -> None:
+    with pytest.raises(ValueError, match="target \"a#2\": a name must not have a '#'"):
+        register("a#2", host_kernel("TestEcho"), "Host")
 
 
 def test_static_targets_are_registered_for_both_platforms() -> None:

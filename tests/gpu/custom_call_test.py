@@ -36,8 +36,8 @@ def test_a_typed_call_that_the_kernel_refuses(device: torch.device) -> None:
     text = r"XlaGpuSimpleAdd: operand 1 \(b\): expected dtype F32 but got S32"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=text):
-            _XLAC._xla_row_major_custom_call(
-                [x, x.int()], "XlaGpuSimpleAdd", [[3]], [torch.float32], "{}", 4
+            _XLAC._xla_gpu_custom_call(
+                [x, x.int()], "{}", [[3]], [torch.float32], "XlaGpuSimpleAdd", api_version=4
             )[0].cpu()
     assert (x + 1).cpu().tolist() == [1, 1, 1]
 

@@ -1,4 +1,4 @@
-"""The operators on paged caches at the sizes of a GPU; small ones are in tests/kernels."""
+"""The operators on paged caches at the sizes of a GPU; small ones are beside the kernels."""
 
 import pytest
 import torch

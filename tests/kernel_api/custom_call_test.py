@@ -428,8 +428,13 @@ def raw_typed(device: torch.device, text: str) -> torch.Tensor:
     from torch_xla_ext.calls import _XLAC
 
     table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
-    return _XLAC._xla_row_major_custom_call(
-        [table, index], "TestGather", [[3, 2], [4]], [torch.float32, torch.uint8], text, 4
+    return _XLAC._xla_gpu_custom_call(
+        [table, index],
+        text,
+        [[3, 2], [4]],
+        [torch.float32, torch.uint8],
+        "TestGather",
+        api_version=4,
     )[0]
 
 

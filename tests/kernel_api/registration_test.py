@@ -24,7 +24,7 @@ from torch_xla_ext import (
     register_kernel,
     registered_targets,
 )
-from torch_xla_ext.registration import schema
+from torch_xla_ext.registration import name_with_schema, schema
 
 LIBRARY = Path(os.environ["HOST_KERNELS"])
 TWIN = Path(os.environ["TWINS"].split()[0])
@@ -89,11 +89,11 @@ def test_a_callback_lives_as_long_as_the_process(device: torch.device) -> None:
 
 
 def test_a_failed_registration_leaves_no_schema() -> None:
-    register_custom_call("TestIncrement", LIBRARY, symbol="TestEcho", platform="CUDA")
-    before = schema("TestIncrement")
-    with pytest.raises(ValueError, match=r"registered for .CUDA. already, with another"):
-        register_custom_call("TestIncrement", LIBRARY, symbol="TestCopy", platform="CUDA")
-    assert schema("TestIncrement") is before
+    with pytest.raises(ValueError, match="is the kernel's entry for 'Host' and api='ffi'"):
+        register_custom_call(
+            "TestIncrement", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform="Host"
+        )
+    assert schema("TestIncrement") is None
 
 
 def test_another_function_of_a_kernels_library_has_no_schema() -> None:
@@ -247,10 +247,34 @@ def test_wrong_registration(call: Callable[[], None], error: type[Exception], te
         call()
 
 
-def test_name_taken() -> None:
-    register_custom_call("taken", LIBRARY, symbol="TestEcho", platform="Host")
-    with pytest.raises(ValueError, match='"taken" is registered for "Host" already, with another'):
-        register_custom_call("taken", LIBRARY, symbol="TestCopy", platform="Host")
+def test_another_function_takes_effect(device: torch.device) -> None:
+    x = torch.tensor([7.0]).to(device)
+
+    def values(**call: object) -> list[float]:
+        return custom_call("renewed", [x], [x], **call)[0].tolist()
+
+    register_custom_call("renewed", LIBRARY, symbol="TestFail", platform="Host")
+    with pytest.raises(RuntimeError, match="TestFail"):
+        values(payload=b"")
+    register_custom_call("renewed", LIBRARY, symbol="TestCopy", platform="Host")
+    assert values(payload=b"\1" + bytes(7)) == [7]
+    (target,) = [target for target in registered_targets("Host") if target.name == "renewed"]
+    assert "TestCopy in " in target.function
+
+
+def test_a_kernels_schema_goes_and_comes_with_its_function(device: torch.device) -> None:
+    x = torch.tensor([7.0]).to(device)
+    register_kernel("TestTimes3", TWIN.with_name(TWIN.name.replace("2", "3")))
+    text = schema("TestTimes3").text
+    assert custom_call("TestTimes3", [x], [x])[0].tolist() == [21]
+    register_custom_call("TestTimes3", LIBRARY, symbol="TestCopy", platform="Host")
+    assert schema("TestTimes3") is None
+    assert custom_call("TestTimes3", [x], [x], payload=b"\1" + bytes(7))[0].tolist() == [7]
+    assert schema("TestTimes3", "ffi").text == text
+    assert name_with_schema("TestTimes3", text) == "TestTimes3#1"
+    assert custom_call("TestTimes3#1", [x], [x])[0].tolist() == [21]
+    with pytest.raises(ValueError, match="no kernel with the schema"):
+        name_with_schema("TestTimes3", "another")
 
 
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -86,23 +87,15 @@ def test_without_the_kernel_it_is_upstreams() -> None:
 
 
 def test_on_tpus_it_is_upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    function = upstream._dispatching(lambda *args, **options: calls.append((args, options)))
-    args = [tensor.to("xla") for tensor in batch()]
+    def call(name: str) -> Callable[..., tuple]:
+        return lambda *args, **options: (name, args, options)
+
+    function = upstream._dispatching(call("upstream's"), call("ours"))
+    tensor = torch.ones(1, device="xla")
+    assert function(tensor, 3, scale=2.0) == ("ours", (tensor, 3), {"scale": 2.0})
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "TPU")
-    function(*args, mask_value=-1.0, k_scale=2.0, vmem_limit_bytes=7)
-    ((given, options),) = calls
-    assert all(a is b for a, b in zip(given, args, strict=True))
-    assert options == {
-        "sm_scale": 1.0,
-        "sliding_window": None,
-        "soft_cap": None,
-        "mask_value": -1.0,
-        "k_scale": 2.0,
-        "v_scale": None,
-        "use_kernel": True,
-        "vmem_limit_bytes": 7,
-    }
+    assert function(tensor, 3, scale=2.0) == ("upstream's", (tensor, 3), {"scale": 2.0})
+    assert function(q=tensor) == ("upstream's", (), {"q": tensor})
 
 
 def test_schema_is_a_prefix_of_upstreams() -> None:

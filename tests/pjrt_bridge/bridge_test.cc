@@ -18,14 +18,14 @@
 #include <vector>
 
 #include "tests/pjrt_bridge/fake_plugin.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
 namespace {
 
+using torch_xla_ext::TargetApi;
 using torch_xla_ext::pjrt_bridge::Load;
-using torch_xla_ext::pjrt_bridge::Loaded;
 using torch_xla_ext::pjrt_bridge::RegisterTarget;
-using torch_xla_ext::pjrt_bridge::TargetApi;
 
 int failures = 0;
 
@@ -84,13 +84,9 @@ Args Zero(size_t struct_size) {
 // What 2.8.1 does, on a plugin that `grew` or did not.
 void TestCalls(const std::string& path, bool grew) {
   EXPECT(GetPjrtApi() == nullptr);
-  EXPECT(Loaded() == nullptr);
-  EXPECT_TEXT(
-      Thrown([] { RegisterTarget("x", &failures, TargetApi::kUntyped); }),
-      "no PJRT plugin is loaded");
-  Load(path);
+  EXPECT(Load(path).path == path);
   const PJRT_Api* api = GetPjrtApi();
-  EXPECT(api != nullptr && Loaded() != nullptr && Loaded()->path == path);
+  EXPECT(api != nullptr);
   FakeObservations* seen = Observations(path);
   EXPECT(seen->refusals == 0);
 
@@ -186,28 +182,23 @@ void TestThreads(const std::string& path) {
 void TestTargets(const std::string& path) {
   static int one, two;
   Load(path);
+  const PJRT_Api* plugin = GetPjrtApi();
   FakeObservations* seen = Observations(path);
-  RegisterTarget("a", &one, TargetApi::kUntyped);
+  RegisterTarget(plugin, "a", &one, TargetApi::kUntyped);
   EXPECT(std::strcmp(seen->last_target, "a") == 0);
   EXPECT(seen->last_function == &one && seen->last_api == 0);
-  RegisterTarget("a", &one, TargetApi::kUntyped);
-  EXPECT(seen->registrations == 1);  // once
-  const std::string text =
-      Thrown([] { RegisterTarget("a", &two, TargetApi::kUntyped); });
-  EXPECT_TEXT(text, "\"a\" is registered with the PJRT plugin already");
-  char addresses[64];
-  std::snprintf(addresses, sizeof(addresses), "%p", static_cast<void*>(&one));
-  EXPECT_TEXT(text, addresses);
-  std::snprintf(addresses, sizeof(addresses), "%p", static_cast<void*>(&two));
-  EXPECT_TEXT(text, addresses);
-  EXPECT(seen->registrations == 1);
-  // Typed handlers have names of their own.
-  RegisterTarget("a", &two, TargetApi::kTyped);
-  EXPECT(seen->registrations == 2 && seen->last_api == 1);
-  const std::string refusal =
-      Thrown([] { RegisterTarget("refused", &one, TargetApi::kUntyped); });
+  RegisterTarget(plugin, "a", &two, TargetApi::kTyped);
+  EXPECT(seen->last_function == &two && seen->last_api == 1);
+  EXPECT(seen->registrations == 2);
+  const std::string refusal = Thrown(
+      [&] { RegisterTarget(plugin, "refused", &one, TargetApi::kUntyped); });
   EXPECT_TEXT(refusal, "refuses the custom-call target \"refused\"");
   EXPECT_TEXT(refusal, "fake plugin: not this one");
+  PJRT_Api without = *plugin;
+  without.extension_start = nullptr;
+  EXPECT_TEXT(
+      Thrown([&] { RegisterTarget(&without, "b", &one, TargetApi::kUntyped); }),
+      "\"b\": the PJRT plugin has no custom-call extension");
 }
 
 // The profiler as torch_xla 2.8.1 looks it up.
@@ -276,7 +267,6 @@ void ExpectRefusal(const std::string& path,
   EXPECT_TEXT(text, path);
   for (const std::string& part : parts) EXPECT_TEXT(text, part);
   EXPECT(GetPjrtApi() == nullptr);
-  EXPECT(Loaded() == nullptr);
 }
 
 const std::map<std::string, std::function<void(const std::string&)>> kCases = {

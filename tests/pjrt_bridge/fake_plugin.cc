@@ -6,6 +6,7 @@
 //   FAKE_GROWTH             how many bytes it appended to some structures
 //   FAKE_NAMED_VALUE_GROWTH the same for the elements of its arrays
 //   FAKE_TABLE_SIZE         the size of its table of functions
+//   FAKE_CLIENT             it makes a client, of no devices
 //   FAKE_NO_EXTENSION       it takes no custom-call targets
 //   FAKE_NO_PROFILER        it has no profiler
 #include "tests/pjrt_bridge/fake_plugin.h"
@@ -14,7 +15,7 @@
 #include <map>
 #include <string>
 
-#include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
@@ -99,9 +100,43 @@ PJRT_Error* Attributes(PJRT_Plugin_Attributes_Args* args) {
   return nullptr;
 }
 
+#ifdef FAKE_CLIENT
+PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
+  args->client = reinterpret_cast<PJRT_Client*>(&observations);
+  return nullptr;
+}
+PJRT_Error* ClientDestroy(PJRT_Client_Destroy_Args*) { return nullptr; }
+PJRT_Error* ClientPlatformName(PJRT_Client_PlatformName_Args* args) {
+  args->platform_name = "cuda";
+  args->platform_name_size = 4;
+  return nullptr;
+}
+PJRT_Error* ClientPlatformVersion(PJRT_Client_PlatformVersion_Args* args) {
+  args->platform_version = "fake";
+  args->platform_version_size = 4;
+  return nullptr;
+}
+PJRT_Error* ClientTopology(PJRT_Client_TopologyDescription_Args*) {
+  return new PJRT_Error{"fake plugin: no topology"};
+}
+PJRT_Error* ClientDevices(PJRT_Client_Devices_Args* args) {
+  args->num_devices = 0;
+  return nullptr;
+}
+PJRT_Error* ClientAddressableDevices(
+    PJRT_Client_AddressableDevices_Args* args) {
+  args->num_addressable_devices = 0;
+  return nullptr;
+}
+PJRT_Error* ClientMemories(PJRT_Client_AddressableMemories_Args* args) {
+  args->num_addressable_memories = 0;
+  return nullptr;
+}
+#else
 PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
   return new PJRT_Error{"fake plugin: no client"};
 }
+#endif
 
 // Results, old and new.
 PJRT_Error* MemoryStats(PJRT_Device_MemoryStats_Args* args) {
@@ -217,6 +252,15 @@ PJRT_Api MakeApi() {
   api.PJRT_Plugin_Initialize = Initialize;
   api.PJRT_Plugin_Attributes = Attributes;
   api.PJRT_Client_Create = ClientCreate;
+#ifdef FAKE_CLIENT
+  api.PJRT_Client_Destroy = ClientDestroy;
+  api.PJRT_Client_PlatformName = ClientPlatformName;
+  api.PJRT_Client_PlatformVersion = ClientPlatformVersion;
+  api.PJRT_Client_TopologyDescription = ClientTopology;
+  api.PJRT_Client_Devices = ClientDevices;
+  api.PJRT_Client_AddressableDevices = ClientAddressableDevices;
+  api.PJRT_Client_AddressableMemories = ClientMemories;
+#endif
   api.PJRT_Device_MemoryStats = MemoryStats;
   api.PJRT_LoadedExecutable_Execute = Execute;
   api.PJRT_Executable_OptimizedProgram = OptimizedProgram;

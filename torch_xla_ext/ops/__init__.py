@@ -1,14 +1,15 @@
-"""The operators of the wheel, one module each. Importing them registers ``torch.ops.xla_gpu``."""
+"""The operators of the wheel. Importing them registers ``torch.ops.xla_gpu``.
 
-from torch_xla_ext.ops.kv_cache_update import kv_cache_update, kv_pages_update
-from torch_xla_ext.ops.paged_attention import paged_attention
-from torch_xla_ext.ops.ragged_paged_attention import ragged_paged_attention
-from torch_xla_ext.ops.simple_add import simple_add
+Each module is the ``op.py`` of a kernel's folder: torch_xla_ext.ops.<op> is kernels/<op>/op.py in
+the source. What it names in its ``__all__`` is here, too.
+"""
 
-__all__ = [
-    "kv_cache_update",
-    "kv_pages_update",
-    "paged_attention",
-    "ragged_paged_attention",
-    "simple_add",
-]
+import importlib
+import pkgutil
+
+__all__ = []
+for _info in pkgutil.iter_modules(__path__):
+    if not _info.name.startswith("_"):
+        _module = importlib.import_module(f"{__name__}.{_info.name}")
+        globals().update((name, getattr(_module, name)) for name in _module.__all__)
+        __all__ += _module.__all__

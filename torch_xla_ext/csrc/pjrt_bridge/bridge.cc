@@ -3,15 +3,13 @@
 #include <dlfcn.h>
 
 #include <cstddef>
-#include <map>
 #include <mutex>
 #include <sstream>
 #include <stdexcept>
-#include <utility>
 
-#include "torch_xla_ext/csrc/abi/pjrt_gpu_extension.h"
-#include "torch_xla_ext/csrc/describe.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
 
 namespace torch_xla_ext::pjrt_bridge {
@@ -20,10 +18,7 @@ namespace {
 struct State {
   std::mutex mutex;
   const PluginInfo* info = nullptr;
-  const PJRT_Api* plugin = nullptr;
   const PJRT_Api* widened = nullptr;
-  RegisterCustomCall* register_target = nullptr;
-  std::map<std::pair<TargetApi, std::string>, const void*> targets;
 };
 
 // Never destroyed: XLA may use the plugin until the process is gone.
@@ -82,21 +77,6 @@ void CheckVersion(const std::string& path, const PJRT_Api* api) {
   }
 }
 
-RegisterCustomCall* FindRegisterTarget(const std::string& path,
-                                       const PJRT_Api* api) {
-  for (const PJRT_Extension_Base* extension = api->extension_start;
-       extension != nullptr; extension = extension->next) {
-    if (extension->type != PJRT_Extension_Type_Gpu_Custom_Call) continue;
-    const auto* custom_call =
-        reinterpret_cast<const CustomCallExtension*>(extension);
-    if (custom_call->custom_call != nullptr) return custom_call->custom_call;
-  }
-  Refuse(path,
-         std::string("has no custom-call extension, so that no kernel can be "
-                     "registered with it: it is not for CUDA; ") +
-             kRemedy);
-}
-
 // Options and attributes are arrays of PJRT_NamedValue. Single structures can
 // be widened; in an array, both sides have to agree on the size.
 void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
@@ -130,53 +110,19 @@ const PluginInfo& Load(const std::string& path) {
   }
   const PJRT_Api* plugin = LoadApi(path);
   CheckVersion(path, plugin);
-  RegisterCustomCall* register_target = FindRegisterTarget(path, plugin);
+  if (!TakesTargets(plugin)) {
+    Refuse(path,
+           std::string("has no custom-call extension, so that no kernel can be "
+                       "registered with it: it is not for CUDA; ") +
+               kRemedy);
+  }
   PJRT_Api* widened = WidenedApi(plugin);
   widened->extension_start = WithProfiler(plugin->extension_start);
   CheckNamedValueSize(path, plugin, widened);
-  state.plugin = plugin;
   state.widened = widened;
-  state.register_target = register_target;
   state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,
                               plugin->pjrt_api_version.minor_version};
   return *state.info;
-}
-
-const PluginInfo* Loaded() {
-  State& state = GetState();
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  return state.info;
-}
-
-void RegisterTarget(const std::string& name, void* function, TargetApi api) {
-  State& state = GetState();
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  if (state.info == nullptr) {
-    throw std::runtime_error("custom-call target \"" + name +
-                             "\": no PJRT plugin is loaded");
-  }
-  const auto key = std::make_pair(api, name);
-  if (const auto known = state.targets.find(key);
-      known != state.targets.end()) {
-    if (known->second == function) return;
-    throw std::runtime_error("custom-call target \"" + name +
-                             "\" is registered with the PJRT plugin already, "
-                             "with another function: " +
-                             Describe(known->second) + ", not " +
-                             Describe(function));
-  }
-  RegisterCustomCallArgs args = {};
-  args.struct_size = sizeof(args);
-  args.function_name = name.data();
-  args.function_name_size = name.size();
-  args.api_version = static_cast<int>(api);
-  args.handler_execute = function;
-  if (PJRT_Error* error = state.register_target(&args)) {
-    throw std::runtime_error("the PJRT plugin " + state.info->path +
-                             " refuses the custom-call target \"" + name +
-                             "\": " + TakeErrorText(state.plugin, error));
-  }
-  state.targets.emplace(key, function);
 }
 
 }  // namespace torch_xla_ext::pjrt_bridge

@@ -3,8 +3,7 @@
 // torch_xla 2.8.1 speaks version 0.70 of the PJRT C API. A newer plugin refuses
 // some of its argument structures for being too short; the bridge lengthens
 // them (widening.h). Its table of profiler functions is too long for 2.8.1; the
-// bridge shortens it (profiler.h). It also registers custom-call targets with
-// the plugin, which has a registry of its own.
+// bridge shortens it (profiler.h).
 //
 // XLA loads a plugin by the path of a library that exports GetPjrtApi: give it
 // the path of the library that this is linked into, after Load.
@@ -21,12 +20,6 @@ namespace torch_xla_ext::pjrt_bridge {
 // have.
 inline constexpr int kOldestMinor = 70;
 
-// How XLA calls a target. The values are those of the plugin's extension.
-enum class TargetApi : int {
-  kUntyped = 0,  // void f(stream, buffers, opaque, opaque_len, status)
-  kTyped = 1,    // an XLA FFI handler
-};
-
 struct PluginInfo {
   std::string path;
   int major;
@@ -38,18 +31,6 @@ struct PluginInfo {
 // what was found and what is needed, for anything else: an unloadable library,
 // an older or incompatible API, no custom-call extension, a second plugin.
 const PluginInfo& Load(const std::string& path);
-
-// The plugin that Load loaded, or null.
-const PluginInfo* Loaded();
-
-// Registers a target with the plugin; Load must have succeeded. The same
-// function under the same name is accepted again. Throws std::runtime_error if
-// the name has another function, or with the plugin's text if it refuses.
-//
-// The plugin can not be asked for its own targets, and ends the process when an
-// untyped one of the same name has another address; only what was registered
-// here is known here.
-void RegisterTarget(const std::string& name, void* function, TargetApi api);
 
 }  // namespace torch_xla_ext::pjrt_bridge
 

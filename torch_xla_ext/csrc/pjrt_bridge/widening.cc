@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <utility>
+
+#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
 
 namespace torch_xla_ext::pjrt_bridge {
 namespace {
@@ -129,25 +132,10 @@ PJRT_Error* Call(Slot& slot, Header* args, size_t nested_offset,
   return error;
 }
 
-std::string_view Message(const PJRT_Api* plugin, PJRT_Error* error) {
-  PJRT_Error_Message_Args args = {};
-  args.struct_size = PJRT_Error_Message_Args_STRUCT_SIZE;
-  args.error = error;
-  plugin->PJRT_Error_Message(&args);
-  return {args.message, args.message_size};
-}
-
-void Destroy(const PJRT_Api* plugin, PJRT_Error* error) {
-  PJRT_Error_Destroy_Args args = {};
-  args.struct_size = PJRT_Error_Destroy_Args_STRUCT_SIZE;
-  args.error = error;
-  plugin->PJRT_Error_Destroy(&args);
-}
-
 // Whether `error` is the refusal of a structure for being too short, of which
 // the length that the plugin wants is now known.
 bool LearnSize(Slot& slot, PJRT_Error* error) {
-  const std::string text(Message(plugin_api, error));
+  const std::string text = ErrorText(plugin_api, error);
   char name[128];
   size_t expected, got;
   if (std::sscanf(text.c_str(), "Unexpected %127s size: expected %zu, got %zu",
@@ -175,7 +163,7 @@ PJRT_Error* WidenedFunction(Header* args) {
     if (error == nullptr || turn == 2 || !LearnSize(slots[I], error)) {
       return error;
     }
-    Destroy(plugin_api, error);
+    DestroyError(plugin_api, error);
   }
 }
 
@@ -207,12 +195,6 @@ PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
     }
   }
   return &table;
-}
-
-std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error) {
-  std::string text(Message(plugin, error));
-  Destroy(plugin, error);
-  return text;
 }
 
 }  // namespace torch_xla_ext::pjrt_bridge

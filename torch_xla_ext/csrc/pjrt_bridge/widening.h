@@ -15,8 +15,6 @@
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_WIDENING_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_WIDENING_H_
 
-#include <string>
-
 #include "xla/pjrt/c/pjrt_c_api.h"
 
 namespace torch_xla_ext::pjrt_bridge {
@@ -24,9 +22,6 @@ namespace torch_xla_ext::pjrt_bridge {
 // The functions of `plugin` behind functions that widen their arguments, with
 // its extensions. There is one such table in the process.
 PJRT_Api* WidenedApi(const PJRT_Api* plugin);
-
-// The text of `error`, which is destroyed.
-std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error);
 
 }  // namespace torch_xla_ext::pjrt_bridge
 

@@ -1,0 +1,74 @@
+"""From kernels' folders to the wheel: the kernels themselves, and the modules of their operators."""
+
+OperatorInfo = provider(
+    doc = "Python modules that the wheel has as torch_xla_ext.ops.<name>.",
+    fields = {"modules": "depset of structs: name (string), file (File)"},
+)
+
+def _modules(targets):
+    return [target[OperatorInfo].modules for target in targets if OperatorInfo in target]
+
+def _operator_module_impl(ctx):
+    module = struct(name = ctx.attr.module or ctx.label.name, file = ctx.file.src)
+    return [
+        DefaultInfo(files = depset([ctx.file.src])),
+        OperatorInfo(modules = depset([module], transitive = _modules(ctx.attr.deps))),
+    ]
+
+operator_module = rule(
+    implementation = _operator_module_impl,
+    doc = "A Python file that the wheel has as torch_xla_ext.ops.<module>.",
+    attrs = {
+        "deps": attr.label_list(
+            providers = [OperatorInfo],
+            doc = "Modules that it imports.",
+        ),
+        "module": attr.string(
+            doc = "Its name in the wheel, by default this target's. With an underscore in front " +
+                  "it is no operator, but what operators share.",
+        ),
+        "src": attr.label(allow_single_file = [".py"], mandatory = True),
+    },
+)
+
+def _kernels_impl(ctx):
+    return [
+        DefaultInfo(),
+        cc_common.merge_cc_infos(
+            cc_infos = [target[CcInfo] for target in ctx.attr.deps if CcInfo in target],
+        ),
+        OperatorInfo(modules = depset(transitive = _modules(ctx.attr.deps))),
+    ]
+
+kernels = rule(
+    implementation = _kernels_impl,
+    doc = "Several kernels, as a library to link, with the modules of their operators.",
+    attrs = {
+        "deps": attr.label_list(
+            providers = [[CcInfo], [OperatorInfo]],
+            doc = "Kernels (xla_kernel), other libraries to link, and operators' modules.",
+        ),
+    },
+)
+
+def _operator_package_impl(ctx):
+    outputs = {}
+    for module in depset(transitive = _modules(ctx.attr.kernels)).to_list():
+        if module.name in outputs:
+            fail("two kernels have an operator's module of the name %s: %s and %s" %
+                 (module.name, outputs[module.name].owner, module.file.owner))
+        outputs[module.name] = module.file
+    files = []
+    for name, file in outputs.items():
+        output = ctx.actions.declare_file("%s/%s.py" % (ctx.label.name, name))
+        ctx.actions.symlink(output = output, target_file = file)
+        files.append(output)
+    return [DefaultInfo(files = depset(files))]
+
+operator_package = rule(
+    implementation = _operator_package_impl,
+    doc = "The modules of the kernels' operators, in a folder of this rule's name.",
+    attrs = {
+        "kernels": attr.label_list(providers = [OperatorInfo], mandatory = True),
+    },
+)

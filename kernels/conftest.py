@@ -1,0 +1,5 @@
+"""Fixtures of the kernels' tests, which run on the built wheel."""
+
+from testing.fixtures import device, seed
+
+__all__ = ["device", "seed"]

@@ -1,0 +1,166 @@
+"""Writes new keys and values into a paged cache, in place."""
+
+import torch
+
+from torch_xla_ext.ops import _arguments, _paged
+from torch_xla_ext.ops._registration import define_in_place
+
+__all__ = ["kv_cache_update", "kv_pages_update"]
+
+CACHE_TARGET = "XlaGpuKvCacheUpdate"
+PAGES_TARGET = "XlaGpuKvPagesUpdate"
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _check_tokens(
+    operator: str, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor
+) -> None:
+    _arguments.require_dtype(operator, "key", key, _DTYPES)
+    any_key = "num_tokens, num_kv_heads, head_dim"
+    _arguments.require_shape(operator, "key", key, any_key, [None] * 3)
+    _arguments.require_same_dtype(operator, "value", value, "key", key)
+    _arguments.require_same_shape(operator, "value", value, "key", key)
+    _arguments.require_dtype(operator, "slot_mapping", slot_mapping, (torch.int32, torch.int64))
+    _arguments.require_shape(operator, "slot_mapping", slot_mapping, "num_tokens", [key.shape[0]])
+
+
+def _check_cache(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    key_scale: float | None,
+    value_scale: float | None,
+) -> None:
+    operator = "xla_gpu::kv_cache_update"
+    _check_tokens(operator, key, value, slot_mapping)
+    _paged.require_cache_dtype(operator, "key_cache", key_cache, "key", key)
+    dims = "num_blocks, block_size, num_kv_heads, head_dim"
+    sizes = [None, None, key.shape[1], key.shape[2]]
+    _arguments.require_shape(operator, "key_cache", key_cache, dims, sizes)
+    _arguments.require_same_dtype(operator, "value_cache", value_cache, "key_cache", key_cache)
+    _arguments.require_same_shape(operator, "value_cache", value_cache, "key_cache", key_cache)
+    _paged.require_scale(operator, "key_scale", key_scale, key_cache)
+    _paged.require_scale(operator, "value_scale", value_scale, value_cache)
+
+
+def _check_pages(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_pages: torch.Tensor,
+    k_scale: float | None,
+    v_scale: float | None,
+) -> None:
+    operator = "xla_gpu::kv_pages_update"
+    _check_tokens(operator, key, value, slot_mapping)
+    _paged.require_cache_dtype(operator, "kv_pages", kv_pages, "key", key)
+    dims = "num_pages, page_size, 2 * num_kv_heads, head_dim"
+    sizes = [None, None, 2 * key.shape[1], key.shape[2]]
+    _arguments.require_shape(operator, "kv_pages", kv_pages, dims, sizes)
+    _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
+    _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
+
+
+def _attributes(
+    key_scale: float | None, value_scale: float | None, **others: _arguments.Value
+) -> dict[str, object]:
+    return {
+        "key_scale": 1.0 if key_scale is None else key_scale,
+        "value_scale": 1.0 if value_scale is None else value_scale,
+        "report_out_of_range": _paged.reports_out_of_range(),
+    }
+
+
+define_in_place(
+    "kv_cache_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) key_cache, "
+    "Tensor(b!) value_cache, float? key_scale=None, float? value_scale=None) -> ()",
+    target=CACHE_TARGET,
+    check=_check_cache,
+    attributes=_attributes,
+)
+define_in_place(
+    "kv_pages_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) kv_pages, "
+    "float? k_scale=None, float? v_scale=None) -> ()",
+    target=PAGES_TARGET,
+    check=_check_pages,
+    attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
+)
+
+
+def kv_cache_update(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    key_scale: float | None = None,
+    value_scale: float | None = None,
+) -> None:
+    """Writes tokens into the cache of `paged_attention`: ``torch.ops.xla_gpu.kv_cache_update``.
+
+    Token t goes to row ``slot % block_size`` of block ``slot // block_size``, where slot is
+    ``slot_mapping[t]``. Slots that are negative, or beyond the cache, are skipped; of several
+    tokens with one slot, each element there is one of theirs. TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1
+    has slots beyond the cache printed.
+
+    The caches are written in place. On an XLA device that is when the program runs; it writes to
+    their own buffers, of which it makes no copy.
+
+    Args:
+        key, value: [num_tokens, num_kv_heads, head_dim], float16, bfloat16 or float32.
+        slot_mapping: [num_tokens], int32 or int64.
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the keys' dtype
+            or float8_e4m3fn. Contiguous, unless they are XLA tensors; they may not overlap.
+        key_scale, value_scale: what the elements of a float8_e4m3fn cache will be multiplied by:
+            it gets ``key / key_scale``, rounded to nearest even, and saturated at 448.
+
+    Raises:
+        TypeError: a tensor has another dtype than these.
+        ValueError: tensors differ in their device, a shape or scale does not fit, or caches are not
+            contiguous, or overlap (XLA's are not checked for it, unless they are one tensor).
+        NotImplementedError: autograd is to record the call.
+
+    Example:
+        >>> caches = [torch.zeros(2, 8, 1, 4, device="xla") for _ in range(2)]
+        >>> tokens = torch.arange(1.0, 9, device="xla").reshape(2, 1, 4)
+        >>> kv_cache_update(tokens, -tokens, torch.tensor([13, -1], device="xla"), *caches)
+        >>> caches[0][1, 5], caches[1].sum().item()
+        (tensor([[1., 2., 3., 4.]], device='xla:0'), -10.0)
+    """
+    torch.ops.xla_gpu.kv_cache_update(
+        key, value, slot_mapping, key_cache, value_cache, key_scale, value_scale
+    )
+
+
+def kv_pages_update(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_pages: torch.Tensor,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
+) -> None:
+    """Writes tokens into the pages of `ragged_paged_attention`, in place.
+
+    ``torch.ops.xla_gpu.kv_pages_update`` is `kv_cache_update` for one tensor of pages, of which kv
+    head g's keys are head ``2 * g`` and its values head ``2 * g + 1``.
+
+    Args:
+        key, value, slot_mapping, k_scale, v_scale: as of `kv_cache_update`.
+        kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], of the keys' dtype or
+            float8_e4m3fn. Contiguous, unless it is an XLA tensor.
+
+    Raises:
+        As `kv_cache_update`.
+
+    Example:
+        >>> pages = torch.zeros(2, 8, 2, 4, device="xla")
+        >>> tokens = torch.ones(1, 1, 4, device="xla")
+        >>> kv_pages_update(tokens, 2 * tokens, torch.tensor([9], device="xla"), pages)
+        >>> pages[1, 1]
+        tensor([[1., 1., 1., 1.],
+                [2., 2., 2., 2.]], device='xla:0')
+    """
+    torch.ops.xla_gpu.kv_pages_update(key, value, slot_mapping, kv_pages, k_scale, v_scale)

@@ -1,0 +1,170 @@
+"""Attention of one token a sequence to a paged cache: the decode step of a language model."""
+
+import torch
+
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments, _paged, _paged_reference
+from torch_xla_ext.ops._registration import Result, define
+
+__all__ = ["paged_attention"]
+
+TARGET = "XlaGpuPagedAttention"
+_NAME = "xla_gpu::paged_attention"
+# kernels/paged_attention starts no more thread blocks than this.
+_MAX_PARTS = 512
+
+
+def _check(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    sliding_window: int | None,
+    soft_cap: float | None,
+    alibi_slopes: torch.Tensor | None,
+    key_scale: float | None,
+    value_scale: float | None,
+) -> None:
+    any_query = "num_seqs, num_heads, head_dim"
+    _arguments.require_shape(_NAME, "query", query, any_query, [None] * 3)
+    num_seqs, num_heads, head_dim = query.shape
+    _arguments.require_shape(
+        _NAME,
+        "key_cache",
+        key_cache,
+        "num_blocks, block_size, num_kv_heads, head_dim",
+        [None, None, None, head_dim],
+    )
+    _arguments.require_same_shape(_NAME, "value_cache", value_cache, "key_cache", key_cache)
+    _arguments.require_same_dtype(_NAME, "value_cache", value_cache, "key_cache", key_cache)
+    _paged.require_attention(_NAME, "query", query, "key_cache", key_cache, key_cache.shape[2])
+    for name, tensor, dims, sizes in (
+        ("block_tables", block_tables, "num_seqs, max_blocks", [num_seqs, None]),
+        ("context_lens", context_lens, "num_seqs", [num_seqs]),
+    ):
+        _arguments.require_dtype(_NAME, name, tensor, [torch.int32])
+        _arguments.require_shape(_NAME, name, tensor, dims, sizes)
+    if alibi_slopes is not None:
+        _arguments.require_dtype(_NAME, "alibi_slopes", alibi_slopes, [torch.float32])
+        _arguments.require_shape(_NAME, "alibi_slopes", alibi_slopes, "num_heads", [num_heads])
+    _paged.require_logit_options(_NAME, "scale", scale, sliding_window, soft_cap)
+    _paged.require_scale(_NAME, "key_scale", key_scale, key_cache)
+    _paged.require_scale(_NAME, "value_scale", value_scale, value_cache)
+
+
+def _workspace(
+    query: torch.Tensor, key_cache: torch.Tensor, **others: _arguments.Value
+) -> list[Result]:
+    """Where the kernel keeps the parts of long contexts until it combines them.
+
+    Two partial results for each part, of a number of query heads that the kernel takes at once,
+    with two floats each for the maximum and the sum. Any size is right: with less, a context is
+    split into fewer parts.
+    """
+    _, num_heads, head_dim = query.shape
+    rows = min(num_heads // key_cache.shape[2], 16)
+    return [([_MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4], torch.float32)]
+
+
+def _attributes(
+    scale: float,
+    sliding_window: int | None,
+    soft_cap: float | None,
+    key_scale: float | None,
+    value_scale: float | None,
+    **others: _arguments.Value,
+) -> dict[str, object]:
+    return {
+        "scale": scale,
+        "sliding_window": sliding_window or 0,
+        "soft_cap": soft_cap or 0.0,
+        "key_scale": 1.0 if key_scale is None else key_scale,
+        "value_scale": 1.0 if value_scale is None else value_scale,
+        "report_out_of_range": _paged.reports_out_of_range(),
+    }
+
+
+register_reference(TARGET, _paged_reference.paged_attention)
+
+define(
+    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_tables, "
+    "Tensor context_lens, float scale, int? sliding_window=None, float? soft_cap=None, "
+    "Tensor? alibi_slopes=None, float? key_scale=None, float? value_scale=None) -> Tensor",
+    target=TARGET,
+    check=_check,
+    results=lambda query, **others: [(query.shape, query.dtype)],
+    internal_results=_workspace,
+    attributes=_attributes,
+)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    key_scale: float | None = None,
+    value_scale: float | None = None,
+) -> torch.Tensor:
+    """Attends with one query token a sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
+
+    Token j of sequence s is in row ``j % block_size`` of block
+    ``block_tables[s, j // block_size]``; the query is that of the last token. Query head h attends
+    with kv head ``h // (num_heads // num_kv_heads)``. Products and sums are float32.
+
+    Lengths and tables are read by the kernel only, so a compiled program serves any of them. What
+    is out of range in them is never followed: a length is clamped to
+    [0, max_blocks * block_size], and tokens in a block that is not in [0, num_blocks) take no
+    part. The environment variable TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
+
+    Args:
+        query: [num_seqs, num_heads, head_dim], float16 or bfloat16; head_dim is 64, 96, 128, 192 or
+            256.
+        key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the query's
+            dtype or float8_e4m3fn; block_size is 8 to 256, num_kv_heads divides num_heads.
+        block_tables: [num_seqs, max_blocks], int32.
+        context_lens: [num_seqs], int32, how many tokens each sequence has. 0 gives zeros.
+        scale: what the products of query and key are multiplied by, 1 / sqrt(head_dim) as a rule.
+        sliding_window: attend to the last so many tokens, at least 1; None for all.
+        soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)``; None for no cap.
+        alibi_slopes: [num_heads], float32: ``alibi_slopes[h] * (j - (context_len - 1))`` is added
+            to the logit of token j (Press et al., "Train Short, Test Long", 2022).
+        key_scale, value_scale: what the elements of a float8_e4m3fn cache are multiplied by.
+
+    Returns:
+        The attended values, of the query's shape and dtype.
+
+    Raises:
+        TypeError: a tensor has another dtype than these.
+        ValueError: tensors differ in their device, a shape does not fit, or a number is one that
+            the kernel does not support.
+
+    Example:
+        >>> cache = torch.randn(2, 6, 8, 1, 64, dtype=torch.bfloat16, device="xla")
+        >>> query = torch.randn(2, 4, 64, dtype=torch.bfloat16, device="xla")
+        >>> tables = torch.tensor([[4, 2], [0, 0]], dtype=torch.int32, device="xla")
+        >>> lengths = torch.tensor([11, 1], dtype=torch.int32, device="xla")
+        >>> out = paged_attention(query, cache[0], cache[1], tables, lengths, scale=0.125)
+        >>> torch.equal(out[1].cpu(), cache[1, 0, 0].expand(4, 64).cpu())  # its only token's value
+        True
+    """
+    return torch.ops.xla_gpu.paged_attention(
+        query,
+        key_cache,
+        value_cache,
+        block_tables,
+        context_lens,
+        scale,
+        sliding_window,
+        soft_cap,
+        alibi_slopes,
+        key_scale,
+        value_scale,
+    )

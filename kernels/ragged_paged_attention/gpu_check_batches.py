@@ -1,0 +1,205 @@
+"""Batches for gpu_check.py: random operands, and what is to come of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import torch
+
+F8 = torch.float8_e4m3fn
+
+
+@dataclass
+class Batch:
+    """The operands of a call, and its parameters."""
+
+    q: torch.Tensor  # [max_num_batched_tokens, num_q_heads, head_dim]
+    kv_pages: torch.Tensor  # [total_num_pages, page_size, 2 * num_kv_heads, head_dim]
+    kv_lens: torch.Tensor  # i32[max_num_seqs]
+    page_indices: torch.Tensor  # i32[max_num_seqs, pages_per_seq]
+    cu_q_lens: torch.Tensor  # i32[max_num_seqs + 1]
+    num_seqs: torch.Tensor  # i32[1]
+    params: dict[str, float] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, torch.Tensor]:
+        """The operands by their names."""
+        return {name: value for name, value in vars(self).items() if name != "params"}
+
+
+def make_batch(
+    q_lens: list[int],
+    kv_lens: list[int],
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    cache_dtype: torch.dtype | None = None,
+    num_kv_heads: int = 8,
+    group: int = 4,
+    head_dim: int = 128,
+    page_size: int = 16,
+    spare_seqs: int = 0,
+    spare_tokens: int = 0,
+    first_row: int = 0,
+    shared_pages: bool = False,
+    bad_pages: bool = False,
+    poison: bool = True,
+    **params: float,
+) -> Batch:
+    """Random operands; what no token of a sequence refers to is NaN in the cache."""
+    device = "cuda"
+    num_seqs, max_seqs = len(q_lens), len(q_lens) + spare_seqs
+    num_tokens = first_row + sum(q_lens) + spare_tokens
+    pages_per_seq = max([1, *((n + page_size - 1) // page_size for n in kv_lens)]) + 1
+    used = sum((n + page_size - 1) // page_size for n in kv_lens)
+    total_pages = max(used // (2 if shared_pages else 1), 1) + 3
+    q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
+    pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
+    order = list(range(total_pages))
+    random.shuffle(order)
+    indices = torch.full((max_seqs, pages_per_seq), 0x7F7F7F7F, dtype=torch.int32)
+    written = torch.zeros(total_pages, dtype=torch.int64)  # tokens of each page
+    unseen: list[tuple[torch.Tensor, torch.Tensor]] = []  # pages and rows in front of windows
+    at = 0
+    for s, n in enumerate(kv_lens):
+        count = max((n + page_size - 1) // page_size, 0)
+        if count == 0:
+            continue
+        numbers = torch.tensor([order[(at + i) % total_pages] for i in range(count)])
+        at += count
+        filled = torch.full((count,), page_size)
+        filled[-1] = n - (count - 1) * page_size
+        written.scatter_reduce_(0, numbers, filled, "amax")
+        front = max(n - q_lens[s], 0) - params.get("sliding_window", n) + 1
+        if poison and not shared_pages and front > 0 and params.get("sliding_window", 0) > 0:
+            token = torch.arange(min(front, n))
+            unseen.append((numbers[token // page_size], token % page_size))
+        if bad_pages:
+            bad = torch.tensor([-1, total_pages, -(2**31), 2**31 - 1])[
+                torch.randint(0, 4, (count,))
+            ]
+            numbers = torch.where(torch.rand(count) < 0.2, bad, numbers)
+        indices[s, :count] = numbers.int()
+    if poison:
+        stale = torch.arange(page_size) >= written[:, None]
+        pages[stale.to(device)] = float("nan")
+    for numbers, rows in unseen:
+        pages[numbers.to(device), rows.to(device)] = float("nan")
+    cu = [first_row]
+    for n in q_lens:
+        cu.append(cu[-1] + n)
+    cu += [random.randint(-5, 10**6) for _ in range(spare_seqs)]
+    lens = kv_lens + [random.randint(-5, 10**6) for _ in range(spare_seqs)]
+
+    def ints(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    return Batch(
+        q.to(dtype),
+        pages.to(cache_dtype or dtype),
+        ints(lens),
+        indices.to(device),
+        ints(cu),
+        ints([num_seqs]),
+        {"sm_scale": head_dim**-0.5} | params,
+    )
+
+
+def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
+    """A ragged batch of random shape, features and faults."""
+    dtype = rng.choice([torch.bfloat16, torch.float16])
+    options = {
+        "dtype": dtype,
+        "cache_dtype": rng.choice([dtype, dtype, F8]),
+        "num_kv_heads": rng.choice([1, 2, 3, 8]),
+        "group": rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 32, 71]),
+        "head_dim": rng.choice([64, 96, 128, 128, 128, 192, 256]),
+        "page_size": rng.choice([8, 16, 16, 24, 32, 64, 128, 256]),
+        "sliding_window": rng.choice([0, 0, 0, 1, 7, 100, 300]),
+        "soft_cap": rng.choice([0.0, 0.0, 5.0, 30.0, 1e6]),
+        "v_scale": rng.choice([1.0, 0.5]),
+        "sm_scale": rng.choice([0.05, 0.1, 0.1, -0.07]),
+        "spare_seqs": rng.choice([0, 1, 40]),
+        "spare_tokens": rng.choice([0, 1, 77]),
+        "first_row": rng.choice([0, 0, 5]),
+        "shared_pages": rng.random() < 0.3,
+        "bad_pages": rng.random() < 0.2,
+    }
+    options |= fixed
+    if options["cache_dtype"] == F8:
+        options["k_scale"] = 0.7
+    q_lens, kv_lens = [], []
+    kinds = ["decode", "far", "prefill", "chunk", "empty", "none", "long", "guesses", "late"]
+    if rng.random() < 0.3:  # a batch of one kind
+        kinds = [rng.choice(kinds)]
+    for _ in range(rng.choice([1, 2, 5, 40])):
+        kind = rng.choice(kinds)
+        q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)
+        extra = rng.randint(0, 9000 if kind == "far" else 700)
+        if kind == "prefill":
+            extra = 0
+        elif kind == "guesses":  # of a speculative decoder
+            q_len, extra = rng.randint(2, 9), rng.randint(0, 3000)
+        elif kind == "late":  # the end of a long prompt
+            extra = rng.randint(0, 4000)
+        elif kind == "empty":
+            q_len = 0
+        elif kind == "none":
+            extra = -q_len
+        elif kind == "long":  # more rows than tokens
+            extra = -rng.randint(0, q_len)
+        q_lens.append(q_len)
+        kv_lens.append(q_len + extra)
+    text = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
+        q_lens, kv_lens, **options
+    )
+
+
+def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
+    """Replaces lengths by numbers that mean nothing."""
+    tokens, seqs = len(batch.q), len(batch.kv_lens)
+
+    def ints(low: int, high: int, size: int) -> torch.Tensor:
+        values = [rng.choice([rng.randint(low, high), rng.randint(-9, 9)]) for _ in range(size)]
+        return torch.tensor(values, dtype=torch.int32, device="cuda")
+
+    batch.cu_q_lens.copy_(ints(-5, tokens + 5, seqs + 1))
+    batch.kv_lens.copy_(ints(-(2**31), 2**31 - 1, seqs))
+    batch.num_seqs.copy_(ints(-5, seqs + 5, 1))
+
+
+def reference(batch: Batch) -> torch.Tensor:
+    """The result in float64, as kernels/ragged_paged_attention.h defines it."""
+    q = batch.q.double()
+    num_tokens, num_q_heads, _ = q.shape
+    total_pages, page_size, combined, _ = batch.kv_pages.shape
+    group = num_q_heads // (combined // 2)
+    max_seqs, pages_per_seq = batch.page_indices.shape
+    p = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0} | batch.params
+    out = torch.zeros_like(q)
+    cu = batch.cu_q_lens.clamp(0, num_tokens).tolist()
+    for s in range(min(max(int(batch.num_seqs), 0), max_seqs)):
+        begin, end = cu[s], max(cu[s + 1], cu[s])
+        kv_len = min(max(int(batch.kv_lens[s]), 0), pages_per_seq * page_size)
+        begin = max(begin, end - kv_len)
+        if begin >= end:
+            continue
+        token = torch.arange(kv_len, device=q.device)
+        page = batch.page_indices[s].long()[token // page_size]
+        valid = (page >= 0) & (page < total_pages)
+        if p["sliding_window"] > 0:
+            valid &= token > max(kv_len - (cu[s + 1] - cu[s]), 0) - p["sliding_window"]
+        row = batch.kv_pages[page.clamp(0, total_pages - 1), token % page_size]
+        row = torch.where(valid[:, None, None], row.float(), 0).double()
+        k = row[:, 0::2].repeat_interleave(group, 1)
+        v = row[:, 1::2].repeat_interleave(group, 1)
+        logits = torch.einsum("qhd,khd->hqk", q[begin:end], k) * p["sm_scale"] * p["k_scale"]
+        if p["soft_cap"] > 0:
+            logits = p["soft_cap"] * torch.tanh(logits / p["soft_cap"])
+        position = torch.arange(kv_len - (end - begin), kv_len, device=q.device)[:, None]
+        visible = (token <= position) & valid
+        if p["sliding_window"] > 0:
+            visible &= token > position - p["sliding_window"]
+        weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
+        out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v) * p["v_scale"]
+    return out

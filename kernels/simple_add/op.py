@@ -1,0 +1,101 @@
+"""Element-wise addition: the smallest kernel that shows the whole way of a call."""
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.ops import _arguments
+from torch_xla_ext.ops._registration import Result, VmapInfo, define
+
+__all__ = ["simple_add"]
+
+TARGET = "XlaGpuSimpleAdd"
+
+_DTYPES = (
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+)
+_MAX_ELEMENTS = 1 << 40
+
+register_reference(TARGET, lambda inputs, outputs, attributes: [inputs[0] + inputs[1]])
+
+
+def _check(a: torch.Tensor, b: torch.Tensor) -> None:
+    operator = "xla_gpu::simple_add"
+    _arguments.require_dtype(operator, "a", a, _DTYPES)
+    _arguments.require_same_dtype(operator, "b", b, "a", a)
+    _arguments.require_same_shape(operator, "b", b, "a", a)
+    count = a.numel()
+    # A symbolic number would become a limit of an exported program's dynamic dimensions.
+    if isinstance(count, int) and count > _MAX_ELEMENTS:
+        raise ValueError(f"{operator}: a must have at most 2^40 elements, but has {count}")
+
+
+def _results(a: torch.Tensor, b: torch.Tensor) -> list[Result]:
+    return [(a.shape, a.dtype)]
+
+
+def _backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return grad, grad
+
+
+def _jvp(ctx: FunctionCtx, tangent_a: torch.Tensor, tangent_b: torch.Tensor) -> torch.Tensor:
+    return tangent_a + tangent_b
+
+
+def _vmap(
+    info: VmapInfo, in_dims: tuple[int | None, int | None], a: torch.Tensor, b: torch.Tensor
+) -> tuple[torch.Tensor, int]:
+    """Adds all examples in one call: addition knows nothing of dimensions."""
+    batched = [
+        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip((a, b), in_dims, strict=True)
+    ]
+    # One example is what the caller's function sees, and what an error has to be about.
+    _check(*(tensor[0] if info.batch_size > 0 else tensor for tensor in batched))
+    return _operator(*batched), 0
+
+
+_operator = define(
+    "simple_add(Tensor a, Tensor b) -> Tensor",
+    target=TARGET,
+    check=_check,
+    results=_results,
+    backward=_backward,
+    jvp=_jvp,
+    vmap=_vmap,
+    promotes=True,
+)
+
+
+def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Adds two tensors with the kernel ``XlaGpuSimpleAdd``: ``torch.ops.xla_gpu.simple_add``.
+
+    Nothing is broadcast or promoted, but that under torch.autocast the narrower of two floating
+    dtypes is cast to the other. Integers wrap around; 16-bit floats are added in float32 and
+    rounded once, as torch does.
+
+    Args:
+        a: a tensor of any shape and strides, on an XLA, CPU or CUDA device, of dtype float16,
+            bfloat16, float32, float64, int32 or int64, with at most 2^40 elements.
+        b: a tensor of the same shape and dtype, on the same device.
+
+    Returns:
+        ``a + b``, of the same shape and dtype, contiguous. It is differentiable.
+
+    Raises:
+        TypeError: `a` has another dtype than these, or `b` has another dtype than `a`.
+        ValueError: `a` and `b` differ in their shape or device, or are too large.
+        RuntimeError: an argument is no tensor.
+
+    Example:
+        >>> a = torch.arange(3.0, device="xla")
+        >>> b = torch.ones(3, device="xla")
+        >>> simple_add(a, b).cpu()
+        tensor([1., 2., 3.])
+    """
+    return torch.ops.xla_gpu.simple_add(a, b)

@@ -1,0 +1,80 @@
+"""Kernels as people write, register and edit them: their names are theirs, and an edit counts."""
+
+import ctypes
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+
+import torch_xla_ext
+
+# A tutorial's kernel, with the name that this wheel's own has.
+SOURCE = """
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+extern "C" void XlaGpuSimpleAdd(void* out, const void** in, const char* opaque, size_t, void*) {
+  int32_t n;
+  std::memcpy(&n, opaque, sizeof n);
+  const float *a = static_cast<const float*>(in[0]), *b = static_cast<const float*>(in[1]);
+  for (int32_t i = 0; i < n; ++i) static_cast<float*>(out)[i] = a[i] + b[i];
+}
+"""
+
+
+def build(library: Path, source: str) -> Path:
+    code = library.with_suffix(".cc")
+    code.write_text(source)
+    subprocess.run(["g++", "-O1", "-shared", "-fPIC", code, "-o", library], check=True)
+    return library
+
+
+def capsule(function: object) -> object:
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(ctypes.cast(function, ctypes.c_void_p), None, None)
+
+
+def call(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    payload = struct.pack("<i", a.numel()).decode("latin1")
+    (result,) = torch_xla._XLAC._xla_custom_call(
+        [a, b], "XlaGpuSimpleAdd", [list(a.shape)], [a.dtype], False, payload, 3, {}
+    )
+    return result
+
+
+@pytest.fixture
+def operands() -> list[torch.Tensor]:
+    return [torch.tensor(values, device="xla") for values in ([1.0, 2, 3], [10.0, 20, 30])]
+
+
+def test_a_tutorials_script(tmp_path: Path, operands: list[torch.Tensor]) -> None:
+    library = ctypes.CDLL(str(build(tmp_path / "libadd.so", SOURCE)))
+    torch_xla._XLAC._xla_register_custom_call_target(
+        "XlaGpuSimpleAdd", capsule(library.XlaGpuSimpleAdd), "Host"
+    )
+    assert call(*operands).tolist() == [11, 22, 33]
+
+
+def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
+    """In one process, in one path, as in a notebook."""
+    library = tmp_path / "libedited.so"
+    for operator, expected in (("+", [11, 22, 33]), ("-", [-9, -18, -27]), ("*", [10, 40, 90])):
+        build(library, SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]"))
+        torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
+        assert call(*operands).tolist() == expected
+    torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
+    assert call(*operands).tolist() == [10, 40, 90]
+
+
+def test_from_another_path(tmp_path: Path, operands: list[torch.Tensor]) -> None:
+    for name, operator, expected in (("a", "+", [11, 22, 33]), ("b", "-", [-9, -18, -27])):
+        library = build(
+            tmp_path / f"lib{name}.so", SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]")
+        )
+        torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
+        assert call(*operands).tolist() == expected

@@ -1,0 +1,302 @@
+#include "torch_xla_ext/csrc/calls/bindings.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/calls/arguments.h"
+#include "torch_xla_ext/csrc/calls/custom_call.h"
+#include "torch_xla_ext/csrc/calls/direct_call.h"
+#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/calls/static_kernels.h"
+#include "torch_xla_ext/csrc/calls/text.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+// Upstream's kinds of node.
+torch::lazy::OpKind GpuCustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::gpu_custom_call");
+  return kind;
+}
+torch::lazy::OpKind CustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::custom_call");
+  return kind;
+}
+
+constexpr char kGpuCustomCallDoc[] = R"doc(
+Calls the kernel that is registered as `target` with the buffers of `inputs`.
+
+Args:
+  inputs: XLA tensors on one device, at least one.
+  payload: bytes or str; the kernel's `opaque`. For a named target it must not
+    be a JSON object: XLA:GPU would take it for a configuration of its own.
+  output_shapes: a shape for each result.
+  output_dtypes: a torch.dtype for each result.
+  target: the kernel's name.
+  aliases: {output: input}, or None: results that are written into the buffer of
+    an input. XLA copies the input first if something else needs it.
+  api_version: XLA's, 1 to 4. None is 2 (STATUS_RETURNING) for the target
+    "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
+    XLA's typed FFI, for which `payload` is the text of the attributes.
+  has_side_effect: XLA keeps the call although nothing uses its results.
+
+Returns:
+  A list of XLA tensors, one for each shape. Operands and results are row-major
+  when the kernel runs, however the inputs were made.
+
+Raises:
+  TypeError, ValueError: at once, for a wrong argument.
+  RuntimeError: when the program is compiled, if no such target is registered
+    for the device's platform; when its results are read, if the kernel reported
+    a failure.
+)doc";
+
+constexpr char kCustomCallDoc[] = R"doc(
+Calls the target `target` with XLA's API version `api_version` (0 to 4).
+
+As upstream's, but that everything it is given is part of the program's hash:
+calls that differ in `backend_config`, `api_version`, `has_side_effect` or
+`frontend_attributes` alone are different programs. No layout is constrained.
+)doc";
+
+constexpr char kRegisterDoc[] = R"doc(
+Registers a function as the custom-call target `name`.
+
+Args:
+  name: the name by which calls refer to it.
+  capsule: holds the address of a function of XLA's untyped ABI, or of an XLA FFI
+    handler.
+  platform: "CUDA" or "Host" (the CPU).
+  api_version: what the function is: 0, untyped; 1, an FFI handler.
+
+Raises:
+  ValueError: an unknown platform or version, an empty name, or a name that is
+    registered with another function.
+  RuntimeError: XLA or the GPU plugin refuses the target.
+)doc";
+
+constexpr char kCallTargetDoc[] = R"doc(
+Calls a registered target without XLA, on torch's own tensors.
+
+Args:
+  target: the kernel's name.
+  platform: "Host", for CPU tensors, or "CUDA".
+  operands: contiguous tensors on one device.
+  payload: bytes; the kernel's `opaque`.
+  results: contiguous tensors on the same device, which the kernel fills.
+  stream: for "CUDA", the cudaStream_t as an int; its device is the current one.
+
+Raises:
+  ValueError: no such target, or a tensor that is not contiguous or elsewhere.
+  RuntimeError: with the kernel's own text, if it reports a failure.
+)doc";
+
+// The tensors of a call, checked.
+struct Tensors {
+  std::vector<torch_xla::XLATensorPtr> inputs;
+  OutputTypes outputs;
+};
+
+Tensors ParseTensors(const std::string& target, const py::object& inputs,
+                     const py::object& output_shapes,
+                     const py::object& output_dtypes) {
+  Tensors tensors;
+  tensors.outputs = ParseOutputTypes(target, output_shapes, output_dtypes);
+  tensors.inputs = ParseInputs(target, inputs);
+  return tensors;
+}
+
+int ParseApiVersion(const std::string& target, int lowest, int api_version) {
+  if (api_version >= lowest && api_version <= xla::API_VERSION_TYPED_FFI) {
+    return api_version;
+  }
+  throw py::value_error("custom call " + Quoted(target) +
+                        ": api_version must be " + std::to_string(lowest) +
+                        " to 4, but is " + std::to_string(api_version));
+}
+
+// For kernels that are told torch's dtypes: makes them those of the buffers.
+void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
+  CheckNothingIsNarrowed(config->target, tensors.inputs, tensors.outputs);
+  for (const torch_xla::XLATensorPtr& input : tensors.inputs) {
+    config->operand_types.push_back(
+        torch_xla::MakeXlaPrimitiveType(input->dtype(), &input->GetDevice()));
+  }
+}
+
+py::list Trace(torch::lazy::OpKind kind, const Tensors& tensors,
+               CustomCallConfig config) {
+  config.target = CurrentName(config.target, CurrentPlatform(),
+                              config.api_version == xla::API_VERSION_TYPED_FFI
+                                  ? TargetApi::kTyped
+                                  : TargetApi::kUntyped);
+  std::vector<torch_xla::XLATensorPtr> results;
+  {
+    // In eager mode this compiles and waits for the device, and a kernel may be
+    // a function of Python.
+    const py::gil_scoped_release without_gil;
+    results = TraceCustomCall(kind, tensors.inputs, tensors.outputs,
+                              std::move(config));
+  }
+  return py::cast(torch_xla::bridge::AtenFromXlaTensors(results));
+}
+
+void DefineCustomCalls(py::module_& module) {
+  module.def(
+      "_xla_gpu_custom_call",
+      [](const py::object& inputs, const py::object& payload,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         const py::object& target, const py::object& aliases,
+         std::optional<int> api_version, bool has_side_effect) {
+        CustomCallConfig config = GpuCustomCallConfig(ParseTarget(target));
+        config.payload = ParseBytes(config.target, "payload", payload);
+        if (api_version) {
+          config.api_version = ParseApiVersion(
+              config.target, xla::API_VERSION_ORIGINAL, *api_version);
+        }
+        config.has_side_effect = has_side_effect;
+        const Tensors tensors =
+            ParseTensors(config.target, inputs, output_shapes, output_dtypes);
+        config.aliases =
+            ParseAliases(config.target, aliases, inputs, tensors.outputs);
+        // The default target takes what it always took.
+        if (config.target != kDefaultGpuCustomCallTarget) {
+          if (config.api_version != xla::API_VERSION_TYPED_FFI) {
+            CheckGpuPayload(config.target, config.payload);
+          }
+          UseTorchDTypes(tensors, &config);
+        }
+        return Trace(GpuCustomCallKind(), tensors, std::move(config));
+      },
+      py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
+      py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
+      py::arg("has_side_effect") = false, kGpuCustomCallDoc);
+
+  module.def(
+      "_xla_custom_call",
+      [](const py::object& inputs, const py::object& target,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         bool has_side_effect, const py::object& backend_config,
+         int api_version,
+         std::map<std::string, std::string> frontend_attributes) {
+        CustomCallConfig config;
+        config.target = ParseTarget(target);
+        config.payload =
+            ParseBytes(config.target, "backend_config", backend_config);
+        config.api_version = ParseApiVersion(
+            config.target, xla::API_VERSION_UNSPECIFIED, api_version);
+        config.has_side_effect = has_side_effect;
+        config.frontend_attributes = std::move(frontend_attributes);
+        const Tensors tensors =
+            ParseTensors(config.target, inputs, output_shapes, output_dtypes);
+        return Trace(CustomCallKind(), tensors, std::move(config));
+      },
+      py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("has_side_effect"),
+      py::arg("backend_config"), py::arg("api_version"),
+      py::arg("frontend_attributes"), kCustomCallDoc);
+}
+
+void DefineDirectCall(py::module_& module) {
+  module.def(
+      "_xla_call_custom_call_target",
+      [](const std::string& target, const std::string& platform,
+         const std::vector<at::Tensor>& operands, const py::bytes& payload,
+         const std::vector<at::Tensor>& results, uintptr_t stream) {
+        const std::string bytes = payload;
+        const py::gil_scoped_release without_gil;
+        CallTarget(target, platform, operands, bytes, results,
+                   reinterpret_cast<void*>(stream));
+      },
+      py::arg("target"), py::arg("platform"), py::arg("operands"),
+      py::arg("payload"), py::arg("results"), py::arg("stream") = 0,
+      kCallTargetDoc);
+}
+
+void DefineRegistration(py::module_& module) {
+  module.def(
+      "_xla_register_custom_call_target",
+      [](const std::string& name, const py::capsule& capsule,
+         const std::string& platform, int api_version) {
+        RegisterTarget(name, capsule.get_pointer(), platform,
+                       ParseTargetApi(api_version));
+      },
+      py::arg("name"), py::arg("capsule"), py::arg("platform"),
+      py::arg("api_version") = static_cast<int>(TargetApi::kUntyped),
+      kRegisterDoc);
+
+  module.def(
+      "_xla_registered_custom_call_targets",
+      [](const std::string& platform, const std::string& api) {
+        return RegisteredTargets(platform, ParseTargetApi(api));
+      },
+      py::arg("platform"), py::arg("api") = "untyped",
+      "The names of the targets that the process has for `platform`, \"CUDA\" "
+      "or "
+      "\"Host\", sorted. `api` is \"untyped\" or \"ffi\".");
+
+  module.def(
+      "_xla_current_custom_call_target",
+      [](const std::string& name, const std::string& platform,
+         const std::string& api) {
+        return CurrentName(name, platform, ParseTargetApi(api));
+      },
+      py::arg("name"), py::arg("platform"), py::arg("api"),
+      "What the HLO says for a call of `name` that is traced now: the name, or "
+      "\"name#2\" and so on after further functions were registered under it.");
+
+  module.def(
+      "_xla_has_custom_call_target",
+      [](const std::string& name, const std::string& platform,
+         const std::string& api) {
+        return CurrentFunction(name, platform, ParseTargetApi(api)) != nullptr;
+      },
+      py::arg("name"), py::arg("platform"), py::arg("api"),
+      "Whether XLA has such a target.");
+
+  module.def(
+      "_xla_custom_call_function",
+      [](const std::string& name, const std::string& platform,
+         const std::string& api) {
+        return Described(CurrentFunction(name, platform, ParseTargetApi(api)));
+      },
+      py::arg("name"), py::arg("platform"), py::arg("api"),
+      "The function that calls of a target run, in words.");
+
+  module.def("_xla_kernel_schemas", &StaticKernelSchemas,
+             "The schemas of the kernels that are linked into this library, by "
+             "target.");
+
+  module.def(
+      "_xla_load_pjrt_plugin",
+      [](const std::string& path) {
+        const pjrt_bridge::PluginInfo& info = pjrt_bridge::Load(path);
+        return py::make_tuple(info.major, info.minor);
+      },
+      py::arg("path"),
+      "Loads the PJRT plugin that the bridge in this library stands in front "
+      "of. Returns its API version, (major, minor). Raises RuntimeError if "
+      "torch_xla can not use it.");
+}
+
+}  // namespace
+
+void DefineFunctions(py::module_& module) {
+  RegisterStaticKernels();
+  DefineCustomCalls(module);
+  DefineDirectCall(module);
+  DefineRegistration(module);
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,44 @@
+#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+
+#include "torch_xla_ext/csrc/calls/text.h"
+
+namespace torch_xla_ext {
+
+CustomCallConfig GpuCustomCallConfig(std::string target) {
+  CustomCallConfig config;
+  config.api_version = target == kDefaultGpuCustomCallTarget
+                           ? xla::API_VERSION_STATUS_RETURNING
+                           : xla::API_VERSION_STATUS_RETURNING_UNIFIED;
+  config.target = std::move(target);
+  config.row_major = true;
+  config.single_result_is_tuple = true;
+  return config;
+}
+
+std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
+                                           const xla::Shape& output_shape,
+                                           const std::string& payload,
+                                           const std::string& target) {
+  CustomCallConfig config = GpuCustomCallConfig(target);
+  config.payload = payload;
+  return BuildCustomCall(std::move(inputs), output_shape, config);
+}
+
+void CheckGpuPayload(const std::string& target, const std::string& payload) {
+  std::string_view text = payload;
+  const size_t begin = text.find_first_not_of(" \t\n\v\f\r");
+  text.remove_prefix(begin == text.npos ? text.size() : begin);
+  if (text.substr(0, 1) != "{" && text.substr(0, 4) != "null") return;
+  throw std::invalid_argument(
+      "custom call " + Quoted(target) + ": payload begins with " +
+      Quoted(text.substr(0, 4)) +
+      ": XLA:GPU would read it as a configuration of its own, in JSON, and the "
+      "kernel would get an empty payload; put a byte with which no JSON begins "
+      "in front of it, b\"\\x01\" for instance");
+}
+
+}  // namespace torch_xla_ext

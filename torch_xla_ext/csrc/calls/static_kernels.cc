@@ -1,0 +1,60 @@
+#include "torch_xla_ext/csrc/calls/static_kernels.h"
+
+#include <stdexcept>
+#include <vector>
+
+#include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/calls/text.h"
+#include "torch_xla_ext/static_kernel.h"
+
+namespace torch_xla_ext {
+namespace {
+
+// Made by the first static initialiser that needs it, and never destroyed.
+std::vector<StaticKernel>& Kernels() {
+  static std::vector<StaticKernel>& kernels = *new std::vector<StaticKernel>;
+  return kernels;
+}
+
+}  // namespace
+
+bool AddStaticKernel(const StaticKernel& kernel) {
+  Kernels().push_back(kernel);
+  return true;
+}
+
+void RegisterStaticKernels() {
+  std::map<std::string, std::string> schemas;
+  for (const StaticKernel& kernel : Kernels()) {
+    // A schema begins with the name that its author wrote. Another one means
+    // that two kernels have C++ names in common, and the linker kept one.
+    if (std::string(kernel.schema).rfind(kernel.target + std::string("("), 0) !=
+        0) {
+      throw std::runtime_error(
+          "custom-call target " + Quoted(kernel.target) +
+          " has the signature of another kernel, " + Quoted(kernel.schema) +
+          ": give the C++ constants of the two different names");
+    }
+    const std::string& schema =
+        schemas.emplace(kernel.target, kernel.schema).first->second;
+    if (schema != kernel.schema) {
+      throw std::runtime_error(
+          "custom-call target " + Quoted(kernel.target) +
+          " was compiled for CUDA and for the Host from different "
+          "definitions: " +
+          Quoted(schema) + " and " + Quoted(kernel.schema));
+    }
+    RegisterTarget(kernel.target, reinterpret_cast<void*>(kernel.typed_entry),
+                   kernel.platform, TargetApi::kTyped);
+  }
+}
+
+std::map<std::string, std::string> StaticKernelSchemas() {
+  std::map<std::string, std::string> schemas;
+  for (const StaticKernel& kernel : Kernels()) {
+    schemas.emplace(kernel.target, kernel.schema);
+  }
+  return schemas;
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,21 @@
+// The kernels that are linked into this library: include/torch_xla_ext/kernel.h
+// adds them when the library is loaded.
+#ifndef TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
+#define TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
+
+#include <map>
+#include <string>
+
+namespace torch_xla_ext {
+
+// Registers the typed entries of all of them; XLA's own macro has registered
+// the untyped ones. Throws as RegisterTarget does, and std::runtime_error if
+// the two platforms of a kernel were compiled from different definitions.
+void RegisterStaticKernels();
+
+// Their schemas, by target: SchemaText() of include/torch_xla_ext/descriptor.h.
+std::map<std::string, std::string> StaticKernelSchemas();
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_

@@ -1,0 +1,201 @@
+// torch_xla 2.8.1 as the stock binary holds it: the functions that the front
+// library calls, and the one class that it derives from. Every function
+// declared here is exported by the stock binary (the build checks it).
+#ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_TORCH_XLA_H_
+#define TORCH_XLA_EXT_CSRC_FRONT_ABI_TORCH_XLA_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/ir.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+#include <torch/csrc/lazy/core/tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "torch_xla_ext/csrc/front/abi/absl.h"
+#include "torch_xla_ext/csrc/front/abi/layout.h"
+#include "torch_xla_ext/csrc/front/abi/xla.h"
+
+namespace google::protobuf {
+class MessageLite {
+ public:
+  MessageLite() = delete;  // always the stock binary's
+  std::string SerializeAsString() const;
+};
+}  // namespace google::protobuf
+
+namespace xla {
+class OpSharding : public google::protobuf::MessageLite {};
+}  // namespace xla
+
+namespace torch_xla {
+
+class LoweringContext {
+ public:
+  LoweringContext() = delete;  // always the stock binary's
+  xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
+};
+
+// absl::InlinedVector<xla::XlaOp, 1>. It is only ever returned, through the
+// caller's memory, by a function that got it from another: never made, copied
+// or destroyed here. The declared destructor is what makes the compiler return
+// it in memory, as it does the real one.
+class XlaOpVector {
+ public:
+  XlaOpVector(const XlaOpVector&) = delete;
+  ~XlaOpVector();
+
+ private:
+  alignas(8) char storage_[torch_xla_ext::layout::kXlaOpVectorSize];
+};
+
+// The base of every IR node. The order of the virtual functions and of the
+// members is that of torch_xla/csrc/ir.h. The stock binary allocates
+// torch_xla::GpuCustomCall, which adds one std::string to this class, with 648
+// bytes: 616 of them are this class.
+class XlaNode : public torch::lazy::Node {
+ public:
+  XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
+          xla::Shape shape, size_t num_outputs, torch::lazy::hash_t hash_seed);
+  ~XlaNode() override;
+
+  const xla::Shape& xla_shape() const { return xla_shape_; }
+  // Null for a result that has none.
+  std::shared_ptr<xla::OpSharding> GetSharding(size_t index) const {
+    return output_shardings_.empty() ? nullptr : output_shardings_[index];
+  }
+
+  virtual torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const;
+  virtual XlaOpVector Lower(LoweringContext* loctx) const;
+
+  XlaOpVector ReturnOps(absl::Span<const xla::XlaOp> ops,
+                        LoweringContext* loctx) const;
+
+  torch::lazy::hash_t hash() const override;
+  torch::lazy::hash_t shapeHash() const override;
+  std::string ToString() const override;
+
+ protected:
+  std::unordered_set<uint32_t> unbounded_dynamic_dims_;
+
+ private:
+  xla::Shape xla_shape_;
+  torch::lazy::hash_t node_hash_;
+  torch::lazy::hash_t dag_hash_;
+  torch::lazy::hash_t sharding_hash_;
+  std::vector<std::shared_ptr<xla::OpSharding>> output_shardings_;
+};
+static_assert(sizeof(torch::lazy::Node) == 168,
+              "torch's headers are not those of torch 2.8.0");
+static_assert(sizeof(XlaNode) == 616,
+              "XlaNode is not the stock binary's torch_xla::XlaNode");
+
+const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
+
+// Reports a graph whose shapes change from step to step, where that detector is
+// on. Upstream's MakeNode calls it for every node that it makes.
+void DetectDynamicShape(torch::lazy::NodePtr node);
+
+// Adds no virtual function or member that is used here to torch's LazyTensor.
+class XLATensor : public torch::lazy::LazyTensor {
+ public:
+  torch::lazy::Value GetIrValue() const;
+  c10::intrusive_ptr<XLATensor> CreateFrom(
+      torch::lazy::Value ir_value,
+      std::optional<at::ScalarType> logical_element_type,
+      bool delay_eager_execution) const;
+};
+using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
+
+// Derives from torch's LazyGraphExecutor, whose protected types these are.
+struct LazyGraphExecutorTypes : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::PostOrderData;
+  using torch::lazy::LazyGraphExecutor::SyncTensorCollection;
+};
+
+class XLAGraphExecutor {
+ public:
+  using PostOrderData = LazyGraphExecutorTypes::PostOrderData;
+  using SyncTensorCollection = LazyGraphExecutorTypes::SyncTensorCollection;
+
+  XLAGraphExecutor() = delete;  // always the stock binary's
+  static XLAGraphExecutor* Get();
+  void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
+  PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
+                             SyncTensorCollection* collection);
+  bool UseEagerMode();  // inline in upstream: init.cc has it
+};
+
+struct XlaHelpers {
+  static int mat_mul_precision() { return s_mat_mul_precision; }
+  static int s_mat_mul_precision;
+};
+
+// Whether programs are sharded (SPMD).
+bool UseVirtualDevice(bool force_spmd);
+
+namespace runtime {
+
+class ComputationClient {
+ public:
+  ComputationClient() = delete;  // always the stock binary's
+  class Computation;
+  struct ExecuteComputationOptions;
+  struct ExecuteReplicatedOptions;
+
+  // Derives from torch's BackendData and adds members behind it.
+  class Data : public torch::lazy::BackendData {
+   public:
+    Data() = delete;  // always the stock binary's
+  };
+  using DataPtr = std::shared_ptr<Data>;
+};
+
+// Virtual in the stock binary. Its vtable names these functions by their
+// symbols, so that a definition in the front library takes their place.
+class PjRtComputationClient {
+ public:
+  PjRtComputationClient() = delete;  // always the stock binary's
+  std::vector<ComputationClient::DataPtr> ExecuteComputation(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      const std::string& device,
+      const ComputationClient::ExecuteComputationOptions& options);
+  std::vector<ComputationClient::DataPtr> ExecuteReplicated(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      absl::Span<const std::string> devices,
+      const ComputationClient::ExecuteReplicatedOptions& options);
+};
+
+const absl::StatusOr<ComputationClient*>& GetComputationClient();
+// Null while there is no client.
+ComputationClient* GetComputationClientIfInitialized();
+
+}  // namespace runtime
+
+struct ShapeHelper {
+  static const xla::Shape& ShapeOfXlaOp(xla::XlaOp op);
+};
+
+xla::PrimitiveType MakeXlaPrimitiveType(
+    at::ScalarType scalar_type, const torch::lazy::BackendDevice* device);
+
+// `input` if it is of this type, else a conversion of it.
+xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
+
+namespace bridge {
+// Null where `tensor` is not an XLA tensor.
+XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+std::vector<at::Tensor> AtenFromXlaTensors(
+    absl::Span<const XLATensorPtr> xla_tensors);
+}  // namespace bridge
+
+}  // namespace torch_xla
+
+#endif  // TORCH_XLA_EXT_CSRC_FRONT_ABI_TORCH_XLA_H_

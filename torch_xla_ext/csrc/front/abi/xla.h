@@ -1,0 +1,157 @@
+// XLA as the stock binary holds it: openxla/xla at commit 9084478f (the pin of
+// torch_xla 2.8.1). Every function declared here is exported by the stock
+// binary: the build stops at one whose signature drifted. layout_test.cc
+// compares the classes with XLA's own headers.
+#ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_XLA_H_
+#define TORCH_XLA_EXT_CSRC_FRONT_ABI_XLA_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <initializer_list>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "torch_xla_ext/csrc/front/abi/absl.h"
+#include "torch_xla_ext/csrc/front/abi/layout.h"
+
+namespace xla {
+
+// Only passed through by pointer.
+class Literal;
+
+// Protobuf enums: int, with the values of xla_data.proto.
+enum PrimitiveType : int {
+  PRED = 1,
+  S8 = 2,
+  S16 = 3,
+  S32 = 4,
+  S64 = 5,
+  U8 = 6,
+  U16 = 7,
+  U32 = 8,
+  U64 = 9,
+  F16 = 10,
+  F32 = 11,
+  F64 = 12,
+  C64 = 15,
+  BF16 = 16,
+  C128 = 18,
+  F8E5M2 = 19,
+  F8E4M3FN = 20,
+};
+enum CustomCallSchedule : int { SCHEDULE_NONE = 0 };
+enum CustomCallApiVersion : int {
+  API_VERSION_UNSPECIFIED = 0,
+  API_VERSION_ORIGINAL = 1,
+  API_VERSION_STATUS_RETURNING = 2,
+  API_VERSION_STATUS_RETURNING_UNIFIED = 3,
+  API_VERSION_TYPED_FFI = 4,
+};
+
+class XlaBuilder;
+
+// A handle and its builder: trivially copyable, returned in two registers.
+class XlaOp {
+ public:
+  XlaBuilder* builder() const { return builder_; }
+
+ private:
+  int64_t handle_ = -1;
+  XlaBuilder* builder_ = nullptr;
+};
+static_assert(sizeof(XlaOp) == torch_xla_ext::layout::kXlaOpSize);
+
+class XlaBuilder {
+ public:
+  XlaBuilder() = delete;  // always the stock binary's: its members are not here
+  absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
+                                               std::string value);
+};
+
+// An element type and a std::variant of what each kind of shape holds. Nothing
+// here looks inside: shapes are made, copied and destroyed by the stock binary.
+class Shape {
+ public:
+  Shape(const Shape& other);
+  Shape(Shape&& other) noexcept;
+  Shape& operator=(const Shape& other);
+  Shape& operator=(Shape&& other) noexcept;
+  ~Shape();
+
+  // Whether every dimension has one size, and not a bound or none.
+  bool is_static() const;
+  std::string ToString(bool print_layout = false) const;
+
+ private:
+  alignas(8) char storage_[torch_xla_ext::layout::kShapeSize];
+};
+
+class ShapeUtil {
+ public:
+  static Shape MakeShape(PrimitiveType element_type,
+                         absl::Span<const int64_t> dimensions);
+  static Shape MakeTupleShape(absl::Span<const Shape> shapes);
+  static const Shape& GetTupleElementShape(const Shape& shape, int64_t index);
+  static int64_t TupleElementCount(const Shape& shape);
+};
+
+class LayoutUtil {
+ public:
+  // Sets the row-major (descending minor-to-major) layout; in a tuple, of every
+  // element.
+  static void SetToDefaultLayout(Shape* shape);
+};
+
+XlaOp GetTupleElement(XlaOp tuple, int64_t index);
+
+// A path into nested tuples: absl::InlinedVector<int64_t, 2>, whose elements
+// are in the object itself while there are at most two. Only such are made
+// here, so that nothing is ever allocated or freed.
+class ShapeIndex {
+ public:
+  ShapeIndex() = default;
+  ShapeIndex(std::initializer_list<int64_t> indices)
+      : metadata_(indices.size() << 1) {
+    if (indices.size() > std::size(elements_)) std::abort();
+    std::copy(indices.begin(), indices.end(), elements_);
+  }
+
+ private:
+  size_t metadata_ = 0;  // twice the size; an odd number if allocated
+  int64_t elements_[2] = {};
+};
+static_assert(sizeof(ShapeIndex) == torch_xla_ext::layout::kShapeIndexSize);
+
+using OutputOperandAliasing =
+    absl::Span<const std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>>;
+
+XlaOp CustomCall(XlaBuilder* builder, const std::string& call_target_name,
+                 absl::Span<const XlaOp> operands, const Shape& shape,
+                 const std::string& opaque, bool has_side_effect,
+                 OutputOperandAliasing output_operand_aliasing,
+                 const Literal* literal, CustomCallSchedule schedule,
+                 CustomCallApiVersion api_version);
+
+XlaOp CustomCallWithLayout(XlaBuilder* builder,
+                           const std::string& call_target_name,
+                           absl::Span<const XlaOp> operands, const Shape& shape,
+                           absl::Span<const Shape> operand_shapes_with_layout,
+                           const std::string& opaque, bool has_side_effect,
+                           OutputOperandAliasing output_operand_aliasing,
+                           const Literal* literal, CustomCallSchedule schedule,
+                           CustomCallApiVersion api_version);
+
+}  // namespace xla
+
+struct PJRT_Api;
+
+namespace pjrt {
+// The PJRT plugin that is loaded for a type of device.
+absl::StatusOr<const PJRT_Api*> PjrtApi(std::string_view device_type);
+}  // namespace pjrt
+
+#endif  // TORCH_XLA_EXT_CSRC_FRONT_ABI_XLA_H_

@@ -1,0 +1,88 @@
+// The module torch_xla._XLAC: the stock binary's, with its custom calls
+// replaced.
+//
+// The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
+// this library under the name that Python imports. Being a dependency of this
+// library, the stock binary is loaded before the code here runs, and after it
+// in the symbol search.
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <string>
+
+#include "torch_xla_ext/csrc/calls/bindings.h"
+#include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+// Whether torch_xla.experimental.eager_mode is on. Upstream keeps the flag in
+// XLAGraphExecutor, whose members are not declared in abi/; it is set through
+// one function of Python only, DefineEagerMode's.
+bool use_eager_mode = false;
+
+void DefineEagerMode(py::module_& module, const py::object& stock_set) {
+  module.def("_set_use_eager_mode", [stock_set](bool enable) {
+    stock_set(enable);
+    use_eager_mode = enable;
+  });
+}
+
+// PyInit__XLAC of the stock binary, which lies under `lib` beside this library.
+PyObject* InitStockModule() {
+  Dl_info info;
+  dladdr(reinterpret_cast<void*>(&InitStockModule), &info);
+  std::string path = info.dli_fname;
+  path = path.substr(0, path.rfind('/') + 1) + "torch_xla/lib/_XLAC.so";
+  void* stock = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* init = stock == nullptr ? nullptr : dlsym(stock, "PyInit__XLAC");
+  if (init == nullptr) {
+    const char* reason = dlerror();
+    PyErr_Format(PyExc_ImportError,
+                 "torch_xla's stock binary is not loaded from %s: %s; install "
+                 "the torch_xla wheel anew",
+                 path.c_str(), reason == nullptr ? "it is missing" : reason);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject* (*)()>(init)();
+}
+
+// The stock function `name`, taken out of the module: pybind11 would otherwise
+// take a definition of the same name for one more overload.
+py::object Take(py::module_& module, const char* name) {
+  py::object function = module.attr(name);
+  py::delattr(module, name);
+  return function;
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+bool torch_xla::XLAGraphExecutor::UseEagerMode() {
+  return torch_xla_ext::use_eager_mode;
+}
+
+extern "C" PyObject* PyInit__XLAC() {
+  namespace py = pybind11;
+  PyObject* stock_module = torch_xla_ext::InitStockModule();
+  if (stock_module == nullptr) return nullptr;
+  auto module = py::reinterpret_steal<py::module_>(stock_module);
+  try {
+    using torch_xla_ext::Take;
+    torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
+    Take(module, "_xla_gpu_custom_call");
+    Take(module, "_xla_custom_call");
+    Take(module, "_xla_register_custom_call_target");
+    torch_xla_ext::DefineFunctions(module);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
+  return module.release().ptr();
+}

@@ -1,0 +1,34 @@
+// A program's hash covers its structure: calls/program_hash.h says why it has
+// to.
+//
+// The stock binary calls XLAGraphExecutor::RunPostOrder through its PLT, in the
+// two places that hash a program, for lazy tensors and for torch.compile, and
+// so arrives here. Nothing but these hashes reads parameter_sequence.
+//
+// Whatever was compiled under the stock hash has another key, also in a
+// persistent cache: a program with nodes has roots, which join the sequence.
+#include "torch_xla_ext/csrc/calls/program_hash.h"
+
+#include <dlfcn.h>
+
+#include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+
+namespace torch_xla {
+
+XLAGraphExecutor::PostOrderData XLAGraphExecutor::RunPostOrder(
+    const std::vector<torch::lazy::Value>& ir_values,
+    SyncTensorCollection* collection) {
+  using Stock = PostOrderData (*)(XLAGraphExecutor*,
+                                  const std::vector<torch::lazy::Value>&,
+                                  SyncTensorCollection*);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN9torch_xla16XLAGraphExecutor12RunPostOrderERKSt6vectorIN5torch4lazy5V"
+      "alueESaIS4_EEPNS3_17LazyGraphExecutor20SyncTensorCollectionE"));
+  PostOrderData data = stock(this, ir_values, collection);
+  torch_xla_ext::AppendProgram(data.post_order, ir_values,
+                               &data.parameter_sequence);
+  return data;
+}
+
+}  // namespace torch_xla

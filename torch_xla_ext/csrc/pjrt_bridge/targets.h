@@ -1,0 +1,59 @@
+// Custom-call targets of a PJRT plugin, which has registries of its own.
+//
+// A CUDA plugin takes them through an extension of its API. The declarations
+// are those of xla/pjrt/c/pjrt_c_api_gpu_extension.h at openxla/xla 9084478f,
+// which no Python package carries. They have been the same since 2024, but for
+// members at the end (`traits` in PJRT 0.114) that the plugin does not insist
+// on. tests/pjrt_bridge checks the sizes; every call on a GPU checks the rest.
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
+
+#include <cstddef>
+#include <string>
+
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+namespace torch_xla_ext {
+
+// How XLA calls a target. The values are those of the extension.
+enum class TargetApi : int {
+  kUntyped = 0,  // void f(stream, buffers, opaque, opaque_len, status)
+  kTyped = 1,    // an XLA FFI handler
+};
+
+namespace pjrt_bridge {
+
+struct RegisterCustomCallArgs {
+  size_t struct_size;
+  const char* function_name;
+  size_t function_name_size;
+  int api_version;  // a TargetApi
+  void* handler_instantiate;
+  void* handler_prepare;
+  void* handler_initialize;
+  void* handler_execute;
+};
+static_assert(sizeof(RegisterCustomCallArgs) == 64,
+              "the plugin expects 64 bytes");
+
+using RegisterCustomCall = PJRT_Error*(RegisterCustomCallArgs* args);
+
+// Of type PJRT_Extension_Type_Gpu_Custom_Call.
+struct CustomCallExtension {
+  PJRT_Extension_Base base;
+  RegisterCustomCall* custom_call;
+};
+
+// Whether `plugin` has the extension.
+bool TakesTargets(const PJRT_Api* plugin);
+
+// Registers a target with `plugin`. Throws std::runtime_error if it has no such
+// extension, or with its text if it refuses. An untyped name that it has with
+// another function is the end of the process.
+void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
+                    void* function, TargetApi api);
+
+}  // namespace pjrt_bridge
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_

@@ -1,0 +1,22 @@
+// torch_xla and XLA for calls/, as upstream's source declares them.
+//
+// calls/ includes them as torch_xla_ext/csrc/upstream.h: this header in a build
+// of upstream with patches/, front/abi/upstream.h in the front library's
+// (//torch_xla_ext/csrc:upstream).
+#ifndef TORCH_XLA_EXT_CSRC_UPSTREAM_H_
+#define TORCH_XLA_EXT_CSRC_UPSTREAM_H_
+
+#include "torch_xla/csrc/aten_xla_bridge.h"
+#include "torch_xla/csrc/convert_ops.h"
+#include "torch_xla/csrc/ir.h"
+#include "torch_xla/csrc/lowering_context.h"
+#include "torch_xla/csrc/shape_helper.h"
+#include "torch_xla/csrc/tensor.h"
+#include "torch_xla/csrc/tensor_util.h"
+#include "torch_xla/csrc/xla_graph_executor.h"
+#include "xla/layout_util.h"
+#include "xla/service/custom_call_status_internal.h"
+#include "xla/service/custom_call_target_registry.h"
+#include "xla/shape_util.h"
+
+#endif  // TORCH_XLA_EXT_CSRC_UPSTREAM_H_
