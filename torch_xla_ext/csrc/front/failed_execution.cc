@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/without_gil.h"
 
 namespace torch::lazy {
 namespace {
@@ -48,6 +49,7 @@ Async* Owner(MultiWait* wait) {
 void MultiWait::Wait() {
   static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
+  const torch_xla_ext::WithoutGil without_gil;
   try {
     stock(this);
   } catch (...) {
@@ -96,6 +98,7 @@ PjRtComputationClient::ExecuteComputation(
       "ptrINS2_4DataEEEERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
       "RKNS2_25ExecuteComputationOptionsE"));
   CheckArguments(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, device, options);
 }
 
@@ -117,6 +120,7 @@ PjRtComputationClient::ExecuteReplicated(
       "ptrINS2_4DataEEEENS8_IKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIc"
       "EEEEERKNS2_24ExecuteReplicatedOptionsE"));
   CheckArguments(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, devices, options);
 }
 
