@@ -1,4 +1,4 @@
-"""Nodes whose hash, upstream, leaves out an attribute that their lowering uses (front/node_hash.cc).
+"""Nodes whose hash, upstream, leaves out an attribute that the lowering uses: front/node_hash.cc.
 
 Two programs that differ in the attribute alone run one after the other: their hashes differ, and
 each has the shape and the numbers of its own.
@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
-import torch_xla
-from torch_xla.core import xla_model
 
 # Imported for torch.ops.quantized_decomposed, which torch_xla's quantization takes.
-import torch.ao.quantization.fx._decomposed  # noqa: F401  isort: skip
+import torch.ao.quantization.fx._decomposed
+import torch_xla
+from torch.nn import functional as F  # noqa: N812
+from torch_xla.core import xla_model
 
 Function = Callable[..., torch.Tensor]
 
@@ -48,15 +48,23 @@ CASES: dict[str, tuple[Function, tuple[object, object]]] = {
     ),
     "_amp_update_scale_, growth_factor": (
         lambda x, factor: torch._amp_update_scale_(
-            x(torch.ones(1)), x(torch.zeros(1, dtype=torch.int32)), x(torch.zeros(1)),
-            factor, 0.5, 1,
+            x(torch.ones(1)),
+            x(torch.zeros(1, dtype=torch.int32)),
+            x(torch.zeros(1)),
+            factor,
+            0.5,
+            1,
         ),
         (2.0, 4.0),
     ),
     "_amp_update_scale_, growth_interval": (
         lambda x, interval: torch._amp_update_scale_(
-            x(torch.ones(1)), x(torch.zeros(1, dtype=torch.int32)), x(torch.zeros(1)),
-            2.0, 0.5, interval,
+            x(torch.ones(1)),
+            x(torch.zeros(1, dtype=torch.int32)),
+            x(torch.zeros(1)),
+            2.0,
+            0.5,
+            interval,
         ),
         (1, 2),
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F  # noqa: N812
 
 # What a line may be. {x}, {y}, {z}: tensors; {d}, {e}: dimensions; {n}: a small integer; {s}: a
 # number; {t}: a dtype; {b}: a bool; {i}: an integer tensor of one dimension;

@@ -33,7 +33,9 @@ def test_random_programs(device: torch.device) -> None:
             program_hash = torch_xla._XLAC._get_graph_hash(computed)
             hlo = torch_xla._XLAC._get_xla_tensors_hlo(computed)
             if hlo_of.setdefault(program_hash, hlo) != hlo:
-                failures.append(f"# seed {seed}\n{program}\n# has the hash of\n{texts[program_hash]}")
+                failures.append(
+                    f"# seed {seed}\n{program}\n# has the hash of\n{texts[program_hash]}"
+                )
             texts.setdefault(program_hash, str(program))
             values = torch_xla._XLAC._xla_get_cpu_tensors(results)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
