@@ -102,8 +102,9 @@ def _payload_of(
         return b""
     if schema is None:
         return mlir.encode(values or {})
-    schema.check(tuple(arrays))
-    encoded = _typed(schema, descriptor.parameter_values(schema, values or {}))
+    parameters = descriptor.parameter_values(schema, values or {})
+    schema.check(tuple(arrays), schema.sizes(parameters))
+    encoded = _typed(schema, parameters)
     absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
     return mlir.encode(encoded | ({_ABSENT_OPERANDS: absent} if absent else {}))
 

@@ -88,19 +88,34 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
     return _schemas.get(_current(target, _platform(), api))
 
 
-def name_with_schema(target: str, text: str, api: str = "untyped") -> str:
+def schema_of_any_platform(target: str) -> Schema | None:
+    """As `schema`, of a kernel that may be registered for another platform than this process's."""
+    first = _platform()
+    for platform in sorted(PLATFORMS, key=lambda name: name != first):
+        for api in APIS:
+            if found := _schemas.get(_current(target, platform, api)):
+                return found
+    return None
+
+
+def name_with_schema(
+    target: str, text: str, api: str = "untyped", platform: str | None = None
+) -> str:
     """The name by which to call the kernel that was last registered as `target` with this schema.
 
     It is `target` itself, unless other functions were registered under that name since.
 
+    Args:
+        platform: "CUDA" or "Host"; by default that of this process's device.
+
     Raises:
         ValueError: there is no such kernel.
     """
-    current = schema(target, api)
+    platform = platform or _platform()
+    current = _schemas.get(_current(target, platform, api))
     if current is not None and current.text == text:
         return target
-    platform = _platform()
-    for known, other in reversed(_schemas.items()):
+    for known, other in reversed(list(_schemas.items())):
         name, _, number = known.name.partition("#")
         if (name, *known[1:]) == (target, platform, api) and other.text == text:
             return f"{name}#{number or 1}"
