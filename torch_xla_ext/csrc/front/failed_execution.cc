@@ -14,6 +14,7 @@
 
 #include "torch_xla_ext/csrc/calls/failures.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/without_gil.h"
 
 namespace torch::lazy {
 namespace {
@@ -37,6 +38,7 @@ Async* Owner(MultiWait* wait) {
 void MultiWait::Wait() {
   static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
+  const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitAndTakeError([this] { stock(this); },
                                   &Owner(this)->unlocker);
 }
@@ -62,6 +64,7 @@ PjRtComputationClient::ExecuteComputation(
       "ptrINS2_4DataEEEERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
       "RKNS2_25ExecuteComputationOptionsE"));
   torch_xla_ext::CheckHaveValues(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, device, options);
 }
 
@@ -83,6 +86,7 @@ PjRtComputationClient::ExecuteReplicated(
       "ptrINS2_4DataEEEENS8_IKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIc"
       "EEEEERKNS2_24ExecuteReplicatedOptionsE"));
   torch_xla_ext::CheckHaveValues(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, devices, options);
 }
 

@@ -5,24 +5,15 @@ argument: ``xla_gpu::simple_add: b must have the shape of a, [3], but has [4]``.
 tensors with symbolic sizes as well: what is known only when the program runs is checked then.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
+
+from torch_xla_ext.signature_check import require
 
 # An argument of an operator, and what an operator returns.
 Value = torch.Tensor | bool | int | float | str | torch.dtype | Sequence | None
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
-
-
-def require(
-    condition: bool | torch.SymBool, error: type[Exception], message: Callable[[], str]
-) -> None:
-    """Raises ``error(message())`` unless `condition` holds."""
-    if isinstance(condition, torch.SymBool):
-        # Becomes a guard of the traced program, or an assertion in it.
-        torch._check_with(error, condition, message)
-    elif not condition:
-        raise error(message())
 
 
 def require_dtype(

@@ -3,7 +3,7 @@
 import torch
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
-from torch_xla_ext.ops._arguments import Value
+from torch_xla_ext.operators.arguments import Value
 
 
 def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -15,7 +15,13 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx, _SingleLevelFunction
 
-from torch_xla_ext.ops._arguments import Tensors, Value
+from torch_xla_ext.operators.arguments import Tensors, Value
+
+
+def with_defaults(operator: torch._ops.OpOverload, args: Sequence[Value]) -> tuple[Value, ...]:
+    """All arguments of an operator: the dispatcher leaves out defaults at their end."""
+    left_out = operator._schema.arguments[len(args) :]
+    return (*args, *(argument.default_value for argument in left_out))
 
 
 def make_kernel(
@@ -28,8 +34,8 @@ def make_kernel(
 
     Args:
         operator: the operator, which has no keyword-only arguments.
-        setup_context, backward, jvp: as of torch.autograd.Function. What is missing raises when it
-            is needed.
+        setup_context, backward, jvp: as of torch.autograd.Function, of all arguments, those that
+            were left out included. What is missing raises when it is needed.
     """
 
     class Derivative(_SingleLevelFunction):
@@ -66,6 +72,7 @@ def make_kernel(
     def kernel(*args: Value) -> Tensors:
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
         if any(_is_differentiated(value, *modes) for value in args):
+            args = with_defaults(operator, args)
             with enable_single_level_autograd_function():
                 return Derivative.apply(modes, *args)
         return _call_below(operator, args)
