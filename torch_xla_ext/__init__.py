@@ -31,7 +31,10 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, ops, upstream  # isort: skip
+from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+
+define_operator = operators.define_operator
+define_in_place_operator = operators.define_in_place_operator
 
 __all__ = [
     "ArrayType",
@@ -40,6 +43,8 @@ __all__ = [
     "compile_triton_kernel",
     "custom_call",
     "debug",
+    "define_in_place_operator",
+    "define_operator",
     "include_dir",
     "ops",
     "register_cuda_custom_call",

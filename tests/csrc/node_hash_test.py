@@ -1,4 +1,4 @@
-"""Nodes whose hash, upstream, leaves out an attribute that their lowering uses (front/node_hash.cc).
+"""Nodes whose hash, upstream, leaves out an attribute that the lowering uses: front/node_hash.cc.
 
 Two programs that differ in the attribute alone run one after the other: their hashes differ, and
 each has the shape and the numbers of its own.
@@ -11,8 +11,8 @@ import torch
 
 # Imported for torch.ops.quantized_decomposed, which torch_xla's quantization takes.
 import torch.ao.quantization.fx._decomposed
-import torch.nn.functional as F
 import torch_xla
+from torch.nn import functional as F  # noqa: N812
 from torch_xla.core import xla_model
 
 Function = Callable[..., torch.Tensor]

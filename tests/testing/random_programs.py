@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional as F  # noqa: N812
 
 # What a line may be. {x}, {y}, {z}: tensors; {d}, {e}: dimensions; {n}: a small integer; {s}: a
 # number; {t}: a dtype; {b}: a bool; {i}: an integer tensor of one dimension;
@@ -49,8 +49,8 @@ F.hardshrink({x}, {a})
 F.softshrink({x}, {a})
 F.gelu({x}, approximate="none")
 F.gelu({x}, approximate="tanh")
-{x}.clamp(min={a})
-{x}.clamp(max={a})
+{x}.float().clamp(min={a})
+{x}.float().clamp(max={a})
 {x}.clamp(-{n}, {n})
 {x}.sum({d})
 {x}.sum({d}, keepdim=True)
@@ -86,7 +86,7 @@ F.gelu({x}, approximate="tanh")
 {x}.roll({n})
 {x}.tril({n})
 {x}.triu(-{n})
-{x}.diagonal({n})
+{x}.reshape(4, -1).diagonal({n})
 {x}.diag_embed({n})
 {x}.unsqueeze({d})
 {x}.squeeze({d})
@@ -162,7 +162,7 @@ torch.ones({n}, 4, device={x}.device)
 torch.eye({n}, {m}, device={x}.device)
 torch.cdist({x}.reshape(4, 4), {y}.reshape(4, 4), p={n}.0)
 torch.floor_divide({x}, {n})
-torch.remainder({x}, {a})
+torch.remainder({x}.float(), {a})
 {x}.pow({n})
 {x}.bitwise_and({n})
 {x}.nan_to_num({s})
@@ -177,23 +177,23 @@ kernel({y}, {x} * {s})
 """.strip().splitlines()
 
 _STATEMENTS = """
-{x} += {y}
+{x} += {y}.clone()
 {x} -= {s}
-{x}.mul_({y})
-{x}.copy_({y} + 0)
+{x}.mul_({y}.clone())
+{x}.copy_({y}.clone())
 {x}.zero_()
 {x}.fill_({s})
-{x}[{n}] = {y}[{n}] + 0
+{x}[{n}] = {y}.clone()[{n}] + 0
 {x}[{n}] = {s}
 {x}[:, {n}] += {i}
 {x}[1:3].mul_({s})
-{x}.t().add_({y})
+{x}.t().add_({y}.clone())
 {x}.narrow({d}, {n}, 1).fill_({s})
 {x}.view(4, 4).fill_diagonal_({s})
-{x}.index_add_({d}, {i}, {y})
-{x}.index_copy_({d}, torch.arange(4, device={x}.device).roll({n}), {y})
-{x}.index_put_(({i},), {y}, accumulate=True)
-{x}.masked_fill_({y} > {a}, {s})
+{x}.index_add_({d}, {i}, {y}.clone())
+{x}.index_copy_({d}, torch.arange(4, device={x}.device).roll({n}), {y}.clone())
+{x}.index_put_(({i},), {y}.clone(), accumulate=True)
+{x}.masked_fill_({y}.clone() > {a}, {s})
 sync()
 """.strip().splitlines()
 
