@@ -95,7 +95,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
     monkeypatch.setattr(torch_xla_ext.registration, "_platform", lambda: "CUDA")
     monkeypatch.setattr(triton_module, "device_capability", lambda: 90)
-    monkeypatch.setattr(torch_xla_ext.calls, "_check_registered", lambda target, api: None)
+    monkeypatch.setattr(torch_xla_ext.calls, "_check_registered", lambda *args: None)
 
 
 def attributes(*tensors: Tensor) -> str:
@@ -160,7 +160,7 @@ def test_a_compiled_kernel_refuses_what_it_was_not_compiled_for(device: torch.de
         call(columns=100)
     with pytest.raises(TypeError, match=r"x_ptr was compiled as \*fp32, but is torch.float16"):
         call(dtype=torch.float16)
-    with pytest.raises(TypeError, match="columns is a i32, not 2.5"):
+    with pytest.raises(TypeError, match="columns is a i32, not"):
         kernel.packed("columns", 2.5)
     with pytest.raises(TypeError, match="num_warps is a part of it"):
         call(num_warps=2)
@@ -201,14 +201,14 @@ def test_wrong_arguments(device: torch.device) -> None:
     refused("none of its arguments is an XLA tensor", 3, outputs=[x])
     refused("grid must be 1 to 3 numbers of blocks", x, outputs=[x], grid=(1, 2, 3, 4))
     refused("2 outputs, but only ['y_ptr'] are left", x, outputs=[x, x])
-    with pytest.raises(TypeError, match="under @triton.jit"):
+    with pytest.raises(TypeError, match=r"under @triton\.jit"):
         triton_call(max, x, outputs=[x], grid=1)
 
 
 def test_an_error_in_the_kernel_is_an_exception(device: torch.device) -> None:
     x = torch.ones(3).to(device)
     (y,) = triton_call(kernels.tuned.fn, x, outputs=[x], n=3, BLOCK=3, grid=1)  # no power of two
-    with pytest.raises(RuntimeError, match="interpret: .*power of 2"):
+    with pytest.raises(RuntimeError, match=r"interpret: .*power of 2"):
         y.cpu()
 
 
