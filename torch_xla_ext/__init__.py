@@ -32,6 +32,7 @@ from torch_xla_ext.registration import (
 from torch_xla_ext.schema import ArrayType
 
 from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+from torch_xla_ext.existing_kernels import triton_launch
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
@@ -76,6 +77,7 @@ def __getattr__(name: str) -> object:
 
 
 upstream.install()
+triton_launch.install()
 
 
 def include_dir() -> str:
