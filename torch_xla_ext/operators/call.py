@@ -12,7 +12,7 @@ from torch_xla_ext import descriptor, registration
 from torch_xla_ext.calls import custom_call
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
-from torch_xla_ext.schema import ArrayType, Schema
+from torch_xla_ext.schema import ArrayType, Schema, Sizes
 
 # A result's shape and dtype.
 Result = tuple[Sequence[int], torch.dtype]
@@ -102,10 +102,21 @@ class KernelCall:
             self.check(**args)
         parameters = self._parameters(args)
         sizes = self.schema.sizes(parameters)
-        if num_results and (names := self.schema.open_sizes(num_results)):
-            found = self.sizes(**args)
-            sizes += tuple((name, found[name]) for name in names)
+        if num_results:
+            sizes += self._open_sizes(args, arrays, self.schema.open_sizes(num_results))
         return Checked(args, parameters, self.schema.infer(arrays, sizes, num_results))
+
+    def _open_sizes(
+        self,
+        args: Mapping[str, Value],
+        arrays: tuple[ArrayType | None, ...],
+        names: Sequence[str],
+    ) -> Sizes:
+        given = self.sizes(**args) if names and self.sizes is not None else {}
+        return tuple(
+            (name, given[name] if name in given else self.schema.computed_size(name, arrays))
+            for name in names
+        )
 
     def _parameters(self, args: Mapping[str, Value]) -> Mapping[str, object]:
         """The kernel's parameters: the arguments of their names, and `attributes`."""

@@ -277,6 +277,9 @@ void DefineRegistration(py::module_& module) {
   module.def("_xla_kernel_schemas", &StaticKernelSchemas,
              "The schemas of the kernels that are linked into this library, by "
              "target.");
+  module.def("_xla_kernel_sizes", &StaticKernelSizes,
+             "Their functions that say the sizes of results: target, size, "
+             "address.");
 
   module.def(
       "_xla_load_pjrt_plugin",
