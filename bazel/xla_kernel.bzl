@@ -15,8 +15,9 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
 
     Args:
       name: the library.
-      srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. A kernel
-        has both, so that whoever uses it can test without a GPU.
+      srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. With both,
+        whoever uses the kernel can test without a GPU; without a .cc file, its operator says on the
+        CPU that it is for CUDA alone.
       hdrs: headers that both include, with the signature and the parameters.
       deps: C++ libraries that they need beside torch_xla_ext/kernel.h.
       extra_archs: as of cuda_library: `90a`, for instance.
@@ -26,8 +27,8 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
     """
     cuda = [src for src in srcs if src.endswith(".cu")]
     host = [src for src in srcs if src.endswith(".cc")]
-    if not cuda or not host or len(cuda) + len(host) != len(srcs):
-        fail("xla_kernel %s: srcs must be .cu files for CUDA and .cc files for the Host, but are %s" %
+    if not cuda or len(cuda) + len(host) != len(srcs):
+        fail("xla_kernel %s: srcs must be .cu files for CUDA and perhaps .cc files for the Host, but are %s" %
              (name, ", ".join(srcs)))
     cuda_library(
         name = name + "_cuda",
@@ -38,17 +39,19 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
         deps = deps + [_KERNEL_API],
         visibility = ["//visibility:private"],
     )
-    native.cc_library(
-        name = name + "_host",
-        srcs = host,
-        hdrs = hdrs,
-        local_defines = [_STATIC],
-        deps = deps + [_KERNEL_API],
-        # The registration is a static object that nothing refers to.
-        alwayslink = True,
-        visibility = ["//visibility:private"],
-    )
-    parts = [name + "_cuda", name + "_host"]
+    parts = [name + "_cuda"]
+    if host:
+        native.cc_library(
+            name = name + "_host",
+            srcs = host,
+            hdrs = hdrs,
+            local_defines = [_STATIC],
+            deps = deps + [_KERNEL_API],
+            # The registration is a static object that nothing refers to.
+            alwayslink = True,
+            visibility = ["//visibility:private"],
+        )
+        parts.append(name + "_host")
     if op:
         operator_module(
             name = name + "_op",

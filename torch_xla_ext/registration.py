@@ -90,7 +90,8 @@ def _current(name: str, platform: str, api: str) -> Target:
     return Target(_XLAC._xla_current_custom_call_target(name, platform, api), platform, api)
 
 
-def _platform() -> str:
+def device_platform() -> str:
+    """That of the device that this process uses, by PJRT_DEVICE."""
     return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 
@@ -103,7 +104,7 @@ def default_api(target: str) -> str:
     """
     if not _is_text(target):
         return "untyped"
-    return _XLAC._xla_default_custom_call_api(target, _platform())
+    return _XLAC._xla_default_custom_call_api(target, device_platform())
 
 
 def schema(target: str, api: str = "untyped") -> Schema | None:
@@ -111,12 +112,12 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
 
     It is that for the platform of this process's device.
     """
-    return _schemas.get(_current(target, _platform(), api))
+    return _schemas.get(_current(target, device_platform(), api))
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
     """As `schema`, of a kernel that may be registered for another platform than this process's."""
-    first = _platform()
+    first = device_platform()
     for platform in sorted(PLATFORMS, key=lambda name: name != first):
         for api in APIS:
             if found := _schemas.get(_current(target, platform, api)):
@@ -137,7 +138,7 @@ def name_with_schema(
     Raises:
         ValueError: there is no such kernel.
     """
-    platform = platform or _platform()
+    platform = platform or device_platform()
     current = _schemas.get(_current(target, platform, api))
     if current is not None and current.text == text:
         return target

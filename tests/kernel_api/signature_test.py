@@ -171,7 +171,11 @@ WRONG = {
         "operand 0 (q): expected heads to be a multiple of kv, 2, but got 3; kv is that of "
         "operand 1 (pages)",
     ),
-    "number": ({1: (5, 2, 4, 2)}, 5, "operand 1 (pages): expected p to be a multiple of 2 but got 5"),
+    "number": (
+        {1: (5, 2, 4, 2)},
+        5,
+        "operand 1 (pages): expected p to be a multiple of 2 but got 5",
+    ),
     "factor": (
         {1: (6, 2, 5, 2)},
         5,
@@ -226,7 +230,7 @@ def test_results_follow(device: str, cache: torch.dtype) -> None:
     if device != "meta":  # the size of the workspace came from the kernel
         assert state.cpu().unique().tolist() == [321 if cache is FP8 else 320]
         assert not tensors[4].cpu().any()  # the operator is pure
-    with pytest.raises(ValueError, match=r"test_ns::rich: operand 0 \(q\): expected d to be 2 or 4"):
+    with pytest.raises(ValueError, match=r"test_ns::rich: .* expected d to be 2 or 4"):
         wide = [tensors[0].repeat(1, 1, 3), tensors[1].repeat(1, 1, 1, 3)]
         torch.ops.test_ns.rich(*wide, *tensors[2:], 5)
     with pytest.raises(ValueError, match="test_ns::rich: parameter k: expected 0 to 5 but got 6"):
@@ -249,7 +253,7 @@ def test_symbolic_sizes() -> None:
     exported = torch.export.export(Module(), tuple(given), dynamic_shapes=((heads, *shapes[1:]),))
     run = exported.module()
     assert run(*[t for t in operands(heads=6) if t is not None])[0].shape == (3, 5, 2)
-    with pytest.raises(Exception, match="heads|multiple|Mod|Guard|% 2"):  # of kv, which is 2
+    with pytest.raises(Exception, match=r"heads|multiple|Mod|Guard|% 2"):  # of kv, which is 2
         run(*[t for t in operands(heads=5) if t is not None])
 
 

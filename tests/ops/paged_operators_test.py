@@ -68,7 +68,7 @@ WRONG = [
         (
             {"query": torch.zeros(2, 3, 64, dtype=BF16)},
             ValueError,
-            r"operand 0 \(query\): expected num_heads to be a multiple of num_kv_heads, 2, but got 3",
+            r"\(query\): expected num_heads to be a multiple of num_kv_heads, 2, but got 3",
         ),
         (
             {"query": torch.zeros(2, 0, 64, dtype=BF16)},

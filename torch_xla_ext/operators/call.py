@@ -17,6 +17,8 @@ from torch_xla_ext.schema import ArrayType, Schema, Sizes
 # A result's shape and dtype.
 Result = tuple[Sequence[int], torch.dtype]
 
+# The targets, platforms and APIs that were looked up: targets are never taken back.
+_registered: set[tuple[str, str, str]] = set()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -140,13 +142,15 @@ class KernelCall:
         if self.payload is not None:
             tensors = self._inputs(args)
         aliases = {result: self.operands.index(name) for result, name in self.in_place.items()}
+        target, api = self._call_by()
         return self._returned(
             custom_call(
-                self._target(),
+                target,
                 tensors,
                 results,
                 attributes=parameters if self.schema else None,
                 payload=self.payload(**args) if self.payload else None,
+                api=api,
                 aliases=aliases,
             )
         )
@@ -171,11 +175,35 @@ class KernelCall:
     def _checked(self, values: Sequence[Value]) -> Checked:
         return self.checked(values, self._num_results)
 
-    def _target(self, platform: str | None = None) -> str:
-        """The name of the kernel that the operator was defined for."""
+    def _call_by(self) -> tuple[str, str | None]:
+        """The name of the kernel that the operator was defined for, and the API for XLA tensors."""
+        if self.schema is None:
+            return self.target, None
+        if self._is_registered("ffi", registration.device_platform()):
+            return registration.name_with_schema(self.target, self.schema.text, "ffi"), "ffi"
+        return self._untyped_target(registration.device_platform()), "untyped"
+
+    def _untyped_target(self, platform: str) -> str:
+        """The name of that kernel's untyped entry, by which CPU and CUDA tensors run it."""
         if self.schema is None:
             return self.target
+        if not self._is_registered("untyped", platform):
+            device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
+            raise NotImplementedError(
+                f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
+                "library that has it (torch_xla_ext.register_kernel), or call the operator with "
+                "tensors on another device"
+            )
         return registration.name_with_schema(self.target, self.schema.text, platform=platform)
+
+    def _is_registered(self, api: str, platform: str) -> bool:
+        key = self.target, platform, api
+        if key in _registered:
+            return True
+        if registration.is_registered(*key):
+            _registered.add(key)
+            return True
+        return False
 
     def _inputs(self, args: Mapping[str, Value]) -> list[torch.Tensor]:
         return [args[name] for name in self.operands if args[name] is not None]
@@ -205,7 +233,7 @@ class KernelCall:
         ]
         written = [results[i] for i in self.in_place]
         torch_xla._XLAC._xla_call_custom_call_target(
-            self._target(platform),
+            self._untyped_target(platform),
             platform,
             [_operand(tensor, written) for tensor in inputs],
             self.payload(**args) if self.payload else self._descriptor(checked),
