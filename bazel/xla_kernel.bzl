@@ -8,7 +8,7 @@ _KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
 # Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 
-def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], **kwargs):
+def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
     Listed in //kernels, or given to `--@torch_xla_ext//kernels:extra`, it is in the wheel.
@@ -23,6 +23,7 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
       extra_archs: as of cuda_library: `90a`, for instance.
       op: the Python file of its operator, which the wheel has as torch_xla_ext.ops.NAME.
       op_deps: operator_modules that it imports.
+      op_samples: samples.py, what the operator is tested with in tests/ops.
       **kwargs: visibility and the like.
     """
     cuda = [src for src in srcs if src.endswith(".cu")]
@@ -57,6 +58,7 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
             name = name + "_op",
             src = op,
             module = name,
+            samples = op_samples,
             deps = op_deps,
             visibility = ["//visibility:private"],
         )

@@ -1,8 +1,7 @@
-"""Checks of an operator's arguments.
+"""Checks of an operator's arguments that no signature can say: devices, layouts and overlaps.
 
-Each raises TypeError or ValueError with a text of one form, which names the operator and the
-argument: ``xla_gpu::simple_add: b must have the shape of a, [3], but has [4]``. They hold for
-tensors with symbolic sizes as well: what is known only when the program runs is checked then.
+Each raises TypeError or ValueError with a text that names the operator and the argument:
+``xla_gpu::simple_add: b must be on the device of a, cpu, but is on xla:0``.
 """
 
 from collections.abc import Sequence
