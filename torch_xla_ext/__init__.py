@@ -39,6 +39,8 @@ define_in_place_operator = operators.define_in_place_operator
 __all__ = [
     "ArrayType",
     "Target",
+    "TritonKernel",
+    "compile_triton_kernel",
     "custom_call",
     "debug",
     "define_in_place_operator",
@@ -51,13 +53,17 @@ __all__ = [
     "register_torch_operator",
     "registered_targets",
     "run_torch_operator",
+    "triton_call",
 ]
 __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
+    "TritonKernel": "existing_kernels.triton_kernel",
+    "compile_triton_kernel": "existing_kernels.triton",
     "register_torch_operator": "existing_kernels.torch_operators",
     "run_torch_operator": "existing_kernels.torch_operators",
+    "triton_call": "existing_kernels.triton",
 }
 
 
