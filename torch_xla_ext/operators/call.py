@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 import torch_xla
 
-from torch_xla_ext import descriptor, registration
-from torch_xla_ext.calls import custom_call
+from torch_xla_ext import calls, descriptor, registration
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.schema import ArrayType, Schema
@@ -39,7 +38,7 @@ class KernelCall:
 
     Attributes:
         operator: whose arguments they are. What it returns are the kernel's first results.
-        target, check, attributes, sizes, results, payload: as of `define_operator`.
+        target, check, attributes, sizes, results, payload, environment: as of `define_operator`.
         schema: of a kernel that is made with torch_xla_ext/kernel.h.
         in_place: of each result that is in an argument's buffer, the argument's name.
     """
@@ -52,6 +51,7 @@ class KernelCall:
     sizes: Callable[..., Mapping[str, int]] | None = None
     results: Callable[..., Sequence[Result]] | None = None
     payload: Callable[..., bytes] | None = None
+    environment: Sequence[str] | None = None
     in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -124,21 +124,38 @@ class KernelCall:
         )
 
     def on_xla(self, *values: Value) -> Tensors:
+        return self._returned(calls.custom_call(**self._custom_call(values)))
+
+    def prepared(self, *values: Value) -> object | None:
+        """What on_xla does once for arguments of such shapes, dtypes and values: calls.prepare."""
+        return calls.prepare(**self._custom_call(values))
+
+    def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
+        """The arguments of custom_call."""
         args, parameters, results = self.checked(values, self._num_results)
         tensors = [args[name] for name in self.operands]
         if self.payload is not None:
             tensors = self._inputs(args)
-        aliases = {result: self.operands.index(name) for result, name in self.in_place.items()}
-        return self._returned(
-            custom_call(
-                self._target(),
-                tensors,
-                results,
-                attributes=parameters if self.schema else None,
-                payload=self.payload(**args) if self.payload else None,
-                aliases=aliases,
-            )
-        )
+        name, api = self.target, None
+        if self.schema is not None:
+            name, api = registration.call_with_schema(self.target, self.schema.text)
+        return {
+            "target": name,
+            "inputs": tensors,
+            "outputs": results,
+            "attributes": parameters if self.schema else None,
+            "payload": self.payload(**args) if self.payload else None,
+            "api": api,
+            "aliases": {result: self.operands.index(arg) for result, arg in self.in_place.items()},
+        }
+
+    @property
+    def remembered_environment(self) -> Sequence[str] | None:
+        """What prepared depends on beside its arguments; None if nobody knows."""
+        functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
+        if self.environment is None and any(function is not None for function in functions):
+            return None
+        return list(self.environment or ())
 
     def on_cpu(self, *values: Value) -> Tensors:
         return self._returned(self._run("Host", self._with_copies(self._checked(values))))
@@ -160,7 +177,7 @@ class KernelCall:
     def _checked(self, values: Sequence[Value]) -> Checked:
         return self.checked(values, self._num_results)
 
-    def _target(self, platform: str | None = None) -> str:
+    def _target(self, platform: str) -> str:
         """The name of the kernel that the operator was defined for."""
         if self.schema is None:
             return self.target
