@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch_xla
 
+import torch_xla_ext_plugin
+
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
         f"torch_xla_ext needs the torch_xla of its own wheel, but {torch_xla.__file__} is another "
@@ -30,7 +32,7 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+from torch_xla_ext import debug, operators, ops  # isort: skip
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
@@ -51,7 +53,7 @@ __all__ = [
 ]
 __version__ = torch_xla.__version__
 
-upstream.install()
+torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:
