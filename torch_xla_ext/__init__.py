@@ -9,6 +9,7 @@ The package is part of the custom torch_xla wheel, whose ``torch_xla._XLAC`` it 
     total = ops.simple_add(torch.ones(3, device=device), torch.ones(3, device=device))
 """
 
+import importlib
 from pathlib import Path
 
 import torch_xla
@@ -49,9 +50,26 @@ __all__ = [
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",
+    "register_torch_operator",
     "registered_targets",
+    "run_torch_operator",
 ]
 __version__ = torch_xla.__version__
+
+# Names that are imported when they are first used, by the module that has them.
+_LAZY = {
+    "register_torch_operator": "existing_kernels.torch_operators",
+    "run_torch_operator": "existing_kernels.torch_operators",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
 

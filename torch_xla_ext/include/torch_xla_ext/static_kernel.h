@@ -17,8 +17,7 @@ struct StaticKernel {
 
 // Keeps `kernel` until torch_xla is imported, which registers its typed entry
 // and can say what is wrong. Called by static initialisers; always true. Weak:
-// a torch_xla built from source (patches/) links kernels without this library,
-// and has their untyped entries only.
+// a library of kernels that is loaded later is linked without it.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);
 
 }  // namespace torch_xla_ext
