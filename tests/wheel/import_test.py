@@ -20,16 +20,18 @@ def test_the_package_is_imported_when_it_is_needed() -> None:
         "import sys, torch, torch_xla\n"
         "print('torch_xla_ext_plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
         "library = torch.library.Library('xla_gpu', 'FRAGMENT')\n"
-        "library.define('own(Tensor x) -> Tensor')\n"
-        "print(torch.ops.xla_gpu.own, 'torch_xla_ext' in sys.modules)\n"
+        "print(torch.ops.xla_gpu, 'torch_xla_ext' in sys.modules)\n"
         "x = torch.ones(2, device='xla')\n"
         "print(torch.ops.xla_gpu.simple_add(x, x).tolist(), 'torch_xla_ext' in sys.modules)\n"
+        "library.define('own(Tensor x) -> Tensor')\n"
+        "print(torch.ops.xla_gpu.own)\n"
         "print(type(torch.ops.xla_gpu).__name__, hasattr(torch.ops.xla_gpu, 'missing'))\n"
     )
     assert run(code) == [
         "True False",
-        "xla_gpu.own False",
+        "<module 'torch.ops.xla_gpu' from 'torch.ops'> False",
         "[2.0, 2.0] True",
+        "xla_gpu.own",
         "_OpNamespace False",
     ]
 
