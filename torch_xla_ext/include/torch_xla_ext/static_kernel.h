@@ -17,7 +17,8 @@ struct StaticKernel {
 
 // Keeps `kernel` until torch_xla is imported, which registers its typed entry
 // and can say what is wrong. Called by static initialisers; always true. Weak:
-// a library of kernels that is loaded later is linked without it.
+// a torch_xla built from source (patches/) links kernels without this library,
+// and has their untyped entries only.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);
 
 }  // namespace torch_xla_ext
