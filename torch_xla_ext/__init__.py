@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch_xla
 
+import torch_xla_ext_plugin
+
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
         f"torch_xla_ext needs the torch_xla of its own wheel, but {torch_xla.__file__} is another "
@@ -31,7 +33,7 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+from torch_xla_ext import debug, operators, ops  # isort: skip
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
@@ -75,7 +77,7 @@ def __getattr__(name: str) -> object:
     return value
 
 
-upstream.install()
+torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:
