@@ -1,9 +1,11 @@
-// What an execution that failed leaves behind: its error, reported once, and
-// results without a value (calls/failures.h).
+// Stands before MultiWait::Wait and the two functions that execute programs: an
+// execution that failed reports its error once, and to use its results is an
+// error (calls/failures.h).
 //
-// The stock binary calls MultiWait::Wait in two places, both on the member of
-// an XLAGraphExecutor::Async that its caller holds, and PjRtComputationClient's
-// functions by its vtable, which names them by their symbols: all arrive here.
+// It may, because the stock binary calls MultiWait::Wait in two places only,
+// both on the member of an XLAGraphExecutor::Async that its caller holds, and
+// PjRtComputationClient's functions by its vtable, which names them by their
+// symbols. Here the stock functions are called.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/multi_wait.h>
