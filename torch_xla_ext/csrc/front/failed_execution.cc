@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/failures.h"
+#include "torch_xla_ext/csrc/calls/without_gil.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/front/without_gil.h"
 
 namespace torch::lazy {
 namespace {
@@ -40,7 +40,6 @@ Async* Owner(MultiWait* wait) {
 void MultiWait::Wait() {
   static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
-  const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitAndTakeError([this] { stock(this); },
                                   &Owner(this)->unlocker);
 }
