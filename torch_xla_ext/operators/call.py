@@ -192,7 +192,7 @@ class KernelCall:
         return self.checked(values, self._num_results)
 
     def _target(self, platform: str) -> str:
-        """The name of the kernel that the operator was defined for, by which torch's tensors run it."""
+        """The name of the operator's kernel, by which torch's own tensors run it."""
         if self.schema is None:
             return self.target
         self._check_registered(platform, ("untyped",))
@@ -204,8 +204,8 @@ class KernelCall:
         device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
         raise NotImplementedError(
             f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
-            "library that has it (torch_xla_ext.register_kernel), or call the operator with tensors "
-            "on another device"
+            "library that has it (torch_xla_ext.register_kernel), or call the operator with "
+            "tensors on another device"
         )
 
     def _is_registered(self, api: str, platform: str) -> bool:

@@ -10,6 +10,7 @@
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -55,9 +56,8 @@ class XlaOpVector {
 };
 
 // The base of every IR node. The order of the virtual functions and of the
-// members is that of torch_xla/csrc/ir.h. The stock binary allocates
-// torch_xla::GpuCustomCall, which adds one std::string to this class, with 648
-// bytes: 616 of them are this class.
+// members is that of torch_xla/csrc/ir.h; the build compares both with the
+// stock binary.
 class XlaNode : public torch::lazy::Node {
  public:
   XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
@@ -84,6 +84,8 @@ class XlaNode : public torch::lazy::Node {
   std::unordered_set<uint32_t> unbounded_dynamic_dims_;
 
  private:
+  friend struct XlaNodeLayout;
+
   xla::Shape xla_shape_;
   torch::lazy::hash_t node_hash_;
   torch::lazy::hash_t dag_hash_;
@@ -92,8 +94,16 @@ class XlaNode : public torch::lazy::Node {
 };
 static_assert(sizeof(torch::lazy::Node) == 168,
               "torch's headers are not those of torch 2.8.0");
-static_assert(sizeof(XlaNode) == 616,
-              "XlaNode is not the stock binary's torch_xla::XlaNode");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // single inheritance
+struct XlaNodeLayout {
+  static_assert(sizeof(XlaNode) == torch_xla_ext::layout::kXlaNodeSize);
+  static_assert(offsetof(XlaNode, xla_shape_) ==
+                torch_xla_ext::layout::kXlaNodeShapeOffset);
+  static_assert(offsetof(XlaNode, output_shardings_) ==
+                torch_xla_ext::layout::kXlaNodeShardingsOffset);
+};
+#pragma GCC diagnostic pop
 
 const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
 
