@@ -34,6 +34,7 @@ from torch_xla_ext.registration import (
 from torch_xla_ext.schema import ArrayType
 
 from torch_xla_ext import debug, operators, ops  # isort: skip
+from torch_xla_ext.existing_kernels import triton_launch
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
@@ -78,6 +79,7 @@ def __getattr__(name: str) -> object:
 
 
 torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
+triton_launch.install()
 
 
 def include_dir() -> str:
