@@ -20,6 +20,8 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
 from torch_xla_ext.registration import (
     Target,
@@ -34,7 +36,9 @@ from torch_xla_ext import debug, ops, upstream  # isort: skip
 
 __all__ = [
     "ArrayType",
+    "CaptureError",
     "Target",
+    "capture",
     "custom_call",
     "debug",
     "include_dir",

@@ -94,19 +94,19 @@ auto Stock() {
   return stock;
 }
 
-#define STAND_BEFORE(name, symbol, result, ...)            \
-  __attribute__((visibility("default"))) result name(__VA_ARGS__) \
-      __asm__(symbol);                                     \
-  template <>                                              \
-  struct Symbol<&name> {                                   \
-    static constexpr char kName[] = symbol;                \
-  };                                                       \
+#define STAND_BEFORE(name, symbol, result, ...)                            \
+  __attribute__((visibility("default"))) result name(__VA_ARGS__) __asm__( \
+      symbol);                                                             \
+  template <>                                                              \
+  struct Symbol<&name> {                                                   \
+    static constexpr char kName[] = symbol;                                \
+  };                                                                       \
   result name(__VA_ARGS__)
 
 #define VALUE "RKN5torch4lazy5ValueE"
 #define SCALAR "RKN3c106ScalarE"
 #define STRING "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-#define TENSOR                                                                \
+#define TENSOR                                                                 \
   "RKN3c1013intrusive_ptrINS_9XLATensorENS0_6detail34intrusive_target_default" \
   "_null_typeIS2_EEEE"
 
