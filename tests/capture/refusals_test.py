@@ -111,7 +111,7 @@ def test_effects_in_python(function: Callable, name: str) -> None:
     """The first call may have them; then they are an error, after one more."""
     captured = capture(function)
     assert isinstance(captured(ones(3)), torch.Tensor)
-    with pytest.raises(CaptureError, match=f"{name} at each call"):
+    with pytest.raises(CaptureError, match=f"{name}.* at each call"):
         captured(ones(3))
 
 
@@ -148,7 +148,7 @@ def test_max_captures(caplog: pytest.LogCaptureFixture) -> None:
         for n in range(3):
             step(ones(2), n)
         step(ones(2), 1)
-        with pytest.raises(CaptureError, match="captured 3 times.*no tensor changed"):
+        with pytest.raises(CaptureError, match=r"captured 3 times.*no tensor changed"):
             step(ones(2), 3)
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING"]
     assert "captured again (2 of at most 3): an argument that is no tensor" in caplog.text
@@ -173,18 +173,19 @@ def test_shapes_and_modes() -> None:
 
 
 def test_nothing_is_kept_alive() -> None:
-    state, argument, held = [ones(3), ones(3)], ones(3), Engine()
-    step = capture(lambda x: (state[0].add_(x), held.tokens * state[1])[1])
+    state, argument, held = [ones(3), ones(3)], ones(3), [Engine()]
+    step = capture(lambda x: (state[0].add_(x), held[0].tokens * state[1])[1])
     result = step(argument)
-    references = [weakref.ref(x) for x in (*state, argument, held, held.tokens, result)]
+    references = [weakref.ref(x) for x in (*state, argument, held[0], held[0].tokens, result)]
     state.clear()
-    del argument, held, result
+    held.clear()
+    del argument, result
     gc.collect()
     alive = [reference() is not None for reference in references]
     assert alive == [False] * 6
 
 
-def test_kernels_that_fail() -> None:
+def test_custom_calls() -> None:
     table = torch.zeros(4, 8, 1, 4, device="xla")
 
     @capture

@@ -18,7 +18,7 @@ from torch_xla import runtime
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import _PLAIN
 from torch_xla_ext._capture.replay import Replay
-from torch_xla_ext._capture.trace import NotRepeatable, Tracer, argument_names
+from torch_xla_ext._capture.trace import NotRepeatableError, Tracer, argument_names
 
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
@@ -151,7 +151,7 @@ class CapturedStep:
         try:
             _, _, views = self._key(leaves, spec)
             replay = Tracer(self._function, leaves, spec, views).run()
-        except NotRepeatable as result:
+        except NotRepeatableError as result:
             return self._finish_lazily(result)
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
@@ -163,7 +163,7 @@ class CapturedStep:
         self._replays.append((key, replay))
         return replay.run(arguments)
 
-    def _finish_lazily(self, result: NotRepeatable) -> Any:
+    def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """The first call may make what later ones only write to, such as an optimizer's state."""
         torch_xla.sync()
         if self._changed is not None:

@@ -33,7 +33,7 @@ _XLAC = torch_xla._XLAC
 _ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 
 
-class NotRepeatable(Exception):
+class NotRepeatableError(Exception):
     """The function changed `name`, which is no tensor; its results are `outputs`."""
 
     def __init__(self, name: str, outputs: Any) -> None:
@@ -54,12 +54,20 @@ def view_of(
         return lambda other: other
     if _XLAC._xla_capture_is_view(root) or tensor.dtype != root.dtype:
         return None
-    if not _XLAC._xla_capture_is_view(tensor):
-        return torch.Tensor.detach if tensor.shape == root.shape else None
     base = tensor._base
-    if base is None or _XLAC._xla_capture_is_view(base) or base.shape != root.shape:
+    if base is None:  # root, or a view of it, by way of detach()
+        same = tensor.shape == root.shape and _value_of(tensor) == _value_of(root)
+        return torch.Tensor.detach if same else None
+    if _XLAC._xla_capture_is_view(base) and _value_of(base) != _value_of(root):
+        return None
+    if base.shape != root.shape:
         return None
     return _XLAC._xla_capture_view(tensor)
+
+
+def _value_of(tensor: torch.Tensor) -> str:
+    """Which operation of the trace, or which data, a tensor's value is."""
+    return _XLAC._unique_id_for_ir_and_data(tensor)
 
 
 def argument_names(spec: pytree.TreeSpec) -> list[str]:
@@ -214,8 +222,8 @@ class Tracer:
         """Returns a replay.
 
         Raises:
-            NotRepeatable: the function changed Python objects; `outputs` are the results of this
-                one run.
+            NotRepeatableError: the function changed Python objects; `outputs` are its
+                results.
             CaptureError: the function can not be captured.
         """
         self._prepare()
@@ -225,10 +233,10 @@ class Tracer:
             outputs = self._call()
             changed = self._state.difference()
             if changed:
-                raise NotRepeatable(changed, outputs)
+                raise NotRepeatableError(changed, outputs)
             self._check_storages()
             replay = self._compile(outputs)
-        except NotRepeatable:
+        except NotRepeatableError:
             raise
         except BaseException:
             self._undo(running_seed)
