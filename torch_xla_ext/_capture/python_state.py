@@ -9,6 +9,7 @@ looked up anew from the objects that have them.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import types
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+import torch_xla
 
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum),
@@ -32,8 +34,20 @@ def is_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
 
+# csrc/capture/python_guard.cc's Node::Kind.
+_PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY, _ATTRIBUTES, _FUNCTION, _PARTS, _CALL = range(
+    9
+)
+_ANY_SIZE = 2**64 - 1
+Description = tuple[int, Any, int, list]
+
+
 class Node:
     """What a value was. `difference` is where a value is not that any more, else None."""
+
+    def describe(self) -> Description:
+        """The same for csrc/capture/python_guard.cc: kind, object, number, children."""
+        return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
 
     def difference(self, value: Any, path: str) -> str | None:
         raise NotImplementedError
@@ -53,14 +67,19 @@ class Plain(Node):
         )
         return None if same else path
 
+    def describe(self) -> Description:
+        return (_PLAIN_NODE, self.value, 0, [])
+
 
 class Same(Node):
     """One object; of tensors on the host also their values."""
 
     def __init__(self, value: Any) -> None:
         try:
-            self.reference: Callable[[], Any] = weakref.ref(value)
+            self.object = weakref.ref(value)
+            self.reference: Callable[[], Any] = self.object
         except TypeError:
+            self.object = value
             self.reference = lambda: value
         self.version = self._version(value)
 
@@ -79,6 +98,11 @@ class Same(Node):
             return path
         return None
 
+    def describe(self) -> Description:
+        if self.version is not None:
+            return super().describe()
+        return (_SAME, self.object, 0, [])
+
 
 class Again(Node):
     """What was met before, where it is compared."""
@@ -88,6 +112,9 @@ class Again(Node):
 
     def difference(self, value: Any, path: str) -> str | None:
         return None if id(value) == self.address else path
+
+    def describe(self) -> Description:
+        return (_ADDRESS, None, self.address, [])
 
 
 class Pairs(Node):
@@ -131,6 +158,9 @@ class Children(Node):
         for _, _, child in self.children:
             child.restrict(names)
 
+    def described_children(self) -> list[tuple[Any, Description]]:
+        return [(key, child.describe()) for _, key, child in self.children]
+
 
 class Items(Children):
     """A list, tuple, set or dictionary."""
@@ -147,6 +177,13 @@ class Items(Children):
             return path
         return super().difference(value, path)
 
+    def describe(self) -> Description:
+        if issubclass(self.type, dict):
+            return (_DICTIONARY, self.type, self.size, self.described_children())
+        if issubclass(self.type, (list, tuple)):
+            return (_SEQUENCE, self.type, self.size, self.described_children())
+        return super().describe()
+
 
 class Attributes(Children):
     """An object, with the attributes that are its own."""
@@ -154,6 +191,7 @@ class Attributes(Children):
     def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
         super().__init__(children)
         self.identity = Same(value)
+        self.has_dict = hasattr(value, "__dict__")
 
     def get(self, value: Any, key: Any) -> Any:
         own = getattr(value, "__dict__", None)
@@ -166,6 +204,11 @@ class Attributes(Children):
         self.children = [child for child in self.children if child[1] in names]
         super().restrict(names)
 
+    def describe(self) -> Description:
+        if not self.has_dict and self.children:
+            return super().describe()
+        return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
+
 
 class Variables(Children):
     """A function, with its closure, defaults, and the globals that its code names."""
@@ -175,10 +218,16 @@ class Variables(Children):
         self.identity = Same(value)
 
     def get(self, value: Any, key: Any) -> Any:
-        return key(value)
+        """`key` is the number of a cell, a tuple with the name of a global, or an attribute."""
+        if isinstance(key, int):
+            return value.__closure__[key].cell_contents
+        return value.__globals__[key[0]] if isinstance(key, tuple) else getattr(value, key)
 
     def difference(self, value: Any, path: str) -> str | None:
         return self.identity.difference(value, path) or super().difference(value, path)
+
+    def describe(self) -> Description:
+        return (_FUNCTION, self.identity.object, 0, self.described_children())
 
 
 class PythonState:
@@ -191,9 +240,10 @@ class PythonState:
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._seen: dict[int, Any] = {}  # alive until `forget`, so that no address comes twice
-        self._roots: list[tuple[str, Callable[[], Any], Node]] = []
+        self._roots: list[tuple[str, Same, Node]] = []
+        self._guard: Any = None
         for name, value in roots.items():
-            self._roots.append((name, Same(value).reference, self._node(value, name)))
+            self._roots.append((name, Same(value), self._node(value, name)))
 
     def add_globals(self, variables: dict[str, Any], names: Collection[str], module: str) -> None:
         """Adds what code names of the globals of its module."""
@@ -202,7 +252,7 @@ class PythonState:
             for name in names
             if name in variables and not isinstance(variables[name], types.ModuleType)
         ]
-        self._roots.append((f"{module}.", lambda: variables, Children(children)))
+        self._roots.append((f"{module}.", Same(variables), Globals(children)))
 
     def forget(self, names: Collection[str]) -> None:
         """Keeps what can be compared later: attributes of these names."""
@@ -210,12 +260,17 @@ class PythonState:
             node.restrict(names)
         self.tensors.clear()
         self._seen.clear()
+        self._guard = torch_xla._XLAC._XlaPythonGuard(
+            [(same.object, node.describe()) for _, same, node in self._roots]
+        )
 
     def difference(self) -> str | None:
         """The name of the first thing that is not what it was."""
-        for name, find, node in self._roots:
+        if self._guard is not None and self._guard.is_same():
+            return None
+        for name, same, node in self._roots:
             try:
-                found = node.difference(find(), name)
+                found = node.difference(same.reference(), name)
             except (KeyError, IndexError, AttributeError, TypeError, ValueError):
                 found = name  # of another structure
             if found:
@@ -299,20 +354,28 @@ class PythonState:
     def _function(self, function: types.FunctionType, path: str) -> Node:
         children: list[tuple[str, Any, Node]] = []
 
-        def add(text: str, get: Callable[[Any], Any]) -> None:
-            children.append((text, get, self._node(get(function), path + text)))
+        def add(text: str, key: Any, value: Any) -> None:
+            children.append((text, key, self._node(value, path + text)))
 
         for i, name in enumerate(function.__code__.co_freevars):
-            add(f".{name}", functools.partial(_cell, i))
-        add("", lambda f: f.__code__)
-        add(".__defaults__", lambda f: f.__defaults__)
-        add(".__kwdefaults__", lambda f: f.__kwdefaults__)
+            with contextlib.suppress(ValueError):  # not assigned yet
+                add(f".{name}", i, function.__closure__[i].cell_contents)
+        add("", "__code__", function.__code__)
+        add(".__defaults__", "__defaults__", function.__defaults__)
+        add(".__kwdefaults__", "__kwdefaults__", function.__kwdefaults__)
         if not is_library(function.__module__ or ""):
             for name in names_of(function.__code__):
                 found = function.__globals__.get(name, _ABSENT)
                 if found is not _ABSENT and not isinstance(found, types.ModuleType):
-                    add(f".{name}", functools.partial(_global, name))
+                    add(f".{name}", (name,), found)
         return Variables(function, children)
+
+
+class Globals(Children):
+    """Of a module."""
+
+    def describe(self) -> Description:
+        return (_DICTIONARY, dict, _ANY_SIZE, self.described_children())
 
 
 class Parts(Children):
@@ -320,6 +383,9 @@ class Parts(Children):
 
     def get(self, value: Any, key: Any) -> Any:
         return getattr(value, key)
+
+    def describe(self) -> Description:
+        return (_PARTS, None, 0, self.described_children())
 
 
 def names_of(code: types.CodeType) -> set[str]:
@@ -329,17 +395,6 @@ def names_of(code: types.CodeType) -> set[str]:
         if isinstance(constant, types.CodeType):
             names |= names_of(constant)
     return names
-
-
-def _cell(index: int, function: types.FunctionType) -> Any:
-    try:
-        return function.__closure__[index].cell_contents
-    except ValueError:
-        return None  # not assigned yet
-
-
-def _global(name: str, function: types.FunctionType) -> Any:
-    return function.__globals__.get(name, _ABSENT)
 
 
 def _slots(kind: type) -> tuple[str, ...]:

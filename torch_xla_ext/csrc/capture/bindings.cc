@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/capture/program.h"
+#include "torch_xla_ext/csrc/capture/python_guard.h"
 #include "torch_xla_ext/csrc/capture/saved_state.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
 
@@ -134,6 +135,10 @@ void DefineProgram(py::module_& module) {
 }
 
 void DefineState(py::module_& module) {
+  py::class_<capture::PythonGuard>(module, "_XlaPythonGuard")
+      .def(py::init<const py::list&>())
+      .def("is_same", &capture::PythonGuard::IsSame);
+
   py::class_<SavedState>(module, "_XlaSavedState")
       .def(py::init<>())
       .def("add", &SavedState::Add, py::call_guard<py::gil_scoped_release>())

@@ -136,7 +136,9 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
   }
   if (!pending.empty()) Materialize(std::move(pending));
 
+  std::vector<torch::lazy::BackendDataPtr> donated;
   if (!description_.written.empty()) {
+    donated.reserve(description_.written.size());
     // Until the last program has been started it holds its arguments and
     // results.
     executor->WaitDeviceOps({});
@@ -157,6 +159,7 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
                                                       device_);
   }
   executor->MarkStep(device_, /*reset_scope=*/false);
+  donated_ = std::move(donated);
   size_t next = 0;
   for (size_t i : description_.written) {
     SetData(storages[i], bases[i], results.at(next++));

@@ -76,6 +76,9 @@ class Program {
   Description description_;
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
+  // Of the last run. A buffer's destructor can wait for the program that it was
+  // donated to.
+  std::vector<torch::lazy::BackendDataPtr> donated_;
   torch::lazy::BackendDevice device_;
   bool uses_seed_ = false;
 };

@@ -24,6 +24,8 @@ void SavedState::Save(const at::Tensor& tensor,
 }
 
 bool SavedState::Add(const at::Tensor& tensor) {
+  // So that the trace does not begin with making it anew of its base.
+  at::functionalization::impl::sync(tensor);
   Storage* const storage = StorageOf(tensor);
   if (saved_.count(storage) > 0) return false;
   const torch_xla::XLATensorPtr base = BaseOf(storage);
