@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-# attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) keeps k and v and returns
-# what the queries find, of q's shape.
+# attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) keeps k and v and
+# returns what the queries find, of q's shape.
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
