@@ -8,6 +8,11 @@ load(":python_env.bzl", "PythonEnvInfo")
 _STOCK = "@torch_xla//:binary"
 _TORCH = "@torch//:libraries"
 
+FrontLibraryInfo = provider(
+    doc = "A library that stands in front of the stock binary, and needs it beside itself.",
+    fields = {"stock_binary": "where the wheel has the stock binary (string)"},
+)
+
 def _checked_library_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
     env = ctx.attr._python[PythonEnvInfo]
@@ -33,6 +38,7 @@ def _checked_library_impl(ctx):
     )
     return [
         DefaultInfo(files = depset([library])),
+        FrontLibraryInfo(stock_binary = ctx.attr.stock_binary),
         # Bazel runs this check whenever it builds something that uses the library.
         OutputGroupInfo(_validation = depset([checked])),
     ]
@@ -46,6 +52,7 @@ _checked_library = rule(
             doc = "The libraries that may define them, besides Python and the C and C++ runtimes.",
         ),
         "library": attr.label(allow_single_file = True, mandatory = True),
+        "stock_binary": attr.string(mandatory = True, doc = "As FrontLibraryInfo."),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_check": attr.label(
             allow_single_file = True,
@@ -99,5 +106,6 @@ def front_library(name, deps, version_script, soname, stock_folder, **kwargs):
             _TORCH,
         ],
         library = "unchecked_" + name,
+        stock_binary = stock_folder + "/_XLAC.so",
         **kwargs
     )

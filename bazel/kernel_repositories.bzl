@@ -16,7 +16,8 @@ _XLA_HEADERS = [
     "xla/service/custom_call_target_registry.h",
 ]
 
-# Folders of headers for the test that compares csrc/front/abi with the real classes.
+# Folders of headers for the test that compares csrc/front/abi with the real classes. In a build of
+# torch_xla from source they would come before its own.
 _ALL_XLA_HEADERS = [
     "Eigen/",
     "absl/",
@@ -29,17 +30,18 @@ _ALL_XLA_HEADERS = [
     "xla/",
 ]
 
-def kernel_archives(python):
+def kernel_archives(python, for_tests):
     """Declares the packages that the kernels are compiled with.
 
     Args:
       python: the `python.json` of a python_repository, whose pip fetches them.
+      for_tests: whether @xla_headers has all headers, for //torch_xla_ext/csrc/front/abi:layout_test.
     """
     pip_archive(
         name = "xla_headers",
         build_file = Label("//bazel/third_party:xla_headers.BUILD"),
         files = ["tensorflow/include/" + h for h in _XLA_HEADERS] +
-                ["tensorflow/include/" + folder + "*" for folder in _ALL_XLA_HEADERS],
+                ["tensorflow/include/" + folder + "*" for folder in _ALL_XLA_HEADERS if for_tests],
         lock = Label("//bazel/pip:locks/xla_headers.lock"),
         python = python,
     )
@@ -57,8 +59,8 @@ def kernel_archives(python):
 def kernel_repositories():
     """Declares the same for the WORKSPACE of PyTorch/XLA.
 
-    patches/*/0007 makes it call this if `--override_repository=torch_xla_ext=` names this project.
-    There @python is another repository, and a label has to say that it means this project.
+    patches/*/0002 makes it call this. There @python is another repository, and a label has to say
+    that it means this project.
     """
     python_repository(name = "torch_xla_ext_python")
-    kernel_archives(python = "@torch_xla_ext_python//:python.json")
+    kernel_archives(python = "@torch_xla_ext_python//:python.json", for_tests = False)

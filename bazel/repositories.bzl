@@ -26,7 +26,7 @@ def torch_xla_ext_repositories():
         keep_wheels = True,
         lock = Label("//bazel/pip:locks/torch_xla.lock"),
     )
-    kernel_archives(python = "@python//:python.json")
+    kernel_archives(python = "@python//:python.json", for_tests = True)
     pip_env(
         name = "build_tools",
         lock = Label("//bazel/pip:locks/build_tools.lock"),

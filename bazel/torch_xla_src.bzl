@@ -1,7 +1,5 @@
 """@torch_xla_src: the source of torch_xla's release with the patches of this project."""
 
-load("@bazel_tools//tools/build_defs/repo:http.bzl", "http_archive")
-
 _RELEASE = "2.8.1"
 
 # That of `git archive --format=tar --prefix=xla-2.8.1/ v2.8.1 | gzip -cn`, which is how GitHub
@@ -11,45 +9,58 @@ _RELEASE = "2.8.1"
 # what the source is.
 _SHA256 = "c3ac3900ad3ad7f66acf5be5f117133566093d8b5d1fb08dbcc9e1ddef6e04c0"
 
-# As in the series file there: a test compares them.
-_PATCHES = [
-    "0001-Let-GPU-custom-calls-name-their-target.patch",
-    "0002-Make-the-layouts-of-GPU-custom-calls-row-major.patch",
-    "0003-Hash-everything-that-CustomCall-lowers.patch",
-    "0004-Register-custom-call-targets-for-the-host-and-typed-.patch",
-    "0005-Forward-statically-registered-CUDA-targets-to-the-PJ.patch",
-    "0006-Throw-from-XLA_CHECK_OK-instead-of-aborting.patch",
-    "0007-Let-a-build-link-custom-kernels-into-_XLAC.so.patch",
-    "0008-Name-the-argument-in-the-errors-of-custom-calls.patch",
-    "0009-Declare-c10-cuda-set_device-as-torch-2.8-defines-it.patch",
-    "0010-Convert-GPU-custom-call-operands-to-their-dtypes.patch",
-    "0011-Refuse-operands-of-dynamic-shapes-in-GPU-custom-call.patch",
-    "0012-Let-GPU-custom-calls-write-to-their-inputs.patch",
-]
+def _patched_source_impl(ctx):
+    series = ctx.path(ctx.attr.series)
+    tree = "torch_xla-" + _RELEASE
+    ctx.download_and_extract(
+        output = tree,
+        sha256 = _SHA256,
+        stripPrefix = "xla-" + _RELEASE,
+        url = "https://github.com/pytorch/xla/archive/refs/tags/v%s.tar.gz" % _RELEASE,
+    )
+    for line in ctx.read(series).splitlines():
+        if line and not line.startswith("#"):
+            patch = series.dirname.get_child(line)
+            ctx.watch(patch)
+            result = ctx.execute(
+                ["git", "apply", "--directory=" + tree, patch],
+                # Not a part of a git work tree that the output folder may lie in.
+                environment = {"GIT_CEILING_DIRECTORIES": str(ctx.path(".").dirname)},
+            )
+            if result.return_code:
+                fail("%s does not apply: %s" % (line, result.stderr))
 
-_TAR = "torch_xla-%s-patched.tar" % _RELEASE
+    # The same bytes on every machine.
+    result = ctx.execute([
+        "tar",
+        "--create",
+        "--file=%s-patched.tar" % tree,
+        "--sort=name",
+        "--mtime=@0",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mode=go-w",
+        tree,
+    ])
+    if result.return_code:
+        fail("tar: " + result.stderr)
+
+    # Its BUILD files are not for this workspace.
+    ctx.delete(tree)
+    ctx.file("BUILD", 'exports_files(["%s-patched.tar"])\n' % tree)
+
+_patched_source = repository_rule(
+    implementation = _patched_source_impl,
+    attrs = {"series": attr.label(mandatory = True)},
+)
 
 def torch_xla_src_repository():
     """Declares @torch_xla_src, which is fetched only for a target that needs it.
 
-    It has one file, a tar of the patched tree: its BUILD files are not for this workspace.
+    It has one file, a tar of the patched tree.
     """
-    http_archive(
+    _patched_source(
         name = "torch_xla_src",
-        build_file_content = 'exports_files(["%s"])\n' % _TAR,
-        patch_args = ["-p1"],
-        # The same bytes on every machine; links stay as they are (SH). BUILD.bazel is the line above.
-        patch_cmds = [" ".join([
-            "tar --create --file=../torch_xla_src.tar --exclude=./BUILD.bazel --sort=name",
-            "--mtime=@0 --owner=0 --group=0 --numeric-owner --mode=go-w",
-            "--transform='s,^[.],torch_xla-%s,SH' . &&" % _RELEASE,
-            "mv ../torch_xla_src.tar " + _TAR,
-        ])],
-        patches = [
-            Label("//patches:torch_xla-%s/%s" % (_RELEASE, patch))
-            for patch in _PATCHES
-        ],
-        sha256 = _SHA256,
-        strip_prefix = "xla-" + _RELEASE,
-        urls = ["https://github.com/pytorch/xla/archive/refs/tags/v%s.tar.gz" % _RELEASE],
+        series = Label("//patches:torch_xla-%s/series" % _RELEASE),
     )

@@ -1,6 +1,7 @@
 """Rules that assemble our wheel from the stock one, and install it for tests."""
 
 load("@python//:python.bzl", "PYTHON")
+load(":front.bzl", "FrontLibraryInfo")
 load(":python_env.bzl", "PythonEnvInfo")
 
 WheelInfo = provider(
@@ -30,10 +31,9 @@ def _labels_by_path(labels):
         result[path.format(**PYTHON)] = files[0].path
     return result
 
-def _torch_xla_wheel_impl(ctx):
+def _check_stock_binary(ctx, extension):
+    """Returns the stamp that csrc/front/abi is for this stock binary."""
     env = ctx.attr._build_tools[PythonEnvInfo]
-    extension = "_XLAC" + PYTHON["ext_suffix"]
-
     checked = ctx.actions.declare_file(ctx.label.name + "_stock_binary_checked")
     ctx.actions.run(
         executable = env.interpreter,
@@ -50,12 +50,30 @@ def _torch_xla_wheel_impl(ctx):
         mnemonic = "CheckStockBinary",
         progress_message = "Checking that csrc/front/abi is for this stock binary",
     )
+    return checked
+
+def _torch_xla_wheel_impl(ctx):
+    env = ctx.attr._build_tools[PythonEnvInfo]
+    moved = {}
+    checks = []
+    if FrontLibraryInfo in ctx.attr.extension:
+        extension = "_XLAC" + PYTHON["ext_suffix"]
+        extensions = {extension: ctx.files.extension[0].path}
+        moved = {extension: ctx.attr.extension[FrontLibraryInfo].stock_binary}
+        checks = [_check_stock_binary(ctx, extension)]
+    else:
+        extensions = {
+            file.basename.removesuffix(".so") + PYTHON["ext_suffix"]: file.path
+            for file in ctx.files.extension
+        }
+        if "_XLAC" + PYTHON["ext_suffix"] not in extensions:
+            fail("%s has no _XLAC.so" % ctx.attr.extension.label)
 
     # The platform tag, a part of the file's name, follows from what was linked, so it is not known
     # before the action has run. The declared output is therefore the folder with the wheel.
     folder = ctx.actions.declare_directory(ctx.label.name)
     binaries = _labels_by_path(ctx.attr.binaries)
-    binaries[extension] = ctx.file.front.path
+    binaries |= extensions
     spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
     ctx.actions.write(spec, json.encode_indent({
         "stock_wheel": ctx.file.stock_wheel.path,
@@ -63,7 +81,8 @@ def _torch_xla_wheel_impl(ctx):
         "local_version": ctx.attr.local_version,
         "summary": ctx.attr.summary,
         "description": ctx.file.description.path,
-        "moved": {extension: ctx.attr.stock_binary_path},
+        "moved": moved,
+        "replaced": sorted([name for name in extensions if name not in moved]),
         "files": _files_by_path(ctx.files.srcs) | _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
@@ -75,13 +94,11 @@ def _torch_xla_wheel_impl(ctx):
         arguments = ["-B", ctx.files._assemble[0].dirname + "/assemble.py", spec.path],
         inputs = depset(
             [
-                checked,
                 ctx.file.description,
-                ctx.file.front,
                 ctx.file.stock_wheel,
                 env.stamp,
                 spec,
-            ] + ctx.files._assemble + ctx.files.binaries + ctx.files.data + ctx.files.licenses + ctx.files.srcs,
+            ] + checks + ctx.files.extension + ctx.files._assemble + ctx.files.binaries + ctx.files.data + ctx.files.licenses + ctx.files.srcs,
         ),
         outputs = [folder],
         mnemonic = "AssembleWheel",
@@ -92,7 +109,7 @@ def _torch_xla_wheel_impl(ctx):
 
 torch_xla_wheel = rule(
     implementation = _torch_xla_wheel_impl,
-    doc = "Our torch_xla wheel, in the folder bazel-bin/NAME: the stock one with our front.",
+    doc = "Our torch_xla wheel, in the folder bazel-bin/NAME: the stock one with our extension.",
     attrs = {
         "binaries": attr.label_keyed_string_dict(
             doc = "More shared libraries of ours, each with its path in the wheel. `{ext_suffix}` " +
@@ -110,13 +127,15 @@ torch_xla_wheel = rule(
         "entry_points": attr.string_list_dict(
             doc = "Entry points besides the stock wheel's: {group: [\"name = module:object\"]}.",
         ),
+        "extension": attr.label(
+            allow_files = [".so"],
+            mandatory = True,
+            doc = "What becomes the extension module _XLAC: a front_library, which stands before " +
+                  "the stock one, or libraries of a torch_xla that was built from source, which " +
+                  "take the place of those of their name: _XLAC.so, _XLAC_cuda_functions.so.",
+        ),
         "extras": attr.string_list_dict(
             doc = "Extras besides the stock wheel's: {extra: [requirements]}.",
-        ),
-        "front": attr.label(
-            allow_single_file = [".so"],
-            mandatory = True,
-            doc = "The library that becomes the extension module _XLAC.",
         ),
         "licenses": attr.label_keyed_string_dict(
             allow_files = True,
@@ -134,10 +153,6 @@ torch_xla_wheel = rule(
             allow_single_file = True,
             default = "@torch_xla//:binary",
             doc = "The stock extension module, of which only the digest is looked at.",
-        ),
-        "stock_binary_path": attr.string(
-            mandatory = True,
-            doc = "Where our wheel has the stock extension module.",
         ),
         "stock_digests": attr.label(
             allow_single_file = True,

@@ -9,6 +9,7 @@ The package is part of the custom torch_xla wheel, whose ``torch_xla._XLAC`` it 
     total = ops.simple_add(torch.ones(3, device=device), torch.ones(3, device=device))
 """
 
+import importlib
 from pathlib import Path
 
 import torch_xla
@@ -32,7 +33,10 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, ops, upstream  # isort: skip
+from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+
+define_operator = operators.define_operator
+define_in_place_operator = operators.define_in_place_operator
 
 __all__ = [
     "ArrayType",
@@ -41,14 +45,33 @@ __all__ = [
     "capture",
     "custom_call",
     "debug",
+    "define_in_place_operator",
+    "define_operator",
     "include_dir",
     "ops",
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",
+    "register_torch_operator",
     "registered_targets",
+    "run_torch_operator",
 ]
 __version__ = torch_xla.__version__
+
+# Names that are imported when they are first used, by the module that has them.
+_LAZY = {
+    "register_torch_operator": "existing_kernels.torch_operators",
+    "run_torch_operator": "existing_kernels.torch_operators",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
 
 upstream.install()
 

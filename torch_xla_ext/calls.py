@@ -20,7 +20,7 @@ _PLATFORMS = {"CPU": "Host", "CUDA": "CUDA"}
 _ABSENT_OPERANDS = "absent_operands"
 
 
-# The pairs of target and api that were looked up: targets are never taken back.
+# The targets and APIs that were looked up: targets are never taken back.
 _known: set[tuple[str, str]] = set()
 
 
@@ -102,8 +102,9 @@ def _payload_of(
         return b""
     if schema is None:
         return mlir.encode(values or {})
-    schema.check(tuple(arrays))
-    encoded = _typed(schema, descriptor.parameter_values(schema, values or {}))
+    parameters = descriptor.parameter_values(schema, values or {})
+    schema.check(tuple(arrays), schema.sizes(parameters))
+    encoded = _typed(schema, parameters)
     absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
     return mlir.encode(encoded | ({_ABSENT_OPERANDS: absent} if absent else {}))
 
@@ -135,13 +136,13 @@ def _check_own_payload(
             )
 
 
-def _check_registered(target: str, api: str) -> None:
+def _check_registered(target: str, api: str, given_api: str | None) -> None:
     if (target, api) in _known:
         return
     device = torch_xla.runtime.device_type()
     platform = _PLATFORMS.get(device)
     if platform is not None and not registration.is_registered(target, platform, api):
-        raise ValueError(registration.unknown_target_text(target, platform, api))
+        raise ValueError(registration.unknown_target_text(target, platform, given_api))
     _known.add((target, api))
 
 
@@ -186,7 +187,7 @@ def custom_call(
     *,
     attributes: Mapping[str, object] | None = None,
     payload: bytes | str | None = None,
-    api: str = "untyped",
+    api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
 ) -> list[torch.Tensor]:
@@ -205,9 +206,10 @@ def custom_call(
         attributes: of a kernel made with kernel.h, its parameters; of another typed target, its
             attributes (`torch_xla_ext.attributes.encode` says which values).
         payload: of another untyped target, the bytes that it is handed.
-        api: "untyped" (XLA's API version 3) or "ffi" (version 4).
+        api: "untyped" (XLA's API version 3) or "ffi" (version 4, typed). None: typed if a typed
+            function is registered for the device's platform and there is no payload.
         aliases: {output: input}: results that are written into an operand's buffer. XLA copies the
-            operand first if something else needs it.
+            operand first if something else needs it: the caller's tensor stays as it was.
         has_side_effect: XLA keeps the call although nothing in the program uses its results. The
             program has it as long as Python has one of the results when it is run.
 
@@ -220,12 +222,22 @@ def custom_call(
         RuntimeError: when the results are read, if the kernel reported a failure, or an operand has
             a dynamic shape.
     """
-    if api not in _API_VERSIONS:
-        raise ValueError(f"custom call {target!r}: api must be 'untyped' or 'ffi', but is {api!r}")
     if not isinstance(target, str):
         raise TypeError(
             f"custom_call: target must be a str, but is of type {type(target).__name__}; the order "
             "is custom_call(target, inputs, outputs)"
+        )
+    given_api = api
+    if api is None:
+        api = "untyped" if payload is not None else registration.default_api(target)
+    elif not isinstance(api, str) or api not in _API_VERSIONS:
+        raise ValueError(
+            f"custom call {target!r}: api must be 'untyped', 'ffi' or None, but is {api!r}"
+        )
+    if not isinstance(has_side_effect, bool):
+        raise TypeError(
+            f"custom call {target!r}: has_side_effect must be a bool, but is of type "
+            f"{type(has_side_effect).__name__}"
         )
     tensors = _tensors(target, inputs)
     types = _result_types(target, outputs)
@@ -234,9 +246,9 @@ def custom_call(
         results = replaced(tensors, outputs, attributes or {})
         _check_reference(target, results, types)
         return results
-    _check_registered(target, api)
+    _check_registered(target, api, given_api if payload is None else api)
     present = [tensor for tensor in tensors if tensor is not None]
-    schema = registration.schema(target)
+    schema = registration.schema(target, api)
     if schema is not None:
         schema.check_counts(len(tensors), len(types))
     elif len(present) != len(tensors):

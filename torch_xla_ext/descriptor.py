@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from torch_xla_ext.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
-from torch_xla_ext.schema import ArrayType, Parameter, Schema
+from torch_xla_ext.schema import ArrayType, Parameter, Schema, Sizes
 
 MAGIC = 1
 VERSION = 1
@@ -38,15 +38,15 @@ def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[s
     for name in attributes:
         if name not in known:
             have = ", ".join(known) or "none"
-            raise TypeError(f"{schema.target}: unknown parameter {name!r}; the kernel has {have}")
+            raise TypeError(f"{schema.caller}: unknown parameter {name!r}; the kernel has {have}")
     for name in known:
         if name not in attributes:
-            raise TypeError(f"{schema.target}: parameter {name} is missing")
-    return {p.name: _checked(schema.target, p, attributes[p.name]) for p in schema.parameters}
+            raise TypeError(f"{schema.caller}: parameter {name} is missing")
+    return {p.name: _checked(schema.caller, p, attributes[p.name]) for p in schema.parameters}
 
 
-def _checked(target: str, parameter: Parameter, value: object) -> float:
-    where = f"{target}: parameter {parameter.name}: expected"
+def _checked(caller: str, parameter: Parameter, value: object) -> float:
+    where = f"{caller}: parameter {parameter.name}: expected"
     kind = parameter.type
     try:
         item = value.item() if hasattr(value, "item") else value  # of numpy or a tensor
@@ -86,10 +86,10 @@ def pack(
     Raises:
         TypeError, ValueError: as of `Schema.check` and `parameter_values`.
     """
-    header = _pack_arrays(schema, tuple(arrays))
     if not schema.parameters and not attributes:
-        return header
+        return _pack_arrays(schema, tuple(arrays))
     values = parameter_values(schema, attributes)
+    header = _pack_arrays(schema, tuple(arrays), schema.sizes(values))
     return header + _params(schema).pack(*values.values())
 
 
@@ -100,9 +100,9 @@ def _params(schema: Schema) -> struct.Struct:
 
 
 @lru_cache(maxsize=4096)
-def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...]) -> bytes:
+def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> bytes:
     """Checks the arrays; returns all of a descriptor that comes before the parameters."""
-    schema.check(arrays)
+    schema.check(arrays, sizes)
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, _params(schema).size, schema.hash)]
     for array in arrays:

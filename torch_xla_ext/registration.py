@@ -68,6 +68,18 @@ def _platform() -> str:
     return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 
+def default_api(target: str) -> str:
+    """The API of calls of `target` that do not say one: typed where it is registered.
+
+    XLA calls the untyped API legacy, and its GPU compiler puts only typed calls into CUDA graphs.
+    An untyped function that has taken another's place since the typed one was registered is what
+    its user means.
+    """
+    if not _is_text(target):
+        return "untyped"
+    return _XLAC._xla_default_custom_call_api(target, _platform())
+
+
 def schema(target: str, api: str = "untyped") -> Schema | None:
     """The schema of the kernel that calls of `target` run; None if it has none (kernel.h).
 
@@ -76,19 +88,34 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
     return _schemas.get(_current(target, _platform(), api))
 
 
-def name_with_schema(target: str, text: str, api: str = "untyped") -> str:
+def schema_of_any_platform(target: str) -> Schema | None:
+    """As `schema`, of a kernel that may be registered for another platform than this process's."""
+    first = _platform()
+    for platform in sorted(PLATFORMS, key=lambda name: name != first):
+        for api in APIS:
+            if found := _schemas.get(_current(target, platform, api)):
+                return found
+    return None
+
+
+def name_with_schema(
+    target: str, text: str, api: str = "untyped", platform: str | None = None
+) -> str:
     """The name by which to call the kernel that was last registered as `target` with this schema.
 
     It is `target` itself, unless other functions were registered under that name since.
 
+    Args:
+        platform: "CUDA" or "Host"; by default that of this process's device.
+
     Raises:
         ValueError: there is no such kernel.
     """
-    current = schema(target, api)
+    platform = platform or _platform()
+    current = _schemas.get(_current(target, platform, api))
     if current is not None and current.text == text:
         return target
-    platform = _platform()
-    for known, other in reversed(_schemas.items()):
+    for known, other in reversed(list(_schemas.items())):
         name, _, number = known.name.partition("#")
         if (name, *known[1:]) == (target, platform, api) and other.text == text:
             return f"{name}#{number or 1}"
@@ -351,6 +378,15 @@ def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
     Raises:
         As register_custom_call; AttributeError also if the library has no kernel of this name.
     """
+    if not isinstance(name, str) or not name:
+        raise (ValueError if isinstance(name, str) else TypeError)(
+            f"register_kernel: name must be a str that is not empty, but is {name!r}; the order is "
+            "register_kernel(name, library)"
+        )
+    if not isinstance(library, (str, os.PathLike)):
+        raise TypeError(
+            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
+        )
     loaded = _load(library)
     if _schema_of(loaded, name) is None:
         names = [n.removesuffix("Schema") for n in _exported(loaded) if n.endswith("Schema")]
@@ -385,22 +421,32 @@ def registered_targets(platform: str | None = None) -> list[Target]:
 
 def is_registered(name: str, platform: str, api: str) -> bool:
     """Whether XLA has such a target, its own included."""
+    return _is_text(name) and _XLAC._xla_has_custom_call_target(name, platform, api)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be encoded: half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
         return False
-    return _XLAC._xla_has_custom_call_target(name, platform, api)
+    return True
 
 
-def unknown_target_text(name: str, platform: str, api: str) -> str:
-    """What to say of a target that is not registered: near names, and what to do."""
-    text = f"custom call {name!r}: no such target is registered for {platform!r} and api={api!r}"
+def unknown_target_text(name: str, platform: str, api: str | None) -> str:
+    """What to say of a target that is not registered: near names, and what to do.
+
+    Args:
+        api: None for a call that may use any.
+    """
+    wanted = f"{platform!r}" + (f" and api={api!r}" if api else "")
+    text = f"custom call {name!r}: no such target is registered for {wanted}"
     others = [t for t in registered_targets() if t.name == name]
     if others:
         have = ", ".join(f"{t.platform!r} and api={t.api!r}" for t in others)
         text += f"; it is for {have}"
     else:
-        names = sorted({t.name for t in registered_targets(platform) if t.api == api})
+        names = sorted({t.name for t in registered_targets(platform) if api in (None, t.api)})
         near = difflib.get_close_matches(name, names, n=3)
         if near:
             text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
@@ -408,6 +454,6 @@ def unknown_target_text(name: str, platform: str, api: str) -> str:
             text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
     return (
         text + "; register it with torch_xla_ext.register_custom_call"
-        f"({name!r}, library, platform={platform!r}, api={api!r}), or link it into the wheel "
-        "(docs/kernels.md)"
+        f"({name!r}, library, platform={platform!r}{f', api={api!r}' if api else ''}), or link it "
+        "into the wheel (docs/kernels.md)"
     )

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 
+from torch_xla_ext import signature_check
 from torch_xla_ext.dtypes import TORCH_TYPES, xla_name
 
 MAX_RANK = 64  # torch's, and that of the kernels' parser
@@ -65,24 +67,44 @@ def _checked_shape(shape: Sequence[object]) -> tuple[int, ...]:
     return dims
 
 
+class Dim(NamedTuple):
+    """A dimension as the signature declares it: ``factor * name + offset``.
+
+    Without a name it is the number `offset`; with a star it is any number of dimensions.
+    """
+
+    text: str
+    name: str = ""
+    factor: int = 1
+    offset: int = 0
+    star: bool = False
+
+
 @dataclass(frozen=True)
 class Argument:
     """An operand or a result as the signature declares it.
 
-    A dimension is a number, a name, or a name with a star in front.
+    Attributes:
+        alias: of a result that is in an operand's buffer, the operand's index; else None.
     """
 
     label: str  # "operand 1 (b)"
     name: str
     optional: bool
     dtype: str  # XLA's name, or that of a variable
-    dims: tuple[str, ...]
+    dims: tuple[Dim, ...]
+    alias: int | None = None
 
-    def ranges(self, rank: int) -> list[tuple[str, int, int]]:
+    @property
+    def in_place(self) -> bool:
+        """Whether it is a result in an operand's buffer."""
+        return self.alias is not None
+
+    def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
         """Which dimensions of an array of this rank each one here stands for: (dim, begin, end)."""
         result, begin = [], 0
         for dim in self.dims:
-            count = rank - (len(self.dims) - 1) if dim.startswith("*") else 1
+            count = rank - (len(self.dims) - 1) if dim.star else 1
             result.append((dim, begin, begin + count))
             begin += count
         return result
@@ -98,30 +120,78 @@ class Parameter:
     max: float | None = None
 
 
+@dataclass(frozen=True)
+class Constraint:
+    """What the signature says of a size beside where it is found: one of these is not empty.
+
+    Attributes:
+        choices: the sizes that it may have.
+        limits: the least and the greatest, which may be None.
+        divisor: a number or another size, of which it is a multiple.
+    """
+
+    name: str
+    choices: tuple[int, ...] = ()
+    limits: tuple[int, int | None] | None = None
+    divisor: str = ""
+
+
 _SIGNATURE = re.compile(r" *(\w+) *\((.*?)\) *-> *\((.*?)\) *(?:where (.*))?")
-_ARGUMENT = re.compile(r" *(\w+) *(\?)? *: *(\w+) *\[(.*?)\] *,?")
+_ARGUMENT = re.compile(r" *(\w+) *(\?)? *(?:: *(\w+) *\[(.*?)\])? *,?")
+_DIM = re.compile(r"(?P<star>\*)?(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?P<offset>[+-]\d+)?")
+_MULTIPLE = re.compile(r" *(\w+) *% *(\w+) *== *0 *")
 _PARAMETER = re.compile(r"(\w+): (\w+)(?: in \[(\S+), (\S+)\])?(?:, |$)")
 
 
-def _arguments(text: str, kind: str) -> tuple[Argument, ...]:
-    return tuple(
-        Argument(
-            label=f"{kind} {index} ({name})",
-            name=name,
-            optional=bool(optional),
-            dtype=dtype,
-            dims=tuple(part.replace(" ", "") for part in dims.split(",") if part.strip()),
-        )
-        for index, (name, optional, dtype, dims) in enumerate(_ARGUMENT.findall(text))
+def _dim(text: str) -> Dim:
+    text = text.strip()
+    compact = text.replace(" ", "")
+    if compact.isdigit():
+        return Dim(text, offset=int(compact))
+    match = _DIM.fullmatch(compact)
+    if match is None:
+        raise ValueError(f"not a dimension: {text!r}")
+    return Dim(
+        text,
+        match["name"],
+        factor=int(match["factor"] or 1),
+        offset=int(match["offset"] or 0),
+        star=bool(match["star"]),
     )
 
 
-def _variables(text: str | None) -> dict[str, tuple[str, ...]]:
-    result = {}
+def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple[Argument, ...]:
+    result = []
+    for index, (name, optional, dtype, dims) in enumerate(_ARGUMENT.findall(text)):
+        label = f"{kind} {index} ({name})"
+        if dtype:
+            parsed = tuple(_dim(part) for part in dims.split(",") if part.strip())
+            result.append(Argument(label, name, bool(optional), dtype, parsed))
+        else:
+            (alias,) = (i for i, operand in enumerate(operands) if operand.name == name)
+            operand = operands[alias]
+            result.append(Argument(label, name, False, operand.dtype, operand.dims, alias))
+    return tuple(result)
+
+
+def _where(text: str | None) -> tuple[dict[str, tuple[str, ...]], tuple[Constraint, ...]]:
+    """The dtype variables, and what is said of sizes."""
+    variables, constraints = {}, []
     for part in (text or "").split(",") if text else []:
-        name, options = part.split(":")
-        result[name.strip()] = tuple(option.strip() for option in options.split("|"))
-    return result
+        if multiple := _MULTIPLE.fullmatch(part):
+            constraints.append(Constraint(multiple[1], divisor=multiple[2]))
+            continue
+        name, _, options = part.partition(":")
+        name, choices = name.strip(), tuple(option.strip() for option in options.split("|"))
+        if not choices[0][:1].isdigit():
+            variables[name] = choices
+        elif ".." in choices[0]:
+            low, _, high = (number.strip() for number in choices[0].partition(".."))
+            limits = int(low), int(high) if high else None
+            constraints.append(Constraint(name, limits=limits))
+        else:
+            constraints.append(Constraint(name, choices=tuple(map(int, choices))))
+    return variables, tuple(constraints)
 
 
 def _number(text: str, kind: str) -> float | None:
@@ -130,15 +200,25 @@ def _number(text: str, kind: str) -> float | None:
     return float(text) if kind.startswith("f") else int(text)
 
 
+# Sizes that parameters say, by their names.
+Sizes = tuple[tuple[str, int], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Schema:
-    """The signature and the parameters of one target."""
+    """The signature and the parameters of one target.
+
+    Attributes:
+        caller: what errors begin with: the target, or the operator whose kernel it is.
+    """
 
     text: str
     target: str
+    caller: str
     operands: tuple[Argument, ...]
     results: tuple[Argument, ...]
     variables: Mapping[str, tuple[str, ...]]
+    constraints: tuple[Constraint, ...] = ()
     parameters: tuple[Parameter, ...] = ()
 
     @staticmethod
@@ -152,13 +232,17 @@ class Schema:
         match = _SIGNATURE.fullmatch(signature)
         if match is None or not parameters.endswith(")"):
             raise ValueError(f"not the schema of a kernel: {text!r}")
-        target, operands, results, where = match.groups()
+        target, arguments, results, where = match.groups()
+        operands = _arguments(arguments, "operand")
+        variables, constraints = _where(where)
         return Schema(
             text=text,
             target=target,
-            operands=_arguments(operands, "operand"),
-            results=_arguments(results, "result"),
-            variables=_variables(where),
+            caller=target,
+            operands=operands,
+            results=_arguments(results, "result", operands),
+            variables=variables,
+            constraints=constraints,
             parameters=tuple(
                 Parameter(name, kind, _number(low, kind), _number(high, kind))
                 for name, kind, low, high in _PARAMETER.findall(parameters[:-1])
@@ -178,26 +262,71 @@ class Schema:
             value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
         return value
 
+    @property
+    def signature(self) -> str:
+        """The line that the kernel's author wrote."""
+        return self.text.partition("\n")[0]
+
+    @cached_property
+    def size_parameters(self) -> tuple[str, ...]:
+        """The parameters that are sizes in the signature."""
+        names = {dim.name for argument in self.arguments for dim in argument.dims}
+        return tuple(
+            p.name for p in self.parameters if p.name in names and p.type in ("i32", "i64")
+        )
+
+    def sizes(self, values: Mapping[str, object]) -> Sizes:
+        """The sizes that parameters say, of their values."""
+        return tuple((name, values[name]) for name in self.size_parameters)
+
+    def open_sizes(self, num_results: int | None = None) -> tuple[str, ...]:
+        """The sizes of the first results that follow neither from operands nor from parameters."""
+        known = {dim.name for operand in self.operands for dim in operand.dims}
+        known.update(self.size_parameters)
+        dims = [dim.name for result in self.results[:num_results] for dim in result.dims]
+        return tuple(dict.fromkeys(name for name in dims if name and name not in known))
+
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
-    def check(self, arrays: tuple[ArrayType | None, ...]) -> None:
+    def check(self, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> None:
         """Checks the operands and then the results of a call, as the kernel itself does.
 
         Args:
             arrays: one for each of `arguments`; None for an optional operand that is left out.
+            sizes: those that parameters say, as of `sizes()`.
 
         Raises:
             TypeError: an operand or result is missing, or is of another dtype.
             ValueError: a shape is not what the signature says.
         """
         if len(arrays) != len(self.arguments):
-            raise ValueError(f"{self.target}: expected {len(self.arguments)} arrays")
-        for index, (argument, array) in enumerate(zip(self.arguments, arrays, strict=True)):
-            if array is None:
-                if not argument.optional:
-                    raise TypeError(f"{self.target}: {argument.label}: is missing")
-                continue
-            self._check_dtype(index, array, arrays)
-            self._check_shape(index, array, arrays)
+            raise ValueError(f"{self.caller}: expected {len(self.arguments)} arrays")
+        signature_check.check(self, arrays, sizes)
+
+    def infer(
+        self, operands: tuple[ArrayType | None, ...], sizes: Sizes = (), num_results: int = 0
+    ) -> tuple[ArrayType, ...]:
+        """Checks the operands of a call, whose sizes may be symbolic; says what the results are.
+
+        Args:
+            operands: None for an optional one that is left out.
+            sizes: those that parameters say, and those that are open.
+            num_results: of how many results.
+
+        Raises:
+            As `check`.
+        """
+        shapes = [array.shape for array in operands if array is not None]
+        if all(type(size) is int for size in chain(*shapes, (size for _, size in sizes))):
+            return self._infer_known(operands, sizes, num_results)
+        types = signature_check.infer(self, operands, sizes, num_results)
+        return tuple(ArrayType(*each) for each in types)
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def _infer_known(
+        self, operands: tuple[ArrayType | None, ...], sizes: Sizes, num_results: int
+    ) -> tuple[ArrayType, ...]:
+        types = signature_check.infer(self, operands, sizes, num_results)
+        return tuple(ArrayType(*each) for each in types)
 
     def check_counts(self, num_operands: int, num_results: int) -> None:
         """Checks how many operands and results a call has.
@@ -207,70 +336,18 @@ class Schema:
         """
         if (num_operands, num_results) != (len(self.operands), len(self.results)):
             raise TypeError(
-                f"{self.target}: expected {len(self.operands)} operands and {len(self.results)} "
+                f"{self.caller}: expected {len(self.operands)} operands and {len(self.results)} "
                 f"results but got {num_operands} operands and {num_results} results; the "
                 f"signature is {self.signature}"
             )
 
-    @property
-    def signature(self) -> str:
-        """The line that the kernel's author wrote."""
-        return self.text.partition("\n")[0]
-
-    def _check_dtype(
-        self, index: int, array: ArrayType, arrays: Sequence[ArrayType | None]
-    ) -> None:
-        argument, came = self.arguments[index], xla_name(array.dtype)
-        options, reason = self.variables.get(argument.dtype, (argument.dtype,)), ""
-        if argument.dtype in self.variables:
-            for earlier, other in zip(self.arguments[:index], arrays, strict=False):
-                if other is not None and earlier.dtype == argument.dtype:
-                    options = (xla_name(other.dtype),)
-                    reason = f"; {argument.dtype} is that of {earlier.label}"
-                    break
-        if came not in options:
-            expected = " or ".join(
-                [", ".join(options[:-1]), options[-1]] if options[1:] else options
-            )
-            raise TypeError(
-                f"{self.target}: {argument.label}: expected dtype {expected} but got {came}{reason}"
-            )
-
-    def _check_shape(
-        self, index: int, array: ArrayType, arrays: Sequence[ArrayType | None]
-    ) -> None:
-        argument, rank = self.arguments[index], len(array.shape)
-        where = f"{self.target}: {argument.label}: expected"
-        star = any(dim.startswith("*") for dim in argument.dims)
-        least = len(argument.dims) - star
-        if rank < least or (rank > least and not star):
-            of_at_least = "of at least " if star else ""
-            raise ValueError(f"{where} rank {of_at_least}{least} but got {rank}")
-        sizes: dict[str, tuple[tuple[int, ...], str]] = {}
-        for other, given in zip(self.arguments[: index + 1], arrays, strict=False):
-            if given is None:
-                continue
-            for dim, begin, end in other.ranges(len(given.shape)):
-                came = given.shape[begin:end]
-                if other is not argument:
-                    sizes.setdefault(dim, (came, other.label))
-                    continue
-                if dim.isdigit():
-                    expected, reason = (int(dim),), ""
-                else:
-                    expected, label = sizes.setdefault(dim, (came, other.label))
-                    reason = f"; {dim.lstrip('*')} is that of {label}"
-                if came == expected:
-                    continue
-                if dim.startswith("*"):
-                    raise ValueError(
-                        f"{where} dimensions {list(expected)} but got {list(came)}{reason}"
-                    )
-                raise ValueError(
-                    f"{where} dimension {begin} to be {expected[0]} but got {came[0]}{reason}"
-                )
+    def dtype_options(self, name: str) -> tuple[str, ...]:
+        """XLA's names of the dtypes that a dtype or variable of the signature stands for."""
+        if name not in self.variables:
+            return (name,)
+        options = [self.dtype_options(option) for option in self.variables[name]]
+        return tuple(dict.fromkeys(option for group in options for option in group))
 
     def dtypes(self, argument: Argument) -> tuple[torch.dtype, ...]:
         """The torch dtypes that an operand or result may have."""
-        names = self.variables.get(argument.dtype, (argument.dtype,))
-        return tuple(TORCH_TYPES[name] for name in names)
+        return tuple(TORCH_TYPES[name] for name in self.dtype_options(argument.dtype))

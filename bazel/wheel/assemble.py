@@ -31,6 +31,7 @@ class Spec:
     summary: str
     description: str
     moved: dict[str, str]  # path in the stock wheel: path in ours
+    replaced: list[str]  # what ours takes the place of
     files: dict[str, str]
     binaries: dict[str, str]  # shared libraries of ours; they decide the platform tag
     licenses: dict[str, str]  # path under .dist-info/licenses
@@ -140,11 +141,14 @@ def assemble(spec: Spec) -> Path:
     copied = {
         spec.moved.get(name, name): name
         for name in stock.record
-        if name not in generated and not name.startswith(stock.dist_info + "/")
+        if name not in {*generated, *spec.replaced}
+        and not name.startswith(stock.dist_info + "/")
     }
-    unknown = sorted(set(spec.moved) - set(stock.record))
+    unknown = sorted({*spec.moved, *spec.replaced} - set(stock.record))
     if unknown:
-        raise ValueError(f"{spec.stock_wheel} has no {', '.join(unknown)} that could be moved")
+        raise ValueError(
+            f"{spec.stock_wheel} has no {', '.join(unknown)} that could be moved or replaced"
+        )
     clashes = sorted({*copied, *generated} & set(added))
     if clashes:
         raise ValueError(f"the stock wheel has {', '.join(clashes)} already")

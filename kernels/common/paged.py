@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from torch_xla_ext.ops import _arguments
+from torch_xla_ext.operators import arguments
 
 QUERY_DTYPES = (torch.float16, torch.bfloat16)
 QUANTIZED_DTYPE = torch.float8_e4m3fn
@@ -59,7 +59,7 @@ def require_attention(
         query: [any, num_heads, head_dim].
         cache: [num_pages, page_size, any, head_dim].
     """
-    _arguments.require_dtype(operator, query_name, query, QUERY_DTYPES)
+    arguments.require_dtype(operator, query_name, query, QUERY_DTYPES)
     require_cache_dtype(operator, cache_name, cache, query_name, query)
     head_dim, page_size, num_heads = query.shape[2], cache.shape[1], query.shape[1]
     if head_dim not in HEAD_DIMS:

@@ -2,69 +2,54 @@
 
 import torch
 
-from torch_xla_ext.ops import _arguments, _paged
-from torch_xla_ext.ops._registration import define_in_place
+from torch_xla_ext.operators import define_in_place_operator
+from torch_xla_ext.operators.arguments import Value, require
+from torch_xla_ext.ops import _paged
 
 __all__ = ["kv_cache_update", "kv_pages_update"]
 
 CACHE_TARGET = "XlaGpuKvCacheUpdate"
 PAGES_TARGET = "XlaGpuKvPagesUpdate"
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
-def _check_tokens(
-    operator: str, key: torch.Tensor, value: torch.Tensor, slot_mapping: torch.Tensor
-) -> None:
-    _arguments.require_dtype(operator, "key", key, _DTYPES)
-    any_key = "num_tokens, num_kv_heads, head_dim"
-    _arguments.require_shape(operator, "key", key, any_key, [None] * 3)
-    _arguments.require_same_dtype(operator, "value", value, "key", key)
-    _arguments.require_same_shape(operator, "value", value, "key", key)
-    _arguments.require_dtype(operator, "slot_mapping", slot_mapping, (torch.int32, torch.int64))
-    _arguments.require_shape(operator, "slot_mapping", slot_mapping, "num_tokens", [key.shape[0]])
 
 
 def _check_cache(
     key: torch.Tensor,
-    value: torch.Tensor,
-    slot_mapping: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
     key_scale: float | None,
     value_scale: float | None,
+    **others: Value,
 ) -> None:
     operator = "xla_gpu::kv_cache_update"
-    _check_tokens(operator, key, value, slot_mapping)
     _paged.require_cache_dtype(operator, "key_cache", key_cache, "key", key)
-    dims = "num_blocks, block_size, num_kv_heads, head_dim"
-    sizes = [None, None, key.shape[1], key.shape[2]]
-    _arguments.require_shape(operator, "key_cache", key_cache, dims, sizes)
-    _arguments.require_same_dtype(operator, "value_cache", value_cache, "key_cache", key_cache)
-    _arguments.require_same_shape(operator, "value_cache", value_cache, "key_cache", key_cache)
     _paged.require_scale(operator, "key_scale", key_scale, key_cache)
     _paged.require_scale(operator, "value_scale", value_scale, value_cache)
 
 
 def _check_pages(
     key: torch.Tensor,
-    value: torch.Tensor,
-    slot_mapping: torch.Tensor,
     kv_pages: torch.Tensor,
     k_scale: float | None,
     v_scale: float | None,
+    **others: Value,
 ) -> None:
     operator = "xla_gpu::kv_pages_update"
-    _check_tokens(operator, key, value, slot_mapping)
     _paged.require_cache_dtype(operator, "kv_pages", kv_pages, "key", key)
-    dims = "num_pages, page_size, 2 * num_kv_heads, head_dim"
-    sizes = [None, None, 2 * key.shape[1], key.shape[2]]
-    _arguments.require_shape(operator, "kv_pages", kv_pages, dims, sizes)
+    require(
+        kv_pages.shape[2] == 2 * key.shape[1],
+        ValueError,
+        lambda: (
+            f"{operator}: kv_pages must have the shape [num_pages, page_size, 2 * num_kv_heads, "
+            f"head_dim], [any, any, {2 * key.shape[1]}, {key.shape[2]}], but has "
+            f"{list(kv_pages.shape)}"
+        ),
+    )
     _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
     _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
 
 
 def _attributes(
-    key_scale: float | None, value_scale: float | None, **others: _arguments.Value
+    key_scale: float | None, value_scale: float | None, **others: Value
 ) -> dict[str, object]:
     return {
         "key_scale": 1.0 if key_scale is None else key_scale,
@@ -73,15 +58,15 @@ def _attributes(
     }
 
 
-define_in_place(
-    "kv_cache_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) key_cache, "
+define_in_place_operator(
+    "xla_gpu::kv_cache_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, float? key_scale=None, float? value_scale=None) -> ()",
     target=CACHE_TARGET,
     check=_check_cache,
     attributes=_attributes,
 )
-define_in_place(
-    "kv_pages_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) kv_pages, "
+define_in_place_operator(
+    "xla_gpu::kv_pages_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) kv_pages, "
     "float? k_scale=None, float? v_scale=None) -> ()",
     target=PAGES_TARGET,
     check=_check_pages,

@@ -3,8 +3,9 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.ops import _arguments, _paged, _paged_reference
-from torch_xla_ext.ops._registration import Result, define
+from torch_xla_ext.operators import define_operator
+from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.ops import _paged, _paged_reference
 
 __all__ = ["paged_attention"]
 
@@ -18,45 +19,20 @@ def _check(
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
-    alibi_slopes: torch.Tensor | None,
     key_scale: float | None,
     value_scale: float | None,
+    **others: Value,
 ) -> None:
-    any_query = "num_seqs, num_heads, head_dim"
-    _arguments.require_shape(_NAME, "query", query, any_query, [None] * 3)
-    num_seqs, num_heads, head_dim = query.shape
-    _arguments.require_shape(
-        _NAME,
-        "key_cache",
-        key_cache,
-        "num_blocks, block_size, num_kv_heads, head_dim",
-        [None, None, None, head_dim],
-    )
-    _arguments.require_same_shape(_NAME, "value_cache", value_cache, "key_cache", key_cache)
-    _arguments.require_same_dtype(_NAME, "value_cache", value_cache, "key_cache", key_cache)
     _paged.require_attention(_NAME, "query", query, "key_cache", key_cache, key_cache.shape[2])
-    for name, tensor, dims, sizes in (
-        ("block_tables", block_tables, "num_seqs, max_blocks", [num_seqs, None]),
-        ("context_lens", context_lens, "num_seqs", [num_seqs]),
-    ):
-        _arguments.require_dtype(_NAME, name, tensor, [torch.int32])
-        _arguments.require_shape(_NAME, name, tensor, dims, sizes)
-    if alibi_slopes is not None:
-        _arguments.require_dtype(_NAME, "alibi_slopes", alibi_slopes, [torch.float32])
-        _arguments.require_shape(_NAME, "alibi_slopes", alibi_slopes, "num_heads", [num_heads])
     _paged.require_logit_options(_NAME, "scale", scale, sliding_window, soft_cap)
     _paged.require_scale(_NAME, "key_scale", key_scale, key_cache)
     _paged.require_scale(_NAME, "value_scale", value_scale, value_cache)
 
 
-def _workspace(
-    query: torch.Tensor, key_cache: torch.Tensor, **others: _arguments.Value
-) -> list[Result]:
+def _workspace(query: torch.Tensor, key_cache: torch.Tensor, **others: Value) -> dict[str, int]:
     """Where the kernel keeps the parts of long contexts until it combines them.
 
     Two partial results for each part, of a number of query heads that the kernel takes at once,
@@ -65,7 +41,7 @@ def _workspace(
     """
     _, num_heads, head_dim = query.shape
     rows = min(num_heads // key_cache.shape[2], 16)
-    return [([_MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4], torch.float32)]
+    return {"workspace_size": _MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4}
 
 
 def _attributes(
@@ -74,7 +50,7 @@ def _attributes(
     soft_cap: float | None,
     key_scale: float | None,
     value_scale: float | None,
-    **others: _arguments.Value,
+    **others: Value,
 ) -> dict[str, object]:
     return {
         "scale": scale,
@@ -88,14 +64,14 @@ def _attributes(
 
 register_reference(TARGET, _paged_reference.paged_attention)
 
-define(
-    "paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_tables, "
-    "Tensor context_lens, float scale, int? sliding_window=None, float? soft_cap=None, "
-    "Tensor? alibi_slopes=None, float? key_scale=None, float? value_scale=None) -> Tensor",
+define_operator(
+    "xla_gpu::paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, "
+    "Tensor block_tables, Tensor context_lens, float scale, int? sliding_window=None, "
+    "float? soft_cap=None, Tensor? alibi_slopes=None, float? key_scale=None, "
+    "float? value_scale=None) -> Tensor",
     target=TARGET,
     check=_check,
-    results=lambda query, **others: [(query.shape, query.dtype)],
-    internal_results=_workspace,
+    sizes=_workspace,
     attributes=_attributes,
 )
 

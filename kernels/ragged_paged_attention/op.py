@@ -3,8 +3,9 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.ops import _arguments, _paged, _paged_reference
-from torch_xla_ext.ops._registration import Result, define
+from torch_xla_ext.operators import define_operator
+from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.ops import _paged, _paged_reference
 
 __all__ = ["ragged_paged_attention"]
 
@@ -24,41 +25,26 @@ def _check(
     q: torch.Tensor,
     kv_pages: torch.Tensor,
     kv_lens: torch.Tensor,
-    page_indices: torch.Tensor,
     cu_q_lens: torch.Tensor,
-    num_seqs: torch.Tensor,
     sm_scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
     mask_value: float | None,
     k_scale: float | None,
     v_scale: float | None,
+    **others: Value,
 ) -> None:
-    any_q = "max_num_batched_tokens, num_q_heads, head_dim"
-    _arguments.require_shape(_NAME, "q", q, any_q, [None] * 3)
-    _arguments.require_shape(
-        _NAME,
-        "kv_pages",
-        kv_pages,
-        "total_num_pages, page_size, num_combined_kv_heads, head_dim",
-        [None, None, None, q.shape[2]],
-    )
     if kv_pages.shape[2] % 2 != 0:
         raise ValueError(
             f"{_NAME}: kv_pages must have an even number of heads, dimension 2, keys and values in "
             f"turn, but has {kv_pages.shape[2]}"
         )
     _paged.require_attention(_NAME, "q", q, "kv_pages", kv_pages, kv_pages.shape[2] // 2)
-    _arguments.require_shape(_NAME, "kv_lens", kv_lens, "max_num_seqs", [None])
-    max_num_seqs = kv_lens.shape[0]
-    for name, tensor, dims, sizes in (
-        ("kv_lens", kv_lens, "max_num_seqs", [None]),
-        ("page_indices", page_indices, "max_num_seqs, pages_per_seq", [max_num_seqs, None]),
-        ("cu_q_lens", cu_q_lens, "max_num_seqs + 1", [max_num_seqs + 1]),
-        ("num_seqs", num_seqs, "1", [1]),
-    ):
-        _arguments.require_dtype(_NAME, name, tensor, [torch.int32])
-        _arguments.require_shape(_NAME, name, tensor, dims, sizes)
+    if cu_q_lens.shape[0] != kv_lens.shape[0] + 1:
+        raise ValueError(
+            f"{_NAME}: cu_q_lens must have the shape [max_num_seqs + 1], [{kv_lens.shape[0] + 1}], "
+            f"but has {list(cu_q_lens.shape)}"
+        )
     _paged.require_logit_options(_NAME, "sm_scale", sm_scale, sliding_window, soft_cap)
     if mask_value is not None and not mask_value <= _MAX_MASK_VALUE:
         raise ValueError(
@@ -73,8 +59,8 @@ def _workspace(
     q: torch.Tensor,
     kv_pages: torch.Tensor,
     page_indices: torch.Tensor,
-    **others: _arguments.Value,
-) -> list[Result]:
+    **others: Value,
+) -> dict[str, int]:
     """Counters, and where the kernels keep the parts of long contexts until they combine them.
 
     Any size is right: with 1, no context is split, and with less than this, some into fewer parts.
@@ -82,7 +68,7 @@ def _workspace(
     size = _generic_workspace(q, kv_pages, page_indices)
     if q.shape[2] == 128 and kv_pages.dtype == q.dtype:
         size = max(size, _hopper_workspace(q, kv_pages, page_indices))
-    return [([size], torch.float32)]
+    return {"workspace_size": size}
 
 
 def _generic_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor) -> int:
@@ -133,7 +119,7 @@ def _attributes(
     soft_cap: float | None,
     k_scale: float | None,
     v_scale: float | None,
-    **others: _arguments.Value,
+    **others: Value,
 ) -> dict[str, object]:
     return {
         "sm_scale": sm_scale,
@@ -147,15 +133,14 @@ def _attributes(
 
 register_reference(TARGET, _paged_reference.ragged_paged_attention)
 
-define(
-    "ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, "
-    "Tensor cu_q_lens, Tensor num_seqs, float sm_scale=1.0, int? sliding_window=None, "
-    "float? soft_cap=None, float? mask_value=None, float? k_scale=None, float? v_scale=None) "
-    "-> Tensor",
+define_operator(
+    "xla_gpu::ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, "
+    "Tensor page_indices, Tensor cu_q_lens, Tensor num_seqs, float sm_scale=1.0, "
+    "int? sliding_window=None, float? soft_cap=None, float? mask_value=None, "
+    "float? k_scale=None, float? v_scale=None) -> Tensor",
     target=TARGET,
     check=_check,
-    results=lambda q, **others: [(q.shape, q.dtype)],
-    internal_results=_workspace,
+    sizes=_workspace,
     attributes=_attributes,
 )
 

@@ -4,39 +4,23 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.ops import _arguments
-from torch_xla_ext.ops._registration import Result, VmapInfo, define
+from torch_xla_ext.operators import VmapInfo, define_operator
+from torch_xla_ext.operators.arguments import Value
 
 __all__ = ["simple_add"]
 
 TARGET = "XlaGpuSimpleAdd"
 
-_DTYPES = (
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.float32,
-    torch.float64,
-    torch.bfloat16,
-)
 _MAX_ELEMENTS = 1 << 40
 
 register_reference(TARGET, lambda inputs, outputs, attributes: [inputs[0] + inputs[1]])
 
 
-def _check(a: torch.Tensor, b: torch.Tensor) -> None:
-    operator = "xla_gpu::simple_add"
-    _arguments.require_dtype(operator, "a", a, _DTYPES)
-    _arguments.require_same_dtype(operator, "b", b, "a", a)
-    _arguments.require_same_shape(operator, "b", b, "a", a)
+def _check(a: torch.Tensor, **others: Value) -> None:
     count = a.numel()
     # A symbolic number would become a limit of an exported program's dynamic dimensions.
     if isinstance(count, int) and count > _MAX_ELEMENTS:
-        raise ValueError(f"{operator}: a must have at most 2^40 elements, but has {count}")
-
-
-def _results(a: torch.Tensor, b: torch.Tensor) -> list[Result]:
-    return [(a.shape, a.dtype)]
+        raise ValueError(f"xla_gpu::simple_add: a must have at most 2^40 elements, but has {count}")
 
 
 def _backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,16 +39,13 @@ def _vmap(
         tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
         for tensor, dim in zip((a, b), in_dims, strict=True)
     ]
-    # One example is what the caller's function sees, and what an error has to be about.
-    _check(*(tensor[0] if info.batch_size > 0 else tensor for tensor in batched))
     return _operator(*batched), 0
 
 
-_operator = define(
-    "simple_add(Tensor a, Tensor b) -> Tensor",
+_operator = define_operator(
+    "xla_gpu::simple_add(Tensor a, Tensor b) -> Tensor",
     target=TARGET,
     check=_check,
-    results=_results,
     backward=_backward,
     jvp=_jvp,
     vmap=_vmap,

@@ -23,7 +23,14 @@ from testing.xla import (
 )
 
 from kernel_api import kernels
-from torch_xla_ext import ArrayType, custom_call, descriptor, register_custom_call, registration
+from torch_xla_ext import (
+    ArrayType,
+    custom_call,
+    debug,
+    descriptor,
+    register_custom_call,
+    registration,
+)
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
@@ -198,10 +205,10 @@ def echo(**arguments: object) -> list[torch.Tensor]:
 
 
 CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
-    "untyped": lambda: custom_call("TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)]),
-    "ffi": lambda: custom_call(
-        "TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)], api="ffi"
+    "untyped": lambda: custom_call(
+        "TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)], api="untyped"
     ),
+    "ffi": lambda: custom_call("TestIncrement", [operand(2, 3).t()], [((3, 2), torch.float32)]),
     "ffi_parameters": lambda: gather(torch.device("xla"), "ffi")[0],
     "alias": lambda: custom_call("TestIncrement", [operand(3)], [operand(3)], aliases={0: 0}),
     "side_effect": lambda: echo(payload=b"\x01", has_side_effect=True),
@@ -223,7 +230,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "unknown target": (
         lambda x: custom_call("TestIncremnt", [x], [x]),
         ValueError,
-        "'TestIncremnt': no such target is registered for 'Host' and api='untyped'; did you mean "
+        "'TestIncremnt': no such target is registered for 'Host'; did you mean "
         r"'TestIncrement'\?; register it with torch_xla_ext.register_custom_call\(",
     ),
     "other api": (
@@ -234,7 +241,17 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "api": (
         lambda x: custom_call("TestEcho", [x], [x], api="typed"),
         ValueError,
-        "api must be 'untyped' or 'ffi', but is 'typed'",
+        "api must be 'untyped', 'ffi' or None, but is 'typed'",
+    ),
+    "api that is a list": (
+        lambda x: custom_call("TestEcho", [x], [x], api=[]),
+        ValueError,
+        r"'TestEcho': api must be 'untyped', 'ffi' or None, but is \[\]",
+    ),
+    "side effect": (
+        lambda x: custom_call("TestEcho", [x], [x], has_side_effect="x"),
+        TypeError,
+        "'TestEcho': has_side_effect must be a bool, but is of type str",
     ),
     "order": (
         lambda x: custom_call([x], "TestEcho", [x]),
@@ -472,6 +489,29 @@ RAW: dict[str, tuple[str, str]] = {
 def test_typed_call_that_python_did_not_check(device: torch.device, text: str, error: str) -> None:
     with pytest.raises(RuntimeError, match="TestGather: .*" + error):
         raw_typed(device, text).cpu()
+
+
+def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:
+    x = torch.zeros(3).to(device)
+    schema = registration.schema("TestIncrement")
+    payload = descriptor.pack(schema, [ArrayType.of(x)] * 2, {})
+    for call, api_version in (
+        (custom_call("TestIncrement", [x], [x]), 4),
+        (custom_call("TestIncrement", [x], [x], api="untyped"), 3),
+        (custom_call("TestIncrement", [x], [x], payload=payload), 3),
+        (custom_call("TestEcho", [x], [((16,), torch.int64)]), 3),
+    ):
+        assert [c.api_version for c in debug.custom_calls(call)] == [api_version]
+
+
+def test_a_target_that_is_only_typed(device: torch.device) -> None:
+    register_custom_call(
+        "only typed", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform=PLATFORM, api="ffi"
+    )
+    x = torch.zeros(3).to(device)
+    assert custom_call("only typed", [x], [x])[0].tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="api='untyped'; it is for 'Host' and api='ffi'"):
+        custom_call("only typed", [x], [x], payload=b"\1")
 
 
 def test_numpy_attributes(device: torch.device) -> None:

@@ -39,7 +39,9 @@ def test_text_shows_as_it_is() -> None:
 
 
 def test_custom_call_of_a_kernel(device: torch.device) -> None:
-    (call,) = debug.custom_calls(increment(device, aliases={0: 0}, has_side_effect=True))
+    (call,) = debug.custom_calls(
+        increment(device, api="untyped", aliases={0: 0}, has_side_effect=True)
+    )
     array = ArrayType((2, 3), torch.float32)
     assert call == debug.CustomCall(
         name=call.name,
@@ -60,6 +62,7 @@ def test_payload_of_a_kernel_is_decoded(device: torch.device) -> None:
         [table, index, None, None],
         [table, ((4,), torch.uint8)],
         attributes=kernels.PARAMETERS,
+        api="untyped",
     )
     (call,) = debug.custom_calls(results)
     assert call.payload.parameters == kernels.PARAMETERS
@@ -69,7 +72,7 @@ def test_payload_of_a_kernel_is_decoded(device: torch.device) -> None:
 
 
 def test_typed_call_shows_its_attributes(device: torch.device) -> None:
-    (call,) = debug.custom_calls(increment(device, api="ffi"))
+    (call,) = debug.custom_calls(increment(device))
     assert (call.api_version, call.payload) == (4, "{}")
 
 
@@ -88,7 +91,7 @@ def test_several_calls_print(device: torch.device) -> None:
     (z,) = custom_call("TestIncrement", [y], [y])
     calls = debug.custom_calls(z)
     assert len(calls) == 2
-    assert repr(calls).count("TestIncrement (API version 3)\n  operands  f32[1]{0}") == 2
+    assert repr(calls).count("TestIncrement (API version 4)\n  operands  f32[1]{0}") == 2
     assert calls._repr_html_().startswith("<pre>")
     assert repr(debug.custom_calls(x + 1)) == "no custom calls"
 
@@ -147,7 +150,7 @@ def run(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_launches_are_logged(device: torch.device, capfd: pytest.CaptureFixture[str]) -> None:
-    line = "[torch_xla_ext] XlaGpuSimpleAdd Host untyped (a: F32[2], b: F32[2]) -> (out: F32[2]) "
+    line = "[torch_xla_ext] XlaGpuSimpleAdd Host ffi (a: F32[2], b: F32[2]) -> (out: F32[2]) "
     assert line in run(TORCH_XLA_EXT_LOG_LAUNCHES="1").stderr
     assert line not in run(TORCH_XLA_EXT_LOG_LAUNCHES="0").stderr
     # Where the variable is not set, as in this process.

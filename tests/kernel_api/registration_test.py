@@ -24,7 +24,7 @@ from torch_xla_ext import (
     register_kernel,
     registered_targets,
 )
-from torch_xla_ext.registration import name_with_schema, schema
+from torch_xla_ext.registration import default_api, name_with_schema, schema
 
 LIBRARY = Path(os.environ["HOST_KERNELS"])
 TWIN = Path(os.environ["TWINS"].split()[0])
@@ -233,6 +233,21 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
         AttributeError,
         "has no kernel 'TestEcho' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST",
     ),
+    "kernel without a name": (
+        lambda: register_kernel(None, kernels.LIBRARY),
+        TypeError,
+        "register_kernel: name must be a str that is not empty, but is None; the order is",
+    ),
+    "kernel of no library": (
+        lambda: register_kernel("TestIncrement", None),
+        TypeError,
+        "register_kernel: library must be a path, but is of type NoneType",
+    ),
+    "api that is a list": (
+        register("x", LIBRARY, api=[]),
+        ValueError,
+        r"unknown api \[\]; known are 'untyped' and 'ffi'",
+    ),
     "another kernel": (
         lambda: register_kernel("TestIncrements", kernels.LIBRARY),
         AttributeError,
@@ -271,10 +286,20 @@ def test_a_kernels_schema_goes_and_comes_with_its_function(device: torch.device)
     assert schema("TestTimes3") is None
     assert custom_call("TestTimes3", [x], [x], payload=b"\1" + bytes(7))[0].tolist() == [7]
     assert schema("TestTimes3", "ffi").text == text
+    assert default_api("TestTimes3") == "untyped"  # the typed one is of the kernel before
     assert name_with_schema("TestTimes3", text) == "TestTimes3#1"
     assert custom_call("TestTimes3#1", [x], [x])[0].tolist() == [21]
     with pytest.raises(ValueError, match="no kernel with the schema"):
         name_with_schema("TestTimes3", "another")
+    register_kernel("TestTimes3", TWIN.with_name(TWIN.name.replace("2", "3")))
+    assert default_api("TestTimes3") == "ffi"
+    assert custom_call("TestTimes3", [x], [x])[0].tolist() == [21]
+
+
+def test_the_order_of_a_kernels_two_entries_does_not_matter(device: torch.device) -> None:
+    for api, symbol in (("ffi", "TestThrowHostFfi"), ("untyped", "TestThrowHost")):
+        register_custom_call("both", kernels.LIBRARY, symbol=symbol, platform="Host", api=api)
+        assert default_api("both") == "ffi"
 
 
 ELF = b"\x7fELF\x02\x01\x01" + bytes(9)

@@ -1,4 +1,4 @@
-"""torch_xla_ext.ops._registration.define, with operators that the wheel does not have."""
+"""torch_xla_ext.define_operator, with kernels that are not made with kernel.h."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch_xla
 from samples import DEVICES
 from testing.xla import PLATFORM, custom_call_lines, register_host_kernels
 
-from torch_xla_ext.ops._registration import define
+from torch_xla_ext import define_operator
 
 # The test's kernels are registered for PLATFORM alone.
 for_each_device = pytest.mark.parametrize(
@@ -20,31 +20,28 @@ for_each_device = pytest.mark.parametrize(
 def operators() -> None:
     torch_xla.device()
     register_host_kernels("TestCopy", "TestEcho", "TestSumDifferenceRound", "TestFail")
-    define(
-        "test_three_results(Tensor a, Tensor b) -> (Tensor, Tensor, Tensor)",
+    define_operator(
+        "test_ns::test_three_results(Tensor a, Tensor b) -> (Tensor, Tensor, Tensor)",
         target="TestSumDifferenceRound",
-        check=lambda a, b: None,
         results=lambda a, b: [(a.shape, a.dtype), (a.shape, a.dtype), (a.shape, torch.int32)],
         payload=lambda a, b: a.numel().to_bytes(8, "little"),
     )
-    define(
-        "test_defaults(Tensor? a, Tensor b, int c=7, float? d=None, Tensor? e=None) -> Tensor",
+    define_operator(
+        "test_ns::test_defaults(Tensor? a, Tensor b, int c=7, float? d=None, Tensor? e=None) "
+        "-> Tensor",
         target="TestEcho",
-        check=lambda a, b, c, d, e: None,
         results=lambda a, b, c, d, e: [([16], torch.int64)],
         payload=lambda a, b, c, d, e: bytes([a is None, c, d is None, e is None]),
     )
-    define(
-        "test_copy(Tensor a) -> Tensor",
+    define_operator(
+        "test_ns::test_copy(Tensor a) -> Tensor",
         target="TestCopy",
-        check=lambda a: None,
         results=lambda a: [(a.shape, a.dtype)],
         payload=lambda a: a.numel().to_bytes(8, "little"),
     )
-    define(
-        "test_fail(Tensor a) -> Tensor",
+    define_operator(
+        "test_ns::test_fail(Tensor a) -> Tensor",
         target="TestFail",
-        check=lambda a: None,
         results=lambda a: [(a.shape, a.dtype)],
         payload=lambda a: b"",
     )
@@ -53,7 +50,7 @@ def operators() -> None:
 @for_each_device
 def test_several_results(device_type: str) -> None:
     a, b = torch.randn(5), torch.randn(5)
-    operator = torch.ops.xla_gpu.test_three_results
+    operator = torch.ops.test_ns.test_three_results
     for function in (operator, torch.compile(operator, backend="aot_eager", fullgraph=True)):
         results = function(a.to(device_type), b.to(device_type))
         for actual, expected in zip(results, (a + b, a - b, a.int()), strict=True):
@@ -64,7 +61,7 @@ def test_several_results(device_type: str) -> None:
 @for_each_device
 def test_defaults_and_absent_tensors(device_type: str) -> None:
     x = torch.randn(3).to(device_type)
-    operator = torch.ops.xla_gpu.test_defaults
+    operator = torch.ops.test_ns.test_defaults
     assert operator(x, x).cpu().tolist()[:5] == [4, 0, 7, 1, 1]
     assert operator(None, x, 9).cpu().tolist()[:5] == [4, 1, 9, 1, 1]
     assert operator(x, x, d=0.5, e=x).cpu().tolist()[:5] == [4, 0, 7, 0, 0]
@@ -72,7 +69,7 @@ def test_defaults_and_absent_tensors(device_type: str) -> None:
 
 def test_absent_tensors_are_no_operands() -> None:
     x, y = torch.randn(3).to("xla"), torch.randn(4).to("xla")
-    (line,) = custom_call_lines(torch.ops.xla_gpu.test_defaults(None, x, 9, None, y))
+    (line,) = custom_call_lines(torch.ops.test_ns.test_defaults(None, x, 9, None, y))
     assert "operand_layout_constraints={f32[3]{0}, f32[4]{0}}" in line
 
 
@@ -80,17 +77,17 @@ def test_absent_tensors_are_no_operands() -> None:
 def test_failure_of_a_kernel(device_type: str) -> None:
     x = torch.zeros(3).to(device_type)
     with pytest.raises(RuntimeError, match=r"TestFail: operand 1 \(b\): expected 3 elements"):
-        torch.ops.xla_gpu.test_fail(x).cpu()
+        torch.ops.test_ns.test_fail(x).cpu()
 
 
 @for_each_device
 @pytest.mark.parametrize(
     ("differentiate", "text"),
     [
-        (lambda f, x: f(x).sum().backward(), "xla_gpu::test_copy has no derivative"),
+        (lambda f, x: f(x).sum().backward(), "test_ns::test_copy has no derivative"),
         (
             lambda f, x: torch.func.jvp(f, (x.detach(),), (x.detach(),)),
-            "xla_gpu::test_copy has no forward-mode derivative; use reverse mode",
+            "test_ns::test_copy has no forward-mode derivative; use reverse mode",
         ),
     ],
     ids=["backward", "jvp"],
@@ -98,18 +95,19 @@ def test_failure_of_a_kernel(device_type: str) -> None:
 def test_missing_derivatives_are_errors(
     differentiate: Callable[..., object], text: str, device_type: str
 ) -> None:
-    operator = torch.ops.xla_gpu.test_copy
+    operator = torch.ops.test_ns.test_copy
     x = torch.randn(3, device=device_type, requires_grad=True)
     with pytest.raises(NotImplementedError, match=text):
         differentiate(operator, x)
 
 
 def test_defining_a_name_twice_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="test_fail"):
-        define(
-            "test_fail(Tensor a) -> Tensor",
+    with pytest.raises(
+        RuntimeError, match="test_ns::test_fail is defined already; give replace=True"
+    ):
+        define_operator(
+            "test_ns::test_fail(Tensor a) -> Tensor",
             target="TestFail",
-            check=lambda a: None,
             results=lambda a: [],
             payload=lambda a: b"",
         )
@@ -118,5 +116,5 @@ def test_defining_a_name_twice_is_an_error() -> None:
 @for_each_device
 def test_without_a_batching_rule_vmap_loops(device_type: str) -> None:
     a, b = torch.randn(4, 5).to(device_type), torch.randn(4, 5).to(device_type)
-    results = torch.vmap(torch.ops.xla_gpu.test_three_results)(a, b)
+    results = torch.vmap(torch.ops.test_ns.test_three_results)(a, b)
     assert torch.equal(results[0].cpu(), (a + b).cpu())

@@ -80,7 +80,7 @@ def test_stablehlo(op: OperatorSamples, tmp_path: Path) -> None:
     exported = exported_program_to_stablehlo(torch.export.export(model, args))
     text = exported.get_stablehlo_text()
     assert text.count(f"stablehlo.custom_call @{op.target}(") == 1
-    assert "api_version = 3" in text
+    assert "api_version = 4" in text
     assert "operand_layouts = [dense<[1, 0]>" in text
     exported.save(tmp_path)
     loaded = StableHLOGraphModule.load(tmp_path)

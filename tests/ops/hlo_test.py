@@ -47,7 +47,7 @@ def test_the_call_is_in_the_optimized_program(tmp_path: Path, op: OperatorSample
     body = "print(operator(*to('xla', args)).cpu())"
     programs = optimized_programs(tmp_path, op, body)
     (line,) = [line for program in programs for line in calls(program, op.target)]
-    assert "api_version=API_VERSION_STATUS_RETURNING_UNIFIED" in line
+    assert "api_version=API_VERSION_TYPED_FFI" in line
     assert "custom_call_has_side_effect" not in line
 
 

@@ -53,13 +53,25 @@ SCALE = r"key_scale is for a cache of torch.float8_e4m3fn; for one of torch.bflo
 WRONG = [
     (ops.paged_attention, DECODE, change, error, text)
     for change, error, text in [
-        ({"query": torch.zeros(2, 8, 64)}, TypeError, "query must have one of the dtypes"),
+        (
+            {"query": torch.zeros(2, 8, 64)},
+            TypeError,
+            r"operand 0 \(query\): expected dtype F16 or BF16 but got F32",
+        ),
         ({"query": None}, TypeError, "query must be a tensor, but is None"),
         ({"block_tables": None}, TypeError, "block_tables must be a tensor, but is None"),
-        ({"query": torch.zeros(2, 8, dtype=BF16)}, ValueError, r"\[num_seqs, num_heads, head_dim"),
+        (
+            {"query": torch.zeros(2, 8, dtype=BF16)},
+            ValueError,
+            r"operand 0 \(query\): expected rank 3 but got 2",
+        ),
         ({"query": torch.zeros(2, 3, 64, dtype=BF16)}, ValueError, "heads of query, 3, must be a"),
         ({"query": torch.zeros(2, 0, 64, dtype=BF16)}, ValueError, "and not 0"),
-        ({"query": torch.zeros(2, 8, 80, dtype=BF16)}, ValueError, "key_cache must have the shape"),
+        (
+            {"query": torch.zeros(2, 8, 80, dtype=BF16)},
+            ValueError,
+            r"operand 1 \(key_cache\): expected dimension 3 to be 80 but got 64",
+        ),
         (
             {
                 "query": torch.zeros(2, 8, 80, dtype=BF16),
@@ -70,8 +82,16 @@ WRONG = [
             "the head_dim of query must be one of 64, 96, 128, 192, 256, but is 80",
         ),
         ({"key_cache": OTHER, "value_cache": OTHER}, TypeError, "torch.bfloat16, or torch.float8"),
-        ({"value_cache": OTHER}, TypeError, "value_cache must have the dtype of key_cache"),
-        ({"value_cache": CACHE[:2]}, ValueError, "value_cache must have the shape of key_cache"),
+        (
+            {"value_cache": OTHER},
+            TypeError,
+            r"operand 2 \(value_cache\): expected dtype BF16 but got F16",
+        ),
+        (
+            {"value_cache": CACHE[:2]},
+            ValueError,
+            r"operand 2 \(value_cache\): expected dimension 0 to be 4 but got 2",
+        ),
         (
             {"key_cache": CACHE[:, :7], "value_cache": CACHE[:, :7]},
             ValueError,
@@ -80,21 +100,33 @@ WRONG = [
         (
             {"block_tables": torch.zeros(2, 3)},
             TypeError,
-            "block_tables must have one of the dtypes",
+            r"operand 3 \(block_tables\): expected dtype S32 but got F32",
         ),
         (
             {"block_tables": torch.zeros(3, 3, dtype=torch.int32)},
             ValueError,
-            r"block_tables must have the shape \[num_seqs, max_blocks\], \[2, any\], but has",
+            r"operand 3 \(block_tables\): expected dimension 0 to be 2 but got 3",
         ),
-        ({"context_lens": LENGTHS.long()}, TypeError, "context_lens must have one of the dtypes"),
-        ({"context_lens": int32([1, 2, 3])}, ValueError, r"context_lens must .* but has \[3\]"),
+        (
+            {"context_lens": LENGTHS.long()},
+            TypeError,
+            r"operand 4 \(context_lens\): expected dtype S32 but got S64",
+        ),
+        (
+            {"context_lens": int32([1, 2, 3])},
+            ValueError,
+            r"operand 4 \(context_lens\): expected dimension 0 to be 2 but got 3",
+        ),
         (
             {"alibi_slopes": torch.zeros(7)},
             ValueError,
-            r"alibi_slopes must .* \[8\], but has \[7\]",
+            r"operand 5 \(alibi_slopes\): expected dimension 0 to be 8 but got 7",
         ),
-        ({"alibi_slopes": torch.zeros(8).half()}, TypeError, "alibi_slopes must have one of"),
+        (
+            {"alibi_slopes": torch.zeros(8).half()},
+            TypeError,
+            r"operand 5 \(alibi_slopes\): expected dtype F32 but got F16",
+        ),
         ({"scale": float("nan")}, ValueError, "scale must be from -1e12 to 1e12, but is nan"),
         ({"scale": 1e300}, ValueError, r"scale must be from -1e12 to 1e12, but is 1e\+300"),
         ({"sliding_window": 0}, ValueError, "sliding_window must be at least 1, or None, but is 0"),
@@ -112,19 +144,35 @@ WRONG = [
 WRONG += [
     (ops.ragged_paged_attention, RAGGED, change, error, text)
     for change, error, text in [
-        ({"q": torch.zeros(6, 8, 64)}, TypeError, "q must have one of the dtypes torch.float16"),
-        ({"q": torch.zeros(6, 8, 128, dtype=BF16)}, ValueError, "kv_pages must have the shape"),
+        (
+            {"q": torch.zeros(6, 8, 64)},
+            TypeError,
+            r"operand 0 \(q\): expected dtype F16 or BF16 but got F32",
+        ),
+        (
+            {"q": torch.zeros(6, 8, 128, dtype=BF16)},
+            ValueError,
+            r"operand 1 \(kv_pages\): expected dimension 3 to be 128 but got 64",
+        ),
         ({"kv_pages": CACHE[:, :, :1]}, ValueError, "kv_pages must have an even number of heads"),
         ({"kv_pages": CACHE[:, :4]}, ValueError, "kv_pages must have 8 to 256 tokens in a page"),
         ({"kv_pages": OTHER}, TypeError, "kv_pages must have the dtype of q, torch.bfloat16, or"),
-        ({"kv_lens": LENGTHS.long()}, TypeError, "kv_lens must have one of the dtypes torch.int32"),
+        (
+            {"kv_lens": LENGTHS.long()},
+            TypeError,
+            r"operand 2 \(kv_lens\): expected dtype S32 but got S64",
+        ),
         (
             {"page_indices": int32([[1]])},
             ValueError,
-            r"page_indices must .*\[2, any\], but has \[1",
+            r"operand 3 \(page_indices\): expected dimension 0 to be 2 but got 1",
         ),
         ({"cu_q_lens": LENGTHS}, ValueError, r"\[max_num_seqs \+ 1\], \[3\], but has \[2\]"),
-        ({"num_seqs": LENGTHS}, ValueError, r"num_seqs must have the shape \[1\], \[1\], but has"),
+        (
+            {"num_seqs": LENGTHS},
+            ValueError,
+            r"operand 5 \(num_seqs\): expected dimension 0 to be 1 but got 2",
+        ),
         ({"sm_scale": float("inf")}, ValueError, "sm_scale must be from -1e12 to 1e12, but is inf"),
         ({"mask_value": -1.0}, ValueError, "mask_value must be None or at most -65504.0, by which"),
         ({"mask_value": float("nan")}, ValueError, "mask_value must be None or at most"),
@@ -137,17 +185,53 @@ WRONG += [
 WRONG += [
     (ops.kv_cache_update, UPDATE, change, error, text)
     for change, error, text in [
-        ({"key": torch.zeros(3, 2, 64).double()}, TypeError, "key must have one of the dtypes"),
+        (
+            {"key": torch.zeros(3, 2, 64).double()},
+            TypeError,
+            r"operand 0 \(key\): expected dtype F16, BF16 or F32 but got F64",
+        ),
         ({"key": None}, TypeError, "key must be a tensor, but is None"),
         ({"value_cache": None}, TypeError, "value_cache must be a tensor, but is None"),
-        ({"value": torch.zeros(3, 2, 64)}, TypeError, "value must have the dtype of key"),
-        ({"value": torch.zeros(4, 2, 64, dtype=BF16)}, ValueError, "value must have the shape of"),
-        ({"slot_mapping": torch.zeros(3)}, TypeError, "slot_mapping must have one of the dtypes"),
-        ({"slot_mapping": LENGTHS}, ValueError, r"slot_mapping must .*\[3\], but has \[2\]"),
-        ({"key_cache": OTHER}, TypeError, "key_cache must have the dtype of key, torch.bfloat16"),
-        ({"value_cache": OTHER}, TypeError, "value_cache must have the dtype of key_cache"),
-        ({"key_cache": CACHE[0]}, ValueError, r"\[any, any, 2, 64\], but has \[16, 2, 64\]"),
-        ({"value_cache": CACHE[:3]}, ValueError, "value_cache must have the shape of key_cache"),
+        (
+            {"value": torch.zeros(3, 2, 64)},
+            TypeError,
+            r"operand 1 \(value\): expected dtype BF16 but got F32",
+        ),
+        (
+            {"value": torch.zeros(4, 2, 64, dtype=BF16)},
+            ValueError,
+            r"operand 1 \(value\): expected dimension 0 to be 3 but got 4",
+        ),
+        (
+            {"slot_mapping": torch.zeros(3)},
+            TypeError,
+            r"operand 2 \(slot_mapping\): expected dtype S32 or S64 but got F32",
+        ),
+        (
+            {"slot_mapping": LENGTHS},
+            ValueError,
+            r"operand 2 \(slot_mapping\): expected dimension 0 to be 3 but got 2",
+        ),
+        (
+            {"key_cache": OTHER},
+            TypeError,
+            r"operand 4 \(value_cache\): expected dtype F16 but got BF16",
+        ),
+        (
+            {"value_cache": OTHER},
+            TypeError,
+            r"operand 4 \(value_cache\): expected dtype BF16 but got F16",
+        ),
+        (
+            {"key_cache": CACHE[0]},
+            ValueError,
+            r"operand 3 \(key_cache\): expected rank 4 but got 3",
+        ),
+        (
+            {"value_cache": CACHE[:3]},
+            ValueError,
+            r"operand 4 \(value_cache\): expected dimension 0 to be 4 but got 3",
+        ),
         ({"key_scale": 0.5}, ValueError, SCALE),
         (
             {"key_scale": 1e-60, "key_cache": CACHE.to(FP8), "value_cache": CACHE.to(FP8)},

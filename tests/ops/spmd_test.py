@@ -36,6 +36,16 @@ def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Te
     return result
 
 
+def test_a_compiled_function_meets_another_sharding(mesh: xs.Mesh) -> None:
+    """After more calls than those for which stock torch_xla compares the shardings."""
+    function = torch.compile(lambda x: 2 * x + 1, backend="openxla")
+    x = torch.arange(16.0).reshape(4, 4)
+    for spec in [("x", None)] * 8 + [(None, "x"), ("x", None)]:
+        argument = sharded(x, mesh, spec)
+        torch_xla.sync()
+        torch.testing.assert_close(function(argument).cpu(), 2 * x + 1)
+
+
 @pytest.mark.parametrize("specs", list(itertools.product(SPECS, SPECS)), ids=str)
 def test_sharded_operands(mesh: xs.Mesh, specs: tuple) -> None:
     a, b = torch.randn(8, 6), torch.randn(8, 6)

@@ -1,133 +1,177 @@
-"""apply.py on small checkouts: it applies, or says why not and changes nothing."""
+"""The series apply in order, without fuzz or offset, to a source that has what they change.
+
+The source of pytorch/xla is not here. What a series says of it, though, is enough to make a tree
+that it has to fit exactly: the lines that its hunks show, at the numbers that they give, with other
+lines between. A hunk that contradicts one before it fails, as would a patch out of order.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+import subprocess
 from pathlib import Path
 
 import apply
 import pytest
-from fake_xla import AFTER, FakeXla, commit, git, write
+
+PATCHES = Path("patches")
+RELEASES = ["2.7.0", "2.8.1"]
+HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
-def run(fake: FakeXla, tree: Path | None = None) -> int:
-    return apply.main([str(tree or fake.tree), "--patches", str(fake.patches)])
+@dataclasses.dataclass
+class Line:
+    """One of the source's; its text is unknown until a hunk shows it."""
+
+    text: str | None = None
 
 
-def state(tree: Path) -> tuple[str, str, dict[str, str]]:
-    """What must be as it was: the commit, git's view of the files, and the files."""
-    files = {
-        str(path.relative_to(tree)): path.read_text()
-        for path in sorted(tree.rglob("*"))
-        if path.is_file() and ".git" not in path.parts
-    }
-    return git(tree, "rev-parse", "HEAD"), git(tree, "status", "--porcelain"), files
+class Source:
+    """The files of the release, as far as the patches show them, and as patched so far."""
+
+    def __init__(self) -> None:
+        self.released: dict[str, list[Line]] = {}
+        self.patched: dict[str, list[Line]] = {}
+        self.whole: set[str] = set()
+
+    def apply(self, patch: Path) -> None:
+        diff = patch.read_text().split("\n---\n", 1)[1]
+        for part in re.split(r"^diff --git ", diff, flags=re.MULTILINE)[1:]:
+            head, *hunks = re.split(r"^(?=@@ )", part, flags=re.MULTILINE)
+            name = head.split()[1].removeprefix("b/")
+            if "\n--- /dev/null\n" in head:
+                self.patched[name] = []
+            for hunk in hunks:
+                self._apply_hunk(name, hunk)
+
+    def _apply_hunk(self, name: str, hunk: str) -> None:
+        match = HUNK.match(hunk)
+        assert match, hunk
+        lines = [line for line in hunk.split("\n")[1:] if line and line[0] in " +-"]
+        if name not in self.patched:
+            self.patched[name], self.released[name] = [], []
+        patched, released = self.patched[name], self.released.get(name)
+        # Hunks of one patch give the numbers of the old file; those before have moved the lines.
+        begin = max(int(match[3]) - 1, 0)
+        end = begin + sum(line[0] != "+" for line in lines)
+        while released is not None and len(patched) < end:
+            released.append(Line())
+            patched.append(released[-1])
+        if not all(line[0] == " " for line in lines[-3:]):
+            self.whole.add(name)  # without three lines of context, the file ends here
+        at = begin
+        for line in lines:
+            if line[0] == "+":
+                patched.insert(at, Line(line[1:]))
+                at += 1
+                continue
+            known = patched[at].text
+            assert known in (None, line[1:]), f"{name}:{at + 1} is {known!r}, not {line[1:]!r}"
+            patched[at].text = line[1:]
+            if line[0] == "-":
+                del patched[at]
+            else:
+                at += 1
+
+    def write(self, tree: Path) -> None:
+        for name, lines in self.released.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            texts = [f"{n}" if line.text is None else line.text for n, line in enumerate(lines)]
+            after = [] if name in self.whole else ["lines", "that no hunk", "shows"]
+            (tree / name).write_text("\n".join([*texts, *after, ""]))
 
 
-def assert_refused(
-    fake: FakeXla, capsys: pytest.CaptureFixture[str], *reasons: str, tree: Path | None = None
-) -> None:
-    before = state(fake.tree)
-    assert run(fake, tree) == 1
-    error = capsys.readouterr().err
-    for reason in reasons:
-        assert reason in error
-    assert state(fake.tree) == before
-    assert not (fake.tree / ".git" / "rebase-apply").exists()
+def git(tree: Path, *args: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(tree), "-c", "user.name=A", "-c", "user.email=a@invalid", *args],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
 
 
-def test_applies(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(fake) == 0
-    subjects = git(fake.tree, "log", "--reverse", "--format=%s", "v1.2.3..HEAD").splitlines()
-    assert subjects == ["Name the target", "Test the target"]
-    assert git(fake.tree, "status", "--porcelain") == ""
-    name = "torch_xla/csrc/tensor_methods.cpp"
-    assert (fake.tree / name).read_text() == AFTER[name]
-    output = capsys.readouterr().out
-    assert "python setup.py bdist_wheel" in output
-    assert f"git -C {fake.tree} reset --hard v1.2.3" in output
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A checkout of a release of which there is no series, and a folder for series."""
+    for key in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{key}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{key}_EMAIL", "a@invalid")
+    tree = tmp_path / "xla"
+    tree.mkdir()
+    git(tree, "init", "--quiet")
+    return tree, tmp_path / "patches"
 
 
-def test_path_is_the_callers(fake: FakeXla, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bazel run` starts the program in its runfiles."""
-    monkeypatch.setenv("BUILD_WORKING_DIRECTORY", str(fake.tree.parent))
-    assert run(fake, Path(fake.tree.name)) == 0
+def release(tree: Path, patches: Path, name: str) -> list[Path]:
+    """Makes `tree` the release, and the series in `patches` one for it."""
+    _, _, files = apply.read(PATCHES / f"torch_xla-{name}" / "series")
+    source = Source()
+    for patch in files:
+        source.apply(patch)
+    source.write(tree)
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message", "The release")
+    folder = patches / files[0].parent.name
+    folder.mkdir(parents=True)
+    for patch in files:
+        (folder / patch.name).write_bytes(patch.read_bytes())
+    head = git(tree, "rev-parse", "HEAD").strip()
+    names = [patch.name for patch in files]
+    (folder / "series").write_text("\n".join([f"# v{name} {head}", *names, ""]))
+    return [folder / name for name in names]
 
 
-def test_needs_no_identity(fake: FakeXla, monkeypatch: pytest.MonkeyPatch) -> None:
-    git(fake.tree, "config", "--unset", "user.name")
-    git(fake.tree, "config", "--unset", "user.email")
-    git(fake.tree, "config", "user.useConfigOnly", "true")
-    assert run(fake) == 0
-    assert git(fake.tree, "log", "-1", "--format=%cn") == "Someone"
+@pytest.mark.parametrize("name", RELEASES)
+def test_every_patch_is_listed(name: str) -> None:
+    series = PATCHES / f"torch_xla-{name}" / "series"
+    tag, commit, files = apply.read(series)
+    assert tag == f"v{name}" and len(commit) == 40
+    assert files == sorted(series.parent.glob("*.patch"))
 
 
-def test_chooses_the_release_by_its_commit(fake: FakeXla) -> None:
-    """A clone of one commit has no tags."""
-    git(fake.tree, "tag", "--delete", "v1.2.3")
-    assert run(fake) == 0
+@pytest.mark.parametrize("name", RELEASES)
+def test_applies_in_order_without_offset(name: str, checkout: tuple[Path, Path]) -> None:
+    tree, patches = checkout
+    files = release(tree, patches, name)
+    head = git(tree, "rev-parse", "HEAD").strip()
+    for patch in files:
+        fit = subprocess.run(
+            ["git", "-C", str(tree), "apply", "--index", "--verbose", "--whitespace=error", patch],
+            capture_output=True,
+            text=True,
+        )
+        assert fit.returncode == 0, fit.stderr
+        assert not re.search(r"\b(offset|fuzz)\b", fit.stderr), fit.stderr
+    git(tree, "reset", "--hard", "--quiet", head)
+
+    assert apply.apply(tree, patches) == files
+    subjects = git(tree, "log", "--format=%s", f"{head}..").splitlines()
+    assert len(subjects) == len(files)
+    assert subjects[-1] == "Let GPU custom calls name their target"
 
 
-def test_no_work_tree(fake: FakeXla, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert_refused(fake, capsys, "is not a git work tree", tree=tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    assert_refused(fake, capsys, "is not a git work tree", tree=tmp_path / "empty")
+def test_out_of_order(checkout: tuple[Path, Path]) -> None:
+    tree, patches = checkout
+    files = release(tree, patches, "2.8.1")
+    series = files[0].parent / "series"
+    lines = series.read_text().splitlines()
+    series.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:], ""]))
+    head = git(tree, "rev-parse", "HEAD")
+    with pytest.raises(apply.ApplyError, match="patch does not apply"):
+        apply.apply(tree, patches)
+    assert git(tree, "rev-parse", "HEAD") == head
+    assert git(tree, "status", "--porcelain") == ""
 
 
-def test_folder_below_the_top(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(fake, capsys, "is inside the git work tree", tree=fake.tree / "torch_xla")
-
-
-def test_other_release(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    write(fake.tree, {"more": "more\n"})
-    commit(fake.tree, "After the release")
-    assert_refused(fake, capsys, "series for v1.2.3", "checkout v1.2.3")
-
-
-def test_twice(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(fake) == 0
-    assert_refused(fake, capsys, "has the series for v1.2.3 already")
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_changed_file(fake: FakeXla, capsys: pytest.CaptureFixture[str], staged: bool) -> None:
-    write(fake.tree, {"torch_xla/csrc/xla_lower_util.h": "#pragma twice\n"})
-    if staged:
-        git(fake.tree, "add", "--all")
-    assert_refused(fake, capsys, "has changes (torch_xla/csrc/xla_lower_util.h)")
-
-
-def test_untracked_file(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    write(fake.tree, {"mine.txt": "mine\n"})
-    assert_refused(fake, capsys, "has changes (mine.txt)")
-
-
-def test_ignored_files_are_no_change(fake: FakeXla) -> None:
-    (fake.tree / ".git" / "info" / "exclude").write_text("build/\n")
-    write(fake.tree, {"build/out": "out\n"})
-    assert run(fake) == 0
-
-
-def test_unfinished_operation(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    (fake.tree / ".git" / "MERGE_HEAD").write_text(fake.release_commit + "\n")
-    assert_refused(fake, capsys, "in the middle of another git operation")
-
-
-def test_conflict(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first patch fits, the second does not: not even the first stays."""
-    patch = fake.patch(2)
-    patch.write_text(patch.read_text().replace("-# 0", "-# another test"))
-    assert_refused(fake, capsys, patch.name, "does not fit")
-
-
-def test_git_am_fails(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every patch fits, but a hook of the user's stops at the second."""
-    hook = fake.tree / ".git" / "hooks" / "applypatch-msg"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text('#!/bin/sh\n! grep -q "Test the target" "$1"\n')
-    hook.chmod(0o755)
-    assert_refused(fake, capsys, "git am failed", "is as it was")
-
-
-def test_unreadable_series(fake: FakeXla, capsys: pytest.CaptureFixture[str]) -> None:
-    (fake.series / "series").unlink()
-    assert_refused(fake, capsys, "series is missing")
+def test_changes_and_other_commits_are_refused(checkout: tuple[Path, Path]) -> None:
+    tree, patches = checkout
+    release(tree, patches, "2.8.1")
+    (tree / "BUILD").write_text("mine\n")
+    with pytest.raises(apply.ApplyError, match=r"has changes.*\n.*BUILD"):
+        apply.apply(tree, patches)
+    git(tree, "commit", "--quiet", "--all", "--message", "mine")
+    with pytest.raises(apply.ApplyError, match=r"stands on .*series for v2\.8\.1"):
+        apply.apply(tree, patches)
+    with pytest.raises(apply.ApplyError, match="git rev-parse"):
+        apply.apply(tree / "nowhere", patches)

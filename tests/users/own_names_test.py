@@ -58,6 +58,13 @@ def test_a_tutorials_script(tmp_path: Path, operands: list[torch.Tensor]) -> Non
         "XlaGpuSimpleAdd", capsule(library.XlaGpuSimpleAdd), "Host"
     )
     assert call(*operands).tolist() == [11, 22, 33]
+    check_the_wheels_operator(operands)
+
+
+def check_the_wheels_operator(operands: list[torch.Tensor]) -> None:
+    """It stays with its own kernel, whatever else has the kernel's name."""
+    for tensors in (operands, [x.cpu() for x in operands], [x.long() for x in operands]):
+        assert torch_xla_ext.ops.simple_add(*tensors).tolist() == [11, 22, 33]
 
 
 def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
@@ -67,6 +74,7 @@ def test_edit_build_run(tmp_path: Path, operands: list[torch.Tensor]) -> None:
         build(library, SOURCE.replace("a[i] + b[i]", f"a[i] {operator} b[i]"))
         torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
         assert call(*operands).tolist() == expected
+        check_the_wheels_operator(operands)
     torch_xla_ext.register_custom_call("XlaGpuSimpleAdd", library, platform="Host")
     assert call(*operands).tolist() == [10, 40, 90]
 

@@ -32,6 +32,7 @@ def spec(tmp_path: Path) -> assemble.Spec:
         summary="ours",
         description=str(tmp_path / "README.md"),
         moved={"_XLAC.so": "torch_xla/lib/_XLAC.so"},
+        replaced=[],
         files={"torch_xla_ext/__init__.py": str(tmp_path / "init.py")},
         binaries={"_XLAC.so": str(library_needing(tmp_path, "GLIBC_2.34"))},
         licenses={"torch_xla_ext/LICENSE": str(tmp_path / "LICENSE")},
@@ -99,9 +100,17 @@ def test_a_file_of_stock_is_not_replaced_silently(spec: assemble.Spec) -> None:
         assemble.assemble(dataclasses.replace(spec, files=files))
 
 
-def test_a_moved_file_that_stock_lacks(spec: assemble.Spec) -> None:
-    with pytest.raises(ValueError, match=r"has no gone\.so that could be moved"):
-        assemble.assemble(dataclasses.replace(spec, moved={**spec.moved, "gone.so": "x"}))
+def test_a_moved_or_replaced_file_that_stock_lacks(spec: assemble.Spec) -> None:
+    for wrong in ({"moved": {**spec.moved, "gone.so": "x"}}, {"replaced": ["gone.so"]}):
+        with pytest.raises(ValueError, match=r"has no gone\.so that could be moved or replaced"):
+            assemble.assemble(dataclasses.replace(spec, **wrong))
+
+
+def test_a_binary_that_was_built_from_source_replaces_the_stock_one(spec: assemble.Spec) -> None:
+    built = dataclasses.replace(spec, moved={}, replaced=["_XLAC.so"])
+    wheel = zipfile.ZipFile(assemble.assemble(built))
+    assert wheel.read("_XLAC.so") == Path(spec.binaries["_XLAC.so"]).read_bytes()
+    assert "torch_xla/lib/_XLAC.so" not in wheel.namelist()
 
 
 def test_the_program_says_why_it_stops(spec: assemble.Spec, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,8 @@
 #include "torch_xla_ext/csrc/calls/custom_call.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/calls/operator_kernels.h"
+#include "torch_xla_ext/csrc/calls/prepared_call.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
@@ -135,21 +138,56 @@ void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   }
 }
 
-py::list Trace(torch::lazy::OpKind kind, const Tensors& tensors,
-               CustomCallConfig config) {
+// The target's name becomes the one that XLA knows.
+PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
+                     CustomCallConfig config) {
   config.target = CurrentName(config.target, CurrentPlatform(),
                               config.api_version == xla::API_VERSION_TYPED_FFI
                                   ? TargetApi::kTyped
                                   : TargetApi::kUntyped);
-  std::vector<torch_xla::XLATensorPtr> results;
+  return {kind, std::move(config), std::move(outputs)};
+}
+
+py::list Trace(const PreparedCall& call, const Tensors& tensors) {
+  std::vector<at::Tensor> results;
   {
-    // In eager mode this compiles and waits for the device, and a kernel may be
-    // a function of Python.
     const py::gil_scoped_release without_gil;
-    results = TraceCustomCall(kind, tensors.inputs, tensors.outputs,
-                              std::move(config));
+    results = call.Trace(tensors.inputs);
   }
-  return py::cast(torch_xla::bridge::AtenFromXlaTensors(results));
+  return py::cast(results);
+}
+
+// The arguments of _xla_gpu_custom_call, checked.
+struct GpuCall {
+  PreparedCall call;
+  Tensors tensors;
+};
+
+GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
+                     const py::object& output_shapes,
+                     const py::object& output_dtypes, const py::object& target,
+                     const py::object& aliases, std::optional<int> api_version,
+                     bool has_side_effect) {
+  CustomCallConfig config = GpuCustomCallConfig(ParseTarget(target));
+  config.payload = ParseBytes(config.target, "payload", payload);
+  if (api_version) {
+    config.api_version =
+        ParseApiVersion(config.target, xla::API_VERSION_ORIGINAL, *api_version);
+  }
+  config.has_side_effect = has_side_effect;
+  Tensors tensors =
+      ParseTensors(config.target, inputs, output_shapes, output_dtypes);
+  config.aliases =
+      ParseAliases(config.target, aliases, inputs, tensors.outputs);
+  // The default target takes what it always took.
+  if (config.target != kDefaultGpuCustomCallTarget) {
+    if (config.api_version != xla::API_VERSION_TYPED_FFI) {
+      CheckGpuPayload(config.target, config.payload);
+    }
+    UseTorchDTypes(tensors, &config);
+  }
+  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config)),
+          std::move(tensors)};
 }
 
 void DefineCustomCalls(py::module_& module) {
@@ -159,30 +197,29 @@ void DefineCustomCalls(py::module_& module) {
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& target, const py::object& aliases,
          std::optional<int> api_version, bool has_side_effect) {
-        CustomCallConfig config = GpuCustomCallConfig(ParseTarget(target));
-        config.payload = ParseBytes(config.target, "payload", payload);
-        if (api_version) {
-          config.api_version = ParseApiVersion(
-              config.target, xla::API_VERSION_ORIGINAL, *api_version);
-        }
-        config.has_side_effect = has_side_effect;
-        const Tensors tensors =
-            ParseTensors(config.target, inputs, output_shapes, output_dtypes);
-        config.aliases =
-            ParseAliases(config.target, aliases, inputs, tensors.outputs);
-        // The default target takes what it always took.
-        if (config.target != kDefaultGpuCustomCallTarget) {
-          if (config.api_version != xla::API_VERSION_TYPED_FFI) {
-            CheckGpuPayload(config.target, config.payload);
-          }
-          UseTorchDTypes(tensors, &config);
-        }
-        return Trace(GpuCustomCallKind(), tensors, std::move(config));
+        const GpuCall parsed =
+            ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
+                         aliases, api_version, has_side_effect);
+        return Trace(parsed.call, parsed.tensors);
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
       py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
       py::arg("has_side_effect") = false, kGpuCustomCallDoc);
+
+  module.def(
+      "_xla_prepare_custom_call",
+      [](const py::object& inputs, const py::object& payload,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         const py::object& target, const py::object& aliases,
+         std::optional<int> api_version, bool has_side_effect) {
+        return std::make_shared<PreparedCall>(
+            ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
+                         aliases, api_version, has_side_effect)
+                .call);
+      },
+      "Checks the arguments of _xla_gpu_custom_call. Returns the call without "
+      "its operands, for _xla_register_operator.");
 
   module.def(
       "_xla_custom_call",
@@ -201,7 +238,9 @@ void DefineCustomCalls(py::module_& module) {
         config.frontend_attributes = std::move(frontend_attributes);
         const Tensors tensors =
             ParseTensors(config.target, inputs, output_shapes, output_dtypes);
-        return Trace(CustomCallKind(), tensors, std::move(config));
+        return Trace(
+            Prepare(CustomCallKind(), tensors.outputs, std::move(config)),
+            tensors);
       },
       py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("has_side_effect"),
@@ -267,6 +306,15 @@ void DefineRegistration(py::module_& module) {
       "Whether XLA has such a target.");
 
   module.def(
+      "_xla_default_custom_call_api",
+      [](const std::string& name, const std::string& platform) {
+        return DefaultApi(name, platform) == TargetApi::kTyped ? "ffi"
+                                                               : "untyped";
+      },
+      py::arg("name"), py::arg("platform"),
+      "By which API calls of a target are made that do not say one.");
+
+  module.def(
       "_xla_custom_call_function",
       [](const std::string& name, const std::string& platform,
          const std::string& api) {
@@ -295,6 +343,7 @@ void DefineRegistration(py::module_& module) {
 
 void DefineFunctions(py::module_& module) {
   RegisterStaticKernels();
+  DefineOperatorKernels(module);
   DefineCustomCalls(module);
   DefineDirectCall(module);
   DefineRegistration(module);

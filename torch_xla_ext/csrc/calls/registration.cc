@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <tuple>
@@ -47,6 +49,10 @@ struct Targets {
   Renewed renewed;
   // Whether there is one of them: calls that are traced ask first.
   std::atomic<bool> any_renewed{false};
+  // Names and platforms whose untyped function took another's place after the
+  // typed one was registered: the typed one is not its twin.
+  std::set<std::pair<std::string, std::string>> untyped_is_newer;
+  std::atomic<uint64_t> num_changes{0};
   CudaClient cuda;
 };
 
@@ -175,11 +181,15 @@ void RegisterTarget(const std::string& name, void* function,
   }
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
+  ++targets.num_changes;
+  if (api == TargetApi::kTyped)
+    targets.untyped_is_newer.erase({name, platform});
   void* const first = Find(targets, name, platform, api);
   if (first == nullptr) {
     RegisterWithXla(&targets, name, function, platform, api);
     return;
   }
+  const std::string before = CurrentNameOf(targets, name, platform, api);
   auto& [functions, current] =
       targets.renewed
           .try_emplace({name, platform, api}, Generations{{first}, 0})
@@ -199,7 +209,24 @@ void RegisterTarget(const std::string& name, void* function,
                  Described(function).c_str());
   }
   current = index;
+  if (api == TargetApi::kUntyped && HloName(name, index) != before) {
+    targets.untyped_is_newer.insert({name, platform});
+  }
 }
+
+TargetApi DefaultApi(const std::string& name, const std::string& platform) {
+  CheckPlatform(platform);
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  const std::string typed =
+      CurrentNameOf(targets, name, platform, TargetApi::kTyped);
+  return Find(targets, typed, platform, TargetApi::kTyped) != nullptr &&
+                 targets.untyped_is_newer.count({name, platform}) == 0
+             ? TargetApi::kTyped
+             : TargetApi::kUntyped;
+}
+
+uint64_t NumRegistrations() { return GetTargets().num_changes; }
 
 std::string CurrentName(const std::string& name, const std::string& platform,
                         TargetApi api) {

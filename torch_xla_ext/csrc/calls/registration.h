@@ -2,6 +2,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_REGISTRATION_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_REGISTRATION_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,15 @@ std::string CurrentName(const std::string& name, const std::string& platform,
 // The function that calls of `name` run; null if there is none.
 void* CurrentFunction(const std::string& name, const std::string& platform,
                       TargetApi api);
+
+// By which API calls of `name` are made that do not say one: typed where a
+// typed function is registered, unless an untyped one has taken another's place
+// since. Only typed calls run inside a CUDA graph.
+TargetApi DefaultApi(const std::string& name, const std::string& platform);
+
+// A number that every registration changes. What was derived from the targets
+// before holds while it is the same.
+uint64_t NumRegistrations();
 
 // The platform of the device that this process uses, by PJRT_DEVICE.
 const char* CurrentPlatform();

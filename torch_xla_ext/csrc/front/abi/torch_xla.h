@@ -187,6 +187,16 @@ class PjRtComputationClient {
       absl::Span<const ComputationClient::DataPtr> arguments,
       absl::Span<const std::string> devices,
       const ComputationClient::ExecuteReplicatedOptions& options);
+
+  // A std::vector<xla::Literal>, which the caller makes room for and destroys.
+  struct Literals {
+    ~Literals() {}
+    void* begin;
+    void* end;
+    void* end_of_room;
+  };
+  Literals TransferFromDevice(
+      absl::Span<const ComputationClient::DataPtr> handles);
 };
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient();

@@ -1,0 +1,308 @@
+"""Random small programs, as lines of Python that run on any device.
+
+A program's lines read and write the variables of one namespace. The space of programs is small on
+purpose: a few shapes, a few sizes, and operations whose variants differ in one attribute, so that
+many programs differ in little from one that ran before.
+"""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+# What a line may be. {x}, {y}, {z}: tensors; {d}, {e}: dimensions; {n}: a small integer; {s}: a
+# number; {t}: a dtype; {b}: a bool; {i}: an integer tensor of one dimension;
+# {a}, {m}, {f}: other numbers.
+_VALUES = """
+{x} + {y}
+{x} - {y}
+{x} * {y}
+{x} + {s}
+{s} - {x}
+{x} * {s}
+torch.add({x}, {y}, alpha={s})
+torch.maximum({x}, {y})
+torch.minimum({x}, {y})
+torch.where({x} > {y}, {x}, {z})
+torch.where({x} > {s}, {y}, {s})
+torch.lerp({x}, {y}, {s})
+torch.addcmul({x}, {y}, {z}, value={s})
+torch.full_like({x}, {s})
+torch.full_like({x}, {s}, dtype={t})
+torch.zeros_like({x}, dtype={t})
+torch.eq({x}, {y})
+torch.lt({x}, {s})
+{x}.to({t})
+-{x}
+{x}.abs()
+{x}.tanh()
+F.relu({x})
+F.celu({x}, alpha={a})
+F.elu({x}, alpha={a})
+F.leaky_relu({x}, {a})
+F.hardtanh({x}, -{a}, {a})
+F.softplus({x}, beta={a})
+F.threshold({x}, {a}, {n})
+F.hardshrink({x}, {a})
+F.softshrink({x}, {a})
+F.gelu({x}, approximate="none")
+F.gelu({x}, approximate="tanh")
+{x}.float().clamp(min={a})
+{x}.float().clamp(max={a})
+{x}.clamp(-{n}, {n})
+{x}.sum({d})
+{x}.sum({d}, keepdim=True)
+{x}.sum(({d}, {e}))
+{x}.sum({d}, dtype=torch.float64)
+{x}.mean({d}, keepdim={b})
+{x}.prod({d})
+{x}.amax({d}, keepdim={b})
+{x}.amin({d})
+{x}.argmax({d})
+{x}.argmin({d}, keepdim={b})
+{x}.any({d})
+{x}.all({d}, keepdim={b})
+{x}.var({d}, correction={n})
+{x}.std({d}, unbiased={b})
+{x}.norm({n}, {d})
+{x}.logsumexp({d})
+{x}.cumsum({d})
+{x}.cumprod({d})
+{x}.softmax({d})
+{x}.log_softmax({d})
+{x}.sort({d}, descending={b}).values
+{x}.sort({d}, stable=True, descending={b}).indices
+{x}.topk({n}, {d}, largest={b}).values
+{x}.kthvalue({n}, {d}).values
+{x}.max({d}).values
+{x}.min({d}).values
+{x}.t()
+{x}.transpose({d}, {e})
+{x}.permute({d}, {e})
+{x}.flip({d})
+{x}.roll({n}, {d})
+{x}.roll({n})
+{x}.tril({n})
+{x}.triu(-{n})
+{x}.reshape(4, -1).diagonal({n})
+{x}.diag_embed({n})
+{x}.unsqueeze({d})
+{x}.squeeze({d})
+{x}.reshape(-1)
+{x}.reshape({n}, -1)
+{x}.expand({n}, 4, 4).clone()
+{x}.repeat({n}, 1)
+{x}.repeat_interleave({n}, {d})
+{x}.narrow({d}, {n}, 2)
+{x}.select({d}, {n})
+{x}[{n}]
+{x}[:, {n}]
+{x}[{n}:]
+{x}[:, ::{n}]
+{x}[1:3, {n}:]
+{x}.unfold({d}, 2, 1).clone()
+{x}.chunk(2, {d})[0]
+{x}.chunk(2, {d})[1]
+{x}.split([1, 3], {d})[0]
+{x}.split([1, 3], {d})[1]
+{x}.unbind({d})[{n}]
+torch.cat([{x}, {y}], {d})
+torch.cat([{y}, {x}, {y}], {d})
+torch.stack([{x}, {y}], {d})
+torch.stack([{x}, {x}, {y}], {d})
+F.pad({x}, (0, {n}))
+F.pad({x}, ({n}, 0))
+F.pad({x}, (1, 1, 0, 0), value={s})
+F.pad({x}, (0, 0, 1, 1), value={s})
+{x} @ {y}
+{x}.t() @ {y}
+torch.addmm({x}, {y}, {z}, beta={s}, alpha={n})
+torch.baddbmm({x}[None], {y}[None], {z}[None], beta={n})
+torch.einsum("ij,kj->ik", {x}, {y})
+torch.einsum("ij,ij->i", {x}, {y})
+torch.einsum("ij,ij->j", {x}, {y})
+torch.outer({x}[0], {y}[:, 0])
+{x}.index_select({d}, {i})
+{x}.gather({d}, {i}[None, :].expand(4, 4))
+{x}.scatter({d}, {i}[None, :].expand(4, 4) * 0 + {i}[:, None], {y})
+{x}.scatter_add({d}, {i}[:, None].expand(4, 4), {y})
+{x}.index_add({d}, {i}, {y})
+{x}.index_add({d}, {i}, {y}, alpha={n})
+{x}.index_copy({d}, torch.arange(4, device={x}.device).roll({n}), {y})
+{x}.index_fill({d}, {i}, {s})
+{x}.masked_fill({y} > 0, {s})
+{x}.take({i})
+{x}[{i}]
+{x}[:, {i}]
+F.one_hot({i}, num_classes={m})
+F.embedding({i}, {x})
+F.pixel_shuffle({x}.reshape(1, 4, 2, 2), 2)
+F.pixel_shuffle(torch.cat([{x}] * 4).reshape(1, 16, 2, 2), {f})
+F.avg_pool2d({x}.float().reshape(1, 1, 4, 4), 2, divisor_override={n})
+F.avg_pool2d({x}.float().reshape(1, 1, 4, 4), 2, padding=1, count_include_pad={b})
+F.avg_pool2d({x}.float().reshape(1, 1, 4, 4), 3, stride={n}, ceil_mode={b})
+F.max_pool2d({x}[None, None], 2, stride={n})
+F.max_pool2d({x}[None, None], {n}, 1)
+F.conv2d({x}[None, None], {y}[None, None, :2, :2], stride={n})
+F.conv2d({x}[None, None], {y}[None, None, :2, :2], padding={n})
+F.conv2d({x}[None, None], {y}[None, None, :2, :2], dilation={n})
+F.conv_transpose2d({x}[None, None], {y}[None, None, :2, :2], stride={n})
+F.layer_norm({x}, (4,), eps={a})
+F.layer_norm({x}, (4, 4), eps={a})
+F.mse_loss({x}, {y}, reduction="sum")
+F.mse_loss({x}, {y}, reduction="mean")
+F.smooth_l1_loss({x}, {y}, beta={a})
+F.cosine_similarity({x}, {y}, dim={d})
+F.normalize({x}, dim={d})
+torch.arange({n}, {m}, device={x}.device)
+torch.linspace(0, {n}, 4, device={x}.device)
+torch.ones({n}, 4, device={x}.device)
+torch.eye({n}, {m}, device={x}.device)
+torch.cdist({x}.reshape(4, 4), {y}.reshape(4, 4), p={n}.0)
+torch.floor_divide({x}, {n})
+torch.remainder({x}.float(), {a})
+{x}.pow({n})
+{x}.bitwise_and({n})
+{x}.nan_to_num({s})
+{x}.addcdiv({y}, {z}.abs() + 1, value={s})
+gradient(lambda x: F.leaky_relu(x, {a}).sum(), {x})
+gradient(lambda x: (x * {y}).softmax({d}).select({e}, {n}).sum(), {x})
+gradient(lambda x: x.cumsum({d}).select({e}, {n}).sum(), {x})
+gradient(lambda x: F.avg_pool2d(x[None, None], 2, divisor_override={n}).sum(), {x})
+gradient(lambda x: x.index_select({d}, {i}).pow(2).sum(), {x})
+kernel({x}, {y})
+kernel({y}, {x} * {s})
+""".strip().splitlines()
+
+_STATEMENTS = """
+{x} += {y}.clone()
+{x} -= {s}
+{x}.mul_({y}.clone())
+{x}.copy_({y}.clone())
+{x}.zero_()
+{x}.fill_({s})
+{x}[{n}] = {y}.clone()[{n}] + 0
+{x}[{n}] = {s}
+{x}[:, {n}] += {i}
+{x}[1:3].mul_({s})
+{x}.t().add_({y}.clone())
+{x}.narrow({d}, {n}, 1).fill_({s})
+{x}.view(4, 4).fill_diagonal_({s})
+{x}.index_add_({d}, {i}, {y}.clone())
+{x}.index_copy_({d}, torch.arange(4, device={x}.device).roll({n}), {y}.clone())
+{x}.index_put_(({i},), {y}.clone(), accumulate=True)
+{x}.masked_fill_({y}.clone() > {a}, {s})
+sync()
+""".strip().splitlines()
+
+_CHOICES = {
+    "{d}": ["0", "1", "-1"],
+    "{e}": ["0", "1"],
+    "{n}": ["1", "2", "3"],
+    "{m}": ["4", "5"],
+    "{f}": ["2", "4"],
+    "{s}": ["1", "1.0", "True", "2", "0.5", "-1"],
+    "{a}": ["0.25", "0.5", "1.5"],
+    "{b}": ["True", "False"],
+    "{t}": ["torch.float32", "torch.int64", "torch.int32", "torch.bool", "torch.float64"],
+}
+_LEAVES = {
+    "a": lambda g: torch.randint(-8, 9, (4, 4), generator=g) / 4,
+    "b": lambda g: torch.randint(-8, 9, (4, 4), generator=g) / 4 + 0.125,
+    "c": lambda g: torch.randint(-8, 9, (4, 4), generator=g) / 2,
+    "i": lambda g: torch.randint(0, 4, (4,), generator=g),
+    "j": lambda g: torch.randint(0, 4, (4,), generator=g),
+}
+
+
+def gradient(function: object, x: torch.Tensor) -> torch.Tensor:
+    leaf = x.detach().clone().requires_grad_()
+    (result,) = torch.autograd.grad(function(leaf), leaf)
+    return result
+
+
+class Program:
+    """Lines of Python, the leaves that they start from, and the variables that are its results."""
+
+    def __init__(self, seed: int) -> None:
+        """Makes a program, and runs it on the CPU: `expected` are the values of `results`."""
+        self._leaves = {
+            name: make(torch.Generator().manual_seed(seed)) for name, make in _LEAVES.items()
+        }
+        self.lines: list[str] = []
+        rng = random.Random(seed)
+        variables = self._variables(torch.device("cpu"))
+        names = list(_LEAVES)
+        for _ in range(rng.randint(1, 5)):
+            line = self._line(rng, variables, names)
+            if line is not None:
+                self.lines.append(line)
+        self.results = rng.sample(names, len(names))
+        self.expected = [variables[name] for name in self.results]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines, "# results: " + ", ".join(self.results)])
+
+    def run(self, device: torch.device) -> list[torch.Tensor]:
+        """Returns the results, that device's tensors."""
+        variables = self._variables(device)
+        for line in self.lines:
+            exec(line, variables)
+        return [variables[name] for name in self.results]
+
+    def _variables(self, device: torch.device) -> dict[str, object]:
+        import torch_xla
+
+        from torch_xla_ext import ops
+
+        on_cpu = device.type == "cpu"
+        return {
+            "torch": torch,
+            "F": F,
+            "gradient": gradient,
+            "kernel": ops.simple_add,
+            "sync": (lambda: None) if on_cpu else torch_xla.sync,
+        } | {name: leaf.clone().to(device) for name, leaf in self._leaves.items()}
+
+    def _line(
+        self, rng: random.Random, variables: dict[str, object], names: list[str]
+    ) -> str | None:
+        """A line that can be run, which it has done; None if several could not."""
+        for _ in range(20):
+            statement = rng.random() < 0.2
+            line = rng.choice(_STATEMENTS if statement else _VALUES)
+            new = f"v{len(names)}"
+            line = line if statement else f"{new} = {line}"
+            for mark, choices in _CHOICES.items():
+                while mark in line:
+                    line = line.replace(mark, rng.choice(choices), 1)
+            # Upstream refuses many operations of bools.
+            tensors = [n for n in names if n not in "ij" and variables[n].dtype != torch.bool]
+            for mark in ("{x}", "{y}", "{z}"):
+                line = line.replace(mark, rng.choice(tensors))
+            line = line.replace("{i}", rng.choice("ij"))
+            if self._works(line, variables, (*names, new)):
+                if not statement:
+                    names.append(new)
+                return line
+            variables.update(self._variables(torch.device("cpu")))
+            for earlier in self.lines:
+                exec(earlier, variables)
+        return None
+
+    def _works(self, line: str, variables: dict[str, object], names: tuple[str, ...]) -> bool:
+        """Runs the line, and says whether its results can be compared."""
+        try:
+            exec(line, variables)
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            return False
+        return all(
+            isinstance(value, torch.Tensor)
+            and value.dim() > 0  # upstream refuses some dimensions of scalars
+            and 0 < value.numel() <= 256
+            and value.double().isfinite().all()
+            and value.double().abs().max() < 1e5
+            for value in (variables[name] for name in names if name in variables)
+        )

@@ -1,0 +1,50 @@
+"""Thousands of programs in one process, each with its own numbers.
+
+Stock torch_xla 2.8.1 finds a compiled program again by a hash that leaves things out (docs/
+debugging.md). Programs of one hash must have one HLO, and every result must be the CPU's.
+
+RANDOM_PROGRAMS and RANDOM_SEED choose how many, and which.
+"""
+
+import os
+
+import torch
+import torch_xla
+from testing.random_programs import Program
+
+COUNT = int(os.environ.get("RANDOM_PROGRAMS", "5000"))
+SEED = int(os.environ.get("RANDOM_SEED", "0"))
+
+
+def is_computed(tensor: torch.Tensor) -> bool:
+    """Whether the program that computes the tensor has yet to run."""
+    return "XLAData: None" in torch_xla._XLAC._get_xla_tensor_debug_info(tensor)
+
+
+def test_random_programs(device: torch.device) -> None:
+    hlo_of: dict[bytes, str] = {}
+    texts: dict[bytes, str] = {}
+    failures = []
+    for seed in range(SEED, SEED + COUNT):
+        program = Program(seed)
+        try:
+            results = program.run(device)
+            computed = [result for result in results if is_computed(result)]
+            program_hash = torch_xla._XLAC._get_graph_hash(computed)
+            hlo = torch_xla._XLAC._get_xla_tensors_hlo(computed)
+            if hlo_of.setdefault(program_hash, hlo) != hlo:
+                failures.append(
+                    f"# seed {seed}\n{program}\n# has the hash of\n{texts[program_hash]}"
+                )
+            texts.setdefault(program_hash, str(program))
+            values = torch_xla._XLAC._xla_get_cpu_tensors(results)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            failures.append(f"# seed {seed}\n{program}\n# {error}")
+            continue
+        for name, value, expected in zip(program.results, values, program.expected, strict=True):
+            try:
+                torch.testing.assert_close(value, expected, rtol=2e-3, atol=2e-3, equal_nan=True)
+            except AssertionError as error:
+                failures.append(f"# seed {seed}: {name}\n{program}\n# {error}")
+    assert not failures, f"{len(failures)} of {COUNT}:\n" + "\n\n".join(failures[:10])
+    assert len(hlo_of) > COUNT // 4, "the programs hardly differ"

@@ -1,0 +1,33 @@
+#include "torch_xla_ext/csrc/calls/failures.h"
+
+#include <atomic>
+#include <stdexcept>
+
+namespace torch_xla_ext {
+namespace {
+
+// Null while nothing failed. Never deleted.
+std::atomic<const std::string*> client_failure{nullptr};
+
+}  // namespace
+
+bool ClientFailed() { return client_failure != nullptr; }
+
+void SetClientFailure(const std::string& text) {
+  // pybind11 appends where in Python an exception was raised.
+  client_failure = new std::string(text.substr(0, text.find("\n\nAt:\n")));
+}
+
+void ThrowClientFailure() {
+  if (const std::string* text = client_failure) throw std::runtime_error(*text);
+}
+
+void ThrowNoValue(size_t index, const torch::lazy::BackendData& argument) {
+  throw std::runtime_error(
+      "argument " + std::to_string(index) + " of a program on " +
+      argument.device().toString() +
+      " has no value: the program that was to compute it failed, and its "
+      "error came before this one");
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,69 @@
+// What follows a failure, in the places where upstream's torch_xla goes on as
+// if there had been none. The front library and patches/ call these.
+#ifndef TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_
+#define TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/util.h>
+
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace torch_xla_ext {
+
+// The error with which the client could not be made, such as that there is no
+// GPU. torch_xla makes its client once, and aborts at the next use of one that
+// could not be made, the end of the process included. So the error is kept:
+// each later use raises it again, and the end of the process sees no client.
+bool ClientFailed();
+void SetClientFailure(const std::string& text);
+// Throws std::runtime_error with that text, if there is one.
+void ThrowClientFailure();
+
+// The client, which `make` makes at the first call.
+template <typename Make>
+decltype(auto) MakeClient(Make make) {
+  ThrowClientFailure();
+  try {
+    return make();
+  } catch (const std::exception& error) {
+    SetClientFailure(error.what());
+    throw;
+  }
+}
+
+// Waits for an execution by `wait`, which throws its error. torch_xla also
+// leaves the error with the locks of the execution's devices, `unlockers`, for
+// the next step on them, which has nothing to do with it. Here the caller is
+// the one reader of the error.
+template <typename Wait>
+void WaitAndTakeError(Wait wait,
+                      std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
+  try {
+    wait();
+  } catch (...) {
+    for (auto& unlocker : *unlockers) unlocker.SetStatus(nullptr);
+    throw;
+  }
+}
+
+// Throws std::runtime_error, which names the argument.
+[[noreturn]] void ThrowNoValue(size_t index,
+                               const torch::lazy::BackendData& argument);
+
+// Checks the arguments of a program: the results of an execution that failed
+// have no buffer, and to use one is a null dereference.
+template <typename DataPtrs>
+void CheckHaveValues(const DataPtrs& arguments) {
+  size_t index = 0;
+  for (const auto& argument : arguments) {
+    if (!argument->HasValue()) ThrowNoValue(index, *argument);
+    ++index;
+  }
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_

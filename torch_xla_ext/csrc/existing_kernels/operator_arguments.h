@@ -1,0 +1,30 @@
+// The text by which a call says what its operator is handed and what becomes of
+// what it returns: words separated by spaces, which
+// torch_xla_ext/existing_kernels/arguments.py writes and describes.
+#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
+#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <string_view>
+#include <vector>
+
+#include "torch_xla_ext/csrc/existing_kernels/torch_operator.h"
+
+namespace torch_xla_ext {
+
+// The arguments of an operator with this schema, in its order.
+// Throws std::invalid_argument if the text does not fit the schema.
+torch::jit::Stack ReadArguments(const c10::FunctionSchema& schema,
+                                const OperatorCall& call);
+
+// Copies what an operator returned to the results' buffers.
+// Throws std::runtime_error if it is not of the shapes and dtypes that the call
+// was traced with.
+void StoreReturns(const torch::jit::Stack& returns, const OperatorCall& call);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_

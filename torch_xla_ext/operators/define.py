@@ -1,0 +1,304 @@
+"""From a kernel to an operator of PyTorch: ``torch.ops.<namespace>.<name>``.
+
+The kernel's signature says what the operator takes and returns; what it cannot say stands beside
+it. The same kernel runs everywhere:
+
+- XLA tensors: XLA calls the target, "CUDA" or "Host", as a custom call of the compiled program;
+- CPU and CUDA tensors: the target is called directly, on CUDA on torch's current stream;
+- meta and fake tensors (torch.compile, torch.export): the results' shapes and dtypes.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as _replace
+from typing import Protocol
+
+import torch
+
+from torch_xla_ext.operators import arguments, autograd, binding, functionalization
+from torch_xla_ext.operators.arguments import Tensors, Value
+from torch_xla_ext.operators.call import KernelCall, Result
+
+
+class VmapInfo(Protocol):
+    """What torch.library.register_vmap gives a batching rule first."""
+
+    batch_size: int
+    randomness: str
+
+
+# The keys by which torch dispatches under torch.autocast.
+_AUTOCAST_KEYS = ("AutocastCPU", "AutocastCUDA", "AutocastXLA")
+_AUTOCAST_KEY_SET = functools.reduce(
+    torch._C.DispatchKeySet.__or__,
+    [torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key)) for key in _AUTOCAST_KEYS],
+)
+# What autocast casts between: it leaves float64 alone.
+_AUTOCAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+# What operators were defined in, by their names: an operator lives as long as its library.
+_libraries: dict[str, torch.library.Library] = {}
+
+
+def define_operator(
+    schema: str,
+    *,
+    target: str,
+    check: Callable[..., None] | None = None,
+    attributes: Callable[..., Mapping[str, object]] | None = None,
+    sizes: Callable[..., Mapping[str, int]] | None = None,
+    results: Callable[..., Sequence[Result]] | None = None,
+    payload: Callable[..., bytes] | None = None,
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Tensors] | None = None,
+    jvp: Callable[..., Tensors] | None = None,
+    vmap: Callable[..., tuple[Tensors, int | tuple[int | None, ...]]] | None = None,
+    promotes: bool = False,
+    replace: bool = False,
+) -> torch._ops.OpOverload:
+    """Makes an operator of PyTorch of a kernel; the operator is a pure function of its arguments.
+
+    The kernel is one that is made with torch_xla_ext/kernel.h, linked into the wheel or registered
+    before (`register_kernel`). Its operands are the operator's tensor arguments, of the same names
+    in the same order; its parameters are the other arguments of their names; its first results are
+    what the operator returns, and others are workspaces that nobody sees. Operands are made
+    contiguous, and are all on one device; there is at least one. Dtypes and shapes are checked from
+    the kernel's signature for XLA, CPU, CUDA, meta and fake tensors alike, before anything else
+    happens, and the results follow from it.
+
+    The operator stays with this kernel, if other ones are registered under the same name: with the
+    last that was registered with the same signature and parameters.
+
+    `check` and what follows it, to `payload`, are called with the operator's arguments by their
+    names: each takes those that it needs, and ``**others``.
+
+    Args:
+        schema: namespace, name, arguments and results in torch's notation,
+            ``"my_ns::scale(Tensor x, float factor=1.0) -> Tensor"``, without keyword-only
+            arguments.
+        target: the kernel's name.
+        check: raises TypeError or ValueError if the kernel cannot do what the arguments say and the
+            signature does not. It sees meta and fake tensors too, whose sizes may be symbolic.
+        attributes: returns parameters that are not arguments of the operator, or not as they are.
+        sizes: of arguments of known sizes, returns by their names the sizes in the kernel's results
+            that follow neither from operands nor from parameters, as of a workspace.
+        results: of another kernel, an untyped one that is not made with kernel.h: returns the shape
+            and dtype of each of its results.
+        payload: of such a kernel: of arguments of known sizes, returns what it is handed. It has to
+            tell which operands are absent.
+        setup_context, backward, jvp: the derivatives, as of torch.autograd.Function. A missing one
+            raises NotImplementedError when it is needed.
+        vmap: the batching rule, as of torch.library.register_vmap. One example of the batch is
+            checked before. Without it, torch.vmap calls the operator in a loop, and warns.
+        promotes: whether, under torch.autocast, arguments of several floating dtypes are cast to
+            the widest of them, as torch.addcmul's are.
+        replace: whether an operator that was defined here under this name is replaced: for a cell
+            of a notebook that is run again. What was compiled before keeps the former one.
+
+    Returns:
+        The operator, ``torch.ops.<namespace>.<name>.default``.
+
+    Raises:
+        TypeError, ValueError: the operator does not fit to the kernel, or no such kernel is
+            registered.
+        RuntimeError: the operator is defined already, or torch refuses its schema.
+
+    Example:
+        >>> add = define_operator(
+        ...     "my_ns::plus(Tensor a, Tensor b) -> Tensor",
+        ...     target="XlaGpuSimpleAdd",
+        ...     backward=lambda ctx, grad: (grad, grad),
+        ... )
+        >>> torch.ops.my_ns.plus(torch.ones(2, device="xla"), torch.ones(2, device="xla")).cpu()
+        tensor([2., 2.])
+    """
+    name = binding.qualified_name(schema)
+    kernel = binding.kernel_schema(name, target, results, payload)
+    library = _open_library(name, replace)
+    try:
+        operator = _declare(library, name, schema)
+        call = KernelCall(operator, target, kernel, check, attributes, sizes, results, payload)
+        if kernel is not None:
+            in_place = {
+                i: result.name for i, result in enumerate(kernel.results) if result.in_place
+            }
+            call = _replace(call, in_place=in_place)
+        binding.check(call)
+    except BaseException:
+        _close_library(name)
+        raise
+    _implement(library, call)
+    library.impl(operator, autograd.make_kernel(operator, setup_context, backward, jvp), "Autograd")
+    if vmap is not None:
+        torch.library.register_vmap(name, _checking_one_example(call, vmap), lib=library)
+
+    def run_promoted(*args: Value) -> Tensors:
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEY_SET):
+            return operator(*_promoted(args))
+
+    if promotes:
+        for key in _AUTOCAST_KEYS:
+            library.impl(operator, run_promoted, key)
+    return operator
+
+
+def define_in_place_operator(
+    schema: str,
+    *,
+    target: str,
+    check: Callable[..., None] | None = None,
+    attributes: Callable[..., Mapping[str, object]] | None = None,
+    replace: bool = False,
+) -> torch._ops.OpOverload:
+    """Makes an operator of a kernel that writes to some of its arguments.
+
+    The kernel's results are the new values of these arguments, in their order, in their buffers.
+    They have to be contiguous, unless they are XLA tensors, and may not overlap. Another argument
+    may lie in one of them: its old value is used. Nothing is differentiable.
+
+    It also defines ``torch.ops.<namespace>.<name>_functional``, which returns the new values:
+    torch's functionalization turns the one into the other, for XLA tensors and under torch.compile
+    and torch.export. XLA makes no copy of it, for the kernel's results alias its operands, and
+    torch_xla donates the tensors' buffers to the program.
+
+    Args:
+        schema: as of `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
+            returns nothing.
+        target, check, attributes, replace: as of `define_operator`.
+
+    Returns:
+        The operator, ``torch.ops.<namespace>.<name>.default``.
+
+    Raises:
+        As `define_operator`.
+    """
+    name = binding.qualified_name(schema)
+    functional_name, functional_schema = binding.functional_form(name, schema)
+    kernel = binding.kernel_schema(name, target)
+    library = _open_library(name, replace)
+    try:
+        operator = _declare(library, name, schema)
+        functional = _declare(library, functional_name, functional_schema)
+        declared = operator._schema.arguments
+        names = [argument.name for argument in declared]
+        written = [i for i, argument in enumerate(declared) if argument.is_write]
+        in_place = {result: names[i] for result, i in enumerate(written)}
+        functional_call = KernelCall(
+            functional, target, kernel, check, attributes, in_place=in_place
+        )
+        binding.check(functional_call)
+    except BaseException:
+        _close_library(name)
+        raise
+
+    def check_layout(args: Sequence[Value]) -> None:
+        for i in written:
+            if args[i].device.type != "xla":  # whose layout is not torch's business
+                arguments.require_contiguous(name, names[i], args[i])
+        for i, j in itertools.combinations(written, 2):
+            arguments.require_no_overlap(name, names[j], args[j], names[i], args[i])
+
+    def check_in_place(**args: Value) -> None:
+        if check is not None:
+            check(**args)
+        check_layout(tuple(args.values()))
+
+    in_place_call = _replace(functional_call, operator=operator, check=check_in_place)
+
+    def new_values(args: tuple[Value, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor that is written to, with its new value."""
+        results = functional(*args)
+        check_layout(args)  # the functional form has checked everything else
+        results = results if isinstance(results, tuple) else (results,)
+        return [(args[i], result) for i, result in zip(written, results, strict=True)]
+
+    def run_functionalized(*args: Value) -> None:
+        for tensor, result in new_values(functionalization.unsharded(args)):
+            functionalization.replace(tensor, result)
+
+    def run_xla(*args: Value) -> None:
+        """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
+        for tensor, result in new_values(args):
+            tensor.copy_(result)
+
+    _implement(library, functional_call)
+    library.impl(functional, autograd.make_kernel(functional, None, None, None), "Autograd")
+    library.impl(operator, in_place_call.in_place_on_cpu, "CPU")
+    library.impl(operator, in_place_call.in_place_on_cuda, "CUDA")
+    library.impl(operator, run_xla, "XLA")
+    library.impl(operator, run_functionalized, "Functionalize")
+    library.impl(operator, autograd.make_in_place_kernel(operator, written), "Autograd")
+    torch.library.register_fake(
+        name, lambda *args: in_place_call.checked(args) and None, lib=library
+    )
+    return operator
+
+
+def _open_library(name: str, replaces: bool) -> torch.library.Library:
+    """A library of torch for one operator.
+
+    It is a fragment of its namespace, so that others may define operators there as well: torch
+    allows one "DEF" of a namespace, and that is its owner's.
+    """
+    if name in _libraries:
+        if not replaces:
+            raise RuntimeError(
+                f"define_operator: {name} is defined already; give replace=True to replace it"
+            )
+        _close_library(name)
+    _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")
+    return _libraries[name]
+
+
+def _close_library(name: str) -> None:
+    """Takes an operator back."""
+    _libraries.pop(name)._destroy()
+
+
+def _declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
+    namespace, _, base = name.partition("::")
+    library.define(
+        schema.partition("::")[2],
+        # flexible_layout: any strides will do, so inductor need not keep those of the operands.
+        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+    )
+    return getattr(getattr(torch.ops, namespace), base).default
+
+
+def _implement(library: torch.library.Library, call: KernelCall) -> None:
+    library.impl(call.operator, call.on_xla, "XLA")
+    library.impl(call.operator, call.on_cpu, "CPU")
+    library.impl(call.operator, call.on_cuda, "CUDA")
+    torch.library.register_fake(call.operator.name(), call.on_fake, lib=library)
+
+
+def _checking_one_example(call: KernelCall, rule: Callable[..., object]) -> Callable[..., object]:
+    """The batching rule after checks of one example: what the caller's function sees.
+
+    An error has to be about that, and not about a batch of which the caller knows nothing.
+    """
+
+    def batched(info: VmapInfo, in_dims: Sequence[int | None], *args: Value) -> object:
+        args = autograd.with_defaults(call.operator, args)
+        in_dims = (*in_dims, *[None] * (len(args) - len(in_dims)))
+        if info.batch_size > 0:
+            pairs = zip(args, in_dims, strict=True)
+            call.checked([arg if dim is None else arg.select(dim, 0) for arg, dim in pairs])
+        return rule(info, in_dims, *args)
+
+    return batched
+
+
+def _promoted(args: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Casts as autocast does for torch's own operators that promote."""
+
+    def is_eligible(value: Value) -> bool:
+        return isinstance(value, torch.Tensor) and value.dtype in _AUTOCAST_DTYPES
+
+    dtypes = {value.dtype for value in args if is_eligible(value)}
+    if len(dtypes) < 2:
+        return args
+    widest = functools.reduce(torch.promote_types, dtypes)
+    return tuple(value.to(widest) if is_eligible(value) else value for value in args)
