@@ -24,6 +24,7 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.profiling import profile
 from torch_xla_ext.registration import (
     Target,
     register_cuda_custom_call,
@@ -49,6 +50,7 @@ __all__ = [
     "define_operator",
     "include_dir",
     "ops",
+    "profile",
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",
