@@ -1,4 +1,4 @@
-"""A profile of a few steps as a table: ``with torch_xla_ext.profile() as p: …; print(p.table())``."""
+"""A profile of a few steps as a table: ``with torch_xla_ext.profile() as p: …``, `p.table()`."""
 
 from __future__ import annotations
 
