@@ -2,8 +2,8 @@
 
   python benchmarks/pictures.py step.json peer.json --output=docs/pictures
 
-The files are decode_step.py's; results of one shape are drawn side by side, whichever files they are
-from. It writes decode_step.svg, the time of a step by way, and host_time.svg, the host's part of it.
+The files are decode_step.py's; results of one shape are drawn side by side, whichever files they
+are from. It writes decode_step.svg, the time of a step by way, and host_time.svg, the host's part.
 """
 
 from __future__ import annotations

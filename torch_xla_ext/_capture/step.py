@@ -18,7 +18,8 @@ from torch_xla import runtime
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import _PLAIN
 from torch_xla_ext._capture.replay import Replay
-from torch_xla_ext._capture.trace import NotRepeatableError, Tracer, argument_names
+from torch_xla_ext._capture.tensors import argument_names
+from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
 
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
