@@ -56,18 +56,31 @@ class Node:
         """Forgets attributes of objects and variables of functions with other names."""
 
 
+def is_plain(value: Any) -> bool:
+    """Whether it is compared by value, and can be kept."""
+    return isinstance(value, _PLAIN)
+
+
+def same_plain(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (float, complex)):
+        return repr(one) == repr(other)  # 0.0 and -0.0 are not the same, and nan is
+    return one == other
+
+
 class Plain(Node):
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def difference(self, value: Any, path: str) -> str | None:
-        same = value is self.value or (
-            type(value) is type(self.value)
-            and (value == self.value or (value != value and self.value != self.value))
-        )
-        return None if same else path
+        return None if same_plain(value, self.value) else path
 
     def describe(self) -> Description:
+        if isinstance(self.value, (float, complex)) and (self.value == 0):
+            return super().describe()
         return (_PLAIN_NODE, self.value, 0, [])
 
 
@@ -316,6 +329,8 @@ class PythonState:
             )
         if isinstance(value, types.MethodType):
             return self._parts(value, path, {"__func__": "", "__self__": ""})
+        if hasattr(type(value), "captured_function"):
+            return self._parts(value, path, {"captured_function": ""})
         if isinstance(value, functools.partial):
             return self._parts(value, path, {"func": "", "args": ".args", "keywords": ".keywords"})
         if isinstance(value, types.FunctionType):

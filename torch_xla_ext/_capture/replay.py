@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
+from torch_xla import runtime
 
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import PythonState
@@ -86,7 +87,10 @@ class Replay:
         gradients: list[tuple[Reference, int | None]],
         copied: list[int],
         copied_back: list[int],
+        state_tensors: list[torch.Tensor],
     ) -> None:
+        self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
+        self._shardings = self._find_shardings()
         self._copied, self._copied_back = copied, copied_back
         self._program, self._state, self._names = program, state, names
         self._plan, self._spec, self._gradients = plan, spec, gradients
@@ -98,7 +102,12 @@ class Replay:
             return f"{changed} changed"
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
+        if self._sharded and self._find_shardings() != self._shardings:
+            return "the sharding of a tensor of its state changed"
         return None
+
+    def _find_shardings(self) -> list[str]:
+        return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
 
     def run(self, arguments: list[torch.Tensor]) -> Any:
         inputs = arguments

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import _PLAIN
+from torch_xla_ext._capture.python_state import is_plain, same_plain
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import argument_names
 from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
@@ -64,11 +64,11 @@ def _modes() -> tuple:
 
 def _same(one: Any, other: Any) -> bool:
     one = one() if isinstance(one, weakref.ref) else one
-    return one is other or (isinstance(other, _PLAIN) and type(one) is type(other) and one == other)
+    return one is other or (is_plain(other) and same_plain(one, other))
 
 
 def _weak(value: Any) -> Any:
-    if isinstance(value, _PLAIN):
+    if is_plain(value):
         return value
     try:
         return weakref.ref(value)
@@ -97,6 +97,11 @@ class CapturedStep:
         bound = CapturedStep(self._function.__get__(instance, owner), self._max_captures)
         instance.__dict__[self._function.__name__] = bound
         return bound
+
+    @property
+    def captured_function(self) -> Callable[..., Any]:
+        """The function as it was given."""
+        return self._function
 
     @property
     def num_captures(self) -> int:

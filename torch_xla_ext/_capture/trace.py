@@ -457,5 +457,13 @@ class Tracer:
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written
         ]
         return Replay(
-            program, self._state, names, plan, spec, gradients, list(self._copies), copied_back
+            program,
+            self._state,
+            names,
+            plan,
+            spec,
+            gradients,
+            list(self._copies),
+            copied_back,
+            [self._known[number].tensor for number in state],
         )
