@@ -23,7 +23,10 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.profiling import profile
 from torch_xla_ext.registration import (
     Target,
     register_cuda_custom_call,
@@ -41,8 +44,10 @@ define_in_place_operator = operators.define_in_place_operator
 
 __all__ = [
     "ArrayType",
+    "CaptureError",
     "Target",
     "TritonKernel",
+    "capture",
     "compile_triton_kernel",
     "custom_call",
     "debug",
@@ -50,6 +55,7 @@ __all__ = [
     "define_operator",
     "include_dir",
     "ops",
+    "profile",
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",

@@ -114,6 +114,10 @@ void DetectDynamicShape(torch::lazy::NodePtr node);
 // Adds no virtual function or member that is used here to torch's LazyTensor.
 class XLATensor : public torch::lazy::LazyTensor {
  public:
+  static c10::intrusive_ptr<XLATensor> Create(
+      torch::lazy::BackendDataPtr handle,
+      std::optional<at::ScalarType> logical_element_type);
+  void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::Value GetIrValue() const;
   c10::intrusive_ptr<XLATensor> CreateFrom(
       torch::lazy::Value ir_value,
@@ -136,6 +140,18 @@ class XLAGraphExecutor {
   XLAGraphExecutor() = delete;  // always the stock binary's
   static XLAGraphExecutor* Get();
   void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
+  void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
+                        absl::Span<const std::string> devices, bool wait,
+                        bool sync_ltc_data, bool warm_up_cache_only);
+  void WaitDeviceOps(absl::Span<const std::string> devices);
+  void MarkStep(const torch::lazy::BackendDevice& device, bool reset_scope);
+  std::vector<torch::lazy::BackendDataPtr> ExecuteComputationWithBarrier(
+      torch::lazy::hash_t hash, const std::vector<at::IValue>& graph_inputs,
+      const torch::lazy::BackendDevice& device);
+  void SetRngSeed(const torch::lazy::BackendDevice& device, uint64_t seed);
+  uint64_t GetRunningSeed(const torch::lazy::BackendDevice& device);
+  torch::lazy::BackendDataPtr GetBaseSeedData(
+      const torch::lazy::BackendDevice& device);
   PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
                              SyncTensorCollection* collection);
   bool UseEagerMode();  // inline in upstream: init.cc has it
@@ -212,6 +228,10 @@ xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
 namespace bridge {
 // Null where `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
+                             bool skip_functionalization = false);
+// SPMD's where programs are sharded.
+torch::lazy::BackendDevice GetCurrentDevice();
 std::vector<at::Tensor> AtenFromXlaTensors(
     absl::Span<const XLATensorPtr> xla_tensors);
 }  // namespace bridge
