@@ -24,7 +24,7 @@ _registered: set[str] = set()
 @functools.cache
 def _operator(overload: torch._ops.OpOverload) -> Operator:
     """Raises NotImplementedError if it cannot be a custom call."""
-    reason = _support.why_not(overload, registration._platform())
+    reason = _support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
             f"operator {overload.name()} cannot be a part of an XLA program: {reason}"
