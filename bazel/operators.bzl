@@ -1,5 +1,7 @@
 """From kernels' folders to the wheel: the kernels themselves, and the modules of their operators."""
 
+load(":baseline.bzl", "built_once", "plain_wheel")
+
 OperatorInfo = provider(
     doc = "Python modules that the wheel has as torch_xla_ext.ops.<name>.",
     fields = {
@@ -45,14 +47,15 @@ operator_module = rule(
 )
 
 def _kernels_impl(ctx):
+    targets = ctx.attr.deps + ctx.attr.plain + ctx.attr.once
     return [
         DefaultInfo(),
         cc_common.merge_cc_infos(
-            cc_infos = [target[CcInfo] for target in ctx.attr.deps if CcInfo in target],
+            cc_infos = [target[CcInfo] for target in targets if CcInfo in target],
         ),
         OperatorInfo(
-            modules = depset(transitive = _modules(ctx.attr.deps)),
-            samples = depset(transitive = _samples(ctx.attr.deps)),
+            modules = depset(transitive = _modules(targets)),
+            samples = depset(transitive = _samples(targets)),
         ),
     ]
 
@@ -63,6 +66,20 @@ kernels = rule(
         "deps": attr.label_list(
             providers = [[CcInfo], [OperatorInfo]],
             doc = "Kernels (xla_kernel), other libraries to link, and operators' modules.",
+        ),
+        "once": attr.label_list(
+            cfg = built_once,
+            providers = [[CcInfo], [OperatorInfo]],
+            doc = "As `plain`; the test that builds the wheel again does not compile these again, " +
+                  "which takes minutes.",
+        ),
+        "plain": attr.label_list(
+            cfg = plain_wheel,
+            providers = [[CcInfo], [OperatorInfo]],
+            doc = "Those that are compiled as for the plain wheel, whatever else a wheel has.",
+        ),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
         ),
     },
 )

@@ -1,7 +1,6 @@
 """variant: the folder that a target makes, made with other settings, for tests that compare."""
 
 _REBUILD = "//bazel:rebuild"
-_EXTRA_KERNELS = "//kernels:extra"
 _ARCHS = "//bazel/cuda:archs"
 
 def _rebuild_setting_impl(_ctx):
@@ -16,19 +15,14 @@ rebuild_setting = rule(
 def _transition_impl(settings, attr):
     return {
         _ARCHS: attr.archs or settings[_ARCHS],
-        _EXTRA_KERNELS: attr.extra_kernels or settings[_EXTRA_KERNELS],
         _REBUILD: attr.rebuild,
     }
 
 _transition = transition(
     implementation = _transition_impl,
-    inputs = [
-        _ARCHS,
-        _EXTRA_KERNELS,
-    ],
+    inputs = [_ARCHS],
     outputs = [
         _ARCHS,
-        _EXTRA_KERNELS,
         _REBUILD,
     ],
 )
@@ -46,9 +40,6 @@ variant = rule(
     attrs = {
         "archs": attr.string_list(
             doc = "GPU architectures, as `--//bazel/cuda:archs=` takes them.",
-        ),
-        "extra_kernels": attr.string(
-            doc = "The label of a library, as `--//kernels:extra=` takes it.",
         ),
         "rebuild": attr.bool(
             doc = "Whether it is built a second time, by actions of its own in another folder.",

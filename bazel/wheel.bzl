@@ -143,7 +143,7 @@ torch_xla_wheel = rule(
         ),
         "local_version": attr.string(
             mandatory = True,
-            doc = "What follows the `+` in our version.",
+            doc = "What follows the `+` in our version; digits of the content come after it.",
         ),
         "srcs": attr.label_list(
             allow_files = True,

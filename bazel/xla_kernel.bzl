@@ -4,6 +4,7 @@ load(":cuda.bzl", "cuda_library")
 load(":operators.bzl", "kernels", "operator_module")
 
 _KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
+_FLOATS = Label("//torch_xla_ext/include:floats")
 
 # Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
@@ -11,7 +12,8 @@ _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
-    Listed in //kernels, or given to `--@torch_xla_ext//kernels:extra`, it is in the wheel.
+    Listed in //kernels, given to `wheel_with_kernels` or to `--@torch_xla_ext//kernels:extra`, it is
+    in the wheel.
 
     Args:
       name: the library.
@@ -47,7 +49,10 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
             srcs = host,
             hdrs = hdrs,
             local_defines = [_STATIC],
-            deps = deps + [_KERNEL_API],
+            deps = deps + [
+                _FLOATS,
+                _KERNEL_API,
+            ],
             # The registration is a static object that nothing refers to.
             alwayslink = True,
             visibility = ["//visibility:private"],

@@ -12,6 +12,7 @@ import torch_xla_ext
 def main() -> None:
     torch.manual_seed(0)
     device = torch_xla.device()
+    print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
     a, b = torch.randn(2, 3), torch.randn(2, 3)
 
     # The kernel's signature says what it takes: kernels/simple_add/simple_add.h.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch_xla
 
+import torch_xla_ext_plugin
+
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
         f"torch_xla_ext needs the torch_xla of its own wheel, but {torch_xla.__file__} is another "
@@ -21,7 +23,10 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.profiling import profile
 from torch_xla_ext.registration import (
     Target,
     register_cuda_custom_call,
@@ -31,15 +36,18 @@ from torch_xla_ext.registration import (
 )
 from torch_xla_ext.schema import ArrayType
 
-from torch_xla_ext import debug, operators, ops, upstream  # isort: skip
+from torch_xla_ext import debug, operators, ops  # isort: skip
+from torch_xla_ext.existing_kernels import triton_launch
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
 
 __all__ = [
     "ArrayType",
+    "CaptureError",
     "Target",
     "TritonKernel",
+    "capture",
     "compile_triton_kernel",
     "custom_call",
     "debug",
@@ -47,6 +55,7 @@ __all__ = [
     "define_operator",
     "include_dir",
     "ops",
+    "profile",
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",
@@ -75,7 +84,8 @@ def __getattr__(name: str) -> object:
     return value
 
 
-upstream.install()
+torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
+triton_launch.install()
 
 
 def include_dir() -> str:

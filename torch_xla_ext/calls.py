@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch_xla
+from torch.autograd import forward_ad
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import attributes as mlir
@@ -163,17 +165,21 @@ class _WithoutDerivative(torch.autograd.Function):
     def backward(
         ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        raise RuntimeError(
+        raise NotImplementedError(
             f"custom call {ctx.target!r} has no derivative; call it in a torch.autograd.Function "
             "that has one, or on tensors that are detached"
         )
 
 
 def _check_reference(
-    target: str, results: Sequence[torch.Tensor], types: Sequence[ArrayType]
+    target: str,
+    results: Sequence[torch.Tensor],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
 ) -> None:
-    given = [ArrayType.of(result) for result in results]
-    if given != list(types):
+    types = [ArrayType(tuple(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    given = [ArrayType(tuple(result.shape), result.dtype) for result in results]
+    if given != types:
         raise ValueError(
             f"custom call {target!r}: its reference implementation gives "
             f"{', '.join(map(str, given))} instead of {', '.join(map(str, types))}"
@@ -219,6 +225,9 @@ def custom_call(
 
     Raises:
         TypeError, ValueError: at once: a wrong argument, or a target that is not registered.
+        NotImplementedError: at once: under torch.vmap, torch.func's derivatives, forward-mode
+            differentiation or make_fx; and in a backward pass. `define_operator` makes an operator
+            for which they work.
         RuntimeError: when the results are read, if the kernel reported a failure, or an operand has
             a dynamic shape.
     """
@@ -227,6 +236,77 @@ def custom_call(
             f"custom_call: target must be a str, but is of type {type(target).__name__}; the order "
             "is custom_call(target, inputs, outputs)"
         )
+    tensors = _tensors(target, inputs)
+    _refuse_transforms(target, tensors)
+    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, has_side_effect)
+    replaced = reference.replacement(target)
+    if replaced is not None:
+        _XLAC._xla_prepare_custom_call(*checked)
+        results = replaced(tensors, outputs, attributes or {})
+        _check_reference(target, results, checked.output_shapes, checked.output_dtypes)
+        return results
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in checked.operands]):
+
+        def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return _XLAC._xla_gpu_custom_call(*checked._replace(operands=operands))
+
+        return list(_WithoutDerivative.apply(target, call, *checked.operands))
+    return _XLAC._xla_gpu_custom_call(*checked)
+
+
+def prepare(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+) -> object | None:
+    """What custom_call does once for operands of such shapes and dtypes: checks, and encoding.
+
+    Args:
+        target, inputs, outputs, attributes, payload, api, aliases: as of custom_call.
+
+    Returns:
+        The call without its operands, for _XLAC._xla_register_operator; None if a reference
+        implementation is to take the kernel's place.
+
+    Raises:
+        TypeError, ValueError: as custom_call.
+    """
+    if reference.replacement(target) is not None:
+        return None
+    tensors = _tensors(target, inputs)
+    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, False)
+    return _XLAC._xla_prepare_custom_call(*checked)
+
+
+class _Arguments(NamedTuple):
+    """Those of _xla_gpu_custom_call, in its order."""
+
+    operands: Sequence[torch.Tensor]
+    payload: bytes | str
+    output_shapes: list[tuple[int, ...]]
+    output_dtypes: list[torch.dtype]
+    target: str
+    aliases: Mapping[int, int] | None
+    api_version: int
+    has_side_effect: bool
+
+
+def _checked(
+    target: str,
+    tensors: list[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    api: str | None,
+    aliases: Mapping[int, int] | None,
+    has_side_effect: bool,
+) -> _Arguments:
+    """Checks what C++ cannot; the arguments are those of custom_call."""
     given_api = api
     if api is None:
         api = "untyped" if payload is not None else registration.default_api(target)
@@ -239,13 +319,7 @@ def custom_call(
             f"custom call {target!r}: has_side_effect must be a bool, but is of type "
             f"{type(has_side_effect).__name__}"
         )
-    tensors = _tensors(target, inputs)
     types = _result_types(target, outputs)
-    replaced = reference.replacement(target)
-    if replaced is not None:
-        results = replaced(tensors, outputs, attributes or {})
-        _check_reference(target, results, types)
-        return results
     _check_registered(target, api, given_api if payload is None else api)
     present = [tensor for tensor in tensors if tensor is not None]
     schema = registration.schema(target, api)
@@ -262,24 +336,44 @@ def custom_call(
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise
-    shapes, dtypes = [array.shape for array in types], [array.dtype for array in types]
-    aliases = _present_aliases(target, tensors, aliases)
+    return _Arguments(
+        present,
+        handed,
+        [array.shape for array in types],
+        [array.dtype for array in types],
+        target,
+        _present_aliases(target, tensors, aliases),
+        _API_VERSIONS[api],
+        has_side_effect,
+    )
 
-    def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return _XLAC._xla_gpu_custom_call(
-            operands,
-            handed,
-            shapes,
-            dtypes,
-            target,
-            aliases,
-            _API_VERSIONS[api],
-            has_side_effect,
+
+def _refuse_transforms(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Refuses what would be lost without a word: a call is no operator of torch's dispatcher."""
+    remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
+        raise NotImplementedError(
+            f"custom call {target!r} cannot be traced by make_fx or torch.export, which would take "
+            f"its results for constants; {remedy}"
         )
-
-    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in present]):
-        return list(_WithoutDerivative.apply(target, call, *present))
-    return call(present)
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        for index, tensor in enumerate(tensors):
+            if tensor is None or not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                continue
+            lacks, transform = ("derivative", "torch.func")
+            if torch._C._functorch.is_batchedtensor(tensor):
+                lacks, transform = ("batching rule", "torch.vmap")
+            raise NotImplementedError(
+                f"custom call {target!r} has no {lacks}, but {transform} transforms inputs[{index}]"
+                f"; {remedy} that has one"
+            )
+    if forward_ad._current_level >= 0:
+        for index, tensor in enumerate(tensors):
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError(
+                    f"custom call {target!r} has no forward-mode derivative, but inputs[{index}] "
+                    f"has a tangent; {remedy} that has one"
+                )
 
 
 def _present_aliases(

@@ -24,6 +24,7 @@ class Report:
     """All that doctor finds out. `problems` is empty if all that should work works."""
 
     device_type: str
+    chosen_by: str
     platform: str
     versions: dict[str, str | None]
     cuda: dict[str, object] | None = None
@@ -44,7 +45,7 @@ class Report:
         lines = [
             f"{name:<14}{version or 'not installed'}" for name, version in self.versions.items()
         ]
-        lines.append(f"{'PJRT_DEVICE':<14}{self.device_type}")
+        lines.append(f"{'PJRT_DEVICE':<14}{self.device_type} ({self.chosen_by})")
         lines.append(f'{"platform":<14}"{self.platform}": register targets for it')
         for name, value in (self.cuda or {}).items():
             if isinstance(value, dict):
@@ -127,10 +128,15 @@ def _self_test(device: str) -> None:
         )
 
 
-def examine(device_type: str, system: discovery.System) -> Report:
-    """Looks at everything; makes torch_xla's client, of which a process has one."""
+def examine(device_type: str, chosen_by: str, system: discovery.System) -> Report:
+    """Looks at everything; makes torch_xla's client, of which a process has one.
+
+    Args:
+        chosen_by: in words, what chose the device type.
+    """
     report = Report(
         device_type=device_type,
+        chosen_by=chosen_by,
         platform=PLATFORMS.get(device_type, device_type),
         versions={
             "Python": platform.python_version(),
@@ -170,6 +176,12 @@ def initial_environment() -> dict[str, str]:
 def run(device_type: str | None) -> Report:
     """Makes the report for `device_type`, or for what the machine seems to be meant for."""
     system = discovery.System.current()
-    if device_type is None:
-        device_type = default_device_type(initial_environment(), system, lambda: has_driver(system))
-    return examine(device_type, system)
+    if device_type is not None:
+        return examine(device_type, "by --device", system)
+    initial = initial_environment()
+    device_type = default_device_type(initial, system, lambda: has_driver(system))
+    chosen_by = "by the environment"
+    if not initial.get("PJRT_DEVICE"):
+        what = "something" if device_type == "CUDA" else "nothing"
+        chosen_by = f"not set; there is {what} of CUDA on this machine"
+    return examine(device_type, chosen_by, system)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 
 import torch
+import torch_xla
 
 ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
 
@@ -19,10 +21,20 @@ Reference = Callable[
 
 _lock = threading.Lock()
 _references: dict[str, Reference] = {}
-# How many of the blocks that are open name a target.
-_in_use: Counter[str] = Counter()
+# The targets of the blocks that are open here, one more often than once if several name it. Another
+# thread, or another task of asyncio, has its own.
+_in_use: ContextVar[tuple[str, ...]] = ContextVar("references in use", default=())
 # What the whole process was told.
 _everywhere = frozenset(filter(None, os.environ.get(ENVIRONMENT, "").split(",")))
+
+
+def _count_blocks(count: int) -> None:
+    """Tells the operators in C++ how many blocks more are open: they ask here if there are any."""
+    torch_xla._XLAC._xla_add_reference_blocks(count)
+
+
+if _everywhere:
+    _count_blocks(1)
 
 
 def register_reference(target: str, function: Reference) -> None:
@@ -33,38 +45,54 @@ def register_reference(target: str, function: Reference) -> None:
 
 def replacement(target: str) -> Reference | None:
     """The reference of `target` if it is to take the kernel's place, else None."""
-    if not _in_use and not _everywhere:
+    in_use = _in_use.get()
+    if not in_use and not _everywhere:
+        return None
+    plain = target.partition("#")[0]  # a kernel that was registered before others
+    named = plain in in_use or plain in _everywhere
+    if not named and "*" not in _everywhere:
         return None
     with _lock:
-        named = target in _in_use or target in _everywhere
-        function = _references.get(target)
-    if function is not None and (named or "*" in _everywhere):
-        return function
-    if not named:
-        return None
-    raise ValueError(
-        f"custom call {target!r}: there is no reference implementation that could take its place; "
-        "give one to torch_xla_ext.debug.register_reference"
-    )
+        function = _references.get(plain)
+    if function is None and named:
+        raise ValueError(_missing_text(plain))
+    return function
+
+
+def _missing_text(target: str) -> str:
+    text = f"custom call {target!r}: there is no reference implementation that could take its place"
+    with _lock:
+        names = sorted(_references)
+    near = difflib.get_close_matches(target, names, n=3)
+    if near:
+        text += "; did you mean " + " or ".join(map(repr, near)) + "?"
+    return text + "; give one to torch_xla_ext.debug.register_reference"
 
 
 @contextlib.contextmanager
 def use_reference(*targets: str) -> Iterator[None]:
-    """Calls of `targets` that are traced inside compute their reference implementation instead.
+    """Calls of `targets` that this thread traces inside compute their reference implementation.
 
-    The environment variable TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the
-    whole process: names with commas between them, or `*` for all targets that have a reference.
+    Arguments are checked as they are for the kernel. The environment variable
+    TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names with
+    commas between them, or `*` for all targets that have a reference.
 
     Raises:
-        ValueError: at the call, if the target has no reference.
+        ValueError: at once, if a target has no reference.
     """
-    with _lock:
-        _in_use.update(targets)
+    for target in targets:
+        with _lock:
+            known = target in _references
+        if not known:
+            raise ValueError(_missing_text(target))
+    _in_use.set((*_in_use.get(), *targets))
+    _count_blocks(1)
     try:
         yield
     finally:
-        with _lock:
-            for target in targets:
-                _in_use[target] -= 1
-                if not _in_use[target]:
-                    del _in_use[target]
+        _count_blocks(-1)
+        left = list(_in_use.get())
+        for target in targets:
+            if target in left:
+                left.remove(target)
+        _in_use.set(tuple(left))

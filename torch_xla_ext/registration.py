@@ -125,6 +125,21 @@ def schema_of_any_platform(target: str) -> Schema | None:
     return None
 
 
+def call_with_schema(target: str, text: str) -> tuple[str, str]:
+    """The name and the API by which to call the kernel with this schema: typed where it can be.
+
+    Raises:
+        ValueError: as name_with_schema.
+    """
+    api = default_api(target)
+    if (current := schema(target, api)) is not None and current.text == text:
+        return target, api
+    try:
+        return name_with_schema(target, text, "ffi"), "ffi"
+    except ValueError:
+        return name_with_schema(target, text, "untyped"), "untyped"
+
+
 def name_with_schema(
     target: str, text: str, api: str = "untyped", platform: str | None = None
 ) -> str:

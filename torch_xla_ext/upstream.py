@@ -6,15 +6,12 @@ has written to; with XLA tensors on a CPU or a GPU they ask for JAX. Here each o
 of this wheel, or torch's own operations, or raises NotImplementedError, so that code for TPUs runs
 unchanged or says why it cannot. On TPUs everything is upstream's.
 
-The functions are replaced when their module is imported, which torch_xla does not do by itself.
+The functions are replaced when their module is imported (torch_xla_ext_plugin), which torch_xla
+does not do by itself.
 """
 
 import functools
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import NoReturn
 
@@ -30,15 +27,10 @@ _LIBRARY = torch.library.Library("xla", "IMPL")
 _Function = Callable[..., torch.Tensor]
 
 
-def install() -> None:
-    """Has the functions replaced once their module is imported."""
-    if _MODULE in sys.modules:
-        _replace(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-def _replace(module: ModuleType) -> None:
+def replace(module: ModuleType) -> None:
+    """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
+    if getattr(module.paged_attention, "_torch_xla_ext", False):
+        return
     functions: dict[str, _Function] = {
         "flash_attention": _flash_attention,
         "gmm": functools.partial(_refuse, "gmm"),
@@ -72,6 +64,8 @@ def _dispatching(upstream: _Function, ours: _Function) -> _Function:
         first = next(tensors, None)
         called = upstream if first is None or not _is_ours(first.device) else ours
         return called(*args, **kwargs)
+
+    function._torch_xla_ext = True
 
     return function
 
@@ -199,24 +193,3 @@ def _ragged_paged_attention(
         soft_cap=soft_cap,
         mask_value=module.DEFAULT_MASK_VALUE if mask_value is None else mask_value,
     )
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one module where it is, and has it changed when it has run."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_replace(module: ModuleType) -> None:
-                run(module)
-                _replace(module)
-
-            spec.loader.exec_module = run_and_replace
-        return spec

@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -98,6 +99,22 @@ class WheelWriter:
         self._record[name] = row
 
 
+def _content_version(stock: StockWheel, spec: Spec) -> str:
+    """`local_version` and eight hexadecimal digits of the content: pip installs what has changed.
+
+    They begin with a letter, since a part of a version that is a number loses its leading zeros.
+    """
+    content = hashlib.sha256()
+    files = {**spec.files, **spec.binaries, **spec.licenses, "METADATA": spec.description}
+    digests = {
+        name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for name, path in files.items()
+    }
+    settings = [spec.summary, spec.moved, spec.replaced, spec.entry_points, spec.extras]
+    content.update(json.dumps([digests, stock.record, settings], sort_keys=True).encode())
+    found = re.search("[a-f][0-9a-f]{7}", content.hexdigest())
+    return f"{spec.local_version}.{found[0] if found else 'a' + content.hexdigest()[:7]}"
+
+
 def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:
     """Returns the contents of our .dist-info folder, but for RECORD."""
     licenses = {f"torch_xla/{name}": content for name, content in stock.licenses().items()}
@@ -109,7 +126,9 @@ def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> d
         license_files=sorted(licenses),
         extras=spec.extras,
     )
-    packages = {name.split("/")[0] for name in spec.files if name.endswith(".py")}
+    packages = {
+        name.split("/")[0].removesuffix(".py") for name in spec.files if name.endswith(".py")
+    }
     top_level = sorted({*stock.text("top_level.txt").split(), *packages})
     texts = {
         "METADATA": edit_metadata(stock.text("METADATA"), edits),
@@ -126,7 +145,7 @@ def assemble(spec: Spec) -> Path:
     stock = StockWheel(Path(spec.stock_wheel))
     if Metadata.parse(stock.text("METADATA")).get("Version") != stock.version:
         raise ValueError(f"{spec.stock_wheel}: its name and its METADATA give different versions")
-    version = f"{stock.version}+{spec.local_version}"
+    version = f"{stock.version}+{_content_version(stock, spec)}"
     python_tags, stock_platform = stock.tag.rsplit("-", 1)
     platform = platform_tag([Path(p) for p in spec.binaries.values()], stock_platform)
     tag = f"{python_tags}-{platform}"

@@ -1,12 +1,14 @@
 """Calls the kernel that this project's wheel has."""
 
 import torch
+import torch_xla
 
 import torch_xla_ext
 
 
 def main() -> None:
     x = torch.arange(6.0).reshape(2, 3)
+    print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
     (y,) = torch_xla_ext.custom_call("XlaGpuScale", [x.to("xla")], [x], attributes={"factor": 2.5})
     print(y.cpu())
     assert torch.equal(y.cpu(), x * 2.5)

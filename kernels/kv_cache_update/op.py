@@ -45,6 +45,7 @@ define_in_place_operator(
     "xla_gpu::kv_cache_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, float? key_scale=None, float? value_scale=None) -> ()",
     target=CACHE_TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check_cache,
     attributes=_attributes,
 )
@@ -52,6 +53,7 @@ define_in_place_operator(
     "xla_gpu::kv_pages_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) kv_pages, "
     "float? k_scale=None, float? v_scale=None) -> ()",
     target=PAGES_TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check_pages,
     attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
 )

@@ -53,6 +53,7 @@ define_operator(
     "float? soft_cap=None, Tensor? alibi_slopes=None, float? key_scale=None, "
     "float? value_scale=None) -> Tensor",
     target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
 )

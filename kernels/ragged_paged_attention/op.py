@@ -62,6 +62,7 @@ define_operator(
     "int? sliding_window=None, float? soft_cap=None, float? mask_value=None, "
     "float? k_scale=None, float? v_scale=None) -> Tensor",
     target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
 )

@@ -45,6 +45,7 @@ def _vmap(
 _operator = define_operator(
     "xla_gpu::simple_add(Tensor a, Tensor b) -> Tensor",
     target=TARGET,
+    environment=(),
     check=_check,
     backward=_backward,
     jvp=_jvp,

@@ -21,6 +21,7 @@ from testing.xla import (
     hlo,
     register_host_kernels,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
 from torch_xla_ext import (
@@ -148,12 +149,54 @@ def test_a_backward_pass_is_an_error_and_not_a_gradient_that_lacks_a_part(
     x = torch.ones(3).to(device).requires_grad_()
     (y,) = custom_call("TestIncrement", [x], [x])
     assert y.detach().cpu().tolist() == [2, 2, 2]
-    with pytest.raises(RuntimeError, match="custom call 'TestIncrement' has no derivative"):
+    with pytest.raises(NotImplementedError, match="call 'TestIncrement' has no derivative"):
         (y + x).sum().backward()
     with torch.no_grad():
         assert not custom_call("TestIncrement", [x], [x])[0].requires_grad
     (number,) = custom_call("TestEcho", [x], [((16,), torch.int64)], payload=b"\1")
     assert not number.requires_grad
+
+
+def increment(x: torch.Tensor) -> torch.Tensor:
+    return custom_call("TestIncrement", [x], [x])[0]
+
+
+def tangent_of(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.forward_ad.dual_level():
+        return increment(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+TRANSFORMS: dict[str, tuple[Callable[[torch.Tensor], object], str]] = {
+    "vmap": (torch.vmap(increment), r"no batching rule, but torch.vmap transforms inputs\[0\]"),
+    "grad": (
+        torch.func.grad(lambda x: increment(x).sum()),
+        r"no derivative, but torch.func transforms inputs\[0\]",
+    ),
+    "jvp": (
+        lambda x: torch.func.jvp(increment, (x,), (x,)),
+        r"no derivative, but torch.func transforms inputs\[0\]",
+    ),
+    "forward mode": (tangent_of, r"no forward-mode derivative, but inputs\[0\] has a tangent"),
+    "make_fx": (make_fx(increment), "cannot be traced by make_fx"),
+    "vmap of grad": (
+        torch.vmap(torch.func.grad(lambda x: increment(x).sum())),
+        "no derivative, but torch.func",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "text"), TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_transform_is_refused_and_not_lost(
+    device: torch.device, call: Callable[[torch.Tensor], object], text: str
+) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(NotImplementedError, match=f"'TestIncrement' .*{text}.*define_operator"):
+        call(x)
+    # What is not transformed may be called inside.
+    with torch.autograd.forward_ad.dual_level():
+        assert increment(x).cpu().tolist() == [1, 1, 1]
+    results = torch.vmap(lambda row: row + increment(x))(torch.zeros(2, 3).to(device))
+    assert results.cpu().tolist() == [[1, 1, 1]] * 2
 
 
 # Indices that torch_xla holds in another type than the tensor's: s32 and u32.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -126,12 +127,48 @@ def test_a_reference_that_gives_something_else(device: torch.device) -> None:
         increment(device)
 
 
+def test_a_reference_sees_only_right_calls(device: torch.device) -> None:
+    debug.register_reference("TestIncrement", lambda inputs, outputs, attributes: [inputs[0] + 10])
+    x = torch.zeros(3).to(device)
+    wrong = {
+        r"operand 0 \(x\): expected dtype F32 but got S32": lambda: custom_call(
+            "TestIncrement", [x.int()], [x]
+        ),
+        "unknown parameter 'n'": lambda: custom_call(
+            "TestIncrement", [x], [x], attributes={"n": 1}
+        ),
+        "names output 1, but": lambda: custom_call("TestIncrement", [x], [x], aliases={1: 0}),
+        "must be an XLA tensor, but is a torch.float32 tensor on cpu": lambda: custom_call(
+            "TestIncrement", [x.cpu()], [x]
+        ),
+        "no such target is registered": lambda: custom_call("TestIncremnt", [x], [x]),
+    }
+    for text, call in wrong.items():
+        with pytest.raises((TypeError, ValueError), match=text):
+            call()
+        with debug.use_reference("TestIncrement"), pytest.raises((TypeError, ValueError)) as error:
+            call()
+        assert error.match(text)
+
+
+def test_another_thread_calls_the_kernel(device: torch.device) -> None:
+    debug.register_reference("TestIncrement", lambda inputs, outputs, attributes: [inputs[0] + 10])
+    found: list[float] = []
+    with debug.use_reference("TestIncrement"):
+        thread = threading.Thread(target=lambda: found.append(increment(device).cpu()[0, 0].item()))
+        thread.start()
+        thread.join()
+        assert increment(device).cpu()[0, 0] == 10
+    assert found == [1]
+
+
 def test_no_reference(device: torch.device) -> None:
-    with (
-        debug.use_reference("TestEcho"),
-        pytest.raises(ValueError, match="'TestEcho': there is no reference implementation"),
-    ):
-        custom_call("TestEcho", [torch.zeros(1).to(device)], [((16,), torch.int64)])
+    debug.register_reference("TestIncrement", lambda inputs, outputs, attributes: [inputs[0] + 10])
+    text = r"'TestIncremnt': there is no reference .*; did you mean 'TestIncrement'\?"
+    with pytest.raises(ValueError, match=text), debug.use_reference("TestIncremnt"):
+        pytest.fail("it was entered")
+    # Nothing of it is left.
+    assert increment(device).cpu()[0, 0] == 1
 
 
 CODE = """

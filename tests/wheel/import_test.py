@@ -7,9 +7,53 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def test_the_wheel_under_test_is_ours() -> None:
-    assert importlib.metadata.version("torch_xla") == "2.8.1+gpucc1"
+    assert importlib.metadata.version("torch_xla").startswith("2.8.1+gpucc2.")
+
+
+def test_the_package_is_imported_when_it_is_needed() -> None:
+    """torch_xla imports a small module of ours; what needs the package then gets it."""
+    code = (
+        "import sys, torch, torch_xla\n"
+        "print('torch_xla_ext_plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
+        "library = torch.library.Library('xla_gpu', 'FRAGMENT')\n"
+        "print(torch.ops.xla_gpu, 'torch_xla_ext' in sys.modules)\n"
+        "x = torch.ones(2, device='xla')\n"
+        "print(torch.ops.xla_gpu.simple_add(x, x).tolist(), 'torch_xla_ext' in sys.modules)\n"
+        "library.define('own(Tensor x) -> Tensor')\n"
+        "print(torch.ops.xla_gpu.own)\n"
+        "print(type(torch.ops.xla_gpu).__name__, hasattr(torch.ops.xla_gpu, 'missing'))\n"
+    )
+    assert run(code) == [
+        "True False",
+        "<module 'torch.ops.xla_gpu' from 'torch.ops'> False",
+        "[2.0, 2.0] True",
+        "xla_gpu.own",
+        "_OpNamespace False",
+    ]
+
+
+@pytest.mark.parametrize("first", ["torch_xla", "torch_xla_ext"])
+def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
+    code = (
+        f"import sys, torch, {first}\n"
+        "from torch_xla.experimental import custom_kernel\n"
+        "q = torch.zeros(1, 1, 8, 64, device='xla')\n"
+        "print(custom_kernel.flash_attention(q, q, q).shape)\n"
+        "print(custom_kernel.gmm.__code__.co_filename.endswith('torch_xla_ext/upstream.py'))\n"
+        "try: custom_kernel.gmm(q, q, q)\n"
+        "except NotImplementedError: print('refused')\n"
+    )
+    assert run(code) == ["torch.Size([1, 1, 8, 64])", "True", "refused"]
+
+
+def run(code: str) -> list[str]:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 def test_import_touches_no_driver() -> None:

@@ -20,7 +20,8 @@ from packaging.utils import parse_wheel_filename
 (WHEEL,) = Path(os.environ["WHEEL_DIR"]).glob("*")
 STOCK = Path(os.environ["STOCK_WHEEL"])
 WORK_TREE = Path("README.md").resolve().parent
-DIST_INFO = "torch_xla-2.8.1+gpucc1.dist-info"
+VERSION = WHEEL.name.split("-")[1]
+DIST_INFO = f"torch_xla-{VERSION}.dist-info"
 STOCK_DIST_INFO = "torch_xla-2.8.1.dist-info"
 STOCK_BINARY = "torch_xla/lib/_XLAC.so"
 
@@ -86,21 +87,25 @@ def test_everything_else_of_stock_is_there_unchanged() -> None:
 def test_only_the_front_and_our_package_are_new() -> None:
     new = {name for name in FILES - STOCK_FILES if not name.startswith(DIST_INFO)}
     assert STOCK_BINARY in new
-    assert {name for name in new if not name.startswith("torch_xla_ext/")} == {STOCK_BINARY}
+    assert {name for name in new if not name.startswith("torch_xla_ext/")} == {
+        STOCK_BINARY,
+        "torch_xla_ext_plugin.py",
+    }
     assert not [name for name in FILES if name.startswith(STOCK_DIST_INFO)]
 
 
 def test_version_py() -> None:
     text = wheel.read("torch_xla/version.py").decode()
-    assert "__version__ = '2.8.1+gpucc1'\n" in text
+    assert re.fullmatch(r"2\.8\.1\+gpucc2\.[a-f][0-9a-f]{7}", VERSION)
+    assert f"__version__ = '{VERSION}'\n" in text
     stock_text = stock.read("torch_xla/version.py").decode()
-    assert text.replace("+gpucc1", "") == stock_text
+    assert text.replace(VERSION, "2.8.1") == stock_text
 
 
 def test_metadata() -> None:
     our, theirs = metadata(wheel, DIST_INFO), metadata(stock, STOCK_DIST_INFO)
     assert our["Name"] == "torch_xla"
-    assert our["Version"] == "2.8.1+gpucc1"
+    assert our["Version"] == VERSION
     assert our["Requires-Python"] == theirs["Requires-Python"]
     requirements = our.get_all("Requires-Dist")
     assert set(theirs.get_all("Requires-Dist")) <= set(requirements)
@@ -136,13 +141,14 @@ def test_top_level() -> None:
         "_XLAC_cuda_functions",
         "torch_xla",
         "torch_xla_ext",
+        "torch_xla_ext_plugin",
         "torchax",
     }
 
 
 def test_tag_is_in_the_name_and_in_the_wheel_file() -> None:
     name, version, _, tags = parse_wheel_filename(WHEEL.name)
-    assert (name, str(version)) == ("torch-xla", "2.8.1+gpucc1")
+    assert (name, str(version)) == ("torch-xla", VERSION)
     (tag,) = tags
     assert (tag.interpreter, tag.abi) == (f"cp{FRONT.split('-')[1]}",) * 2
     wheel_file = email.message_from_bytes(wheel.read(f"{DIST_INFO}/WHEEL"))

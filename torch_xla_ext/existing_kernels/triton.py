@@ -132,7 +132,7 @@ def triton_call(
     Args:
         kernel: what @triton.jit, @triton.autotune or @triton.heuristics made, or a TritonKernel.
         args: arguments of its first parameters: XLA tensors, at least one in all, and numbers.
-            Tensors are row-major when it runs.
+            Tensors are row-major when it runs, as their strides say.
         grid: the numbers of blocks, one to three, or a function that makes them of the arguments by
             name.
         outputs: what the results are like, each a tensor, or (shape, dtype): by their parameters'

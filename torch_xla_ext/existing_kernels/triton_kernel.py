@@ -137,7 +137,7 @@ def _dtype(dtype: torch.dtype) -> str:
     return _DTYPES.get(dtype, name)
 
 
-class _Driver:
+class Driver:
     """What Triton asks of a driver when it compiles: for which GPU.
 
     Triton's own wants a torch with CUDA.
@@ -165,7 +165,7 @@ def compiling_for(capability: int) -> Iterator[None]:
 
     with _lock:
         before = driver.active
-        driver.set_active(_Driver(capability))
+        driver.set_active(Driver(capability))
         try:
             yield
         finally:

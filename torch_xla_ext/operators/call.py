@@ -8,8 +8,7 @@ from typing import NamedTuple
 import torch
 import torch_xla
 
-from torch_xla_ext import descriptor, registration
-from torch_xla_ext.calls import custom_call
+from torch_xla_ext import calls, descriptor, registration
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.schema import ArrayType, Schema, Sizes
@@ -41,7 +40,7 @@ class KernelCall:
 
     Attributes:
         operator: whose arguments they are. What it returns are the kernel's first results.
-        target, check, attributes, sizes, results, payload: as of `define_operator`.
+        target, check, attributes, sizes, results, payload, environment: as of `define_operator`.
         schema: of a kernel that is made with torch_xla_ext/kernel.h.
         in_place: of each result that is in an argument's buffer, the argument's name.
     """
@@ -54,6 +53,7 @@ class KernelCall:
     sizes: Callable[..., Mapping[str, int]] | None = None
     results: Callable[..., Sequence[Result]] | None = None
     payload: Callable[..., bytes] | None = None
+    environment: Sequence[str] | None = None
     in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -137,23 +137,39 @@ class KernelCall:
         )
 
     def on_xla(self, *values: Value) -> Tensors:
+        return self._returned(calls.custom_call(**self._custom_call(values)))
+
+    def prepared(self, *values: Value) -> object | None:
+        """What on_xla does once for arguments of such shapes, dtypes and values: calls.prepare."""
+        return calls.prepare(**self._custom_call(values))
+
+    def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
+        """The arguments of custom_call."""
         args, parameters, results = self.checked(values, self._num_results)
         tensors = [args[name] for name in self.operands]
         if self.payload is not None:
             tensors = self._inputs(args)
-        aliases = {result: self.operands.index(name) for result, name in self.in_place.items()}
-        target, api = self._call_by()
-        return self._returned(
-            custom_call(
-                target,
-                tensors,
-                results,
-                attributes=parameters if self.schema else None,
-                payload=self.payload(**args) if self.payload else None,
-                api=api,
-                aliases=aliases,
-            )
-        )
+        name, api = self.target, None
+        if self.schema is not None:
+            self._check_registered(registration.device_platform(), ("ffi", "untyped"))
+            name, api = registration.call_with_schema(self.target, self.schema.text)
+        return {
+            "target": name,
+            "inputs": tensors,
+            "outputs": results,
+            "attributes": parameters if self.schema else None,
+            "payload": self.payload(**args) if self.payload else None,
+            "api": api,
+            "aliases": {result: self.operands.index(arg) for result, arg in self.in_place.items()},
+        }
+
+    @property
+    def remembered_environment(self) -> Sequence[str] | None:
+        """What prepared depends on beside its arguments; None if nobody knows."""
+        functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
+        if self.environment is None and any(function is not None for function in functions):
+            return None
+        return list(self.environment or ())
 
     def on_cpu(self, *values: Value) -> Tensors:
         return self._returned(self._run("Host", self._with_copies(self._checked(values))))
@@ -175,26 +191,22 @@ class KernelCall:
     def _checked(self, values: Sequence[Value]) -> Checked:
         return self.checked(values, self._num_results)
 
-    def _call_by(self) -> tuple[str, str | None]:
-        """The name of the kernel that the operator was defined for, and the API for XLA tensors."""
-        if self.schema is None:
-            return self.target, None
-        if self._is_registered("ffi", registration.device_platform()):
-            return registration.name_with_schema(self.target, self.schema.text, "ffi"), "ffi"
-        return self._untyped_target(registration.device_platform()), "untyped"
-
-    def _untyped_target(self, platform: str) -> str:
-        """The name of that kernel's untyped entry, by which CPU and CUDA tensors run it."""
+    def _target(self, platform: str) -> str:
+        """The name of the operator's kernel, by which torch's own tensors run it."""
         if self.schema is None:
             return self.target
-        if not self._is_registered("untyped", platform):
-            device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
-            raise NotImplementedError(
-                f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
-                "library that has it (torch_xla_ext.register_kernel), or call the operator with "
-                "tensors on another device"
-            )
+        self._check_registered(platform, ("untyped",))
         return registration.name_with_schema(self.target, self.schema.text, platform=platform)
+
+    def _check_registered(self, platform: str, apis: Sequence[str]) -> None:
+        if any(self._is_registered(api, platform) for api in apis):
+            return
+        device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
+        raise NotImplementedError(
+            f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
+            "library that has it (torch_xla_ext.register_kernel), or call the operator with "
+            "tensors on another device"
+        )
 
     def _is_registered(self, api: str, platform: str) -> bool:
         key = self.target, platform, api
@@ -233,7 +245,7 @@ class KernelCall:
         ]
         written = [results[i] for i in self.in_place]
         torch_xla._XLAC._xla_call_custom_call_target(
-            self._untyped_target(platform),
+            self._target(platform),
             platform,
             [_operand(tensor, written) for tensor in inputs],
             self.payload(**args) if self.payload else self._descriptor(checked),

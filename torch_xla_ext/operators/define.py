@@ -15,10 +15,13 @@ from dataclasses import replace as _replace
 from typing import Protocol
 
 import torch
+import torch_xla
 
 from torch_xla_ext.operators import arguments, autograd, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.call import KernelCall, Result
+
+_XLAC = torch_xla._XLAC
 
 
 class VmapInfo(Protocol):
@@ -40,6 +43,8 @@ _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # What operators were defined in, by their names: an operator lives as long as its library.
 _libraries: dict[str, torch.library.Library] = {}
+# The kernels that are C++ (csrc/calls/operator_kernels.h), by their operators' names.
+_kernels: dict[str, list[object]] = {}
 
 
 def define_operator(
@@ -56,6 +61,7 @@ def define_operator(
     jvp: Callable[..., Tensors] | None = None,
     vmap: Callable[..., tuple[Tensors, int | tuple[int | None, ...]]] | None = None,
     promotes: bool = False,
+    environment: Sequence[str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Makes an operator of PyTorch of a kernel; the operator is a pure function of its arguments.
@@ -95,6 +101,10 @@ def define_operator(
             checked before. Without it, torch.vmap calls the operator in a loop, and warns.
         promotes: whether, under torch.autocast, arguments of several floating dtypes are cast to
             the widest of them, as torch.addcmul's are.
+        environment: the environment variables that `check`, `attributes`, `sizes`, `results` and
+            `payload` read, often none. It promises that they depend on nothing else but the
+            arguments, of tensors on dtype, shape and device; calls of XLA tensors then remember
+            what they returned. None: no such promise is made, and they run at every call.
         replace: whether an operator that was defined here under this name is replaced: for a cell
             of a notebook that is run again. What was compiled before keeps the former one.
 
@@ -120,7 +130,9 @@ def define_operator(
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
-        call = KernelCall(operator, target, kernel, check, attributes, sizes, results, payload)
+        call = KernelCall(
+            operator, target, kernel, check, attributes, sizes, results, payload, environment
+        )
         if kernel is not None:
             in_place = {
                 i: result.name for i, result in enumerate(kernel.results) if result.in_place
@@ -131,7 +143,7 @@ def define_operator(
         _close_library(name)
         raise
     _implement(library, call)
-    library.impl(operator, autograd.make_kernel(operator, setup_context, backward, jvp), "Autograd")
+    _differentiate(operator, autograd.make_kernel(operator, setup_context, backward, jvp))
     if vmap is not None:
         torch.library.register_vmap(name, _checking_one_example(call, vmap), lib=library)
 
@@ -151,6 +163,7 @@ def define_in_place_operator(
     target: str,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
+    environment: Sequence[str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Makes an operator of a kernel that writes to some of its arguments.
@@ -167,7 +180,7 @@ def define_in_place_operator(
     Args:
         schema: as of `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
             returns nothing.
-        target, check, attributes, replace: as of `define_operator`.
+        target, check, attributes, environment, replace: as of `define_operator`.
 
     Returns:
         The operator, ``torch.ops.<namespace>.<name>.default``.
@@ -187,7 +200,13 @@ def define_in_place_operator(
         written = [i for i, argument in enumerate(declared) if argument.is_write]
         in_place = {result: names[i] for result, i in enumerate(written)}
         functional_call = KernelCall(
-            functional, target, kernel, check, attributes, in_place=in_place
+            functional,
+            target,
+            kernel,
+            check,
+            attributes,
+            environment=environment,
+            in_place=in_place,
         )
         binding.check(functional_call)
     except BaseException:
@@ -224,13 +243,19 @@ def define_in_place_operator(
         for tensor, result in new_values(args):
             tensor.copy_(result)
 
-    _implement(library, functional_call)
-    library.impl(functional, autograd.make_kernel(functional, None, None, None), "Autograd")
+    calls = _implement(library, functional_call)
+    _differentiate(functional, autograd.make_kernel(functional, None, None, None))
     library.impl(operator, in_place_call.in_place_on_cpu, "CPU")
     library.impl(operator, in_place_call.in_place_on_cuda, "CUDA")
     library.impl(operator, run_xla, "XLA")
-    library.impl(operator, run_functionalized, "Functionalize")
-    library.impl(operator, autograd.make_in_place_kernel(operator, written), "Autograd")
+    _keep(
+        operator,
+        _XLAC._xla_register_operator_in_place,
+        functional=calls,
+        run=run_functionalized,
+        written=written,
+    )
+    _differentiate(operator, autograd.make_in_place_kernel(operator, written), written)
     torch.library.register_fake(
         name, lambda *args: in_place_call.checked(args) and None, lib=library
     )
@@ -255,6 +280,8 @@ def _open_library(name: str, replaces: bool) -> torch.library.Library:
 
 def _close_library(name: str) -> None:
     """Takes an operator back."""
+    for kernels in (name, f"{name}_functional"):
+        _kernels.pop(kernels, None)
     _libraries.pop(name)._destroy()
 
 
@@ -268,11 +295,36 @@ def _declare(library: torch.library.Library, name: str, schema: str) -> torch._o
     return getattr(getattr(torch.ops, namespace), base).default
 
 
-def _implement(library: torch.library.Library, call: KernelCall) -> None:
-    library.impl(call.operator, call.on_xla, "XLA")
+def _keep(
+    operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
+) -> object:
+    """Registers a kernel in C++, which stays while its operator does."""
+    schema = operator._schema
+    kernel = register(name=schema.name, overload=schema.overload_name, **how)
+    _kernels.setdefault(schema.name, []).append(kernel)
+    return kernel
+
+
+def _differentiate(
+    operator: torch._ops.OpOverload, kernel: Callable[..., object], written: Sequence[int] = ()
+) -> None:
+    """Has `kernel` called where an argument has a gradient or a tangent."""
+    _keep(operator, _XLAC._xla_register_operator_autograd, differentiate=kernel, written=written)
+
+
+def _implement(library: torch.library.Library, call: KernelCall) -> object:
+    """Returns the registration of the calls that XLA makes."""
+    calls = _keep(
+        call.operator,
+        _XLAC._xla_register_operator,
+        prepare=call.prepared,
+        run=call.on_xla,
+        environment=call.remembered_environment,
+    )
     library.impl(call.operator, call.on_cpu, "CPU")
     library.impl(call.operator, call.on_cuda, "CUDA")
     torch.library.register_fake(call.operator.name(), call.on_fake, lib=library)
+    return calls
 
 
 def _checking_one_example(call: KernelCall, rule: Callable[..., object]) -> Callable[..., object]:

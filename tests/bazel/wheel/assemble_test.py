@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -14,8 +15,11 @@ from pathlib import Path
 import assemble
 import pytest
 from fakes import STOCK_FILES, library_needing, record_hash, write_stock_wheel
+from packaging.version import Version
 
-DIST_INFO = "torch_xla-2.8.1+gpucc1.dist-info"
+NAME = re.compile(
+    r"torch_xla-(2\.8\.1\+gpucc1\.[a-f][0-9a-f]{7})-cp311-cp311-manylinux_2_34_x86_64\.whl"
+)
 
 
 @pytest.fixture
@@ -43,8 +47,11 @@ def spec(tmp_path: Path) -> assemble.Spec:
 
 def test_assembles(spec: assemble.Spec) -> None:
     path = assemble.assemble(spec)
-    assert path.name == "torch_xla-2.8.1+gpucc1-cp311-cp311-manylinux_2_34_x86_64.whl"
+    version = NAME.fullmatch(path.name)[1]
+    dist_info = f"torch_xla-{version}.dist-info"
     wheel = zipfile.ZipFile(path)
+    assert f"__version__ = '{version}'" in wheel.read("torch_xla/version.py").decode()
+    assert f"Version: {version}\n" in wheel.read(f"{dist_info}/METADATA").decode()
     assert wheel.testzip() is None
     assert wheel.namelist() == [
         "_XLAC.so",
@@ -52,19 +59,19 @@ def test_assembles(spec: assemble.Spec) -> None:
         "torch_xla/lib/_XLAC.so",
         "torch_xla/version.py",
         "torch_xla_ext/__init__.py",
-        f"{DIST_INFO}/METADATA",
-        f"{DIST_INFO}/WHEEL",
-        f"{DIST_INFO}/entry_points.txt",
-        f"{DIST_INFO}/licenses/torch_xla/LICENSE",
-        f"{DIST_INFO}/licenses/torch_xla_ext/LICENSE",
-        f"{DIST_INFO}/top_level.txt",
-        f"{DIST_INFO}/RECORD",
+        f"{dist_info}/METADATA",
+        f"{dist_info}/WHEEL",
+        f"{dist_info}/entry_points.txt",
+        f"{dist_info}/licenses/torch_xla/LICENSE",
+        f"{dist_info}/licenses/torch_xla_ext/LICENSE",
+        f"{dist_info}/top_level.txt",
+        f"{dist_info}/RECORD",
     ]
     assert wheel.read("torch_xla/lib/_XLAC.so") == STOCK_FILES["_XLAC.so"]
     assert wheel.read("_XLAC.so") == Path(spec.binaries["_XLAC.so"]).read_bytes()
-    assert wheel.read(f"{DIST_INFO}/top_level.txt") == b"_XLAC\ntorch_xla\ntorch_xla_ext\n"
-    for name, digest, size in csv.reader(io.StringIO(wheel.read(f"{DIST_INFO}/RECORD").decode())):
-        if name != f"{DIST_INFO}/RECORD":
+    assert wheel.read(f"{dist_info}/top_level.txt") == b"_XLAC\ntorch_xla\ntorch_xla_ext\n"
+    for name, digest, size in csv.reader(io.StringIO(wheel.read(f"{dist_info}/RECORD").decode())):
+        if name != f"{dist_info}/RECORD":
             content = wheel.read(name)
             assert (name, digest, size) == (name, record_hash(content), str(len(content)))
 
@@ -77,13 +84,49 @@ def test_is_deterministic(spec: assemble.Spec, tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
+def test_the_version_follows_the_content(spec: assemble.Spec, tmp_path: Path) -> None:
+    """Whatever goes into the wheel: a rebuilt one has to be installed in the former's place."""
+    versions = [NAME.fullmatch(assemble.assemble(spec).name)[1]]
+    for path in (
+        spec.files["torch_xla_ext/__init__.py"],
+        spec.binaries["_XLAC.so"],
+        spec.licenses["torch_xla_ext/LICENSE"],
+        spec.description,
+    ):
+        Path(path).write_bytes(Path(path).read_bytes() + b"\n")
+        versions.append(NAME.fullmatch(assemble.assemble(spec).name)[1])
+    moved = Path(spec.files["torch_xla_ext/__init__.py"])
+    for change in (
+        {"files": {"torch_xla_ext/other.py": str(moved)}},
+        {"extras": {"more": ["x"]}},
+        {"summary": "another"},
+    ):
+        changed = dataclasses.replace(spec, **change)
+        versions.append(NAME.fullmatch(assemble.assemble(changed).name)[1])
+    assert len(set(versions)) == len(versions)
+    assert [str(Version(version)) for version in versions] == versions  # as pip writes them
+    other_place = tmp_path / "elsewhere.py"
+    other_place.write_bytes(moved.read_bytes())
+    same = dataclasses.replace(spec, files={"torch_xla_ext/__init__.py": str(other_place)})
+    assert NAME.fullmatch(assemble.assemble(same).name)[1] == versions[4]
+
+
+def test_a_module_beside_the_packages_is_in_top_level(spec: assemble.Spec) -> None:
+    files = spec.files | {"ours_plugin.py": spec.files["torch_xla_ext/__init__.py"]}
+    wheel = zipfile.ZipFile(assemble.assemble(dataclasses.replace(spec, files=files)))
+    (name,) = [name for name in wheel.namelist() if name.endswith("/top_level.txt")]
+    assert wheel.read(name) == b"_XLAC\nours_plugin\ntorch_xla\ntorch_xla_ext\n"
+
+
 def test_a_stock_wheel_with_licenses_in_their_own_folder(spec: assemble.Spec) -> None:
     """As the wheels for Python 3.12 and 3.13 are."""
     old, new = (f"torch_xla-2.8.1.dist-info/{name}" for name in ("LICENSE", "licenses/LICENSE"))
     files = {new if name == old else name: data for name, data in STOCK_FILES.items()}
     write_stock_wheel(Path(spec.stock_wheel).parent, files)
-    wheel = zipfile.ZipFile(assemble.assemble(spec))
-    assert wheel.read(f"{DIST_INFO}/licenses/torch_xla/LICENSE") == STOCK_FILES[old]
+    path = assemble.assemble(spec)
+    dist_info = f"torch_xla-{NAME.fullmatch(path.name)[1]}.dist-info"
+    wheel = zipfile.ZipFile(path)
+    assert wheel.read(f"{dist_info}/licenses/torch_xla/LICENSE") == STOCK_FILES[old]
 
 
 def test_a_stock_wheel_without_a_license(spec: assemble.Spec) -> None:

@@ -18,6 +18,7 @@
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
+#include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -349,6 +350,7 @@ void DefineFunctions(py::module_& module) {
   DefineCustomCalls(module);
   DefineDirectCall(module);
   DefineRegistration(module);
+  DefineCapture(module);
 }
 
 }  // namespace torch_xla_ext

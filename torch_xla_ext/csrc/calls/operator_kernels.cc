@@ -34,7 +34,7 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 // is one, Python says what a call computes.
 std::atomic<int> num_reference_blocks{0};
 
-// A function of Python that lives as long as the process: operators do.
+// A function of Python. It is never freed: the dispatcher may outlive Python.
 class PythonFunction {
  public:
   explicit PythonFunction(py::object function)
@@ -119,7 +119,7 @@ bool IsTensor(const c10::IValue& value) {
 class PreparedCalls {
  public:
   PreparedCalls(py::object prepare, py::object run,
-                std::vector<std::string> environment)
+                std::optional<std::vector<std::string>> environment)
       : prepare_(std::move(prepare)),
         run_(std::move(run)),
         environment_(std::move(environment)) {}
@@ -161,12 +161,12 @@ class PreparedCalls {
   static constexpr size_t kMaxEntries = 4096;
 
   bool AppendKeys(Arguments args, std::string* key) const {
-    if (num_reference_blocks != 0) return false;
+    if (!environment_ || num_reference_blocks != 0) return false;
     key->reserve(64 * args.size());
     for (const c10::IValue& value : args) {
       if (!AppendKey(value, key)) return false;
     }
-    for (const std::string& name : environment_) {
+    for (const std::string& name : *environment_) {
       const char* value = std::getenv(name.c_str());
       key->push_back(value == nullptr ? 'n' : 's');
       if (value != nullptr) key->append(value).push_back('\0');
@@ -200,7 +200,8 @@ class PreparedCalls {
 
   const PythonFunction prepare_;
   const PythonFunction run_;
-  const std::vector<std::string> environment_;
+  // None: nothing is remembered.
+  const std::optional<std::vector<std::string>> environment_;
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;
 };
@@ -392,7 +393,7 @@ void DefineOperatorKernels(py::module_& module) {
       "_xla_register_operator",
       [](const std::string& name, const std::string& overload,
          const py::object& prepare, const py::object& run,
-         const std::vector<std::string>& environment) {
+         const std::optional<std::vector<std::string>>& environment) {
         auto calls = std::make_shared<PreparedCalls>(prepare, run, environment);
         return std::make_unique<Registration>(
             Registration{Register(name, overload, c10::DispatchKey::XLA,
@@ -405,7 +406,8 @@ void DefineOperatorKernels(py::module_& module) {
       "the "
       "arguments and returns what _xla_prepare_custom_call does, which is "
       "remembered for such arguments and values of the environment variables "
-      "`environment`; or None, and then run(*args) computes the results. The "
+      "`environment`, unless that is None; or it returns None, and then "
+      "run(*args) computes the results. The "
       "operands are the arguments that are tensors, in their order.");
 
   module.def(

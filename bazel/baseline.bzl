@@ -1,0 +1,48 @@
+"""Transitions to the configuration of the plain wheel, whose compiled code other wheels use.
+
+A wheel with more kernels (wheel_with_kernels.bzl), or one that a test builds again, is configured
+otherwise than //:wheel, and Bazel would compile for it, in a folder of its own, all that it depends
+on. What does not depend on the difference leaves it behind on the way down.
+"""
+
+_MORE_KERNELS = "//kernels:more"
+_REBUILD = "//bazel:rebuild"
+_NONE = Label("//kernels:none")
+
+def _plain_wheel_impl(_settings, _attr):
+    return {_MORE_KERNELS: _NONE}
+
+plain_wheel = transition(
+    implementation = _plain_wheel_impl,
+    inputs = [],
+    outputs = [_MORE_KERNELS],
+)
+
+def _built_once_impl(_settings, _attr):
+    return {_MORE_KERNELS: _NONE, _REBUILD: False}
+
+built_once = transition(
+    implementation = _built_once_impl,
+    inputs = [],
+    outputs = [
+        _MORE_KERNELS,
+        _REBUILD,
+    ],
+)
+
+def _plain_libraries_impl(ctx):
+    return [
+        DefaultInfo(),
+        cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]),
+    ]
+
+plain_libraries = rule(
+    implementation = _plain_libraries_impl,
+    doc = "C++ libraries as they are compiled for the plain wheel.",
+    attrs = {
+        "deps": attr.label_list(cfg = plain_wheel, providers = [CcInfo]),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
+        ),
+    },
+)

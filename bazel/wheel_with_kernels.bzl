@@ -1,0 +1,46 @@
+"""wheel_with_kernels: the wheel with kernels of another project in it."""
+
+load(":operators.bzl", _kernels = "kernels")
+
+_MORE_KERNELS = "//kernels:more"
+
+def _transition_impl(_settings, attr):
+    return {_MORE_KERNELS: attr.kernels}
+
+_transition = transition(
+    implementation = _transition_impl,
+    inputs = [],
+    outputs = [_MORE_KERNELS],
+)
+
+def _wheel_with_kernels_impl(ctx):
+    # A name of its own: in a test's runfiles, the original has the name of the target.
+    folder = ctx.attr.wheel[0][DefaultInfo].files.to_list()[0]
+    output = ctx.actions.declare_directory(ctx.label.name)
+    ctx.actions.symlink(output = output, target_file = folder)
+    return [DefaultInfo(files = depset([output]))]
+
+_wheel_with_kernels = rule(
+    implementation = _wheel_with_kernels_impl,
+    attrs = {
+        "kernels": attr.label(providers = [CcInfo]),
+        "wheel": attr.label(cfg = _transition),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
+        ),
+    },
+)
+
+def wheel_with_kernels(name, kernels, wheel = Label("//:wheel"), **kwargs):
+    """The folder with a wheel that has these kernels besides the ones of //kernels.
+
+    Only the kernels that are named here are compiled for it; everything else is the plain wheel's.
+
+    Args:
+      name: the target, and the folder: `bazel-bin/…/NAME/torch_xla-….whl`.
+      kernels: labels of kernels (xla_kernel), or of other libraries to link.
+      wheel: what is made of them: the wheel, or a folder that it is installed in.
+      **kwargs: visibility and the like.
+    """
+    _kernels(name = name + "_kernels", plain = kernels, **kwargs)
+    _wheel_with_kernels(name = name, kernels = name + "_kernels", wheel = wheel, **kwargs)

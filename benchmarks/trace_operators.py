@@ -1,0 +1,79 @@
+"""Host time of tracing one call of an operator, beside torch's own index_add in the same run.
+
+    python benchmarks/trace_operators.py
+
+Shapes are those of a decode step: 16 sequences, 32 query and 8 key heads of 128. Nothing is
+compiled but between rounds, so that graphs stay short.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch_xla
+
+from torch_xla_ext import custom_call
+
+NUM_SEQS, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, NUM_BLOCKS = 16, 32, 8, 128, 16, 64
+
+
+def cases(device: torch.device) -> dict[str, Callable[[], object]]:
+    def on_device(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device)
+
+    query = on_device(torch.randn(NUM_SEQS, NUM_HEADS, HEAD_DIM).bfloat16())
+    key, value = (
+        on_device(torch.randn(NUM_SEQS, NUM_KV_HEADS, HEAD_DIM).bfloat16()) for _ in range(2)
+    )
+    cache = torch.zeros(NUM_BLOCKS, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM).bfloat16()
+    caches = [on_device(cache) for _ in range(2)]
+    written = [on_device(cache) for _ in range(2)]
+    tables = on_device(torch.zeros(NUM_SEQS, NUM_BLOCKS // NUM_SEQS, dtype=torch.int32))
+    lengths = on_device(torch.ones(NUM_SEQS, dtype=torch.int32))
+    slots = on_device(torch.arange(NUM_SEQS, dtype=torch.int32))
+    rows, index = on_device(torch.zeros(NUM_SEQS, 8)), on_device(torch.arange(NUM_SEQS))
+    added = on_device(torch.ones(NUM_SEQS, 8))
+    rows_written = on_device(torch.zeros(NUM_SEQS, 8))
+    operators, aten = torch.ops.xla_gpu, torch.ops.aten
+    return {
+        "aten.index_add": lambda: aten.index_add(rows, 0, index, added),
+        "aten.index_add_": lambda: aten.index_add_(rows_written, 0, index, added),
+        "custom_call of simple_add": lambda: custom_call("XlaGpuSimpleAdd", [rows, added], [rows]),
+        "simple_add": lambda: operators.simple_add(rows, added),
+        "paged_attention": lambda: operators.paged_attention(
+            query, *caches, tables, lengths, HEAD_DIM**-0.5
+        ),
+        "kv_cache_update": lambda: operators.kv_cache_update(key, value, slots, *written),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20, help="rounds (default: 20)")
+    parser.add_argument("--calls", type=int, default=100, help="calls a round (default: 100)")
+    args = parser.parse_args()
+
+    device = torch_xla.device()
+    calls = cases(device)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(args.rounds + 1):
+        for name, call in calls.items():
+            torch_xla.sync(wait=True)
+            start = time.perf_counter()
+            for _ in range(args.calls):
+                call()
+            elapsed = (time.perf_counter() - start) / args.calls
+            if number > 0:
+                times[name].append(elapsed)
+    print(f"torch_xla {torch_xla.__version__}, {args.rounds} rounds of {args.calls} calls")
+    for name, values in times.items():
+        print(
+            f"{name:26} median {statistics.median(values) * 1e6:6.2f} µs, "
+            f"fastest {min(values) * 1e6:6.2f} µs"
+        )
+
+
+if __name__ == "__main__":
+    main()

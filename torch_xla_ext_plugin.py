@@ -1,0 +1,126 @@
+"""What torch_xla imports of torch_xla_ext at its own import: the entry point `cuda`.
+
+It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
+which takes half a second. What has to hold for programs that never import the package is arranged
+here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, and torch_xla's operators
+for TPUs on other devices (torch_xla_ext.upstream).
+
+torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
+client is made.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+import torch_xla
+from torch_xla.experimental import plugins
+
+_KERNELS = "torch_xla.experimental.custom_kernel"
+_NAMESPACE = "xla_gpu"
+
+
+class CudaPlugin(plugins.DevicePlugin):
+    """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the bridge in _XLAC."""
+
+    def library_path(self) -> str:
+        """Finds and loads the plugin, and returns the path of the bridge in front of it.
+
+        torch_xla calls this once, when it makes its client.
+
+        Raises:
+            CudaRuntimeError: CUDA can not be used; the text says why, and the remedy.
+        """
+        from torch_xla_ext.cuda import discovery
+        from torch_xla_ext.cuda.errors import CudaRuntimeError
+
+        runtime = discovery.prepare(discovery.System.current())
+        try:
+            torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
+        except RuntimeError as error:
+            raise CudaRuntimeError(str(error)) from None
+        return torch_xla._XLAC.__file__
+
+    def client_create_options(self) -> dict[str, object]:
+        from torch_xla_ext.cuda import options
+
+        return options.client_create_options(os.environ)
+
+    def requires_xla_coordinator(self) -> bool:
+        """Whether the processes have to find each other before they make their clients."""
+        from torch_xla_ext.cuda import options
+
+        return options.Processes.from_environ(os.environ).count > 1
+
+    def physical_chip_count(self) -> int:
+        """How many processes xmp.spawn starts: GPU_NUM_DEVICES, else one for each visible GPU."""
+        from torch_xla_ext.cuda import discovery
+
+        return discovery.gpu_count(discovery.System.current())
+
+    def configure_single_process(self) -> None:
+        pass
+
+
+class _Operators(torch._ops._OpNamespace):
+    """``torch.ops.xla_gpu``, until an operator is asked for that only the package defines."""
+
+    def __getattr__(self, name: str) -> torch._ops.OpOverloadPacket:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+        import torch_xla_ext  # noqa: F401
+
+        self.__class__ = torch._ops._OpNamespace
+        return getattr(self, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds torch_xla's module of kernels where it is, and has it changed when it has run."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _KERNELS:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_replace(module: ModuleType) -> None:
+                run(module)
+                _replace(module)
+
+            spec.loader.exec_module = run_and_replace
+        return spec
+
+
+def _replace(module: ModuleType) -> None:
+    from torch_xla_ext import upstream
+
+    upstream.replace(module)
+
+
+def install() -> None:
+    """Arranges what does not wait for the package. A second call does nothing."""
+    if _NAMESPACE not in torch.ops.__dict__:
+        setattr(torch.ops, _NAMESPACE, _Operators(_NAMESPACE))
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    if _KERNELS in sys.modules:
+        _replace(sys.modules[_KERNELS])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+install()
