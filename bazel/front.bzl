@@ -36,11 +36,21 @@ def _checked_library_impl(ctx):
         mnemonic = "CheckSymbols",
         progress_message = "Checking that all symbols of %{label} are defined",
     )
+    abi_checked = ctx.actions.declare_file(ctx.label.name + ".abi_checked")
+    abi = [ctx.file.library, ctx.file._stock, ctx.file._layout, ctx.file._machine_code]
+    ctx.actions.run(
+        executable = env.interpreter,
+        arguments = ["-B", ctx.file._check_abi.path] + [f.path for f in abi + [abi_checked]],
+        inputs = abi + [ctx.file._check_abi, env.stamp],
+        outputs = [abi_checked],
+        mnemonic = "CheckAbi",
+        progress_message = "Checking that csrc/front/abi is that of the stock binary",
+    )
     return [
         DefaultInfo(files = depset([library])),
         FrontLibraryInfo(stock_binary = ctx.attr.stock_binary),
-        # Bazel runs this check whenever it builds something that uses the library.
-        OutputGroupInfo(_validation = depset([checked])),
+        # Bazel runs these checks whenever it builds something that uses the library.
+        OutputGroupInfo(_validation = depset([checked, abi_checked])),
     ]
 
 _checked_library = rule(
@@ -58,6 +68,19 @@ _checked_library = rule(
             allow_single_file = True,
             default = "//bazel/wheel:check_symbols.py",
         ),
+        "_check_abi": attr.label(
+            allow_single_file = True,
+            default = "//bazel/wheel:check_abi.py",
+        ),
+        "_layout": attr.label(
+            allow_single_file = True,
+            default = "//torch_xla_ext/csrc/front/abi:layout.h",
+        ),
+        "_machine_code": attr.label(
+            allow_single_file = True,
+            default = "//torch_xla_ext/csrc/front/abi:machine_code.txt",
+        ),
+        "_stock": attr.label(allow_single_file = True, default = _STOCK),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
     },
     fragments = ["cpp"],

@@ -4,17 +4,26 @@ load(":baseline.bzl", "built_once", "plain_wheel")
 
 OperatorInfo = provider(
     doc = "Python modules that the wheel has as torch_xla_ext.ops.<name>.",
-    fields = {"modules": "depset of structs: name (string), file (File)"},
+    fields = {
+        "modules": "depset of structs: name (string), file (File)",
+        "samples": "depset of Files: what the operators are tested with",
+    },
 )
 
 def _modules(targets):
     return [target[OperatorInfo].modules for target in targets if OperatorInfo in target]
 
+def _samples(targets):
+    return [target[OperatorInfo].samples for target in targets if OperatorInfo in target]
+
 def _operator_module_impl(ctx):
     module = struct(name = ctx.attr.module or ctx.label.name, file = ctx.file.src)
     return [
         DefaultInfo(files = depset([ctx.file.src])),
-        OperatorInfo(modules = depset([module], transitive = _modules(ctx.attr.deps))),
+        OperatorInfo(
+            modules = depset([module], transitive = _modules(ctx.attr.deps)),
+            samples = depset(ctx.files.samples, transitive = _samples(ctx.attr.deps)),
+        ),
     ]
 
 operator_module = rule(
@@ -29,6 +38,10 @@ operator_module = rule(
             doc = "Its name in the wheel, by default this target's. With an underscore in front " +
                   "it is no operator, but what operators share.",
         ),
+        "samples": attr.label(
+            allow_single_file = ["samples.py"],
+            doc = "What the operators in it are tested with, in tests/ops.",
+        ),
         "src": attr.label(allow_single_file = [".py"], mandatory = True),
     },
 )
@@ -40,7 +53,10 @@ def _kernels_impl(ctx):
         cc_common.merge_cc_infos(
             cc_infos = [target[CcInfo] for target in targets if CcInfo in target],
         ),
-        OperatorInfo(modules = depset(transitive = _modules(targets))),
+        OperatorInfo(
+            modules = depset(transitive = _modules(targets)),
+            samples = depset(transitive = _samples(targets)),
+        ),
     ]
 
 kernels = rule(
@@ -85,6 +101,17 @@ def _operator_package_impl(ctx):
 operator_package = rule(
     implementation = _operator_package_impl,
     doc = "The modules of the kernels' operators, in a folder of this rule's name.",
+    attrs = {
+        "kernels": attr.label_list(providers = [OperatorInfo], mandatory = True),
+    },
+)
+
+def _operator_samples_impl(ctx):
+    return [DefaultInfo(files = depset(transitive = _samples(ctx.attr.kernels)))]
+
+operator_samples = rule(
+    implementation = _operator_samples_impl,
+    doc = "The samples.py of the kernels' folders, for tests.",
     attrs = {
         "kernels": attr.label_list(providers = [OperatorInfo], mandatory = True),
     },

@@ -9,7 +9,7 @@ _FLOATS = Label("//torch_xla_ext/include:floats")
 # Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 
-def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], **kwargs):
+def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
     Listed in //kernels, given to `wheel_with_kernels` or to `--@torch_xla_ext//kernels:extra`, it is
@@ -17,19 +17,21 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
 
     Args:
       name: the library.
-      srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. A kernel
-        has both, so that whoever uses it can test without a GPU.
+      srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. With both,
+        whoever uses the kernel can test without a GPU; without a .cc file, its operator says on the
+        CPU that it is for CUDA alone.
       hdrs: headers that both include, with the signature and the parameters.
       deps: C++ libraries that they need beside torch_xla_ext/kernel.h.
       extra_archs: as of cuda_library: `90a`, for instance.
       op: the Python file of its operator, which the wheel has as torch_xla_ext.ops.NAME.
       op_deps: operator_modules that it imports.
+      op_samples: samples.py, what the operator is tested with in tests/ops.
       **kwargs: visibility and the like.
     """
     cuda = [src for src in srcs if src.endswith(".cu")]
     host = [src for src in srcs if src.endswith(".cc")]
-    if not cuda or not host or len(cuda) + len(host) != len(srcs):
-        fail("xla_kernel %s: srcs must be .cu files for CUDA and .cc files for the Host, but are %s" %
+    if not cuda or len(cuda) + len(host) != len(srcs):
+        fail("xla_kernel %s: srcs must be .cu files for CUDA and perhaps .cc files for the Host, but are %s" %
              (name, ", ".join(srcs)))
     cuda_library(
         name = name + "_cuda",
@@ -40,25 +42,28 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
         deps = deps + [_KERNEL_API],
         visibility = ["//visibility:private"],
     )
-    native.cc_library(
-        name = name + "_host",
-        srcs = host,
-        hdrs = hdrs,
-        local_defines = [_STATIC],
-        deps = deps + [
-            _FLOATS,
-            _KERNEL_API,
-        ],
-        # The registration is a static object that nothing refers to.
-        alwayslink = True,
-        visibility = ["//visibility:private"],
-    )
-    parts = [name + "_cuda", name + "_host"]
+    parts = [name + "_cuda"]
+    if host:
+        native.cc_library(
+            name = name + "_host",
+            srcs = host,
+            hdrs = hdrs,
+            local_defines = [_STATIC],
+            deps = deps + [
+                _FLOATS,
+                _KERNEL_API,
+            ],
+            # The registration is a static object that nothing refers to.
+            alwayslink = True,
+            visibility = ["//visibility:private"],
+        )
+        parts.append(name + "_host")
     if op:
         operator_module(
             name = name + "_op",
             src = op,
             module = name,
+            samples = op_samples,
             deps = op_deps,
             visibility = ["//visibility:private"],
         )

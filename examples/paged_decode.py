@@ -7,11 +7,16 @@ sequence finds through its page table. Everything that changes from step to step
 and the slots of new tokens, is computed on the device, so two programs serve every batch: one for
 prompts, one for a step of decoding. The tokens are compared with those of the same model in plain
 PyTorch on the CPU, with a dense cache.
+
+A step of decoding is captured: traced and compiled once, and then replayed without its Python. With
+--way=lazy it is traced each time, with --way=openxla torch.compile does it. At the end the three
+are timed side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +29,9 @@ from torch.nn import functional
 from torch_xla import backends
 from torch_xla.debug import metrics
 
-import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
+import torch_xla_ext
+
+WAYS = ("captured", "openxla", "lazy")
 
 # attend(layer, q [..., heads, head_dim], k [..., kv_heads, head_dim], v) keeps k and v in the cache
 # and returns what the queries find there, of q's shape.
@@ -120,8 +127,19 @@ class PagedEngine:
         ]
         self.one_query = torch.arange(args.prompts + 1, dtype=torch.int32).to(self.device)
         self.num_seqs = torch.tensor([args.prompts], dtype=torch.int32).to(self.device)
-        # What the next step begins with.
-        self.tokens = self.lengths = torch.zeros(args.prompts, dtype=torch.int32).to(self.device)
+        # What the next step begins with. Steps write into them.
+        self.tokens = torch.zeros(args.prompts, dtype=torch.int32).to(self.device)
+        self.lengths = self.tokens.clone()
+        self.use(args.way)
+
+    def use(self, way: str) -> None:
+        """Chooses how a step of decoding is run."""
+        self.way = way
+        self.run_step = {
+            "captured": torch_xla_ext.capture,
+            "openxla": functools.partial(torch.compile, backend="openxla"),
+            "lazy": lambda step: step,
+        }[way](self.step)
 
     def attend_ragged(self, cu_q_lens: torch.Tensor, slots: torch.Tensor) -> Attend:
         """Queries cu_q_lens[s] to cu_q_lens[s+1] - 1 are the last tokens of sequence s."""
@@ -169,7 +187,7 @@ class PagedEngine:
         tokens[: cu_q_lens[-1]] = torch.cat(prompts)
         tokens, cu_q_lens = tokens.to(self.device), cu_q_lens.to(self.device)
 
-        self.lengths = cu_q_lens[1:] - cu_q_lens[:-1]
+        self.lengths.copy_(cu_q_lens[1:] - cu_q_lens[:-1])
         row = torch.arange(self.max_tokens, device=self.device, dtype=torch.int32)
         sequence = (row[:, None] >= cu_q_lens[1:]).sum(1, dtype=torch.int32)
         is_padding = sequence == len(prompts)
@@ -182,24 +200,30 @@ class PagedEngine:
             mask = (sequence[:, None] == sequence) & (row[:, None] >= row)
             attend = self.attend_paged(slots, mask)
         x = self.model(tokens, position, attend)
-        return self.next(self.model.logits(x[cu_q_lens[1:] - 1]))
+        logits = self.model.logits(x[cu_q_lens[1:] - 1])
+        self.tokens.copy_(logits.argmax(-1))
+        torch_xla.sync()  # runs what was traced, without waiting for it
+        return logits
 
-    def decode(self) -> torch.Tensor:
-        """Appends one token to each sequence; returns the logits after it."""
-        position = self.lengths
-        self.lengths = position + 1
+    def decode(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends one token to each sequence; returns the tokens and the logits after them."""
+        results = self.run_step()
+        if self.way == "lazy":
+            torch_xla.sync()
+        return results
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        position = self.lengths.clone()
+        self.lengths.add_(1)
         slots = self.slots(self.one_query[:-1], position)
         if self.attention == "ragged":
             attend = self.attend_ragged(self.one_query, slots)
         else:
             attend = self.attend_paged(slots, None)
-        return self.next(self.model.logits(self.model(self.tokens, position, attend)))
-
-    def next(self, logits: torch.Tensor) -> torch.Tensor:
-        """Takes the likeliest tokens and runs the step, without waiting for it."""
-        self.tokens = logits.argmax(-1).int()
-        torch_xla.sync()
-        return logits
+        logits = self.model.logits(self.model(self.tokens, position, attend))
+        tokens = logits.argmax(-1).int()
+        self.tokens.copy_(tokens)
+        return tokens, logits
 
 
 def dense_attention(
@@ -261,7 +285,8 @@ def generate(
     xm.wait_device_ops()
     begin = time.perf_counter()
     first = last = engine.prefill(prompts)
-    tokens = [engine.tokens]
+    tokens = [engine.tokens.clone()]  # the next step writes into it
+    torch_xla.sync()
     xm.wait_device_ops()
     middle = time.perf_counter()
     count = sum(map(len, prompts))
@@ -270,8 +295,8 @@ def generate(
         f"{count / (middle - begin):.0f} tokens/s, compilations so far {compilations()}"
     )
     for step in range(1, steps):
-        last = engine.decode()
-        tokens.append(engine.tokens)
+        next_tokens, last = engine.decode()
+        tokens.append(next_tokens)
         if step % 16 == 0:
             print(f"{name}: step {step} of {steps - 1}, compilations so far {compilations()}")
     xm.wait_device_ops()
@@ -281,6 +306,21 @@ def generate(
         f"{count / (time.perf_counter() - middle):.0f} tokens/s"
     )
     return torch.stack([t.cpu() for t in tokens]), first.cpu(), last.cpu()
+
+
+def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
+    """A step of decoding, without its compilation."""
+    engine.use(way)
+    engine.lengths.fill_(args.longest)
+    torch_xla.sync()
+    warm_up = min(3, args.new_tokens - 1)
+    for step in range(args.new_tokens):
+        if step == warm_up:
+            xm.wait_device_ops()
+            begin = time.perf_counter()
+        engine.decode()
+    xm.wait_device_ops()
+    return 1e3 * (time.perf_counter() - begin) / (args.new_tokens - warm_up)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -309,6 +349,9 @@ def parse_arguments() -> argparse.Namespace:
         choices=["float16", "bfloat16"],
         default="float16",
         help="of the cache; bfloat16 rounds so coarsely that close choices can differ",
+    )
+    parser.add_argument(
+        "--way", choices=WAYS, default="captured", help="how a step of decoding is run"
     )
     parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
     return parser.parse_args()
@@ -345,6 +388,8 @@ def main() -> int:
     print(f"programs compiled: {programs} in the warm-up, {recompiled} in the run")
     print(f"logits: smallest margin of a choice {margin:.2e}, largest difference {error:.2e}")
     print("tokens equal the dense reference's:", equal)
+    times = {way: milliseconds(engine, way, args) for way in WAYS}
+    print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
     return 0 if equal and recompiled == 0 else 1
 
 

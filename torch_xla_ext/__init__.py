@@ -23,7 +23,10 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.profiling import profile
 from torch_xla_ext.registration import (
     Target,
     register_cuda_custom_call,
@@ -34,32 +37,42 @@ from torch_xla_ext.registration import (
 from torch_xla_ext.schema import ArrayType
 
 from torch_xla_ext import debug, operators, ops  # isort: skip
+from torch_xla_ext.existing_kernels import triton_launch
 
 define_operator = operators.define_operator
 define_in_place_operator = operators.define_in_place_operator
 
 __all__ = [
     "ArrayType",
+    "CaptureError",
     "Target",
+    "TritonKernel",
+    "capture",
+    "compile_triton_kernel",
     "custom_call",
     "debug",
     "define_in_place_operator",
     "define_operator",
     "include_dir",
     "ops",
+    "profile",
     "register_cuda_custom_call",
     "register_custom_call",
     "register_kernel",
     "register_torch_operator",
     "registered_targets",
     "run_torch_operator",
+    "triton_call",
 ]
 __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
+    "TritonKernel": "existing_kernels.triton_kernel",
+    "compile_triton_kernel": "existing_kernels.triton",
     "register_torch_operator": "existing_kernels.torch_operators",
     "run_torch_operator": "existing_kernels.torch_operators",
+    "triton_call": "existing_kernels.triton",
 }
 
 
@@ -72,6 +85,7 @@ def __getattr__(name: str) -> object:
 
 
 torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
+triton_launch.install()
 
 
 def include_dir() -> str:

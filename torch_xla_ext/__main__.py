@@ -1,4 +1,4 @@
-"""Commands: ``python -m torch_xla_ext doctor``, ``targets`` and ``new-kernel``."""
+"""Commands: ``python -m torch_xla_ext doctor``, ``targets``, ``new-kernel`` and ``profile``."""
 
 from __future__ import annotations
 
@@ -41,6 +41,28 @@ def _new_kernel(args: argparse.Namespace) -> int:
     return 0
 
 
+def _profile(args: argparse.Namespace) -> int:
+    import runpy
+
+    from torch_xla_ext import profiling
+
+    sys.argv = [str(args.script), *args.arguments]
+    sys.path.insert(0, str(args.script.resolve().parent))
+    try:
+        measured = profiling.profile()
+        with measured:
+            runpy.run_path(str(args.script), run_name="__main__")
+    except ImportError as error:
+        if error.name is not None and error.name.split(".")[0] != "jax":
+            raise
+        print(f"profile: {error}", file=sys.stderr)
+        return 1
+    print(measured.table())
+    if args.save:
+        measured.save(args.save)
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line; each command has its function as `run`."""
     result = argparse.ArgumentParser(prog="python -m torch_xla_ext", description=__doc__)
@@ -67,6 +89,14 @@ def parser() -> argparse.ArgumentParser:
     new_kernel.add_argument("name", metavar="NAME", help="in snake case, such as my_op")
     new_kernel.add_argument("folder", metavar="DIR", type=Path, help="where to write them")
     new_kernel.set_defaults(run=_new_kernel)
+
+    profile = commands.add_parser(
+        "profile", help="run a script, and print what ran on the device and on the host"
+    )
+    profile.add_argument("--save", metavar="FILE", type=Path, help="trace for Perfetto, .json.gz")
+    profile.add_argument("script", metavar="SCRIPT", type=Path)
+    profile.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    profile.set_defaults(run=_profile)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import struct
@@ -17,17 +18,23 @@ _FLOATS = {np.dtype("float32"): ("f32", "<f", "<I"), np.dtype("float64"): ("f64"
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 
 
+# A byte in an MLIR string literal: outside of printable ASCII, `\XX`.
+_ESCAPED = [
+    chr(byte) if 0x20 <= byte <= 0x7E and byte not in b'"\\' else f"\\{byte:02X}"
+    for byte in range(256)
+]
+
+
+@functools.lru_cache(maxsize=256)  # compiled kernels are long, and the same in each layer
+def _bytes(data: bytes) -> str:
+    return f'"{"".join([_ESCAPED[byte] for byte in data])}"'
+
+
 def _string(name: str, value: str) -> str:
-    """An MLIR string literal: bytes outside of printable ASCII are `\\XX`."""
     try:
-        data = value.encode()
+        return _bytes(value.encode())
     except UnicodeEncodeError:
         raise ValueError(f"attribute {name!r}: {value!r} is no valid text") from None
-    plain = "".join(
-        chr(byte) if 0x20 <= byte <= 0x7E and byte not in b'"\\' else f"\\{byte:02X}"
-        for byte in data
-    )
-    return f'"{plain}"'
 
 
 def _float(value: float, dtype: np.dtype) -> str:
@@ -58,11 +65,14 @@ def _value(name: str, value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return _string(name, value)
-    array = _numpy(name, value) if not isinstance(value, (bytes, type(None))) else None
+    if isinstance(value, bytes):
+        return _bytes(value)
+    array = _numpy(name, value) if value is not None else None
     if array is None or array.ndim > 1 or array.dtype not in [*_INTEGERS, *_FLOATS]:
         raise TypeError(
-            f"attribute {name}: expected a bool, int, float, str, a numpy number, or a sequence or "
-            f"1-dimensional array of numbers, but got one of type {type(value).__name__}"
+            f"attribute {name}: expected a bool, int, float, str, bytes, a numpy number, or a "
+            "sequence or 1-dimensional array of numbers, but got one of type "
+            f"{type(value).__name__}"
         )
     if array.dtype in _INTEGERS:
         kind, literals = _INTEGERS[array.dtype], [str(int(item)) for item in array.reshape(-1)]
@@ -78,8 +88,9 @@ def encode(attributes: Mapping[str, object]) -> str:
     """Encodes the attributes of a typed call: ``{scale = 3.0 : f64, window = 128 : i64}``.
 
     Args:
-        attributes: values by name: bool (i1), int (i64), float (f64), str, numpy numbers of other
-            widths (``numpy.int32(3)`` is i32), and sequences or 1-dimensional arrays of numbers.
+        attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (a string
+            that need not be text), numpy numbers of other widths (``numpy.int32(3)`` is i32), and
+            sequences or 1-dimensional arrays of numbers.
 
     Raises:
         TypeError: a value is of another type, or a name is not a str.

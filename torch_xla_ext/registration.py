@@ -8,14 +8,15 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch_xla
 
 from torch_xla_ext import elf
-from torch_xla_ext.schema import Schema
+from torch_xla_ext.schema import Schema, SizeFunction
 
 _XLAC = torch_xla._XLAC
 PLATFORMS = ("CUDA", "Host")
@@ -44,12 +45,37 @@ class Target(NamedTuple):
         return _XLAC._xla_custom_call_function(*self)
 
 
+_SIZE_FUNCTION = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_uint8)
+)
+
+
+def _size_function(address: int) -> SizeFunction:
+    """A kernel's function of include/torch_xla_ext/sizes.h."""
+    function = _SIZE_FUNCTION(address)
+
+    def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
+        return function(
+            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_uint8 * len(dtypes))(*dtypes)
+        )
+
+    return size
+
+
+def _static_schemas() -> dict[str, Schema]:
+    """Of the kernels that are linked into the wheel."""
+    schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
+    for target, name, address in _XLAC._xla_kernel_sizes():
+        functions = {**schemas[target].size_functions, name: _size_function(address)}
+        schemas[target] = replace(schemas[target], size_functions=functions)
+    return schemas
+
+
 # The schemas of all functions that have one. A target's name is the one that the HLO says: a name
 # that was registered again has several (_XLAC._xla_current_custom_call_target).
 _schemas: dict[Target, Schema] = {
     Target(name, platform, api): schema
-    for name, text in _XLAC._xla_kernel_schemas().items()
-    for schema in [Schema.parse(text)]
+    for name, schema in _static_schemas().items()
     for platform in PLATFORMS
     for api in APIS
 }
@@ -64,7 +90,8 @@ def _current(name: str, platform: str, api: str) -> Target:
     return Target(_XLAC._xla_current_custom_call_target(name, platform, api), platform, api)
 
 
-def _platform() -> str:
+def device_platform() -> str:
+    """That of the device that this process uses, by PJRT_DEVICE."""
     return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 
@@ -77,7 +104,7 @@ def default_api(target: str) -> str:
     """
     if not _is_text(target):
         return "untyped"
-    return _XLAC._xla_default_custom_call_api(target, _platform())
+    return _XLAC._xla_default_custom_call_api(target, device_platform())
 
 
 def schema(target: str, api: str = "untyped") -> Schema | None:
@@ -85,12 +112,12 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
 
     It is that for the platform of this process's device.
     """
-    return _schemas.get(_current(target, _platform(), api))
+    return _schemas.get(_current(target, device_platform(), api))
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
     """As `schema`, of a kernel that may be registered for another platform than this process's."""
-    first = _platform()
+    first = device_platform()
     for platform in sorted(PLATFORMS, key=lambda name: name != first):
         for api in APIS:
             if found := _schemas.get(_current(target, platform, api)):
@@ -126,7 +153,7 @@ def name_with_schema(
     Raises:
         ValueError: there is no such kernel.
     """
-    platform = platform or _platform()
+    platform = platform or device_platform()
     current = _schemas.get(_current(target, platform, api))
     if current is not None and current.text == text:
         return target
@@ -355,7 +382,12 @@ def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
             f"{result.target!r}: load libraries without RTLD_GLOBAL, and give the C++ constants of "
             "two kernels different names"
         )
-    return result
+    functions = {}
+    for size in result.open_sizes():
+        function = _function(library, f"{name}Size_{size}")
+        if function is not None:
+            functions[size] = _size_function(ctypes.cast(function, ctypes.c_void_p).value)
+    return replace(result, size_functions=functions)
 
 
 def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from torch_xla_ext import signature_check
-from torch_xla_ext.dtypes import TORCH_TYPES, xla_name
+from torch_xla_ext.dtypes import TORCH_TYPES, XLA_TYPES, xla_name
 
 MAX_RANK = 64  # torch's, and that of the kernels' parser
 
@@ -202,6 +202,8 @@ def _number(text: str, kind: str) -> float | None:
 
 # Sizes that parameters say, by their names.
 Sizes = tuple[tuple[str, int], ...]
+# A kernel's function (include/torch_xla_ext/sizes.h) of the sizes and dtypes of its operands.
+SizeFunction = Callable[[Sequence[int], Sequence[int]], int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,6 +212,7 @@ class Schema:
 
     Attributes:
         caller: what errors begin with: the target, or the operator whose kernel it is.
+        size_functions: of open sizes, how the kernel computes them.
     """
 
     text: str
@@ -220,6 +223,7 @@ class Schema:
     variables: Mapping[str, tuple[str, ...]]
     constraints: tuple[Constraint, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    size_functions: Mapping[str, SizeFunction] = field(default_factory=dict)
 
     @staticmethod
     def parse(text: str) -> Schema:
@@ -287,6 +291,24 @@ class Schema:
         return tuple(dict.fromkeys(name for name in dims if name and name not in known))
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
+    def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:
+        """An open size, by the kernel's own function of the operands, which are checked already.
+
+        Raises:
+            ValueError: the function uses a size that no operand says.
+        """
+        known = signature_check.sizes(self, operands)
+        dims = [dim for operand in self.operands for dim in operand.dims if not dim.star]
+        names = dict.fromkeys(dim.name for dim in dims if dim.name)
+        size = self.size_functions[name](
+            [known.get(each, -1) for each in names],
+            [0 if array is None else XLA_TYPES[array.dtype][1] for array in operands],
+        )
+        if size < 0:
+            raise ValueError(f"{self.caller}: the kernel's function of {name} failed")
+        return size
+
+    @lru_cache(maxsize=4096)  # noqa: B019
     def check(self, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> None:
         """Checks the operands and then the results of a call, as the kernel itself does.
 

@@ -52,6 +52,14 @@ def infer(
     return [call.result(argument) for argument in schema.results[:num_results]]
 
 
+def sizes(schema: Schema, operands: Sequence[ArrayType | None]) -> dict[str, int]:
+    """What the names of the signature stand for, of operands that are checked already."""
+    call = _Call(schema, (), operands)
+    for argument, array in zip(schema.operands, operands, strict=True):
+        call.check(argument, array)
+    return call.known_sizes()
+
+
 def _alternatives(options: Sequence[object]) -> str:
     """``a, b or c``."""
     texts = [str(option) for option in options]
@@ -79,6 +87,9 @@ class _Call:
             self._check_shape(argument, array)
         elif not argument.optional:
             raise TypeError(f"{self._where(argument.label)} is missing")
+
+    def known_sizes(self) -> dict[str, int]:
+        return {name: size for name, (size, _) in self._sizes.items() if not name.startswith("*")}
 
     def _where(self, label: str) -> str:
         return f"{self._schema.caller}: {label}:"

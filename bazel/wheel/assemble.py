@@ -160,8 +160,7 @@ def assemble(spec: Spec) -> Path:
     copied = {
         spec.moved.get(name, name): name
         for name in stock.record
-        if name not in {*generated, *spec.replaced}
-        and not name.startswith(stock.dist_info + "/")
+        if name not in {*generated, *spec.replaced} and not name.startswith(stock.dist_info + "/")
     }
     unknown = sorted({*spec.moved, *spec.replaced} - set(stock.record))
     if unknown:

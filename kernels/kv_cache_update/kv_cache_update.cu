@@ -12,7 +12,7 @@
 #include "kernels/kv_cache_update/kv_cache_update.h"
 #include "torch_xla_ext/cuda_status.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::kv_cache_update {
 namespace {
 
 constexpr int kThreads = 256;
@@ -276,12 +276,6 @@ Status LaunchKvCacheUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
                            AnyBuffer value_cache, AnyResult new_key_cache,
                            AnyResult new_value_cache,
                            const KvCacheUpdateParams& params) {
-  XLA_KERNEL_RETURN_IF_ERROR(CheckAlias("result 0 (new_key_cache)",
-                                        new_key_cache, "operand 3 (key_cache)",
-                                        key_cache));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlias("result 1 (new_value_cache)", new_value_cache,
-                 "operand 4 (value_cache)", value_cache));
   UpdateArgs args(params);
   args.key_cache = new_key_cache.untyped_data();
   args.value_cache = new_value_cache.untyped_data();
@@ -295,14 +289,6 @@ Status LaunchKvPagesUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
                            AnyBuffer slot_mapping, AnyBuffer kv_pages,
                            AnyResult new_kv_pages,
                            const KvCacheUpdateParams& params) {
-  XLA_KERNEL_RETURN_IF_ERROR(CheckAlias("result 0 (new_kv_pages)", new_kv_pages,
-                                        "operand 3 (kv_pages)", kv_pages));
-  if (kv_pages.dim(2) != 2 * key.dim(1)) {
-    return Status::Error(
-        "operand 3 (kv_pages): expected dimension 2 (num_combined_kv_heads) to "
-        "be 2 * num_kv_heads, ",
-        2 * key.dim(1), ", but got ", kv_pages.dim(2));
-  }
   UpdateArgs args(params);
   char* const pages = static_cast<char*>(new_kv_pages.untyped_data());
   args.key_cache = pages;
@@ -315,11 +301,13 @@ Status LaunchKvPagesUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
 }
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::kv_cache_update
 
-XLA_KERNEL_CUDA(XlaGpuKvCacheUpdate, torch_xla_ext::kKvCacheUpdate,
-                torch_xla_ext::LaunchKvCacheUpdate,
+XLA_KERNEL_CUDA(XlaGpuKvCacheUpdate,
+                torch_xla_ext::kv_cache_update::kKvCacheUpdate,
+                torch_xla_ext::kv_cache_update::LaunchKvCacheUpdate,
                 xla::ffi::Traits::kCmdBufferCompatible);
-XLA_KERNEL_CUDA(XlaGpuKvPagesUpdate, torch_xla_ext::kKvPagesUpdate,
-                torch_xla_ext::LaunchKvPagesUpdate,
+XLA_KERNEL_CUDA(XlaGpuKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::kKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::LaunchKvPagesUpdate,
                 xla::ffi::Traits::kCmdBufferCompatible);

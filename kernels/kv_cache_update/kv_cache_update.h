@@ -14,26 +14,24 @@
 
 #include "torch_xla_ext/kernel.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::kv_cache_update {
 
-// The results are the operands' buffers (aliases), which the kernels check.
 inline constexpr Signature kKvCacheUpdate = ParseSignature(
     "XlaGpuKvCacheUpdate(key: T[num_tokens, num_kv_heads, head_dim], "
     "value: T[num_tokens, num_kv_heads, head_dim], "
     "slot_mapping: I[num_tokens], "
     "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
     "value_cache: C[num_blocks, block_size, num_kv_heads, head_dim]) -> "
-    "(new_key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
-    "new_value_cache: C[num_blocks, block_size, num_kv_heads, head_dim]) "
-    "where T: F16 | BF16 | F32, C: F16 | BF16 | F32 | F8E4M3FN, I: S32 | S64");
+    "(key_cache, value_cache) "
+    "where T: F16 | BF16 | F32, C: T | F8E4M3FN, I: S32 | S64");
 
 inline constexpr Signature kKvPagesUpdate = ParseSignature(
     "XlaGpuKvPagesUpdate(key: T[num_tokens, num_kv_heads, head_dim], "
     "value: T[num_tokens, num_kv_heads, head_dim], "
     "slot_mapping: I[num_tokens], "
-    "kv_pages: C[num_pages, page_size, num_combined_kv_heads, head_dim]) -> "
-    "(new_kv_pages: C[num_pages, page_size, num_combined_kv_heads, head_dim]) "
-    "where T: F16 | BF16 | F32, C: F16 | BF16 | F32 | F8E4M3FN, I: S32 | S64");
+    "kv_pages: C[num_pages, page_size, 2 * num_kv_heads, head_dim]) -> "
+    "(kv_pages) "
+    "where T: F16 | BF16 | F32, C: T | F8E4M3FN, I: S32 | S64");
 
 struct KvCacheUpdateParams {
   double key_scale;  // 1 unless the cache is F8E4M3FN
@@ -49,14 +47,6 @@ struct KvCacheUpdateParams {
   }
 };
 
-// A result in another buffer would be a cache without all earlier tokens.
-inline Status CheckAlias(const char* result, AnyResult new_cache,
-                         const char* operand, AnyBuffer cache) {
-  if (new_cache.untyped_data() == cache.untyped_data()) return Status::Ok();
-  return Status::Error("expected ", result, " to be the buffer of ", operand,
-                       " but got another one; the call needs aliases");
-}
-
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::kv_cache_update
 
 #endif  // KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_

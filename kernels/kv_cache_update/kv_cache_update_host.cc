@@ -4,7 +4,7 @@
 #include "kernels/common/host_floats.h"
 #include "kernels/kv_cache_update/kv_cache_update.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::kv_cache_update {
 namespace {
 
 // A cache of keys or of values, or both, of which a token's rows of all kv
@@ -62,12 +62,6 @@ Status KvCacheUpdateOnHost(AnyBuffer key, AnyBuffer value,
                            AnyBuffer value_cache, AnyResult new_key_cache,
                            AnyResult new_value_cache,
                            const KvCacheUpdateParams& params) {
-  XLA_KERNEL_RETURN_IF_ERROR(CheckAlias("result 0 (new_key_cache)",
-                                        new_key_cache, "operand 3 (key_cache)",
-                                        key_cache));
-  XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAlias("result 1 (new_value_cache)", new_value_cache,
-                 "operand 4 (value_cache)", value_cache));
   const int64_t num_slots = key_cache.dim(0) * key_cache.dim(1);
   const int64_t num_heads = key_cache.dim(2), head_dim = key_cache.dim(3);
   if (params.report_out_of_range) {
@@ -86,17 +80,9 @@ Status KvPagesUpdateOnHost(AnyBuffer key, AnyBuffer value,
                            AnyBuffer slot_mapping, AnyBuffer kv_pages,
                            AnyResult new_kv_pages,
                            const KvCacheUpdateParams& params) {
-  XLA_KERNEL_RETURN_IF_ERROR(CheckAlias("result 0 (new_kv_pages)", new_kv_pages,
-                                        "operand 3 (kv_pages)", kv_pages));
   const int64_t num_slots = kv_pages.dim(0) * kv_pages.dim(1);
   const int64_t num_combined_heads = kv_pages.dim(2);
   const int64_t head_dim = kv_pages.dim(3);
-  if (num_combined_heads != 2 * key.dim(1)) {
-    return Status::Error(
-        "operand 3 (kv_pages): expected dimension 2 (num_combined_kv_heads) to "
-        "be 2 * num_kv_heads, ",
-        2 * key.dim(1), ", but got ", num_combined_heads);
-  }
   if (params.report_out_of_range) {
     Report("XlaGpuKvPagesUpdate", slot_mapping, num_slots);
   }
@@ -111,9 +97,11 @@ Status KvPagesUpdateOnHost(AnyBuffer key, AnyBuffer value,
 }
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::kv_cache_update
 
-XLA_KERNEL_HOST(XlaGpuKvCacheUpdate, torch_xla_ext::kKvCacheUpdate,
-                torch_xla_ext::KvCacheUpdateOnHost);
-XLA_KERNEL_HOST(XlaGpuKvPagesUpdate, torch_xla_ext::kKvPagesUpdate,
-                torch_xla_ext::KvPagesUpdateOnHost);
+XLA_KERNEL_HOST(XlaGpuKvCacheUpdate,
+                torch_xla_ext::kv_cache_update::kKvCacheUpdate,
+                torch_xla_ext::kv_cache_update::KvCacheUpdateOnHost);
+XLA_KERNEL_HOST(XlaGpuKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::kKvPagesUpdate,
+                torch_xla_ext::kv_cache_update::KvPagesUpdateOnHost);

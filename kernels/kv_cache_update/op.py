@@ -3,7 +3,7 @@
 import torch
 
 from torch_xla_ext.operators import define_in_place_operator
-from torch_xla_ext.operators.arguments import Value, require
+from torch_xla_ext.operators.arguments import Value
 from torch_xla_ext.ops import _paged
 
 __all__ = ["kv_cache_update", "kv_pages_update"]
@@ -13,37 +13,20 @@ PAGES_TARGET = "XlaGpuKvPagesUpdate"
 
 
 def _check_cache(
-    key: torch.Tensor,
     key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
     key_scale: float | None,
     value_scale: float | None,
     **others: Value,
 ) -> None:
     operator = "xla_gpu::kv_cache_update"
-    _paged.require_cache_dtype(operator, "key_cache", key_cache, "key", key)
     _paged.require_scale(operator, "key_scale", key_scale, key_cache)
-    _paged.require_scale(operator, "value_scale", value_scale, value_cache)
+    _paged.require_scale(operator, "value_scale", value_scale, key_cache)
 
 
 def _check_pages(
-    key: torch.Tensor,
-    kv_pages: torch.Tensor,
-    k_scale: float | None,
-    v_scale: float | None,
-    **others: Value,
+    kv_pages: torch.Tensor, k_scale: float | None, v_scale: float | None, **others: Value
 ) -> None:
     operator = "xla_gpu::kv_pages_update"
-    _paged.require_cache_dtype(operator, "kv_pages", kv_pages, "key", key)
-    require(
-        kv_pages.shape[2] == 2 * key.shape[1],
-        ValueError,
-        lambda: (
-            f"{operator}: kv_pages must have the shape [num_pages, page_size, 2 * num_kv_heads, "
-            f"head_dim], [any, any, {2 * key.shape[1]}, {key.shape[2]}], but has "
-            f"{list(kv_pages.shape)}"
-        ),
-    )
     _paged.require_scale(operator, "k_scale", k_scale, kv_pages)
     _paged.require_scale(operator, "v_scale", v_scale, kv_pages)
 

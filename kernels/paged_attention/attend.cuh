@@ -12,7 +12,7 @@
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/warp.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // What the warps tell each other of a head.
 struct WarpStats {
@@ -175,6 +175,6 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
   WaitForCopies<0>();
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_ATTEND_CUH_

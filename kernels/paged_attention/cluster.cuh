@@ -14,7 +14,7 @@
 
 #include "kernels/paged_attention/attend.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // What ClusterKernel is compiled for, __CUDA_ARCH__: GPUs of compute capability
 // 12 have clusters, but less than half the shared memory.
@@ -332,6 +332,6 @@ __global__ void __launch_bounds__(32 * kClusterWarps, 1)
 #endif
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_CLUSTER_CUH_

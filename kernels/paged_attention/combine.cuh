@@ -8,7 +8,7 @@
 #include "kernels/common/softmax.cuh"
 #include "kernels/paged_attention/attend.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 inline constexpr int kCombineThreads = 128;
 
@@ -117,6 +117,6 @@ __global__ void __launch_bounds__(kCombineThreads)
   }
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_COMBINE_CUH_

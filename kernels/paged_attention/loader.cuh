@@ -5,7 +5,7 @@
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // Starts the copies of a unit's keys and values of one kv head, which begin at
 // `keys` and `values`, to shared memory at `shared`. `row` is that of this
@@ -131,6 +131,6 @@ __device__ inline void PrefetchBytes(const char* begin, int size) {
   }
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_LOADER_CUH_

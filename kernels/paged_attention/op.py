@@ -11,14 +11,10 @@ __all__ = ["paged_attention"]
 
 TARGET = "XlaGpuPagedAttention"
 _NAME = "xla_gpu::paged_attention"
-# kernels/paged_attention starts no more thread blocks than this.
-_MAX_PARTS = 512
 
 
 def _check(
-    query: torch.Tensor,
     key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
     scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
@@ -26,22 +22,9 @@ def _check(
     value_scale: float | None,
     **others: Value,
 ) -> None:
-    _paged.require_attention(_NAME, "query", query, "key_cache", key_cache, key_cache.shape[2])
     _paged.require_logit_options(_NAME, "scale", scale, sliding_window, soft_cap)
     _paged.require_scale(_NAME, "key_scale", key_scale, key_cache)
-    _paged.require_scale(_NAME, "value_scale", value_scale, value_cache)
-
-
-def _workspace(query: torch.Tensor, key_cache: torch.Tensor, **others: Value) -> dict[str, int]:
-    """Where the kernel keeps the parts of long contexts until it combines them.
-
-    Two partial results for each part, of a number of query heads that the kernel takes at once,
-    with two floats each for the maximum and the sum. Any size is right: with less, a context is
-    split into fewer parts.
-    """
-    _, num_heads, head_dim = query.shape
-    rows = min(num_heads // key_cache.shape[2], 16)
-    return {"workspace_size": _MAX_PARTS * (2 * rows * (head_dim + 2) + 2) + 4}
+    _paged.require_scale(_NAME, "value_scale", value_scale, key_cache)
 
 
 def _attributes(
@@ -72,7 +55,6 @@ define_operator(
     target=TARGET,
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
-    sizes=_workspace,
     attributes=_attributes,
 )
 

@@ -13,7 +13,7 @@
 #include "kernels/paged_attention/paged_attention.h"
 #include "torch_xla_ext/cuda_status.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 namespace {
 
 // The heads of a head block fill this many columns at most.
@@ -237,13 +237,8 @@ Status LaunchHeadDim(cudaStream_t stream, int64_t head_dim, float* workspace,
       return LaunchHeads<C, 128>(stream, workspace, workspace_size, args);
     case 192:
       return LaunchHeads<C, 192>(stream, workspace, workspace_size, args);
-    case 256:
+    default:  // 256
       return LaunchHeads<C, 256>(stream, workspace, workspace_size, args);
-    default:
-      return Status::Error(
-          "operand 0 (query): expected dimension 2 (head_dim) to be 64, 96, "
-          "128, 192 or 256 but got ",
-          head_dim);
   }
 }
 
@@ -288,23 +283,6 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   const int64_t num_blocks = key_cache.dim(0), block_size = key_cache.dim(1);
   const int64_t num_kv_heads = key_cache.dim(2);
   const int64_t max_blocks = block_tables.dim(1);
-  if (num_kv_heads == 0 || num_heads % num_kv_heads != 0) {
-    return Status::Error(
-        "operand 0 (query): expected dimension 1 (num_heads) to be a multiple "
-        "of num_kv_heads, ",
-        num_kv_heads, ", but got ", num_heads);
-  }
-  if (key_cache.dtype() != query.dtype() && key_cache.dtype() != F8E4M3FN) {
-    return Status::Error("operand 1 (key_cache): expected dtype ",
-                         FindDType(query.dtype())->name,
-                         ", the query's, or F8E4M3FN but got ",
-                         FindDType(key_cache.dtype())->name);
-  }
-  if (block_size == 0) {
-    return Status::Error(
-        "operand 1 (key_cache): expected dimension 1 (block_size) to be at "
-        "least 1 but got 0");
-  }
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs", num_seqs, 1 << 24));
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_heads", num_heads, 1 << 16));
   XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("max_blocks", max_blocks, INT_MAX));
@@ -376,8 +354,9 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
 }
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
-XLA_KERNEL_CUDA(XlaGpuPagedAttention, torch_xla_ext::kPagedAttention,
-                torch_xla_ext::LaunchPagedAttention,
+XLA_KERNEL_CUDA(XlaGpuPagedAttention,
+                torch_xla_ext::paged_attention::kPagedAttention,
+                torch_xla_ext::paged_attention::LaunchPagedAttention,
                 xla::ffi::Traits::kCmdBufferCompatible);

@@ -20,7 +20,7 @@
 
 #include "torch_xla_ext/kernel.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // The workspace holds what the parts of a long context gave, until they are
 // combined. Its size is the caller's choice: with less, a context is split into
@@ -37,7 +37,9 @@ inline constexpr Signature kPagedAttention = ParseSignature(
     "block_tables: S32[num_seqs, max_blocks], context_lens: S32[num_seqs], "
     "alibi_slopes?: F32[num_heads]) -> "
     "(out: T[num_seqs, num_heads, head_dim], workspace: F32[workspace_size]) "
-    "where T: F16 | BF16, C: F16 | BF16 | F8E4M3FN");
+    "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
+    "256, "
+    "block_size: 8..256, num_heads: 1.., num_heads % num_kv_heads == 0");
 
 struct PagedAttentionParams {
   double scale;
@@ -59,6 +61,6 @@ struct PagedAttentionParams {
   }
 };
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_

@@ -1,10 +1,11 @@
 // XlaGpuPagedAttention for the CPU.
+#include <algorithm>
 #include <optional>
 
 #include "kernels/common/host_attention.h"
 #include "kernels/paged_attention/paged_attention.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 namespace {
 
 constexpr char kBlockTables[] = "XlaGpuPagedAttention: block_tables";
@@ -71,18 +72,6 @@ Status PagedAttentionOnHost(AnyBuffer query, AnyBuffer key_cache,
                             std::optional<AnyBuffer> alibi_slopes,
                             AnyResult out, AnyResult workspace,
                             const PagedAttentionParams& params) {
-  const int64_t num_heads = query.dim(1), num_kv_heads = key_cache.dim(2);
-  if (num_kv_heads == 0 ? num_heads != 0 : num_heads % num_kv_heads != 0) {
-    return Status::Error(
-        "operand 0 (query): expected dimension 1 (num_heads) to be a multiple "
-        "of num_kv_heads, ",
-        num_kv_heads, ", but got ", num_heads);
-  }
-  if (key_cache.dim(1) == 0) {
-    return Status::Error(
-        "operand 1 (key_cache): expected dimension 1 (block_size) to be at "
-        "least 1 but got 0");
-  }
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(query.dtype(), [&](auto t) {
     VisitFloat(key_cache.dtype(), [&](auto c) {
@@ -94,8 +83,24 @@ Status PagedAttentionOnHost(AnyBuffer query, AnyBuffer key_cache,
   return Status::Ok();
 }
 
-}  // namespace
-}  // namespace torch_xla_ext
+// kernels/paged_attention.cu starts no more thread blocks.
+constexpr int64_t kMaxBlocks = 512;
 
-XLA_KERNEL_HOST(XlaGpuPagedAttention, torch_xla_ext::kPagedAttention,
-                torch_xla_ext::PagedAttentionOnHost);
+// Two partial results for each block, of a number of query heads that the
+// kernel takes at once, with two floats each for the maximum and the sum, and 4
+// floats to align them (paged_attention.h).
+int64_t WorkspaceSize(const Sizes& sizes) {
+  const int64_t num_kv_heads = std::max<int64_t>(sizes["num_kv_heads"], 1);
+  const int64_t rows = std::min<int64_t>(sizes["num_heads"] / num_kv_heads, 16);
+  return kMaxBlocks * (2 * rows * (sizes["head_dim"] + 2) + 2) + 4;
+}
+
+}  // namespace
+}  // namespace torch_xla_ext::paged_attention
+
+XLA_KERNEL_HOST(XlaGpuPagedAttention,
+                torch_xla_ext::paged_attention::kPagedAttention,
+                torch_xla_ext::paged_attention::PagedAttentionOnHost);
+XLA_KERNEL_SIZE(XlaGpuPagedAttention,
+                torch_xla_ext::paged_attention::kPagedAttention, workspace_size,
+                torch_xla_ext::paged_attention::WorkspaceSize);

@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has this many warps, or fewer where shared memory is small.
@@ -220,6 +220,6 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   return part;
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_PARTITION_CUH_

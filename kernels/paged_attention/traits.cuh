@@ -6,7 +6,7 @@
 
 #include "kernels/common/ptx.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // Units that a warp has in shared memory, at most.
 inline constexpr int kMaxStages = 4;
@@ -59,6 +59,6 @@ struct AttendTraits {
   }
 };
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_TRAITS_CUH_

@@ -13,7 +13,7 @@
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::paged_attention {
 
 // What a warp's lanes hold of one sequence; of products' results see
 // MultiplyAdd.
@@ -328,6 +328,6 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
   }
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::paged_attention
 
 #endif  // KERNELS_PAGED_ATTENTION_WARP_CUH_

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/common/ptx.cuh"
+#include "kernels/ragged_paged_attention/workspace.h"
 
 namespace torch_xla_ext::ragged {
 
@@ -73,9 +74,6 @@ struct Plans {
   static constexpr int kUnit = Small::kTileTokens;
   static_assert(kUnit % kTileTokens == 0);
 };
-
-// Rows of a tile of a sequence with few rows.
-inline constexpr int kTileRows = 64;
 
 // The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
 // permuted so that the same chunk of 8 rows lies in 8 different groups of

@@ -14,18 +14,10 @@ _NAME = "xla_gpu::ragged_paged_attention"
 # A masked token's logit, in upstream's kernel. One of at most this has the probability 0 beside any
 # sensible logit, which is what leaving the token out gives.
 _MAX_MASK_VALUE = torch.finfo(torch.float16).min
-# A context is split into parts of at least so many tokens; of sequences with one query the Hopper
-# kernel makes at most so many parts. Their results are at most so many floats.
-_MIN_PART_SIZE, _MAX_PARTS, _MAX_WORKSPACE_SIZE = 256, 64, 1 << 22
-# Of the generic kernel: query rows of a tile, and as many thread blocks as any GPU runs at a time.
-_TILE_ROWS, _MAX_BLOCKS = 64, 512
 
 
 def _check(
-    q: torch.Tensor,
     kv_pages: torch.Tensor,
-    kv_lens: torch.Tensor,
-    cu_q_lens: torch.Tensor,
     sm_scale: float,
     sliding_window: int | None,
     soft_cap: float | None,
@@ -34,17 +26,6 @@ def _check(
     v_scale: float | None,
     **others: Value,
 ) -> None:
-    if kv_pages.shape[2] % 2 != 0:
-        raise ValueError(
-            f"{_NAME}: kv_pages must have an even number of heads, dimension 2, keys and values in "
-            f"turn, but has {kv_pages.shape[2]}"
-        )
-    _paged.require_attention(_NAME, "q", q, "kv_pages", kv_pages, kv_pages.shape[2] // 2)
-    if cu_q_lens.shape[0] != kv_lens.shape[0] + 1:
-        raise ValueError(
-            f"{_NAME}: cu_q_lens must have the shape [max_num_seqs + 1], [{kv_lens.shape[0] + 1}], "
-            f"but has {list(cu_q_lens.shape)}"
-        )
     _paged.require_logit_options(_NAME, "sm_scale", sm_scale, sliding_window, soft_cap)
     if mask_value is not None and not mask_value <= _MAX_MASK_VALUE:
         raise ValueError(
@@ -53,64 +34,6 @@ def _check(
         )
     _paged.require_scale(_NAME, "k_scale", k_scale, kv_pages)
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
-
-
-def _workspace(
-    q: torch.Tensor,
-    kv_pages: torch.Tensor,
-    page_indices: torch.Tensor,
-    **others: Value,
-) -> dict[str, int]:
-    """Counters, and where the kernels keep the parts of long contexts until they combine them.
-
-    Any size is right: with 1, no context is split, and with less than this, some into fewer parts.
-    """
-    size = _generic_workspace(q, kv_pages, page_indices)
-    if q.shape[2] == 128 and kv_pages.dtype == q.dtype:
-        size = max(size, _hopper_workspace(q, kv_pages, page_indices))
-    return {"workspace_size": size}
-
-
-def _generic_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor) -> int:
-    """Two parts for each thread block, each of the query rows of a tile and one kv head.
-
-    They are a result, its maximum and its sum for each row, and 8 bytes more; beside them is a
-    counter for each block.
-    """
-    num_tokens, num_q_heads, head_dim = q.shape
-    max_num_seqs, pages_per_seq = page_indices.shape
-    num_kv_heads = kv_pages.shape[2] // 2
-    rows = num_tokens * (num_q_heads // num_kv_heads)
-    max_parts = -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE)  # of a context
-    if max_parts < 2:
-        return 1
-    part_size = 2 * num_kv_heads * min(rows, _TILE_ROWS) * (head_dim + 4)
-    parts = min(
-        (rows // _TILE_ROWS + max_num_seqs) * max_parts,
-        _MAX_BLOCKS // num_kv_heads,
-        (_MAX_WORKSPACE_SIZE - _MAX_BLOCKS) // max(part_size, 1),
-    )
-    return 1 if parts < 2 else _MAX_BLOCKS + parts * part_size
-
-
-def _hopper_workspace(q: torch.Tensor, kv_pages: torch.Tensor, page_indices: torch.Tensor) -> int:
-    """As many parts for each sequence.
-
-    Of each part and query head a result, its maximum and its sum; beside them a counter of tiles,
-    and one for each sequence and kv head.
-    """
-    _, num_q_heads, head_dim = q.shape
-    max_num_seqs, pages_per_seq = page_indices.shape
-    part_size = max_num_seqs * num_q_heads * (head_dim + 2)
-    num_parts = min(
-        _MAX_PARTS,
-        _MAX_WORKSPACE_SIZE // max(part_size, 1),
-        -(-pages_per_seq * kv_pages.shape[1] // _MIN_PART_SIZE),
-    )
-    if num_parts < 2:
-        return 1
-    num_counters = 1 + max_num_seqs * (kv_pages.shape[2] // 2)
-    return -(-num_counters // 4) * 4 + num_parts * part_size  # parts are aligned to 16 bytes
 
 
 def _attributes(
@@ -141,7 +64,6 @@ define_operator(
     target=TARGET,
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
-    sizes=_workspace,
     attributes=_attributes,
 )
 

@@ -27,20 +27,22 @@
 
 #include "torch_xla_ext/kernel.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::ragged {
 
 // The workspace's size is the caller's choice: with less, contexts are split
-// into fewer parts, or not at all. What is worth having, the operator computes
-// (torch_xla_ext/ops/ragged_paged_attention.py).
+// into fewer parts, or not at all. WorkspaceSize, beside the Host version, says
+// what is worth having.
 inline constexpr Signature kRaggedPagedAttention = ParseSignature(
     "XlaGpuRaggedPagedAttention("
     "q: T[max_num_batched_tokens, num_q_heads, head_dim], "
-    "kv_pages: C[total_num_pages, page_size, num_combined_kv_heads, head_dim], "
+    "kv_pages: C[total_num_pages, page_size, 2 * num_kv_heads, head_dim], "
     "kv_lens: S32[max_num_seqs], page_indices: S32[max_num_seqs, "
-    "pages_per_seq], cu_q_lens: S32[cu_q_lens_size], num_seqs: S32[1]) -> "
+    "pages_per_seq], cu_q_lens: S32[max_num_seqs + 1], num_seqs: S32[1]) -> "
     "(out: T[max_num_batched_tokens, num_q_heads, head_dim], "
     "workspace: F32[workspace_size]) "
-    "where T: F16 | BF16, C: F16 | BF16 | F8E4M3FN");
+    "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
+    "256, "
+    "page_size: 8..256, num_q_heads: 1.., num_q_heads % num_kv_heads == 0");
 
 struct RaggedPagedAttentionParams {
   double sm_scale;
@@ -62,6 +64,6 @@ struct RaggedPagedAttentionParams {
   }
 };
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::ragged
 
 #endif  // KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_

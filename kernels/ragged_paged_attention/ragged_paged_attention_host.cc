@@ -1,10 +1,12 @@
 // XlaGpuRaggedPagedAttention for the CPU.
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/common/host_attention.h"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
+#include "kernels/ragged_paged_attention/workspace.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::ragged {
 namespace {
 
 // A sequence, as far as the device data can be trusted: the query rows
@@ -122,29 +124,6 @@ Status RaggedPagedAttentionOnHost(AnyBuffer q, AnyBuffer kv_pages,
                                   AnyBuffer cu_q_lens, AnyBuffer num_seqs,
                                   AnyResult out, AnyResult workspace,
                                   const RaggedPagedAttentionParams& params) {
-  const int64_t num_combined_heads = kv_pages.dim(2);
-  const int64_t num_kv_heads = num_combined_heads / 2, num_q_heads = q.dim(1);
-  if (num_combined_heads % 2 != 0) {
-    return Status::Error(
-        "operand 1 (kv_pages): expected an even num_combined_kv_heads but got ",
-        num_combined_heads);
-  }
-  if (num_kv_heads == 0 ? num_q_heads != 0 : num_q_heads % num_kv_heads != 0) {
-    return Status::Error(
-        "operand 0 (q): expected dimension 1 (num_q_heads) to be a multiple of "
-        "num_kv_heads, ",
-        num_kv_heads, ", but got ", num_q_heads);
-  }
-  if (cu_q_lens.dim(0) != kv_lens.dim(0) + 1) {
-    return Status::Error("operand 4 (cu_q_lens): expected max_num_seqs + 1 = ",
-                         kv_lens.dim(0) + 1, " elements but got ",
-                         cu_q_lens.dim(0));
-  }
-  if (kv_pages.dim(1) == 0) {
-    return Status::Error(
-        "operand 1 (kv_pages): expected dimension 1 (page_size) to be at least "
-        "1 but got 0");
-  }
   std::memset(out.untyped_data(), 0, out.size_bytes());
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(q.dtype(), [&](auto t) {
@@ -156,9 +135,65 @@ Status RaggedPagedAttentionOnHost(AnyBuffer q, AnyBuffer kv_pages,
   return Status::Ok();
 }
 
+// A context is split into parts of at least so many tokens, and their results
+// are at most so many floats.
+constexpr int64_t kMinPartSize = 256;
+constexpr int64_t kMaxWorkspaceSize = 1 << 22;
+// As many thread blocks as any GPU runs at a time.
+constexpr int64_t kMaxBlocks = 512;
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Two parts for each thread block of the generic kernel, each of the query rows
+// of a tile and one kv head: a result, its maximum and its sum for each row,
+// and 8 bytes more. Beside them is a counter for each block.
+int64_t GenericWorkspaceSize(const Sizes& sizes) {
+  const int64_t num_kv_heads = std::max<int64_t>(sizes["num_kv_heads"], 1);
+  const int64_t rows =
+      sizes["max_num_batched_tokens"] * (sizes["num_q_heads"] / num_kv_heads);
+  const int64_t max_parts =
+      CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize);
+  if (max_parts < 2) return 1;
+  const int64_t part_size = 2 * num_kv_heads *
+                            std::min<int64_t>(rows, kTileRows) *
+                            (sizes["head_dim"] + 4);
+  const int64_t parts = std::min(
+      {(rows / kTileRows + sizes["max_num_seqs"]) * max_parts,
+       kMaxBlocks / num_kv_heads,
+       (kMaxWorkspaceSize - kMaxBlocks) / std::max<int64_t>(part_size, 1)});
+  return parts < 2 ? 1 : kMaxBlocks + parts * part_size;
+}
+
+// As many parts for each sequence of the Hopper kernel. Of each part and query
+// head a result, its maximum and its sum; beside them a counter of tiles, and
+// one for each sequence and kv head. Parts are aligned to 16 bytes.
+int64_t HopperWorkspaceSize(const Sizes& sizes) {
+  const int64_t max_num_seqs = sizes["max_num_seqs"];
+  const int64_t part_size =
+      max_num_seqs * sizes["num_q_heads"] * (sizes["head_dim"] + 2);
+  const int64_t num_parts = std::min(
+      {int64_t{kMaxParts}, kMaxWorkspaceSize / std::max<int64_t>(part_size, 1),
+       CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize)});
+  if (num_parts < 2) return 1;
+  const int64_t num_counters = 1 + max_num_seqs * sizes["num_kv_heads"];
+  return CeilDivide(num_counters, 4) * 4 + num_parts * part_size;
+}
+
+// Counters, and where the kernels keep the parts of long contexts until they
+// combine them.
+int64_t WorkspaceSize(const Sizes& sizes) {
+  const int64_t size = GenericWorkspaceSize(sizes);
+  const bool hopper =
+      sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q");
+  return hopper ? std::max(size, HopperWorkspaceSize(sizes)) : size;
+}
+
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::ragged
 
 XLA_KERNEL_HOST(XlaGpuRaggedPagedAttention,
-                torch_xla_ext::kRaggedPagedAttention,
-                torch_xla_ext::RaggedPagedAttentionOnHost);
+                torch_xla_ext::ragged::kRaggedPagedAttention,
+                torch_xla_ext::ragged::RaggedPagedAttentionOnHost);
+XLA_KERNEL_SIZE(XlaGpuRaggedPagedAttention,
+                torch_xla_ext::ragged::kRaggedPagedAttention, workspace_size,
+                torch_xla_ext::ragged::WorkspaceSize);

@@ -169,16 +169,15 @@ def test_against_upstreams_implementation(
 
 
 def test_pages_without_tokens(device: torch.device) -> None:
-    """A call of the kernel itself, for the operator refuses them."""
+    """The signature says so, for calls of the kernel itself as well."""
     batch = Batch(Pages.random([5], 1, 64, 8, DTYPES[0]), [2], 4, DTYPES[0])
     args = [tensor.to(device) for tensor in batch.args]
     args[1] = args[1][:, :0]
     attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
     attributes |= {"v_scale": 1.0, "report_out_of_range": True}
     outputs = [args[0], ([1], torch.float32)]
-    (result, _) = custom_call("XlaGpuRaggedPagedAttention", args, outputs, attributes=attributes)
-    with pytest.raises(RuntimeError, match=r"page_size.* at least 1"):
-        result.cpu()
+    with pytest.raises(ValueError, match="expected page_size to be 8 to 256 but got 0"):
+        custom_call("XlaGpuRaggedPagedAttention", args, outputs, attributes=attributes)
 
 
 def test_data_out_of_range(device: torch.device) -> None:

@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/workspace.h"
 
 namespace torch_xla_ext::ragged::sm90 {
 
-inline constexpr int kMaxParts = 64;
 inline constexpr int kMinPartTiles = 2;
 // Above this, a context is split even if there are enough others for all
 // blocks.

@@ -8,7 +8,7 @@
 #include "kernels/simple_add/simple_add.h"
 #include "torch_xla_ext/cuda_status.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::simple_add {
 namespace {
 
 constexpr int kThreads = 256;
@@ -132,8 +132,8 @@ Status LaunchSimpleAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b,
 }
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::simple_add
 
-XLA_KERNEL_CUDA(XlaGpuSimpleAdd, torch_xla_ext::kSimpleAdd,
-                torch_xla_ext::LaunchSimpleAdd,
+XLA_KERNEL_CUDA(XlaGpuSimpleAdd, torch_xla_ext::simple_add::kSimpleAdd,
+                torch_xla_ext::simple_add::LaunchSimpleAdd,
                 xla::ffi::Traits::kCmdBufferCompatible);

@@ -4,7 +4,7 @@
 
 #include "torch_xla_ext/kernel.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::simple_add {
 
 inline constexpr Signature kSimpleAdd = ParseSignature(
     "XlaGpuSimpleAdd(a: T[*shape], b: T[*shape]) -> (out: T[*shape]) "
@@ -18,6 +18,6 @@ inline Status CheckSimpleAddSize(int64_t size) {
   return Status::Error("expected at most 2^40 elements but got ", size);
 }
 
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::simple_add
 
 #endif  // KERNELS_SIMPLE_ADD_SIMPLE_ADD_H_

@@ -6,7 +6,7 @@
 
 #include "kernels/simple_add/simple_add.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::simple_add {
 namespace {
 
 template <typename T>
@@ -46,7 +46,7 @@ Status SimpleAddOnHost(AnyBuffer a, AnyBuffer b, AnyResult out) {
 }
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::simple_add
 
-XLA_KERNEL_HOST(XlaGpuSimpleAdd, torch_xla_ext::kSimpleAdd,
-                torch_xla_ext::SimpleAddOnHost);
+XLA_KERNEL_HOST(XlaGpuSimpleAdd, torch_xla_ext::simple_add::kSimpleAdd,
+                torch_xla_ext::simple_add::SimpleAddOnHost);

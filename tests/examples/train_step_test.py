@@ -19,3 +19,8 @@ def test_train_step() -> None:
     assert "Metric: CompileTime\n  TotalSamples: 1\n" in result.stdout
     # .item() is the only thing that runs outside of XLA.
     assert re.findall("aten::.*", result.stdout) == ["aten::_local_scalar_dense"]
+    times = re.search(
+        r"^a step in ms: captured ([\d.]+), openxla ([\d.]+), lazy ([\d.]+)$", result.stdout, re.M
+    )
+    assert times
+    assert all(float(time) > 0 for time in times.groups())

@@ -32,6 +32,10 @@ A, B = 'Field("a", &P::a)', 'Field("b", &P::b)'
 RIGHT = {
     "parameters": parameters(A, B),
     "signature": SIGNATURE.format("K(x: T[2, *n]) -> (y: T[*n]) where T: F32"),
+    "all": SIGNATURE.format(
+        "K(x: T[n, 2 * m], y: C[n + 1, 2 * m - 1]) -> (y, z: T[k]) "
+        "where T: F32 | F16, C: T | F8E4M3FN, n: 1 | 2, m: 1..8, k: 1.., n % m == 0, m % 4 == 0"
+    ),
 }
 WRONG = {
     "a member is missing": (parameters(A), "does not list every member"),
@@ -49,6 +53,16 @@ WRONG = {
     "no space": (SIGNATURE.format("K(x: T[n]) -> (y: T[n]) whereT: F32"), "after the end of the"),
     "large": (SIGNATURE.format("K(x: F32[99999999999999999999]) -> (y: F32[n])"), "too large"),
     "stars": (SIGNATURE.format("K(x: F32[*a, *b]) -> (y: F32[n])"), "two stars in one shape"),
+    "times": (SIGNATURE.format("K(x: F32[2 * 3]) -> (y: F32[n])"), "a number times a number"),
+    "alias": (SIGNATURE.format("K(x: F32[n]) -> (y)"), "a result without a dtype is no operand"),
+    "optional alias": (SIGNATURE.format("K(x?: F32[n]) -> (x)"), "written to is not optional"),
+    "size": (SIGNATURE.format("K(x: F32[n]) -> (y: F32[n]) where m: 1 | 2"), "that no array has"),
+    "range": (SIGNATURE.format("K(x: F32[n]) -> (y: F32[n]) where n: 3..2"), "that is empty"),
+    "multiple": (SIGNATURE.format("K(x: F32[n]) -> (y: F32[n]) where n % 2 == 1"), "`== 0`"),
+    "option": (
+        SIGNATURE.format("K(x: T[n]) -> (y: C[n]) where T: F32, C: F16 | T"),
+        "is not the first of the options",
+    ),
     "dtype": (SIGNATURE.format("K(x: F33[n]) -> (y: F32[n])"), "neither known nor after `where`"),
 }
 

@@ -13,6 +13,7 @@ from samples import (
     OPERATORS,
     OperatorSamples,
     for_each_device,
+    for_each_differentiable_operator,
     for_each_operator,
     for_each_operator_and_dtype,
     to,
@@ -25,9 +26,7 @@ from torch_xla_ext import ops
 
 
 def test_every_operator_has_samples() -> None:
-    # Those on paged caches are not differentiable, or write in place: paged_operators_test.py.
-    paged = [name for name in ops.__all__ if "paged" in name or name.startswith("kv_")]
-    assert sorted([*OPERATORS, *paged]) == sorted(ops.__all__)
+    assert sorted(OPERATORS) == sorted(ops.__all__)
 
 
 def test_importing_the_package_registers_them() -> None:
@@ -56,14 +55,14 @@ def test_importing_the_package_imports_no_compiler() -> None:
 
 @for_each_operator
 def test_the_documented_example(op: OperatorSamples) -> None:
-    module = importlib.import_module(op.function.__module__)
-    examples = doctest.DocTestFinder().find(op.function, globs=vars(module))
+    module = importlib.import_module(op.documented.__module__)
+    examples = doctest.DocTestFinder().find(op.documented, globs=vars(module))
     assert sum(len(example.examples) for example in examples) > 0
     for example in examples:
         assert doctest.DocTestRunner().run(example).failed == 0
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_the_function_is_the_operator(op: OperatorSamples) -> None:
     args = op.arguments(op.dtypes[0])
     assert torch.equal(op.function(*args), op.overload(*args))
@@ -75,7 +74,7 @@ def test_result(op: OperatorSamples, dtype: torch.dtype, device_type: str) -> No
     args = op.arguments(dtype)
     result = op.function(*to(device_type, args))
     assert result.device.type == device_type
-    assert torch.equal(result.cpu(), op.reference(*args))
+    op.check(result.cpu(), args)
 
 
 @for_each_operator
@@ -96,10 +95,10 @@ def test_eager_mode_runs_at_once_and_compiles_once(op: OperatorSamples) -> None:
         executed = metrics.metric_data("EagerOpExecuteTime")[0]
         results += [op.function(*tensors) for _ in range(3)]
         xm.wait_device_ops()
-        assert metrics.metric_data("EagerOpExecuteTime")[0] == executed + 3
+        assert metrics.metric_data("EagerOpExecuteTime")[0] >= executed + 3
         assert compilations() == before
         for result in results:
-            assert torch.equal(result.cpu(), op.reference(*args))
+            op.check(result.cpu(), args)
 
 
 VIEWS = {
@@ -156,7 +155,7 @@ def test_meta_tensors_have_the_resulting_strides() -> None:
     assert ops.simple_add(x, x).stride() == (3, 1)
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_kinds_of_tensors_without_a_kernel(op: OperatorSamples) -> None:
     args = tuple(tensor.to_sparse() for tensor in op.arguments(torch.float32))
     with pytest.raises(NotImplementedError, match=rf"'xla_gpu::{op.name}' .* 'SparseCPU' backend"):

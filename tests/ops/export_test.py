@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch_xla
-from samples import OperatorSamples, for_each_operator, to
+from samples import OperatorSamples, for_each_differentiable_operator, to
 from testing.xla import XLAC, register_host_kernels
 from torch_xla.core import xla_model
 from torch_xla.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
@@ -32,7 +32,7 @@ def model_and_arguments(op: OperatorSamples) -> tuple[Model, tuple[torch.Tensor,
     return Model(op.function, args[0].shape), args
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_export(op: OperatorSamples) -> None:
     model, args = model_and_arguments(op)
     program = torch.export.export(model, args)
@@ -44,7 +44,7 @@ def test_export(op: OperatorSamples) -> None:
     assert op.overload in [node.target for node in core.graph.nodes]
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_saved_program_is_loaded_by_another_process(op: OperatorSamples, tmp_path: Path) -> None:
     model, args = model_and_arguments(op)
     torch.export.save(torch.export.export(model, args), tmp_path / "model.pt2")
@@ -74,7 +74,7 @@ def test_dynamic_dimension() -> None:
         program.module()(a, torch.randn(8, 4))
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_stablehlo(op: OperatorSamples, tmp_path: Path) -> None:
     model, args = model_and_arguments(op)
     exported = exported_program_to_stablehlo(torch.export.export(model, args))
@@ -90,7 +90,7 @@ def test_stablehlo(op: OperatorSamples, tmp_path: Path) -> None:
         torch.testing.assert_close(result, model(*args))
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_loaded_stablehlo_runs_in_another_process(op: OperatorSamples, tmp_path: Path) -> None:
     """It needs the target's registration, and so this wheel, but not the operator."""
     model, args = model_and_arguments(op)

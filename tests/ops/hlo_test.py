@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from samples import OperatorSamples, for_each_operator
+from samples import OperatorSamples, for_each_differentiable_operator
 
 # Runs with `operator` and `args`, the operator's samples on the CPU.
 SCRIPT = """
@@ -42,7 +42,7 @@ def calls(program: str, target: str) -> list[str]:
     return [line for line in program.splitlines() if pattern in line]
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_the_call_is_in_the_optimized_program(tmp_path: Path, op: OperatorSamples) -> None:
     body = "print(operator(*to('xla', args)).cpu())"
     programs = optimized_programs(tmp_path, op, body)
@@ -51,7 +51,7 @@ def test_the_call_is_in_the_optimized_program(tmp_path: Path, op: OperatorSample
     assert "custom_call_has_side_effect" not in line
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_a_call_of_constants_is_not_folded(tmp_path: Path, op: OperatorSamples) -> None:
     body = (
         "constants = [torch.ones(arg.shape, device='xla') for arg in args]\n"
@@ -64,7 +64,7 @@ def test_a_call_of_constants_is_not_folded(tmp_path: Path, op: OperatorSamples) 
     assert "parameter(0)" not in with_call[0]  # the operands are constants
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_a_call_that_nobody_uses_is_removed(tmp_path: Path, op: OperatorSamples) -> None:
     # The traced program has the call, but nothing needs it.
     body = (
@@ -80,7 +80,7 @@ def test_a_call_that_nobody_uses_is_removed(tmp_path: Path, op: OperatorSamples)
     assert [line for program in programs for line in calls(program, op.target)] == []
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_equal_calls_are_one(tmp_path: Path, op: OperatorSamples) -> None:
     """A pure call may be shared; calls with different operands stay."""
     body = (

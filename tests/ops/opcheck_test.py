@@ -6,7 +6,7 @@ import torch_xla
 from samples import (
     OperatorSamples,
     for_each_device,
-    for_each_operator,
+    for_each_differentiable_operator,
     for_each_operator_and_dtype,
     to,
 )
@@ -32,14 +32,14 @@ def checks(device_type: str) -> tuple[str, ...]:
 @for_each_operator_and_dtype
 def test_opcheck(op: OperatorSamples, dtype: torch.dtype, device_type: str) -> None:
     args = to(device_type, op.arguments(dtype))
-    if dtype.is_floating_point:
+    if op.differentiable and dtype.is_floating_point:
         args = tuple(tensor.requires_grad_() for tensor in args)
     names = checks(device_type)
-    results = torch.library.opcheck(op.overload, args, test_utils=names)
+    results = torch.library.opcheck(op.overload, (*args, *op.others), test_utils=names)
     assert results == dict.fromkeys(names, "SUCCESS")
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_the_check_that_is_left_out_does_not_know_xla(op: OperatorSamples) -> None:
     args = tuple(tensor.to("xla").requires_grad_() for tensor in op.arguments(torch.float32))
     with pytest.raises(Exception, match=r"NYI devices other than CPU/CUDA, got {'xla'}"):

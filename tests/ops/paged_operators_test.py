@@ -65,8 +65,16 @@ WRONG = [
             ValueError,
             r"operand 0 \(query\): expected rank 3 but got 2",
         ),
-        ({"query": torch.zeros(2, 3, 64, dtype=BF16)}, ValueError, "heads of query, 3, must be a"),
-        ({"query": torch.zeros(2, 0, 64, dtype=BF16)}, ValueError, "and not 0"),
+        (
+            {"query": torch.zeros(2, 3, 64, dtype=BF16)},
+            ValueError,
+            r"\(query\): expected num_heads to be a multiple of num_kv_heads, 2, but got 3",
+        ),
+        (
+            {"query": torch.zeros(2, 0, 64, dtype=BF16)},
+            ValueError,
+            r"operand 0 \(query\): expected num_heads to be at least 1 but got 0",
+        ),
         (
             {"query": torch.zeros(2, 8, 80, dtype=BF16)},
             ValueError,
@@ -79,9 +87,13 @@ WRONG = [
                 "value_cache": torch.zeros(4, 16, 2, 80, dtype=BF16),
             },
             ValueError,
-            "the head_dim of query must be one of 64, 96, 128, 192, 256, but is 80",
+            r"operand 0 \(query\): expected head_dim to be 64, 96, 128, 192 or 256 but got 80",
         ),
-        ({"key_cache": OTHER, "value_cache": OTHER}, TypeError, "torch.bfloat16, or torch.float8"),
+        (
+            {"key_cache": OTHER, "value_cache": OTHER},
+            TypeError,
+            r"operand 1 \(key_cache\): expected dtype BF16 or F8E4M3FN but got F16",
+        ),
         (
             {"value_cache": OTHER},
             TypeError,
@@ -95,7 +107,7 @@ WRONG = [
         (
             {"key_cache": CACHE[:, :7], "value_cache": CACHE[:, :7]},
             ValueError,
-            "key_cache must have 8 to 256 tokens in a page, dimension 1, but has 7",
+            r"operand 1 \(key_cache\): expected block_size to be 8 to 256 but got 7",
         ),
         (
             {"block_tables": torch.zeros(2, 3)},
@@ -154,9 +166,21 @@ WRONG += [
             ValueError,
             r"operand 1 \(kv_pages\): expected dimension 3 to be 128 but got 64",
         ),
-        ({"kv_pages": CACHE[:, :, :1]}, ValueError, "kv_pages must have an even number of heads"),
-        ({"kv_pages": CACHE[:, :4]}, ValueError, "kv_pages must have 8 to 256 tokens in a page"),
-        ({"kv_pages": OTHER}, TypeError, "kv_pages must have the dtype of q, torch.bfloat16, or"),
+        (
+            {"kv_pages": CACHE[:, :, :1]},
+            ValueError,
+            r"operand 1 \(kv_pages\): expected dimension 2 to be 2 \* num_kv_heads but got 1",
+        ),
+        (
+            {"kv_pages": CACHE[:, :4]},
+            ValueError,
+            r"operand 1 \(kv_pages\): expected page_size to be 8 to 256 but got 4",
+        ),
+        (
+            {"kv_pages": OTHER},
+            TypeError,
+            r"operand 1 \(kv_pages\): expected dtype BF16 or F8E4M3FN but got F16",
+        ),
         (
             {"kv_lens": LENGTHS.long()},
             TypeError,
@@ -167,7 +191,11 @@ WRONG += [
             ValueError,
             r"operand 3 \(page_indices\): expected dimension 0 to be 2 but got 1",
         ),
-        ({"cu_q_lens": LENGTHS}, ValueError, r"\[max_num_seqs \+ 1\], \[3\], but has \[2\]"),
+        (
+            {"cu_q_lens": LENGTHS},
+            ValueError,
+            r"operand 4 \(cu_q_lens\): expected dimension 0 to be 3 but got 2",
+        ),
         (
             {"num_seqs": LENGTHS},
             ValueError,
@@ -215,7 +243,7 @@ WRONG += [
         (
             {"key_cache": OTHER},
             TypeError,
-            r"operand 4 \(value_cache\): expected dtype F16 but got BF16",
+            r"operand 3 \(key_cache\): expected dtype BF16 or F8E4M3FN but got F16",
         ),
         (
             {"value_cache": OTHER},
@@ -243,8 +271,16 @@ WRONG += [
 WRONG += [
     (ops.kv_pages_update, PAGES, change, error, text)
     for change, error, text in [
-        ({"kv_pages": CACHE}, ValueError, r"2 \* num_kv_heads, head_dim\], \[any, any, 4, 64\]"),
-        ({"kv_pages": OTHER}, TypeError, "kv_pages must have the dtype of key"),
+        (
+            {"kv_pages": CACHE},
+            ValueError,
+            r"operand 3 \(kv_pages\): expected dimension 2 to be 4 but got 2",
+        ),
+        (
+            {"kv_pages": OTHER},
+            TypeError,
+            r"operand 3 \(kv_pages\): expected dtype BF16 or F8E4M3FN but got F16",
+        ),
         ({"v_scale": 0.5}, ValueError, "v_scale is for a cache of torch.float8_e4m3fn"),
     ]
 ]

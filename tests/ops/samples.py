@@ -1,78 +1,45 @@
 """What each operator of the wheel is tested with: the tests of this folder run for all of them.
 
-A new operator adds an entry here, and gets every test of the folder.
+A kernel's folder says it, in its samples.py.
 """
 
-import dataclasses
-from collections.abc import Callable
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
-from testing.simple_add import DTYPES, random
+from testing.samples import Arguments, OperatorSamples
 
-from torch_xla_ext import ops
-
-Arguments = tuple[torch.Tensor, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class OperatorSamples:
-    """One operator, with arguments that it takes.
-
-    Attributes:
-        function: the documented function of torch_xla_ext.ops.
-        target: its kernel's name.
-        reference: the same in plain PyTorch, which the results equal bit for bit.
-        dtypes: those that the first argument can have.
-        arguments: makes random CPU tensors of a dtype for one call.
-        batched_in_dims: arguments for torch.vmap's in_dims that fit to `batched`.
-        batched: makes random CPU tensors for a call under torch.vmap.
-        promotes: whether it promotes floating dtypes under torch.autocast.
-    """
-
-    function: Callable[..., torch.Tensor]
-    target: str
-    reference: Callable[..., torch.Tensor]
-    dtypes: tuple[torch.dtype, ...]
-    arguments: Callable[[torch.dtype], Arguments]
-    batched: Callable[[tuple[int | None, ...]], Arguments]
-    batched_in_dims: tuple[tuple[int | None, ...], ...]
-    promotes: bool
-
-    @property
-    def name(self) -> str:
-        return self.function.__name__
-
-    @property
-    def overload(self) -> torch._ops.OpOverload:
-        return getattr(torch.ops.xla_gpu, self.name).default
+__all__ = [
+    "DEVICES",
+    "OPERATORS",
+    "Arguments",
+    "OperatorSamples",
+    "for_each_device",
+    "for_each_differentiable_operator",
+    "for_each_operator",
+    "for_each_operator_and_dtype",
+    "to",
+]
 
 
-def _batched_pair(in_dims: tuple[int | None, ...]) -> Arguments:
-    """Two tensors, one example of each of which is [3, 4], in a batch of 5."""
-    tensors = []
-    for dim in in_dims:
-        shape = [3, 4]
-        if dim is not None:
-            shape.insert(dim % 3, 5)
-        tensors.append(torch.randn(shape))
-    return tuple(tensors)
+def _collect() -> list[OperatorSamples]:
+    samples = []
+    for file in sorted(Path(__file__).parents[2].glob("kernels/*/samples.py")):
+        spec = importlib.util.spec_from_file_location(f"samples_of_{file.parent.name}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        samples += module.SAMPLES
+    return samples
 
 
-OPERATORS = {
-    "simple_add": OperatorSamples(
-        function=ops.simple_add,
-        target="XlaGpuSimpleAdd",
-        reference=torch.add,
-        dtypes=DTYPES,
-        arguments=lambda dtype: (random(dtype, 3, 4), random(dtype, 3, 4)),
-        batched=_batched_pair,
-        batched_in_dims=((0, 0), (0, None), (None, 0), (1, 2), (-1, 0), (2, None)),
-        promotes=True,
-    ),
-}
+OPERATORS = {op.name: op for op in _collect()}
+_DIFFERENTIABLE = {name: op for name, op in OPERATORS.items() if op.differentiable}
 
 for_each_operator = pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
+for_each_differentiable_operator = pytest.mark.parametrize(
+    "op", _DIFFERENTIABLE.values(), ids=_DIFFERENTIABLE
+)
 for_each_operator_and_dtype = pytest.mark.parametrize(
     ("op", "dtype"),
     [

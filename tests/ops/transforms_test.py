@@ -10,7 +10,13 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.utils.checkpoint
-from samples import OPERATORS, OperatorSamples, for_each_device, for_each_operator, to
+from samples import (
+    OPERATORS,
+    OperatorSamples,
+    for_each_device,
+    for_each_differentiable_operator,
+    to,
+)
 from testing.xla import PLATFORM
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch_xla import amp
@@ -36,7 +42,7 @@ def weigh(x: torch.Tensor) -> torch.Tensor:
 
 
 @for_each_device
-@for_each_operator
+@for_each_differentiable_operator
 def test_backward(op: OperatorSamples, device_type: str) -> None:
     gradients = []
     for function in (op.function, op.reference):
@@ -62,7 +68,7 @@ def test_gradients_of_one_argument_only(device_type: str) -> None:
         assert not ops.simple_add(b, a).requires_grad
 
 
-@for_each_operator
+@for_each_differentiable_operator
 def test_gradcheck(op: OperatorSamples) -> None:
     args = tuple(tensor.requires_grad_() for tensor in op.arguments(torch.float64))
     assert torch.autograd.gradcheck(
@@ -190,7 +196,7 @@ def test_autocast_is_differentiated(device_type: str) -> None:
 
 
 @for_each_device
-@for_each_operator
+@for_each_differentiable_operator
 def test_checkpoint(op: OperatorSamples, device_type: str) -> None:
     # torch's own looks for the random state in a module torch.xla, which does not exist.
     checkpoint = {
@@ -216,7 +222,7 @@ def test_checkpoint_without_reentrance() -> None:
 
 @for_each_device
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
-@for_each_operator
+@for_each_differentiable_operator
 def test_make_fx(op: OperatorSamples, mode: str, device_type: str) -> None:
     args = to(device_type, op.arguments(torch.float32))
     traced = make_fx(lambda *xs: op.function(*xs).sin(), tracing_mode=mode)(*args)

@@ -278,6 +278,24 @@ def test_edit_build_define_again(tmp_path: Path) -> None:
             torch.testing.assert_close(actual.cpu(), reference(x, index, None, factor))
 
 
+@pytest.mark.skipif(os.environ.get("PJRT_DEVICE") == "CUDA", reason="it would run there")
+def test_a_kernel_for_cuda_alone(tmp_path: Path) -> None:
+    source = SOURCE.replace("MyScaledRows", "MyCudaOnly").replace("_HOST(", "_CUDA(")
+    source = source.replace("Status Rows(", "Status Rows(cudaStream_t, ")
+    source = "typedef struct CUstream_st* cudaStream_t;\n" + source  # as the toolkit says it
+    torch_xla_ext.register_kernel("MyCudaOnly", build(tmp_path, source))
+    torch_xla_ext.define_operator(
+        "my_ns::cuda_only(Tensor x, Tensor index, Tensor? bias=None, float factor=1.0, "
+        "int copies=1) -> Tensor",
+        target="MyCudaOnly",
+    )
+    assert torch.ops.my_ns.cuda_only(*arguments("meta")).shape == (4, 3)
+    text = "my_ns::cuda_only: the kernel MyCudaOnly is not registered for the CPU"
+    for device in ("cpu", "xla"):
+        with pytest.raises(NotImplementedError, match=text):
+            torch.ops.my_ns.cuda_only(*arguments(device))
+
+
 def test_a_library_of_the_wheels_namespace(tmp_path: Path) -> None:
     AFTER.define("of_my_own(Tensor x) -> Tensor")
     AFTER.impl("of_my_own", lambda x: x + 1, "CompositeExplicitAutograd")

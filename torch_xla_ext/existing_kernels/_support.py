@@ -80,10 +80,10 @@ def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str |
             "it has no fake function, which gives the shapes of its results; give it one with "
             f"torch.library.register_fake({name!r})"
         )
-    if platform == "CUDA" and torch.version.cuda is None:
+    if platform == "CUDA" and not torch.cuda.is_available():
         return (
-            f"it runs on the GPU only with a torch that has CUDA, but torch {torch.__version__} "
-            "has none; install torch 2.8.0 from the package index"
+            "it runs on the GPU only with a torch that can use CUDA, but this process's torch, "
+            f"{torch.__version__}, cannot; install torch 2.8.0 from the package index"
         )
     if not any(_has_kernel(name, key) for key in kernel_keys(platform)):
         return f"torch has no kernel of it for {_DEVICE_TYPES[platform]}"

@@ -167,7 +167,7 @@ class Operator:
         run = self.out if self.out is not None and "n" not in returns else self.overload
         if run is self.out:
             words, returns = [*words, *returns], ["-"] * len(returns)
-        platform = registration._platform()
+        platform = registration.device_platform()
         attributes = {
             "operator": run._schema.name,
             "overload": run._schema.overload_name,

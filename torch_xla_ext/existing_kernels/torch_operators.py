@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch_xla_ext import registration
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.operator_call import Operator
-from torch_xla_ext.ops import _functionalization
+from torch_xla_ext.operators import functionalization
 
 _NAMESPACE = "torch_xla_ext"
 _TWINS = torch.library.Library(_NAMESPACE, "DEF")
@@ -24,7 +24,7 @@ _registered: set[str] = set()
 @functools.cache
 def _operator(overload: torch._ops.OpOverload) -> Operator:
     """Raises NotImplementedError if it cannot be a custom call."""
-    reason = _support.why_not(overload, registration._platform())
+    reason = _support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
             f"operator {overload.name()} cannot be a part of an XLA program: {reason}"
@@ -90,11 +90,11 @@ def run_torch_operator(
             chosen = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
         overload = getattr(packet, chosen or "default")
     wrapped = _operator(overload)
-    values = _functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
+    values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values)
     for tensor, new_value in zip(wrapped.written_tensors(values), new_values, strict=True):
         if torch._is_functional_tensor(tensor):
-            _functionalization.replace(tensor, new_value)
+            functionalization.replace(tensor, new_value)
         else:
             tensor.copy_(new_value)
     return wrapped.returned(values, results)
@@ -150,7 +150,7 @@ def _register(operator: Operator) -> None:
     if any(operator.written):
         twin = _define_twin(operator)
         library.impl(
-            overload, _in_place(operator, twin, _functionalization.replace), "Functionalize"
+            overload, _in_place(operator, twin, functionalization.replace), "Functionalize"
         )
         # XLA_DISABLE_FUNCTIONALIZATION=1
         library.impl(overload, _in_place(operator, twin, torch.Tensor.copy_), "XLA")
@@ -221,7 +221,7 @@ def _in_place(
     replace: Callable[[torch.Tensor, torch.Tensor], object],
 ) -> Callable[..., object]:
     def kernel(*args: object, **kwargs: object) -> object:
-        values = _functionalization.unsharded(tuple(operator.bind(args, kwargs)))
+        values = functionalization.unsharded(tuple(operator.bind(args, kwargs)))
         split = sum(not argument.kwarg_only for argument in operator.arguments)
         names = [argument.name for argument in operator.arguments]
         keywords = dict(zip(names[split:], values[split:], strict=True))

@@ -1,57 +1,16 @@
-"""Checks of an operator's arguments.
+"""Checks of an operator's arguments that no signature can say: devices, layouts and overlaps.
 
-Each raises TypeError or ValueError with a text of one form, which names the operator and the
-argument: ``xla_gpu::simple_add: b must have the shape of a, [3], but has [4]``. They hold for
-tensors with symbolic sizes as well: what is known only when the program runs is checked then.
+Each raises TypeError or ValueError with a text that names the operator and the argument:
+``xla_gpu::simple_add: b must be on the device of a, cpu, but is on xla:0``.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
-
-from torch_xla_ext.signature_check import require
 
 # An argument of an operator, and what an operator returns.
 Value = torch.Tensor | bool | int | float | str | torch.dtype | Sequence | None
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
-
-
-def require_dtype(
-    operator: str, name: str, tensor: torch.Tensor, dtypes: Collection[torch.dtype]
-) -> None:
-    """Raises TypeError unless `tensor` has one of `dtypes`."""
-    if tensor.dtype not in dtypes:
-        supported = ", ".join(str(dtype) for dtype in dtypes)
-        raise TypeError(
-            f"{operator}: {name} must have one of the dtypes {supported}, but has {tensor.dtype}"
-        )
-
-
-def require_same_dtype(
-    operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
-) -> None:
-    """Raises TypeError unless `tensor` has the dtype of `other`."""
-    if tensor.dtype != other.dtype:
-        raise TypeError(
-            f"{operator}: {name} must have the dtype of {other_name}, {other.dtype}, "
-            f"but has {tensor.dtype}"
-        )
-
-
-def require_same_shape(
-    operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
-) -> None:
-    """Raises ValueError unless `tensor` has the shape of `other`."""
-
-    def message() -> str:
-        return (
-            f"{operator}: {name} must have the shape of {other_name}, {list(other.shape)}, "
-            f"but has {list(tensor.shape)}"
-        )
-
-    require(tensor.dim() == other.dim(), ValueError, message)
-    for size, expected in zip(tensor.shape, other.shape, strict=True):
-        require(size == expected, ValueError, message)
 
 
 def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
@@ -93,29 +52,6 @@ def require_no_overlap(
         raise ValueError(
             f"{operator}: {name} must not overlap {other_name}, but does: both are written to"
         )
-
-
-def require_shape(
-    operator: str, name: str, tensor: torch.Tensor, dims: str, sizes: Sequence[int | None]
-) -> None:
-    """Raises ValueError unless `tensor` has the shape `dims`, whose sizes are `sizes`.
-
-    Args:
-        dims: the dimensions' names, ``"num_seqs, head_dim"``.
-        sizes: their sizes, None for one that may be any.
-    """
-
-    def message() -> str:
-        known = ", ".join("any" if size is None else str(size) for size in sizes)
-        return (
-            f"{operator}: {name} must have the shape [{dims}], [{known}], but has "
-            f"{list(tensor.shape)}"
-        )
-
-    require(tensor.dim() == len(sizes), ValueError, message)
-    for size, expected in zip(tensor.shape, sizes, strict=True):
-        if expected is not None:
-            require(size == expected, ValueError, message)
 
 
 def require_present(operator: str, name: str, value: Value) -> None:

@@ -145,8 +145,9 @@ def _check_results(call: KernelCall, where: str) -> None:
     count = len(call.schema.results)
     if len(call.operator._schema.returns) > count:
         raise ValueError(f"{where} it must return at most the {count} results of {call.target}")
-    if (names := call.schema.open_sizes()) and call.sizes is None:
+    unknown = [name for name in call.schema.open_sizes() if name not in call.schema.size_functions]
+    if unknown and call.sizes is None:
         raise ValueError(
-            f"{where} {', '.join(names)} in the results of {call.target} follows from no operand "
-            "or parameter; give sizes, which returns it"
+            f"{where} {', '.join(unknown)} in the results of {call.target} follows from no operand "
+            "or parameter; say it in the kernel (XLA_KERNEL_SIZE), or give sizes, which returns it"
         )

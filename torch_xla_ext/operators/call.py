@@ -11,11 +11,13 @@ import torch_xla
 from torch_xla_ext import calls, descriptor, registration
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
-from torch_xla_ext.schema import ArrayType, Schema
+from torch_xla_ext.schema import ArrayType, Schema, Sizes
 
 # A result's shape and dtype.
 Result = tuple[Sequence[int], torch.dtype]
 
+# The targets, platforms and APIs that were looked up: targets are never taken back.
+_registered: set[tuple[str, str, str]] = set()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -102,10 +104,21 @@ class KernelCall:
             self.check(**args)
         parameters = self._parameters(args)
         sizes = self.schema.sizes(parameters)
-        if num_results and (names := self.schema.open_sizes(num_results)):
-            found = self.sizes(**args)
-            sizes += tuple((name, found[name]) for name in names)
+        if num_results:
+            sizes += self._open_sizes(args, arrays, self.schema.open_sizes(num_results))
         return Checked(args, parameters, self.schema.infer(arrays, sizes, num_results))
+
+    def _open_sizes(
+        self,
+        args: Mapping[str, Value],
+        arrays: tuple[ArrayType | None, ...],
+        names: Sequence[str],
+    ) -> Sizes:
+        given = self.sizes(**args) if names and self.sizes is not None else {}
+        return tuple(
+            (name, given[name] if name in given else self.schema.computed_size(name, arrays))
+            for name in names
+        )
 
     def _parameters(self, args: Mapping[str, Value]) -> Mapping[str, object]:
         """The kernel's parameters: the arguments of their names, and `attributes`."""
@@ -138,6 +151,7 @@ class KernelCall:
             tensors = self._inputs(args)
         name, api = self.target, None
         if self.schema is not None:
+            self._check_registered(registration.device_platform(), ("ffi", "untyped"))
             name, api = registration.call_with_schema(self.target, self.schema.text)
         return {
             "target": name,
@@ -178,10 +192,30 @@ class KernelCall:
         return self.checked(values, self._num_results)
 
     def _target(self, platform: str) -> str:
-        """The name of the kernel that the operator was defined for."""
+        """The name of the operator's kernel, by which torch's own tensors run it."""
         if self.schema is None:
             return self.target
+        self._check_registered(platform, ("untyped",))
         return registration.name_with_schema(self.target, self.schema.text, platform=platform)
+
+    def _check_registered(self, platform: str, apis: Sequence[str]) -> None:
+        if any(self._is_registered(api, platform) for api in apis):
+            return
+        device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
+        raise NotImplementedError(
+            f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
+            "library that has it (torch_xla_ext.register_kernel), or call the operator with "
+            "tensors on another device"
+        )
+
+    def _is_registered(self, api: str, platform: str) -> bool:
+        key = self.target, platform, api
+        if key in _registered:
+            return True
+        if registration.is_registered(*key):
+            _registered.add(key)
+            return True
+        return False
 
     def _inputs(self, args: Mapping[str, Value]) -> list[torch.Tensor]:
         return [args[name] for name in self.operands if args[name] is not None]

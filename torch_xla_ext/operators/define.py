@@ -87,9 +87,10 @@ def define_operator(
         target: the kernel's name.
         check: raises TypeError or ValueError if the kernel cannot do what the arguments say and the
             signature does not. It sees meta and fake tensors too, whose sizes may be symbolic.
-        attributes: returns parameters that are not arguments of the operator, or not as they are.
-        sizes: of arguments of known sizes, returns by their names the sizes in the kernel's results
-            that follow neither from operands nor from parameters, as of a workspace.
+        attributes: returns parameters that are not arguments of the operator, or are not alike.
+        sizes: of arguments of known sizes, returns by their names sizes in the results that follow
+            neither from operands nor from parameters, as of a workspace, and for which the
+            kernel has no function (XLA_KERNEL_SIZE).
         results: of another kernel, an untyped one that is not made with kernel.h: returns the shape
             and dtype of each of its results.
         payload: of such a kernel: of arguments of known sizes, returns what it is handed. It has to

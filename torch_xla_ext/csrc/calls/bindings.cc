@@ -18,6 +18,7 @@
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
+#include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -325,6 +326,9 @@ void DefineRegistration(py::module_& module) {
   module.def("_xla_kernel_schemas", &StaticKernelSchemas,
              "The schemas of the kernels that are linked into this library, by "
              "target.");
+  module.def("_xla_kernel_sizes", &StaticKernelSizes,
+             "Their functions that say the sizes of results: target, size, "
+             "address.");
 
   module.def(
       "_xla_load_pjrt_plugin",
@@ -346,6 +350,7 @@ void DefineFunctions(py::module_& module) {
   DefineCustomCalls(module);
   DefineDirectCall(module);
   DefineRegistration(module);
+  DefineCapture(module);
 }
 
 }  // namespace torch_xla_ext

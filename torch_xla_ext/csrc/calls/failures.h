@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/without_gil.h"
+
 namespace torch_xla_ext {
 
 // The error with which the client could not be made, such as that there is no
@@ -34,13 +36,15 @@ decltype(auto) MakeClient(Make make) {
   }
 }
 
-// Waits for an execution by `wait`, which throws its error. torch_xla also
+// Waits for an execution by `wait`, which throws its error, without Python's
+// GIL. torch_xla also
 // leaves the error with the locks of the execution's devices, `unlockers`, for
 // the next step on them, which has nothing to do with it. Here the caller is
 // the one reader of the error.
 template <typename Wait>
 void WaitAndTakeError(Wait wait,
                       std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
+  const WithoutGil without_gil;
   try {
     wait();
   } catch (...) {

@@ -16,7 +16,27 @@ std::vector<StaticKernel>& Kernels() {
   return kernels;
 }
 
+std::vector<StaticSize>& SizeFunctions() {
+  static std::vector<StaticSize>& sizes = *new std::vector<StaticSize>;
+  return sizes;
+}
+
 }  // namespace
+
+bool AddStaticSize(const StaticSize& size) {
+  SizeFunctions().push_back(size);
+  return true;
+}
+
+std::vector<std::tuple<std::string, std::string, uintptr_t>>
+StaticKernelSizes() {
+  std::vector<std::tuple<std::string, std::string, uintptr_t>> sizes;
+  for (const StaticSize& size : SizeFunctions()) {
+    sizes.emplace_back(size.target, size.name,
+                       reinterpret_cast<uintptr_t>(size.function));
+  }
+  return sizes;
+}
 
 bool AddStaticKernel(const StaticKernel& kernel) {
   Kernels().push_back(kernel);

@@ -3,8 +3,11 @@
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 namespace torch_xla_ext {
 
@@ -15,6 +18,10 @@ void RegisterStaticKernels();
 
 // Their schemas, by target: SchemaText() of include/torch_xla_ext/descriptor.h.
 std::map<std::string, std::string> StaticKernelSchemas();
+
+// Their functions of sizes.h: target, the size's name, and the address.
+std::vector<std::tuple<std::string, std::string, uintptr_t>>
+StaticKernelSizes();
 
 }  // namespace torch_xla_ext
 

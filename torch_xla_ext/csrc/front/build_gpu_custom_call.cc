@@ -1,9 +1,9 @@
-// torch_xla::BuildGpuCustomCall, by which upstream's own C++ callers make a GPU
-// custom call: row-major, as every other, and with a target.
+// Replaces torch_xla::BuildGpuCustomCall, by which upstream's own C++ callers
+// make a GPU custom call: row-major, as every other, and with a target.
 //
 // Upstream's takes the layouts that its operands happen to have, so that a
-// kernel gets a transposed operand column-major. The stock binary calls it from
-// GpuCustomCall::Lower through its PLT, and so arrives here.
+// kernel gets a transposed operand column-major. It may be replaced, because
+// the stock binary calls it from GpuCustomCall::Lower alone, through its PLT.
 #include <string>
 #include <vector>
 

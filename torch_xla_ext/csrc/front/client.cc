@@ -1,8 +1,9 @@
-// The client that has been made gets the "CUDA" targets, and one that could not
-// be made leaves the process usable (calls/failures.h).
+// Stands before GetComputationClient and GetComputationClientIfInitialized: the
+// client that has been made gets the "CUDA" targets, and one that could not be
+// made leaves the process usable (calls/failures.h).
 //
-// The stock binary calls both functions through its PLT, also from the file
-// that defines them, and so arrives here.
+// It may, because the stock binary calls both functions through its PLT, also
+// from the file that defines them, and here the stock ones are called.
 #include <dlfcn.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// c10::cuda::set_device(int8_t), which the stock binary calls and torch 2.8.0
-// does not have.
+// Adds c10::cuda::set_device(int8_t), which the stock binary calls and torch
+// 2.8.0 does not have.
 //
 // Upstream declares it itself (torch_xla/csrc/aten_cuda_functions.h), but torch
 // 2.8.0 has set_device(int8_t, bool force = false). Where CUDA is not

@@ -1,9 +1,11 @@
-// What an execution that failed leaves behind: its error, reported once, and
-// results without a value (calls/failures.h).
+// Stands before MultiWait::Wait and the two functions that execute programs: an
+// execution that failed reports its error once, and to use its results is an
+// error (calls/failures.h).
 //
-// The stock binary calls MultiWait::Wait in two places, both on the member of
-// an XLAGraphExecutor::Async that its caller holds, and PjRtComputationClient's
-// functions by its vtable, which names them by their symbols: all arrive here.
+// It may, because the stock binary calls MultiWait::Wait in two places only,
+// both on the member of an XLAGraphExecutor::Async that its caller holds, and
+// PjRtComputationClient's functions by its vtable, which names them by their
+// symbols. Here the stock functions are called.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/multi_wait.h>
@@ -13,8 +15,8 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/failures.h"
+#include "torch_xla_ext/csrc/calls/without_gil.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/front/without_gil.h"
 
 namespace torch::lazy {
 namespace {
@@ -38,7 +40,6 @@ Async* Owner(MultiWait* wait) {
 void MultiWait::Wait() {
   static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
-  const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitAndTakeError([this] { stock(this); },
                                   &Owner(this)->unlocker);
 }

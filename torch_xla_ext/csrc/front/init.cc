@@ -1,5 +1,5 @@
-// The module torch_xla._XLAC: the stock binary's, with its custom calls
-// replaced.
+// Stands before PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
+// with its functions for custom calls replaced.
 //
 // The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
 // this library under the name that Python imports. Being a dependency of this

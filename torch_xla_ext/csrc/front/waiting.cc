@@ -1,13 +1,13 @@
 // The functions in which the stock binary waits for a program to end, without
-// the GIL (without_gil.h). failed_execution.cc has two more.
+// the GIL (calls/without_gil.h). failed_execution.cc has two more.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
 #include <set>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/without_gil.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/front/without_gil.h"
 
 namespace torch::lazy {
 

@@ -2,8 +2,11 @@
 #ifndef TORCH_XLA_EXT_CHECK_H_
 #define TORCH_XLA_EXT_CHECK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "torch_xla_ext/buffer.h"
 #include "torch_xla_ext/signature.h"
@@ -35,57 +38,124 @@ inline std::string DimsText(const int64_t* dims, int count) {
   return text + "]";
 }
 
-// The checks of one call. Names are bound to what the first argument with them
-// has; arguments are few, so that a search among the earlier ones does.
+// A size that a parameter says.
+struct NamedSize {
+  std::string_view name;
+  int64_t size;
+};
+
+// The checks of one call. A name is bound to what the first argument with it
+// has, or a parameter.
 class ArgumentChecker {
  public:
-  ArgumentChecker(const Signature& signature, const BufferView* views)
-      : signature_(signature), views_(views) {}
+  ArgumentChecker(const Signature& signature, const BufferView* views,
+                  const std::vector<NamedSize>& sizes)
+      : signature_(signature), views_(views) {
+    for (const NamedSize& size : sizes) {
+      known_.push_back({size.name, size.size, kParameter});
+    }
+  }
 
-  Status Check() const {
+  Status Check() {
     for (int i = 0; i < signature_.num_arguments(); ++i) {
-      if (views_[i].dtype == DType::kAbsent) {
+      if (!Present(i)) {
         if (signature_.arguments[i].optional) continue;
         return Status::Error(ArgumentName(signature_, i), ": is missing");
       }
       XLA_KERNEL_RETURN_IF_ERROR(CheckDType(i));
       XLA_KERNEL_RETURN_IF_ERROR(CheckShape(i));
     }
+    for (int i = 0; i < signature_.num_constraints; ++i) {
+      XLA_KERNEL_RETURN_IF_ERROR(CheckConstraint(signature_.constraints[i]));
+    }
     return Status::Ok();
   }
 
  private:
+  static constexpr int kParameter = -1;
+
+  // What a name stands for, and the argument that says so.
+  struct Known {
+    std::string_view name;
+    int64_t size;
+    int index;
+  };
+
   bool Present(int index) const {
     return views_[index].dtype != DType::kAbsent;
+  }
+  const Known* Find(std::string_view name) const {
+    for (const Known& known : known_) {
+      if (known.name == name) return &known;
+    }
+    return nullptr;
+  }
+  std::string ThatOf(int index) const {
+    if (index == kParameter) return "a parameter";
+    return "that of " + ArgumentName(signature_, index);
+  }
+  // "a, b or c".
+  static std::string Alternatives(const std::vector<std::string>& options) {
+    std::string text;
+    for (size_t i = 0; i < options.size(); ++i) {
+      if (i > 0) text += i + 1 == options.size() ? " or " : ", ";
+      text += options[i];
+    }
+    return text;
+  }
+  // The first argument of a variable's dtype that is there, or -1.
+  int FirstOf(int variable) const {
+    for (int i = 0; i < signature_.num_arguments(); ++i) {
+      if (signature_.arguments[i].variable == variable && Present(i)) return i;
+    }
+    return -1;
   }
 
   Status CheckDType(int index) const {
     const Argument& argument = signature_.arguments[index];
     const DType came = views_[index].dtype;
+    std::vector<DType> options;
+    std::string reason;
+    const int first = argument.variable < 0 ? -1 : FirstOf(argument.variable);
     if (argument.variable < 0) {
-      if (came == argument.dtype) return Status::Ok();
-      return Status::Error(ArgumentName(signature_, index), ": expected dtype ",
-                           DTypeName(argument.dtype), " but got ",
-                           DTypeName(came));
+      options.push_back(argument.dtype);
+    } else if (first != index) {
+      options.push_back(views_[first].dtype);
+      reason = ReasonOf(argument.variable, first);
+    } else {
+      AddOptions(argument.variable, &options, &reason);
     }
-    const DTypeVariable& variable = signature_.variables[argument.variable];
-    for (int i = 0; i < index; ++i) {
-      if (signature_.arguments[i].variable != argument.variable) continue;
-      if (!Present(i)) continue;
-      if (came == views_[i].dtype) return Status::Ok();
-      return Status::Error(ArgumentName(signature_, index), ": expected dtype ",
-                           DTypeName(views_[i].dtype), " but got ",
-                           DTypeName(came), "; ", variable.name, " is that of ",
-                           ArgumentName(signature_, i));
-    }
-    std::string options;
-    for (int i = 0; i < variable.num_options; ++i) {
-      if (came == variable.options[i]) return Status::Ok();
-      if (i > 0) options += i + 1 == variable.num_options ? " or " : ", ";
-      options += DTypeName(variable.options[i]);
+    std::vector<std::string> names;
+    for (const DType option : options) {
+      if (came == option) return Status::Ok();
+      const std::string name = DTypeName(option);
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
     }
     return Status::Error(ArgumentName(signature_, index), ": expected dtype ",
-                         options, " but got ", DTypeName(came));
+                         Alternatives(names), " but got ", DTypeName(came),
+                         reason);
+  }
+  std::string ReasonOf(int variable, int argument) const {
+    return "; " + std::string(signature_.variables[variable].name) + " is " +
+           ThatOf(argument);
+  }
+  // The dtypes that a variable may be: those of another variable stand first.
+  void AddOptions(int variable, std::vector<DType>* options,
+                  std::string* reason) const {
+    const DTypeVariable& declared = signature_.variables[variable];
+    if (declared.other >= 0) {
+      const int first = FirstOf(declared.other);
+      if (first >= 0) {
+        options->push_back(views_[first].dtype);
+        *reason = ReasonOf(declared.other, first);
+      } else {
+        AddOptions(declared.other, options, reason);
+      }
+    }
+    options->insert(options->end(), declared.options,
+                    declared.options + declared.num_options);
   }
 
   // Which dimensions of an argument one dimension of the signature stands for.
@@ -101,7 +171,7 @@ class ArgumentChecker {
     return {dim - 1 + star_count, 1};
   }
 
-  Status CheckShape(int index) const {
+  Status CheckShape(int index) {
     const Argument& argument = signature_.arguments[index];
     const int rank = views_[index].rank;
     if (argument.star < 0 ? rank != argument.num_dims
@@ -112,33 +182,61 @@ class ArgumentChecker {
                            " but got ", rank);
     }
     for (int i = 0; i < argument.num_dims; ++i) {
-      XLA_KERNEL_RETURN_IF_ERROR(CheckDim(index, i));
+      XLA_KERNEL_RETURN_IF_ERROR(argument.dims[i].star ? CheckStar(index, i)
+                                                       : CheckDim(index, i));
     }
     return Status::Ok();
   }
 
-  Status CheckDim(int index, int dim) const {
+  Status WrongDim(int index, int position, std::string expected, int64_t came,
+                  std::string reason) const {
+    return Status::Error(ArgumentName(signature_, index),
+                         ": expected dimension ", position, " to be ", expected,
+                         " but got ", came, reason);
+  }
+
+  Status CheckDim(int index, int dim) {
     const Dim& declared = signature_.arguments[index].dims[dim];
-    const Range range = RangeOf(index, dim);
-    const int64_t* came = views_[index].dims + range.begin;
+    const int position = RangeOf(index, dim).begin;
+    const int64_t came = views_[index].dims[position];
     if (declared.size != kNamed) {
-      if (*came == declared.size) return Status::Ok();
-      return Status::Error(ArgumentName(signature_, index),
-                           ": expected dimension ", range.begin, " to be ",
-                           declared.size, " but got ", *came);
+      if (came == declared.size) return Status::Ok();
+      return WrongDim(index, position, std::to_string(declared.size), came, "");
     }
-    // The first argument that has this name, which may be this one.
-    for (int i = 0; i <= index; ++i) {
-      if (!Present(i)) continue;
-      const Argument& earlier = signature_.arguments[i];
-      for (int j = 0; j < (i == index ? dim : earlier.num_dims); ++j) {
-        if (earlier.dims[j].name != declared.name ||
-            earlier.dims[j].star != declared.star) {
-          continue;
-        }
-        const Range other = RangeOf(i, j);
-        return CompareDims(index, declared, range, i, other);
+    const Known* known = Find(declared.name);
+    if (known == nullptr) {
+      const int64_t size = came - declared.offset;
+      if ((declared.offset != 0 && size < 0) || size % declared.factor != 0) {
+        return WrongDim(index, position, std::string(declared.text), came, "");
       }
+      known_.push_back({declared.name, size / declared.factor, index});
+      return Status::Ok();
+    }
+    int64_t expected = 0;
+    if (!__builtin_mul_overflow(declared.factor, known->size, &expected) &&
+        !__builtin_add_overflow(expected, declared.offset, &expected) &&
+        came == expected) {
+      return Status::Ok();
+    }
+    std::string reason = "; ";
+    if (declared.text != declared.name) {
+      reason += "it is " + std::string(declared.text) + ", and ";
+    }
+    reason += std::string(declared.name) + " is " + ThatOf(known->index);
+    return WrongDim(index, position, std::to_string(expected), came, reason);
+  }
+
+  Status CheckStar(int index, int dim) const {
+    const Dim& declared = signature_.arguments[index].dims[dim];
+    // The first argument that has this name, which may be this one.
+    for (int i = 0; i < index; ++i) {
+      const Argument& earlier = signature_.arguments[i];
+      if (!Present(i) || earlier.star < 0 ||
+          earlier.dims[earlier.star].name != declared.name) {
+        continue;
+      }
+      return CompareDims(index, declared, RangeOf(index, dim), i,
+                         RangeOf(i, earlier.star));
     }
     return Status::Ok();
   }
@@ -152,31 +250,72 @@ class ArgumentChecker {
       equal = came[i] == expected[i];
     }
     if (equal) return Status::Ok();
-    const std::string where = "; " + std::string(declared.name) +
-                              " is that of " +
-                              ArgumentName(signature_, other_index);
-    if (declared.star) {
-      return Status::Error(ArgumentName(signature_, index),
-                           ": expected dimensions ",
-                           DimsText(expected, other.count), " but got ",
-                           DimsText(came, range.count), where);
-    }
     return Status::Error(ArgumentName(signature_, index),
-                         ": expected dimension ", range.begin, " to be ",
-                         *expected, " but got ", *came, where);
+                         ": expected dimensions ",
+                         DimsText(expected, other.count), " but got ",
+                         DimsText(came, range.count), "; ", declared.name,
+                         " is ", ThatOf(other_index));
+  }
+
+  // Sizes of operands that are left out are not known, and not limited.
+  Status CheckConstraint(const Constraint& constraint) const {
+    const Known* known = Find(constraint.name);
+    if (known == nullptr) return Status::Ok();
+    const int64_t size = known->size;
+    std::string expected;
+    std::string reason;
+    if (!constraint.divisor.empty()) {
+      const Known* divisor =
+          constraint.divisor_size < 0 ? Find(constraint.divisor) : nullptr;
+      if (constraint.divisor_size < 0 && divisor == nullptr) {
+        return Status::Ok();
+      }
+      const int64_t number =
+          divisor == nullptr ? constraint.divisor_size : divisor->size;
+      if (number != 0 && size % number == 0) return Status::Ok();
+      expected = "a multiple of " + std::string(constraint.divisor);
+      if (divisor != nullptr) {
+        expected += ", " + std::to_string(number) + ",";
+        reason = "; " + std::string(constraint.divisor) + " is " +
+                 ThatOf(divisor->index);
+      }
+    } else if (constraint.num_choices > 0) {
+      std::vector<std::string> choices;
+      for (int i = 0; i < constraint.num_choices; ++i) {
+        if (size == constraint.choices[i]) return Status::Ok();
+        choices.push_back(std::to_string(constraint.choices[i]));
+      }
+      expected = Alternatives(choices);
+    } else {
+      const bool open = constraint.high < 0;
+      if (size >= constraint.low && (open || size <= constraint.high)) {
+        return Status::Ok();
+      }
+      const std::string low = std::to_string(constraint.low);
+      expected = open ? "at least " + low
+                      : low + " to " + std::to_string(constraint.high);
+    }
+    return Status::Error(known->index == kParameter
+                             ? "a parameter"
+                             : ArgumentName(signature_, known->index),
+                         ": expected ", constraint.name, " to be ", expected,
+                         " but got ", size, reason);
   }
 
   const Signature& signature_;
   const BufferView* views_;
+  std::vector<Known> known_;
 };
 
 }  // namespace internal
 
-// `views` are the operands and then the results of `signature`. A failure names
-// the argument, what was expected and what came.
-inline Status CheckArguments(const Signature& signature,
-                             const BufferView* views) {
-  return internal::ArgumentChecker(signature, views).Check();
+// `views` are the operands and then the results of `signature`, and `sizes`
+// those that parameters say. A failure names the argument, what was expected
+// and what came.
+inline Status CheckArguments(
+    const Signature& signature, const BufferView* views,
+    const std::vector<internal::NamedSize>& sizes = {}) {
+  return internal::ArgumentChecker(signature, views, sizes).Check();
 }
 
 }  // namespace torch_xla_ext

@@ -51,6 +51,7 @@
 #include "torch_xla_ext/launch.h"
 #include "torch_xla_ext/params.h"
 #include "torch_xla_ext/signature.h"
+#include "torch_xla_ext/sizes.h"
 #include "torch_xla_ext/static_kernel.h"
 #include "torch_xla_ext/status.h"
 #include "torch_xla_ext/untyped_entry.h"
@@ -101,7 +102,18 @@ const char* Schema() {
   }                                                                           \
   XLA_KERNEL_REGISTER_(target, target##Host, target##HostFfi, "Host")
 
-// What the two macros share, and a reader can skip.
+// Says how large a result's dimension is (sizes.h): Python asks for it.
+#define XLA_KERNEL_SIZE(target, signature, size, function)                    \
+  static_assert(signature.HasSize(#size),                                     \
+                "the signature has no size of this name");                    \
+  XLA_KERNEL_EXPORT_ int64_t target##Size_##size(const int64_t* sizes,        \
+                                                 const uint8_t* dtypes) {     \
+    return ::torch_xla_ext::internal::CallSize<signature, &function>(sizes,   \
+                                                                     dtypes); \
+  }                                                                           \
+  XLA_KERNEL_REGISTER_SIZE_(target, size)
+
+// What the macros share, and a reader can skip.
 
 #define XLA_KERNEL_EXPORT_ extern "C" __attribute__((visibility("default")))
 
@@ -121,7 +133,13 @@ const char* Schema() {
       ::torch_xla_ext::AddStaticKernel != nullptr &&                    \
       ::torch_xla_ext::AddStaticKernel(                                 \
           {#target, platform, &typed, target##Schema()})
+#define XLA_KERNEL_REGISTER_SIZE_(target, size)                   \
+  [[maybe_unused]] static const bool target##Size_##size##Added = \
+      ::torch_xla_ext::AddStaticSize != nullptr &&                \
+      ::torch_xla_ext::AddStaticSize({#target, #size, &target##Size_##size})
 #else
+#define XLA_KERNEL_REGISTER_SIZE_(target, size) \
+  static_assert(true, "takes the semicolon")
 #define XLA_KERNEL_REGISTER_(target, untyped, typed, platform) \
   static_assert(true, "takes the semicolon")
 #endif

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "torch_xla_ext/buffer.h"
 #include "torch_xla_ext/check.h"
@@ -154,6 +155,50 @@ Status CallLaunch(std::index_sequence<kIndices...>, const BufferView* views,
   }
 }
 
+// Whether the signature has sizes that are parameters.
+template <const Signature& kSignature, typename Params>
+constexpr bool HasSizeParams() {
+  return std::apply(
+      [](const auto&... field) {
+        return (false || ... || kSignature.HasSize(field.name));
+      },
+      Params::Fields());
+}
+
+// What the parameters say of the arrays' sizes.
+template <const Signature& kSignature, typename Params>
+std::vector<NamedSize> SizesOf(const Params& params) {
+  std::vector<NamedSize> sizes;
+  ForEachField<Params>([&](const auto& field) {
+    using T = typename std::decay_t<decltype(field)>::Type;
+    if constexpr (std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t>) {
+      if (kSignature.HasSize(field.name)) {
+        sizes.push_back({field.name, params.*field.member});
+      }
+    }
+  });
+  return sizes;
+}
+
+// Whether the results that are operands are in the operands' buffers: in
+// another one, all that the kernel does not write would be missing.
+inline Status CheckAliases(const Signature& signature,
+                           const BufferView* views) {
+  for (int i = signature.num_operands; i < signature.num_arguments(); ++i) {
+    const int operand = signature.arguments[i].alias;
+    if (operand < 0 || views[i].data == views[operand].data) continue;
+    bool empty = false;
+    for (int j = 0; j < views[i].rank; ++j) empty |= views[i].dims[j] == 0;
+    if (empty) continue;
+    return Status::Error(ArgumentName(signature, i),
+                         ": expected the buffer of ",
+                         ArgumentName(signature, operand),
+                         " but got another one; the call needs aliases={",
+                         i - signature.num_operands, ": ", operand, "}");
+  }
+  return Status::Ok();
+}
+
 // Checks the parameters, calls kLaunch, and logs if asked to. No exception
 // leaves it: the caller is XLA.
 template <const Signature& kSignature, auto kLaunch, typename Params,
@@ -166,6 +211,11 @@ Status Launch(const char* entry, const BufferView* views, const Params& params,
       "the launch function takes another number of operands and results than "
       "the signature has");
   XLA_KERNEL_RETURN_IF_ERROR(CheckParams(params));
+  if constexpr (HasSizeParams<kSignature, Params>()) {
+    XLA_KERNEL_RETURN_IF_ERROR(
+        CheckArguments(kSignature, views, SizesOf<kSignature>(params)));
+  }
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAliases(kSignature, views));
   const auto begin = std::chrono::steady_clock::now();
   Status status = Status::Ok();
   try {

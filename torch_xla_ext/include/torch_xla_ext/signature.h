@@ -8,9 +8,17 @@
 //   - a dtype is one of dtype.h, or a variable, which stands for one of those
 //     that follow `where`, the same everywhere;
 //   - a dimension is a number, or a name, which stands for one size, the same
-//     everywhere; a name with a star stands for any number of dimensions, the
-//     same everywhere. `[]` is a scalar.
-//   - an operand with a question mark can be left out.
+//     everywhere, or `2 * n`, `n + 1`, `2 * n - 1`; a name with a star stands
+//     for any number of dimensions, the same everywhere. `[]` is a scalar. A
+//     name that is also a parameter's (int32_t or int64_t) is its value.
+//   - an operand with a question mark can be left out;
+//   - a result without dtype and dimensions, `-> (cache)`, is the operand of
+//     that name, in whose buffer it is.
+// After `where` stand, with commas between them:
+//   - `T: F16 | BF16`: what dtypes a variable can be; `C: T | F8E4M3FN` means
+//     that of T, or F8E4M3FN;
+//   - `n: 64 | 128`, `n: 8..256`, `n: 1..`: what a size can be;
+//   - `n % m == 0`, `n % 8 == 0`: of what it is a multiple.
 // From it come all checks of a call's shapes and dtypes, the layout of the
 // payload, and the Python side's checks and packing.
 //
@@ -30,11 +38,17 @@ inline constexpr int kMaxArguments = 32;  // operands and results together
 inline constexpr int kMaxDims = 8;        // in a signature; a star is one
 inline constexpr int kMaxVariables = 4;
 inline constexpr int kMaxOptions = 17;
+inline constexpr int kMaxConstraints = 8;
+inline constexpr int kMaxChoices = 8;
 inline constexpr int64_t kNamed = -1;
 
+// `factor * name + offset`, or a number.
 struct Dim {
+  std::string_view text;
   std::string_view name;  // empty for a number
   int64_t size = kNamed;
+  int64_t factor = 1;
+  int64_t offset = 0;
   bool star = false;
 };
 
@@ -44,7 +58,8 @@ struct Argument {
   DType dtype = DType::kAbsent;  // of a fixed dtype
   int variable = -1;             // of a dtype that is one
   int num_dims = 0;
-  int star = -1;  // the dimension that has a star
+  int star = -1;   // the dimension that has a star
+  int alias = -1;  // of a result, the operand in whose buffer it is
   Dim dims[kMaxDims];
 };
 
@@ -52,6 +67,19 @@ struct DTypeVariable {
   std::string_view name;
   int num_options = 0;
   DType options[kMaxOptions] = {};
+  int other = -1;  // an earlier variable, whose dtype it can be as well
+};
+
+// What is said of a size: one of the choices, or from `low` to `high`, or a
+// multiple.
+struct Constraint {
+  std::string_view name;
+  int num_choices = 0;
+  int64_t choices[kMaxChoices] = {};
+  int64_t low = -1;           // -1: no limits
+  int64_t high = -1;          // -1: none
+  std::string_view divisor;   // a number or a name
+  int64_t divisor_size = -1;  // if it is a number
 };
 
 struct Signature {
@@ -62,11 +90,23 @@ struct Signature {
   int num_variables = 0;
   Argument arguments[kMaxArguments];  // operands, then results
   DTypeVariable variables[kMaxVariables];
+  int num_constraints = 0;
+  Constraint constraints[kMaxConstraints];
 
   constexpr int num_arguments() const { return num_operands + num_results; }
   constexpr bool has_optional() const {
     for (int i = 0; i < num_operands; ++i) {
       if (arguments[i].optional) return true;
+    }
+    return false;
+  }
+  // Whether `name` is a size of an array.
+  constexpr bool HasSize(std::string_view size_name) const {
+    for (int i = 0; i < num_arguments(); ++i) {
+      for (int j = 0; j < arguments[i].num_dims; ++j) {
+        const Dim& dim = arguments[i].dims[j];
+        if (!dim.star && dim.name == size_name) return true;
+      }
     }
     return false;
   }
@@ -98,6 +138,14 @@ class SignatureParser {
     for (int i = 0; i < signature.num_arguments(); ++i) {
       Resolve(&signature, &signature.arguments[i]);
     }
+    for (int i = 0; i < signature.num_constraints; ++i) {
+      const Constraint& constraint = signature.constraints[i];
+      if (!signature.HasSize(constraint.name) ||
+          (!constraint.divisor.empty() && constraint.divisor_size < 0 &&
+           !signature.HasSize(constraint.divisor))) {
+        throw "a size after `where` that no array has";
+      }
+    }
     return signature;
   }
 
@@ -128,75 +176,189 @@ class SignatureParser {
     return text_.substr(begin, at_ - begin);
   }
 
+  constexpr bool NextIsDigit() {
+    SkipSpace();
+    return at_ < text_.size() && IsDigit(text_[at_]);
+  }
+  constexpr int64_t Number() {
+    int64_t number = 0;
+    for (const char c : Word()) {
+      if (!IsDigit(c)) throw "a name begins with a digit, or is no number";
+      if (number > (int64_t{1} << 53)) throw "a number is too large";
+      number = number * 10 + (c - '0');
+    }
+    return number;
+  }
+
   constexpr void ParseArguments(Signature* signature, int* count) {
     Expect("(");
     if (Accept(")")) return;
     do {
       const int index = signature->num_arguments();
       if (index == kMaxArguments) throw "too many operands and results";
-      ParseArgument(&signature->arguments[index]);
+      const bool is_result = count == &signature->num_results;
+      ParseArgument(*signature, is_result, &signature->arguments[index]);
+      const Argument& argument = signature->arguments[index];
       for (int i = 0; i < index; ++i) {
-        if (signature->arguments[i].name == signature->arguments[index].name) {
+        if (signature->arguments[i].name == argument.name &&
+            argument.alias != i) {
           throw "two operands or results have one name";
         }
       }
       ++*count;
-      if (count == &signature->num_results &&
-          signature->arguments[index].optional) {
-        throw "a result is not optional";
-      }
+      if (is_result && argument.optional) throw "a result is not optional";
     } while (Accept(","));
     Expect(")");
   }
 
-  constexpr void ParseArgument(Argument* argument) {
+  constexpr void ParseArgument(const Signature& signature, bool is_result,
+                               Argument* argument) {
     argument->name = Word();
     argument->optional = Accept("?");
-    Expect(":");
+    if (!Accept(":")) {
+      if (!is_result) throw "a bracket, colon or arrow is missing";
+      ParseAlias(signature, argument);
+      return;
+    }
     dtype_names_[num_dtype_names_++] = Word();
     Expect("[");
     if (Accept("]")) return;
     do {
       if (argument->num_dims == kMaxDims) throw "too many dimensions";
-      Dim& dim = argument->dims[argument->num_dims];
-      if (Accept("*")) {
+      ParseDim(&argument->dims[argument->num_dims]);
+      if (argument->dims[argument->num_dims].star) {
         if (argument->star >= 0) throw "two stars in one shape";
-        dim.star = true;
         argument->star = argument->num_dims;
-      }
-      dim.name = Word();
-      if (IsDigit(dim.name[0])) {
-        if (dim.star) throw "a star before a number";
-        dim.size = 0;
-        for (const char c : dim.name) {
-          if (!IsDigit(c)) throw "a dimension's name begins with a digit";
-          if (dim.size > (int64_t{1} << 53)) throw "a dimension is too large";
-          dim.size = dim.size * 10 + (c - '0');
-        }
-        dim.name = {};
       }
       ++argument->num_dims;
     } while (Accept(","));
     Expect("]");
   }
 
+  // A result that is an operand, of which its name alone is written.
+  constexpr void ParseAlias(const Signature& signature, Argument* argument) {
+    for (int i = 0; i < signature.num_operands; ++i) {
+      if (signature.arguments[i].name != argument->name) continue;
+      if (signature.arguments[i].optional || argument->optional) {
+        throw "an operand that is written to is not optional";
+      }
+      *argument = signature.arguments[i];
+      argument->alias = i;
+      dtype_names_[num_dtype_names_++] = dtype_names_[i];
+      return;
+    }
+    throw "a result without a dtype is no operand";
+  }
+
+  constexpr void ParseDim(Dim* dim) {
+    SkipSpace();
+    const size_t begin = at_;
+    size_t end = 0;
+    if (Accept("*")) {
+      if (NextIsDigit()) throw "a star before a number";
+      dim->star = true;
+      dim->name = Word();
+      end = at_;
+    } else {
+      if (NextIsDigit()) {
+        dim->size = Number();
+        end = at_;
+      }
+      if (dim->size == kNamed || Accept("*")) {
+        if (NextIsDigit()) throw "a number times a number";
+        if (dim->size != kNamed) dim->factor = dim->size;
+        if (dim->factor == 0) throw "a dimension is 0 times a size";
+        dim->size = kNamed;
+        dim->name = Word();
+        end = at_;
+        const bool plus = Accept("+");
+        if (plus || Accept("-")) {
+          dim->offset = plus ? Number() : -Number();
+          end = at_;
+        }
+      }
+    }
+    dim->text = text_.substr(begin, end - begin);
+  }
+
+  // One of the parts after `where`.
   constexpr void ParseVariable(Signature* signature) {
+    const std::string_view name = Word();
+    if (Accept("%")) {
+      ParseMultiple(signature, name);
+      return;
+    }
+    Expect(":");
+    if (NextIsDigit()) {
+      ParseSizes(signature, name);
+      return;
+    }
     if (signature->num_variables == kMaxVariables) throw "too many variables";
     DTypeVariable& variable = signature->variables[signature->num_variables++];
-    variable.name = Word();
+    variable.name = name;
     if (DTypeIndex(variable.name) >= 0) throw "a variable named as a dtype";
     for (int i = 0; i + 1 < signature->num_variables; ++i) {
       if (signature->variables[i].name == variable.name) {
         throw "a variable stands after `where` twice";
       }
     }
-    Expect(":");
     do {
       if (variable.num_options == kMaxOptions) throw "too many dtypes";
-      const int index = DTypeIndex(Word());
-      if (index < 0) throw "an unknown dtype after `where`";
-      variable.options[variable.num_options++] = kDTypes[index].dtype;
+      const std::string_view option = Word();
+      const int index = DTypeIndex(option);
+      if (index >= 0) {
+        variable.options[variable.num_options++] = kDTypes[index].dtype;
+        continue;
+      }
+      const int before = variable.other;
+      for (int i = 0; i + 1 < signature->num_variables; ++i) {
+        if (signature->variables[i].name == option) variable.other = i;
+      }
+      if (variable.other == before) throw "an unknown dtype after `where`";
+      if (before >= 0 || variable.num_options > 0) {
+        throw "another variable's dtype is not the first of the options";
+      }
     } while (Accept("|"));
+  }
+
+  constexpr Constraint* AddConstraint(Signature* signature,
+                                      std::string_view name) {
+    if (signature->num_constraints == kMaxConstraints) {
+      throw "too much is said of sizes after `where`";
+    }
+    Constraint* added = &signature->constraints[signature->num_constraints++];
+    added->name = name;
+    return added;
+  }
+  constexpr void ParseMultiple(Signature* signature, std::string_view name) {
+    Constraint* constraint = AddConstraint(signature, name);
+    const bool is_number = NextIsDigit();
+    const size_t begin = at_;
+    constraint->divisor = Word();
+    if (is_number) {
+      at_ = begin;
+      constraint->divisor_size = Number();
+      if (constraint->divisor_size == 0) throw "a multiple of 0";
+    }
+    Expect("==");
+    if (Number() != 0) throw "`%` is followed by `== 0`";
+  }
+  constexpr void ParseSizes(Signature* signature, std::string_view name) {
+    Constraint* constraint = AddConstraint(signature, name);
+    const int64_t first = Number();
+    if (Accept("..")) {
+      constraint->low = first;
+      if (NextIsDigit()) {
+        constraint->high = Number();
+        if (constraint->high < first) throw "a range that is empty";
+      }
+      return;
+    }
+    constraint->choices[constraint->num_choices++] = first;
+    while (Accept("|")) {
+      if (constraint->num_choices == kMaxChoices) throw "too many choices";
+      constraint->choices[constraint->num_choices++] = Number();
+    }
   }
 
   constexpr void Resolve(Signature* signature, Argument* argument) {

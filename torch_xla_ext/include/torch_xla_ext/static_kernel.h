@@ -3,6 +3,8 @@
 #ifndef TORCH_XLA_EXT_STATIC_KERNEL_H_
 #define TORCH_XLA_EXT_STATIC_KERNEL_H_
 
+#include <cstdint>
+
 #include "xla/ffi/api/c_api.h"
 
 namespace torch_xla_ext {
@@ -20,6 +22,17 @@ struct StaticKernel {
 // a torch_xla built from source (patches/) links kernels without this library,
 // and has their untyped entries only.
 __attribute__((weak)) bool AddStaticKernel(const StaticKernel& kernel);
+
+// A function that says how large one dimension of a kernel's results is
+// (sizes.h).
+struct StaticSize {
+  const char* target;
+  const char* name;
+  int64_t (*function)(const int64_t* sizes, const uint8_t* dtypes);
+};
+
+// Keeps it for Python, as AddStaticKernel.
+__attribute__((weak)) bool AddStaticSize(const StaticSize& size);
 
 }  // namespace torch_xla_ext
 

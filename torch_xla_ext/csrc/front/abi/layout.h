@@ -1,5 +1,7 @@
-// Sizes, in bytes, of classes of the stock binary. The declarations in this
-// folder are made of them; layout_test.cc checks them against the real headers.
+// Sizes and offsets, in bytes, of classes of the stock binary. The declarations
+// in this folder are made of them, or checked for them. layout_test.cc compares
+// them with the real headers, where there are any, and the build with the
+// machine code of the stock binary (machine_code.txt).
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_LAYOUT_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_LAYOUT_H_
 
@@ -14,7 +16,11 @@ inline constexpr size_t kXlaOpSize = 16;
 inline constexpr size_t kXlaOpVectorSize = 24;
 inline constexpr size_t kShapeSize = 320;
 inline constexpr size_t kCustomCallStatusSize = 40;
+inline constexpr size_t kCustomCallStatusEngagedOffset = 32;
 inline constexpr size_t kShapeIndexSize = 24;
+inline constexpr size_t kXlaNodeSize = 616;
+inline constexpr size_t kXlaNodeShapeOffset = 224;
+inline constexpr size_t kXlaNodeShardingsOffset = 592;
 
 }  // namespace torch_xla_ext::layout
 

@@ -10,6 +10,7 @@
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -55,9 +56,8 @@ class XlaOpVector {
 };
 
 // The base of every IR node. The order of the virtual functions and of the
-// members is that of torch_xla/csrc/ir.h. The stock binary allocates
-// torch_xla::GpuCustomCall, which adds one std::string to this class, with 648
-// bytes: 616 of them are this class.
+// members is that of torch_xla/csrc/ir.h; the build compares both with the
+// stock binary.
 class XlaNode : public torch::lazy::Node {
  public:
   XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
@@ -84,6 +84,8 @@ class XlaNode : public torch::lazy::Node {
   std::unordered_set<uint32_t> unbounded_dynamic_dims_;
 
  private:
+  friend struct XlaNodeLayout;
+
   xla::Shape xla_shape_;
   torch::lazy::hash_t node_hash_;
   torch::lazy::hash_t dag_hash_;
@@ -92,8 +94,16 @@ class XlaNode : public torch::lazy::Node {
 };
 static_assert(sizeof(torch::lazy::Node) == 168,
               "torch's headers are not those of torch 2.8.0");
-static_assert(sizeof(XlaNode) == 616,
-              "XlaNode is not the stock binary's torch_xla::XlaNode");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // single inheritance
+struct XlaNodeLayout {
+  static_assert(sizeof(XlaNode) == torch_xla_ext::layout::kXlaNodeSize);
+  static_assert(offsetof(XlaNode, xla_shape_) ==
+                torch_xla_ext::layout::kXlaNodeShapeOffset);
+  static_assert(offsetof(XlaNode, output_shardings_) ==
+                torch_xla_ext::layout::kXlaNodeShardingsOffset);
+};
+#pragma GCC diagnostic pop
 
 const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
 
@@ -104,6 +114,10 @@ void DetectDynamicShape(torch::lazy::NodePtr node);
 // Adds no virtual function or member that is used here to torch's LazyTensor.
 class XLATensor : public torch::lazy::LazyTensor {
  public:
+  static c10::intrusive_ptr<XLATensor> Create(
+      torch::lazy::BackendDataPtr handle,
+      std::optional<at::ScalarType> logical_element_type);
+  void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::Value GetIrValue() const;
   c10::intrusive_ptr<XLATensor> CreateFrom(
       torch::lazy::Value ir_value,
@@ -126,6 +140,18 @@ class XLAGraphExecutor {
   XLAGraphExecutor() = delete;  // always the stock binary's
   static XLAGraphExecutor* Get();
   void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
+  void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
+                        absl::Span<const std::string> devices, bool wait,
+                        bool sync_ltc_data, bool warm_up_cache_only);
+  void WaitDeviceOps(absl::Span<const std::string> devices);
+  void MarkStep(const torch::lazy::BackendDevice& device, bool reset_scope);
+  std::vector<torch::lazy::BackendDataPtr> ExecuteComputationWithBarrier(
+      torch::lazy::hash_t hash, const std::vector<at::IValue>& graph_inputs,
+      const torch::lazy::BackendDevice& device);
+  void SetRngSeed(const torch::lazy::BackendDevice& device, uint64_t seed);
+  uint64_t GetRunningSeed(const torch::lazy::BackendDevice& device);
+  torch::lazy::BackendDataPtr GetBaseSeedData(
+      const torch::lazy::BackendDevice& device);
   PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
                              SyncTensorCollection* collection);
   bool UseEagerMode();  // inline in upstream: init.cc has it
@@ -202,6 +228,10 @@ xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
 namespace bridge {
 // Null where `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
+                             bool skip_functionalization = false);
+// SPMD's where programs are sharded.
+torch::lazy::BackendDevice GetCurrentDevice();
 std::vector<at::Tensor> AtenFromXlaTensors(
     absl::Span<const XLATensorPtr> xla_tensors);
 }  // namespace bridge

@@ -3,8 +3,8 @@
 // it with the GIL waits for ever. Upstream releases it in most of its bindings,
 // but not in all, and not where a lock of the device is taken
 // (_run_cached_graph, by which torch.compile runs a program).
-#ifndef TORCH_XLA_EXT_CSRC_FRONT_WITHOUT_GIL_H_
-#define TORCH_XLA_EXT_CSRC_FRONT_WITHOUT_GIL_H_
+#ifndef TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
+#define TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
 
 #include <Python.h>
 
@@ -27,4 +27,4 @@ class WithoutGil {
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_FRONT_WITHOUT_GIL_H_
+#endif  // TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_

@@ -1,0 +1,274 @@
+"""How long a step of decoding takes: an 8B-shaped model, one token for each of several sequences.
+
+  python benchmarks/decode_step.py --json=step.json                 # in the wheel's environment
+  python3 benchmarks/decode_step.py --ways=peer --json=peer.json    # beside a CUDA torch
+
+Ways: "lazy" traces each step, "openxla" is torch.compile with that backend, "captured" is
+torch_xla_ext.capture; all three run kv_cache_update and paged_attention on a paged cache. "peer" is
+torch.compile inside a CUDA graph with a dense cache and scaled_dot_product_attention, and needs no
+torch_xla. Times are medians, in milliseconds:
+
+  host     until the call has returned, with nothing in flight before it
+  waited   until the device has finished, too
+  in flight  a step of many that are started one after the other
+
+--steps of them are also run to see whether device memory stays what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from decode_model import Config, Model
+
+PAGE = 16
+WAYS = ("lazy", "openxla", "captured", "peer")
+Step = Callable[[], object]
+
+
+def measure(step: Step, wait: Callable[[], None], steps: int) -> dict[str, float]:
+    """Medians in milliseconds."""
+    for _ in range(5):
+        step()
+    wait()
+    host, waited = [], []
+    for _ in range(20):
+        begin = time.perf_counter()
+        step()
+        middle = time.perf_counter()
+        wait()
+        waited.append(time.perf_counter() - begin)
+        host.append(middle - begin)
+    in_flight = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        wait()
+        in_flight.append((time.perf_counter() - begin) / steps)
+    return {
+        name: round(1e3 * statistics.median(times), 4)
+        for name, times in (("host", host), ("waited", waited), ("in_flight", in_flight))
+    }
+
+
+class Xla:
+    """The step on torch_xla, with a paged cache."""
+
+    def __init__(self, config: Config, seqs: int, length: int) -> None:
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+
+        self.sync, self.device = torch_xla.sync, torch_xla.device()
+        self.wait = xm.wait_device_ops
+        self.model = Model(config, self.device, torch_xla.sync)
+        self.config, self.seqs = config, seqs
+        pages_per_seq = -(-(length + 1) // PAGE) + 8
+        num_pages = seqs * pages_per_seq
+        shape = (num_pages, PAGE, config.kv_heads, config.head_dim)
+        self.caches = []
+        for _ in range(config.layers):
+            self.caches.append(
+                [torch.randn(shape, dtype=config.dtype, device=self.device) for _ in range(2)]
+            )
+            torch_xla.sync()
+        pages = torch.randperm(num_pages, dtype=torch.int32).view(seqs, pages_per_seq)
+        self.tables = pages.to(self.device)
+        self.rows = torch.arange(seqs, dtype=torch.int32).to(self.device)
+        self.tokens = torch.zeros(seqs, dtype=torch.int32, device=self.device)
+        # Each step decodes at this length: its time does not depend on how many there were.
+        self.lengths = torch.full((seqs,), length, dtype=torch.int32, device=self.device)
+        torch_xla.sync()
+        self.wait()
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        position = self.lengths - 1
+        slots = self.tables[self.rows, position // PAGE] * PAGE + position % PAGE
+        scale = self.config.head_dim**-0.5
+
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys, values = self.caches[layer]
+            torch.ops.xla_gpu.kv_cache_update(k, v, slots, keys, values)
+            return torch.ops.xla_gpu.paged_attention(
+                q, keys, values, self.tables, self.lengths, scale
+            )
+
+        return self.model(tokens, position, attend)
+
+    def way(self, name: str) -> Step:
+        import torch_xla_ext
+
+        if name == "lazy":
+            run = self.step
+        elif name == "openxla":
+            for tensor in [cache for pair in self.caches for cache in pair]:
+                import torch_xla
+
+                torch_xla._XLAC._set_buffer_donation(tensor, True)
+            run = torch.compile(self.step, backend="openxla", fullgraph=True)
+        else:
+            run = torch_xla_ext.capture(self.step)
+        state = {"tokens": self.tokens}
+
+        def step() -> None:
+            state["tokens"] = run(state["tokens"])
+            if name == "lazy":
+                self.sync()
+
+        return step
+
+    def memory(self) -> int | None:
+        import torch_xla.core.xla_model as xm
+
+        try:
+            return xm.get_memory_info(self.device)["bytes_used"]
+        except (RuntimeError, KeyError):  # XLA:CPU does not tell
+            return None
+
+
+class Peer:
+    """The step on a CUDA torch, with a dense cache, compiled and inside a CUDA graph."""
+
+    def __init__(self, config: Config, seqs: int, length: int) -> None:
+        self.wait = torch.cuda.synchronize
+        self.model = Model(config, torch.device("cuda"), lambda: None)
+        shape = (seqs, config.kv_heads, length, config.head_dim)
+        self.caches = [
+            [torch.randn(shape, dtype=config.dtype, device="cuda") for _ in range(2)]
+            for _ in range(config.layers)
+        ]
+        self.tokens = torch.zeros(seqs, dtype=torch.int32, device="cuda")
+        self.position = torch.full((seqs,), length - 1, device="cuda")
+        self.slot = torch.tensor([length - 1], device="cuda")
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            keys, values = self.caches[layer]
+            keys.index_copy_(2, self.slot, k[:, :, None])
+            values.index_copy_(2, self.slot, v[:, :, None])
+            found = torch.nn.functional.scaled_dot_product_attention(
+                q[:, :, None], keys, values, enable_gqa=True
+            )
+            return found[:, :, 0]
+
+        return self.model(tokens, self.position, attend)
+
+    def way(self, _name: str) -> Step:
+        compiled = torch.compile(self.step, fullgraph=True)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                compiled(self.tokens)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            self.tokens.copy_(compiled(self.tokens))
+        return graph.replay
+
+    def memory(self) -> int:
+        return torch.cuda.memory_allocated()
+
+
+def bytes_read(config: Config, seqs: int, length: int) -> int:
+    size = config.dtype.itemsize
+    cache = 2 * config.layers * seqs * length * config.kv_heads * config.head_dim
+    return size * (config.num_parameters() + cache)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
+    parser.add_argument("--ways", default=default, help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--shapes", default="16x4096", help="sequences x tokens, by commas")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--width", type=int, default=4096, help="others follow")
+    parser.add_argument("--in-flight", type=int, default=30, help="steps that are timed together")
+    parser.add_argument("--steps", type=int, default=0, help="to compare memory over")
+    parser.add_argument("--profile", type=Path, help="folder for a trace of three captured steps")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
+    args = parser.parse_args()
+    unknown = set(args.ways.split(",")) - set(WAYS)
+    if unknown:
+        parser.error(f"--ways: no {', '.join(sorted(unknown))} among {', '.join(WAYS)}")
+    return args
+
+
+def device_name(way: str) -> str:
+    if way == "peer":
+        return torch.cuda.get_device_name()
+    import torch_xla
+
+    return str(torch_xla._XLAC._xla_device_kind(str(torch_xla.device())))
+
+
+@torch.no_grad()
+def main() -> None:
+    args = parse_arguments()
+    config = Config(layers=args.layers)
+    if args.width != config.width:
+        share = args.width / config.width
+        config = Config(
+            layers=args.layers,
+            width=args.width,
+            inner=int(config.inner * share),
+            heads=max(1, int(config.heads * share)),
+            kv_heads=max(1, int(config.kv_heads * share)),
+            vocabulary=int(config.vocabulary * share),
+        )
+    results = []
+    for shape in args.shapes.split(","):
+        seqs, length = map(int, shape.split("x"))
+        backend = None
+        for way in args.ways.split(","):
+            if backend is None or (way == "peer") != isinstance(backend, Peer):
+                backend = (Peer if way == "peer" else Xla)(config, seqs, length)
+            step = backend.way(way)
+            result = {
+                "way": way,
+                "seqs": seqs,
+                "length": length,
+                "layers": config.layers,
+                "device": device_name(way),
+                "torch": torch.__version__,
+                "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
+                **measure(step, backend.wait, args.in_flight),
+            }
+            if args.steps:
+                result["memory_before"] = backend.memory()
+                for _ in range(args.steps):
+                    step()
+                backend.wait()
+                result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
+            if args.profile and way == "captured":
+                profile(step, backend.wait, args.profile / shape)
+            results.append(result)
+            print(json.dumps(result), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1) + "\n")
+        del backend, step
+
+
+def profile(step: Step, wait: Callable[[], None], folder: Path) -> None:
+    import torch_xla_ext
+
+    with torch_xla_ext.profile() as measured:
+        for _ in range(3):
+            step()
+        wait()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.txt").write_text(str(measured.table()))
+    measured.save(folder / "trace.json.gz")
+
+
+if __name__ == "__main__":
+    main()

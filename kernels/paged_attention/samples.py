@@ -1,0 +1,45 @@
+"""What paged_attention is tested with in tests/ops."""
+
+import torch
+from testing.paged import TOLERANCES, Pages, attention, int32
+from testing.samples import Arguments, OperatorSamples
+
+from torch_xla_ext import ops
+
+_LENGTHS = (5, 0, 17)
+
+
+def _arguments(dtype: torch.dtype) -> Arguments:
+    pages = Pages.random(_LENGTHS, 2, 64, 16, dtype)
+    keys, values = pages.keys.nan_to_num(0), pages.values.nan_to_num(0)
+    return torch.randn(3, 4, 64).to(dtype), keys, values, pages.tables, int32(_LENGTHS)
+
+
+def _reference(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    tables: torch.Tensor,
+    lengths: torch.Tensor,
+) -> torch.Tensor:
+    pages = Pages(keys, values, tables, tuple(lengths.tolist()))
+    results = [
+        attention(row[None], *pages.tokens(sequence), scale=0.125)[0]
+        if pages.lengths[sequence]
+        else torch.zeros(row.shape, dtype=torch.float64)
+        for sequence, row in enumerate(query)
+    ]
+    return torch.stack(results).to(query.dtype)
+
+
+SAMPLES = [
+    OperatorSamples(
+        documented=ops.paged_attention,
+        target="XlaGpuPagedAttention",
+        reference=_reference,
+        dtypes=(torch.bfloat16, torch.float16),
+        arguments=_arguments,
+        others=(0.125,),
+        tolerance=TOLERANCES[torch.bfloat16],
+    ),
+]

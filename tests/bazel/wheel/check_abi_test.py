@@ -1,0 +1,90 @@
+"""check_abi: what it finds in small libraries that stand for the front and the stock binary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import check_abi
+import pytest
+from fakes import compile_library
+
+LAYOUT = "inline constexpr size_t kNodeSize = 616;\n"
+MACHINE_CODE = "# mov $size, %eax\nnode_size b8 kNodeSize\n"
+
+STOCK = """
+void replaced(void);
+void call(void) { replaced(); }
+int node_size(void) { return 616; }
+void _ZN9torch_xla7XlaNode5CloneEv(void) {}
+void _ZN9torch_xla7XlaNode5LowerEv(void) {}
+void* _ZTVN9torch_xla7XlaNodeE[] = {
+    0, 0, _ZN9torch_xla7XlaNode5CloneEv, _ZN9torch_xla7XlaNode5LowerEv};
+"""
+
+FRONT = """
+void replaced(void) {}
+__attribute__((visibility("hidden"))) void _ZN13torch_xla_ext14CustomCallNode5CloneEv(void) {}
+void _ZN9torch_xla7XlaNode5LowerEv(void);
+__attribute__((visibility("hidden"))) void* _ZTVN13torch_xla_ext14CustomCallNodeE[] = {
+    0, 0, _ZN13torch_xla_ext14CustomCallNode5CloneEv, _ZN9torch_xla7XlaNode5LowerEv};
+"""
+
+
+def problems(
+    folder: Path, stock: str = STOCK, front: str = FRONT, machine_code: str = MACHINE_CODE
+) -> list[str]:
+    return check_abi.check(
+        check_abi.Library(compile_library(folder / "front.so", front)),
+        check_abi.Library(compile_library(folder / "stock.so", stock, "-O1")),
+        LAYOUT,
+        machine_code,
+    )
+
+
+def test_nothing_is_wrong(tmp_path: Path) -> None:
+    assert problems(tmp_path) == []
+
+
+def test_a_function_that_the_stock_binary_does_not_call(tmp_path: Path) -> None:
+    assert problems(tmp_path, front=FRONT + "void drifted(void) {}\n") == [
+        "the front library exports drifted, which the stock binary calls through no relocation"
+    ]
+    # It has the function, but calls are bound within it.
+    local = STOCK.replace("void replaced(void);", "static void replaced(void) {}")
+    assert "exports replaced" in problems(tmp_path, stock=local)[0]
+
+
+def test_virtual_functions_in_another_order(tmp_path: Path) -> None:
+    swapped = STOCK.replace(
+        "0, 0, _ZN9torch_xla7XlaNode5CloneEv, _ZN9torch_xla7XlaNode5LowerEv",
+        "0, 0, _ZN9torch_xla7XlaNode5LowerEv, _ZN9torch_xla7XlaNode5CloneEv",
+    )
+    assert problems(tmp_path, stock=swapped) == [
+        "XlaNode's virtual functions are ['Lower', 'Clone'], but abi/ has ['Clone', 'Lower']"
+    ]
+
+
+def test_code_that_shows_another_size(tmp_path: Path) -> None:
+    assert problems(tmp_path, stock=STOCK.replace("return 616", "return 624")) == [
+        "node_size has no b8 kNodeSize (b8 68 02 00 00) in its code"
+    ]
+    assert problems(tmp_path, machine_code="gone b8 kNodeSize\n") == [
+        "the stock binary has no gone"
+    ]
+
+
+def test_a_library_without_the_class(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no _ZTVN9torch_xla7XlaNodeE"):
+        problems(tmp_path, stock="int node_size(void) { return 616; }")
+
+
+@pytest.mark.parametrize(
+    ("mangled", "name"),
+    [
+        ("_ZNK9torch_xla7XlaNode5CloneEN3c108ArrayRefIN5torch4lazy5ValueEEE", "Clone"),
+        ("_ZNK9torch_xla7XlaNode8ToStringB5cxx11Ev", "ToString"),
+        ("_ZN9torch_xla7XlaNodeD0Ev", "D0"),
+    ],
+)
+def test_method(mangled: str, name: str) -> None:
+    assert check_abi.method(mangled) == name

@@ -1,0 +1,107 @@
+"""torch_xla_ext.profile: its table and trace, from events as XLA's profiler writes them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+
+import torch_xla_ext
+from torch_xla_ext import __main__ as command_line
+
+
+def event(name: str, start: float, duration: float, **stats: object) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        name=name, start_ns=start, duration_ns=duration, stats=list(stats.items())
+    )
+
+
+def line(name: str, *events: types.SimpleNamespace) -> types.SimpleNamespace:
+    return types.SimpleNamespace(name=name, events=list(events))
+
+
+@pytest.fixture
+def jax(monkeypatch: pytest.MonkeyPatch) -> list:
+    """Replaces jax's reader; the planes that it is to find."""
+    planes: list = []
+
+    class ProfileData:
+        @staticmethod
+        def from_file(path: str) -> types.SimpleNamespace:
+            assert Path(path).stat().st_size > 0
+            return types.SimpleNamespace(planes=planes)
+
+    module = types.ModuleType("jax")
+    module.profiler = types.ModuleType("jax.profiler")
+    module.profiler.ProfileData = ProfileData
+    monkeypatch.setitem(sys.modules, "jax", module)
+    monkeypatch.setitem(sys.modules, "jax.profiler", module.profiler)
+    return planes
+
+
+def test_on_a_gpu(jax: list, tmp_path: Path) -> None:
+    jax += [
+        types.SimpleNamespace(name="/host:CPU", lines=[line("python", event("x", 0, 9e9))]),
+        types.SimpleNamespace(
+            name="/device:GPU:0",
+            lines=[
+                line("XLA Ops", event("again", 1000, 4000, hlo_op="again")),
+                line(
+                    "Stream #1",
+                    event("AddKernel", 1000, 2000),
+                    event("AddKernel", 4000, 2000),
+                    event("MemcpyD2D", 2500, 1000, memcpy_details="kind:D2D size:2000000 async:1"),
+                    event("ncclDevKernel_AllReduce", 9000, 1000),
+                ),
+            ],
+        ),
+    ]
+    with torch_xla_ext.profile() as measured:
+        torch.ones(3, device="xla")
+        torch_xla.sync()
+    rows = [row.split() for row in measured.table().splitlines()]
+    assert ["AddKernel", "kernel", "2", "4.0", "66.7%"] in rows
+    assert ["MemcpyD2D", "copy", "1", "1.0", "16.7%", "2.0"] in rows
+    assert ["ncclDevKernel_AllReduce", "collective", "1", "1.0", "16.7%"] in rows
+    assert measured.busy_microseconds() == 5.5
+    assert measured.span_microseconds() == 9
+    assert "waits for 3.5 us" in measured.table()
+    assert measured.host["starting programs"][0] == 1
+    measured.save(tmp_path / "trace.json.gz")
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    assert [e["ts"] for e in trace["traceEvents"] if e["ph"] == "X"] == [0, 1.5, 3, 8]
+
+
+def test_on_the_cpu_from_the_command_line(
+    jax: list, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    jax.append(
+        types.SimpleNamespace(
+            name="/host:CPU",
+            lines=[line("pool", event("dot.3", 0, 5000, hlo_op="dot.3"), event("other", 0, 1))],
+        )
+    )
+    script = tmp_path / "script.py"
+    script.write_text("import sys, torch; print('arguments', sys.argv[1:])\n")
+    assert command_line.main(["profile", str(script), "--steps=3"]) == 0
+    output = capsys.readouterr().out
+    assert "arguments ['--steps=3']" in output
+    assert "dot.3" in output
+    assert "other" not in output
+
+
+def test_without_jax(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.setitem(sys.modules, "jax.profiler", None)
+    with pytest.raises(ImportError, match="pip install jax"), torch_xla_ext.profile():
+        pass
+    assert command_line.main(["profile", str(tmp_path / "script.py")]) == 1
+    assert "pip install jax" in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""What torch_xla_ext.capture refuses, what it says, and that tensors keep their values then."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+from testing.xla import compilations
+
+import torch_xla_ext
+from torch_xla_ext import CaptureError, capture
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape, device="xla")
+
+
+cache = torch.zeros(3, device="xla")
+events: list[int] = []
+host = torch.ones(3)
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.count, self.tokens = 0, ones(3)
+
+    def counts(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x + 1
+
+    def rebinds(self, x: torch.Tensor) -> torch.Tensor:
+        self.tokens = x + 1
+        return x
+
+
+def assigns_a_global(x: torch.Tensor) -> torch.Tensor:
+    global cache
+    cache = x + 1
+    return x
+
+
+def assigns_data(x: torch.Tensor) -> torch.Tensor:
+    cache.data = x + 1
+    return x
+
+
+def appends(x: torch.Tensor) -> torch.Tensor:
+    events.append(1)
+    return x + 1
+
+
+def writes_on_the_host(x: torch.Tensor) -> torch.Tensor:
+    host.add_(1)
+    return x + 1
+
+
+REFUSED = {
+    "item": (lambda x: x * x.sum().item(), "reads the value of a tensor float32 .* by item"),
+    "bool": (lambda x: x if x.sum() > 0 else -x, "by __bool__"),
+    "print": (lambda x: (print(x), x)[1], "by __repr__"),
+    "format": (lambda x: (f"{x.sum()}", x)[1], "by __format__"),
+    "tolist": (lambda x: x * x.tolist()[0], "by tolist"),
+    "cpu": (lambda x: x.cpu(), "by cpu"),
+    "to": (lambda x: x.to("cpu"), "by to"),
+    "nonzero": (lambda x: torch.equal(x, x), "on the host"),
+    "sync": (lambda x: (torch_xla.sync(), x)[1], "remove the call"),
+    "random": (lambda x: x * random.random(), "random numbers on the host"),
+    "numpy": (lambda x: x * np.random.rand(), r"random numbers on the host \(numpy"),
+    "torch.rand": (lambda x: x * torch.rand(3).to("xla"), "random numbers on the host"),
+    "host result": (lambda x: torch.zeros(3), "is on cpu"),
+    "global": (assigns_a_global, "assigns the global cache"),
+    "data": (assigns_data, r"assigns .*cache\.data"),
+    "gradient": (lambda x: x.requires_grad_() * 2, "requires a gradient"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    function, text = REFUSED[name]
+    values = ones(3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        values.add_(1)
+        return function(x)
+
+    captured = capture(step)
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=text):
+            captured(ones(3))
+    assert values.tolist() == [1, 1, 1]
+    assert captured.num_captures == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (Engine().counts, "count"),
+        (Engine().rebinds, "tokens"),
+        (appends, "events"),
+        (writes_on_the_host, "host"),
+    ],
+)
+def test_effects_in_python(function: Callable, name: str) -> None:
+    """The first call may have them; then they are an error, after one more."""
+    captured = capture(function)
+    assert isinstance(captured(ones(3)), torch.Tensor)
+    with pytest.raises(CaptureError, match=f"{name}.* at each call"):
+        captured(ones(3))
+
+
+def test_host_tensors_as_arguments() -> None:
+    with pytest.raises(CaptureError, match=r"argument 0\['x'\] is a tensor on cpu"):
+        capture(lambda d: d["x"])({"x": torch.ones(3)})
+
+
+def test_host_values_are_compared() -> None:
+    array, tensor = np.ones(3, np.float32), torch.ones(3)
+    step = capture(lambda x: x + torch.tensor(array).to("xla") + tensor.to("xla"))
+    assert step(ones(3)).tolist() == [3] * 3
+    array += 1
+    assert step(ones(3)).tolist() == [4] * 3
+    tensor += 1
+    assert step(ones(3)).tolist() == [5] * 3
+
+
+def test_saved_by_a_forward_pass_outside() -> None:
+    weight = ones(3).requires_grad_()
+    loss = [(weight * weight.detach().clone().add_(1)).sum()]
+    torch_xla.sync()
+
+    def step() -> None:
+        loss[0].backward()
+
+    with pytest.raises(CaptureError, match="found neither"):
+        capture(step)()
+
+
+def test_max_captures(caplog: pytest.LogCaptureFixture) -> None:
+    step = capture(lambda x, n: x * n, max_captures=3)
+    with caplog.at_level(logging.INFO, "torch_xla_ext.capture"):
+        for n in range(3):
+            step(ones(2), n)
+        step(ones(2), 1)
+        with pytest.raises(CaptureError, match=r"captured 3 times.*no tensor changed"):
+            step(ones(2), 3)
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING"]
+    assert "captured again (2 of at most 3): an argument that is no tensor" in caplog.text
+    with pytest.raises(ValueError, match="at least 1"):
+        capture(step, max_captures=0)
+    with pytest.raises(TypeError, match="needs a function"):
+        capture(3)
+
+
+def test_shapes_and_modes() -> None:
+    step = capture(lambda x: x @ x.t())
+    for shape, dtype in (
+        ((2, 3), torch.float32),
+        ((3, 2), torch.float32),
+        ((2, 3), torch.bfloat16),
+    ):
+        assert step(ones(*shape).to(dtype)).shape == (shape[0],) * 2
+    assert step.num_captures == 3
+    with torch.no_grad():
+        step(ones(2, 3))
+    assert step.num_captures == 4
+
+
+def test_nothing_is_kept_alive() -> None:
+    state, argument, held = [ones(3), ones(3)], ones(3), [Engine()]
+    step = capture(lambda x: (state[0].add_(x), held[0].tokens * state[1])[1])
+    result = step(argument)
+    references = [weakref.ref(x) for x in (*state, argument, held[0], held[0].tokens, result)]
+    state.clear()
+    held.clear()
+    del argument, result
+    gc.collect()
+    alive = [reference() is not None for reference in references]
+    assert alive == [False] * 6
+
+
+def test_custom_calls() -> None:
+    table = torch.zeros(4, 8, 1, 4, device="xla")
+
+    @capture
+    def step(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        torch_xla_ext.ops.kv_cache_update(tokens, tokens, slots, table, table.clone())
+        return tokens + 1
+
+    tokens = ones(2, 1, 4)
+    for _ in range(2):
+        step(tokens, torch.tensor([1, 9], device="xla"))
+    assert table.sum().item() == 8
+
+
+def test_lost_results_name_the_tensor() -> None:
+    state = ones(3)
+    step = capture(lambda: state.add_(1).sum())
+    step()
+    step()
+    before = compilations()
+    assert step().item() == 12
+    assert compilations() <= before + 1

@@ -1,0 +1,76 @@
+"""torch_xla_ext.capture on tensors that are sharded over two devices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from testing.xla import XLAC
+
+from torch_xla_ext import capture, ops
+
+
+@pytest.fixture(scope="module")
+def mesh() -> xs.Mesh:
+    xr.use_spmd()
+    assert xr.global_runtime_device_count() == 2
+    return xs.Mesh(np.arange(2), (2,), ("x",))
+
+
+def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Tensor:
+    result = tensor.to("xla")
+    if spec is not None:
+        xs.mark_sharding(result, mesh, spec)
+    torch_xla.sync()
+    return result
+
+
+@pytest.mark.parametrize("spec", [None, ("x", None), (None, "x")], ids=str)
+def test_state_keeps_its_sharding(mesh: xs.Mesh, spec: tuple | None) -> None:
+    start = torch.arange(16.0).reshape(4, 4)
+    weight, cache = sharded(start, mesh, (None, "x")), sharded(start, mesh, spec)
+    before = XLAC._get_xla_sharding_spec(cache)
+
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        cache.add_(x @ weight)
+        return ops.simple_add(cache, cache)
+
+    expected = start.clone()
+    for i in range(4):
+        x = torch.full((4, 4), float(i))
+        expected = expected + x @ start
+        torch.testing.assert_close(step(x.to("xla")).cpu(), 2 * expected)
+        torch.testing.assert_close(cache.cpu(), expected)
+    assert XLAC._get_xla_sharding_spec(cache) == before
+    assert step.num_captures == 1
+
+
+def test_arguments_of_another_sharding(mesh: xs.Mesh) -> None:
+    step = capture(lambda x: 2 * x + 1)
+    x = torch.arange(16.0).reshape(4, 4)
+    for spec in [("x", None)] * 3 + [(None, "x"), ("x", None), None]:
+        torch.testing.assert_close(step(sharded(x, mesh, spec)).cpu(), 2 * x + 1)
+    assert step.num_captures == 3
+
+
+def test_random_numbers(mesh: xs.Mesh) -> None:
+    def draw(captured: bool) -> list[torch.Tensor]:
+        torch_xla.manual_seed(5)
+
+        def function() -> torch.Tensor:
+            return torch.rand(4, device="xla")
+
+        step = capture(function) if captured else function
+        results = []
+        for _ in range(3):
+            results.append(step())
+            if not captured:
+                torch_xla.sync()
+        return [result.cpu() for result in results]
+
+    for one, other in zip(draw(True), draw(False), strict=True):
+        torch.testing.assert_close(one, other)

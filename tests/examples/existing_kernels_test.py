@@ -1,0 +1,21 @@
+"""examples/existing_kernels, as a user runs them."""
+
+import os
+import runpy
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(os.environ["EXISTING_KERNELS"]).parent
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("torch_operator", "under torch.compile, as PyTorch's"),
+        ("triton_rms_norm", "add_rms_norm: as PyTorch's"),
+    ],
+)
+def test_example(name: str, text: str, capsys: pytest.CaptureFixture) -> None:
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert text in capsys.readouterr().out

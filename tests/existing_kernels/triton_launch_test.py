@@ -1,0 +1,101 @@
+"""Triton's own ways to launch a kernel, with XLA tensors."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla  # noqa: F401
+import triton
+from testing.xla import hlo
+from torch import Tensor
+from torch.library import triton_op, wrap_triton
+
+import torch_xla_ext  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parent))
+import triton_kernels as kernels
+
+
+@triton_op("triton_launch_test::norm", mutates_args=())
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    y = torch.empty_like(x)
+    rows, columns = x.shape
+    wrap_triton(kernels.rms_norm)[(rows,)](x, weight, y, columns, 0.5, BLOCK=128)
+    return y
+
+
+@triton_op("triton_launch_test::add_to", mutates_args={"state"})
+def add_to(state: Tensor, x: Tensor) -> None:
+    n = state.numel()
+    grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)  # noqa: E731
+    wrap_triton(kernels.add_scaled)[grid](state, x, n, 0.5, BLOCK=64)
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(4, 100)
+
+
+@pytest.fixture
+def weight() -> Tensor:
+    return torch.randn(100)
+
+
+def expected(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.nn.functional.rms_norm(x, (100,), weight, 0.5)
+
+
+def test_a_launch(x: Tensor, weight: Tensor, device: torch.device) -> None:
+    y = torch.empty(4, 100, device=device)
+    kernels.rms_norm[(4,)](x.to(device), weight.to(device), y, 100, 0.5, BLOCK=128)
+    # Of three tensors it writes to one.
+    assert hlo(y).count("output_to_operand_aliasing") <= 1
+    torch.testing.assert_close(y.cpu(), expected(x, weight))
+
+
+def test_a_launch_into_a_view(x: Tensor, device: torch.device) -> None:
+    state = torch.zeros(3, 400, device=device)
+    kernels.add_scaled[(1,)](state[1], x.to(device), 400, 2.0, BLOCK=512)
+    assert torch.equal(state.cpu()[1], x.flatten() * 2)
+    assert not state.cpu()[::2].any()
+
+
+def test_autotuned_and_heuristic_kernels(x: Tensor, device: torch.device) -> None:
+    y = torch.empty(4, 100, device=device)
+    kernels.tuned[lambda meta: (triton.cdiv(400, meta["BLOCK"]),)](x.to(device), y, n=400)
+    assert torch.equal(y.cpu(), x + 1)
+    kernels.guessed[(1,)](x.to(device), y, 400)
+    assert torch.equal(y.cpu(), x * 2)
+
+
+def test_an_operator(x: Tensor, weight: Tensor, device: torch.device) -> None:
+    torch.testing.assert_close(norm(x.to(device), weight.to(device)).cpu(), expected(x, weight))
+
+
+def test_an_operator_under_compile(x: Tensor, weight: Tensor, device: torch.device) -> None:
+    def step(state: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        add_to(state, norm(x, weight))
+        return state * 2
+
+    compiled = torch.compile(step, backend="openxla", fullgraph=True)
+    state = x.to(device)
+    for _ in range(2):
+        x = x + 0.5 * expected(x, weight)
+        result = compiled(state, state.clone(), weight.to(device))
+        torch.testing.assert_close(result.cpu(), x * 2)
+        torch.testing.assert_close(state.cpu(), x)
+
+
+def test_torch_can_tell_what_a_kernel_writes() -> None:
+    from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
+
+    a = torch.empty(2)
+    arguments = {"x_ptr": a, "weight_ptr": a, "y_ptr": a, "columns": 2, "epsilon": 0.5}
+    assert identify_mutated_tensors(kernels.rms_norm, arguments | {"BLOCK": 4}, {}) == ["y_ptr"]
+
+
+def test_what_is_refused(x: Tensor, device: torch.device) -> None:
+    on_xla = x.to(device)
+    with pytest.raises(TypeError, match="y_ptr is on cpu, but other tensors are XLA's"):
+        kernels.tuned.fn[(1,)](on_xla, x, 400, BLOCK=512)

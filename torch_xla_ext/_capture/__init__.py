@@ -1,0 +1,1 @@
+"""What torch_xla_ext.capture is made of."""

@@ -1,0 +1,145 @@
+"""A captured step as it is called again."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla import runtime
+
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.python_state import PythonState
+
+_XLAC = torch_xla._XLAC
+
+
+@dataclasses.dataclass
+class Reference:
+    """A tensor that is not made by the program."""
+
+    argument: int | None = None
+    tensor: weakref.ref | None = None
+
+    def find(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
+        return self.tensor() if self.argument is None else arguments[self.argument]
+
+
+@dataclasses.dataclass
+class Constant:
+    """A result that is no tensor."""
+
+    value: Any
+
+    def make(self, _arguments: Sequence[torch.Tensor], _new: list[torch.Tensor]) -> Any:
+        return self.value
+
+
+@dataclasses.dataclass
+class SameTensor:
+    """The very tensor that came in."""
+
+    reference: Reference
+
+    def make(self, arguments: Sequence[torch.Tensor], _new: list[torch.Tensor]) -> torch.Tensor:
+        return self.reference.find(arguments)
+
+
+@dataclasses.dataclass
+class New:
+    """A result of the program."""
+
+    number: int
+
+    def make(self, _arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
+        return new[self.number]
+
+
+@dataclasses.dataclass
+class View:
+    """Another tensor on the storage of one that came in, or of a result."""
+
+    root: SameTensor | New
+    view: Callable[[torch.Tensor], torch.Tensor]
+
+    def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
+        return self.view(self.root.make(arguments, new))
+
+
+Result = Constant | SameTensor | New | View
+
+
+class Replay:
+    """A compiled step with what it was compiled for."""
+
+    def __init__(
+        self,
+        program: Any,
+        state: PythonState,
+        names: list[str],
+        plan: list[Result],
+        spec: pytree.TreeSpec,
+        gradients: list[tuple[Reference, int | None]],
+        copied: list[int],
+        copied_back: list[int],
+        state_tensors: list[torch.Tensor],
+    ) -> None:
+        self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
+        self._shardings = self._find_shardings()
+        self._copied, self._copied_back = copied, copied_back
+        self._program, self._state, self._names = program, state, names
+        self._plan, self._spec, self._gradients = plan, spec, gradients
+
+    def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
+        """What is not as it was when the step was captured, besides values of tensors."""
+        changed = self._state.difference()
+        if changed:
+            return f"{changed} changed"
+        if not self._program.matches(arguments):
+            return "tensors of its state were replaced, reshaped, or share memory with others now"
+        if self._sharded and self._find_shardings() != self._shardings:
+            return "the sharding of a tensor of its state changed"
+        return None
+
+    def _find_shardings(self) -> list[str]:
+        return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
+
+    def run(self, arguments: list[torch.Tensor]) -> Any:
+        inputs = arguments
+        if self._copied:
+            inputs = list(arguments)
+            with torch.no_grad():
+                for number in self._copied:
+                    inputs[number] = arguments[number].clone()
+        try:
+            new = self._program.run(inputs)
+        except RuntimeError as error:
+            raise self._named(error) from error
+        if self._copied_back:
+            self._copy_back(arguments, inputs)
+        for reference, number in self._gradients:
+            reference.find(arguments).grad = None if number is None else new[number]
+        with torch.no_grad():
+            results = [result.make(arguments, new) for result in self._plan]
+        return pytree.tree_unflatten(results, self._spec)
+
+    def _copy_back(self, arguments: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        """To the views that the step wrote to."""
+        with torch.no_grad():
+            for number in self._copied_back:
+                arguments[number].copy_(inputs[number])
+        bases = [_XLAC._xla_capture_base(arguments[number]) for number in self._copied_back]
+        _XLAC._xla_sync_multi(bases, [], False, False)
+
+    def _named(self, error: RuntimeError) -> CaptureError:
+        """XLA numbers the arguments of a program."""
+        text = str(error)
+        found = re.search(r"argument (\d+) ", text)
+        if found and int(found[1]) < len(self._names):
+            text = f"captured step: argument {found[1]} is {self._names[int(found[1])]}: {text}"
+        return CaptureError(text)

@@ -1,0 +1,227 @@
+"""torch_xla_ext.capture: a function of XLA tensors, traced and compiled once, then replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla import runtime
+
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.python_state import is_plain, same_plain
+from torch_xla_ext._capture.replay import Replay
+from torch_xla_ext._capture.tensors import argument_names
+from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
+
+_XLAC = torch_xla._XLAC
+_log = logging.getLogger("torch_xla_ext.capture")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_tracing = threading.local()
+
+
+@dataclasses.dataclass
+class _Key:
+    """What a replay was captured for, besides Python's state."""
+
+    spec: pytree.TreeSpec
+    others: list[Any]  # arguments that are no tensors
+    signature: bytes
+    shardings: list[str]
+    modes: tuple
+
+    def difference(self, other: _Key) -> str | None:
+        if self.spec != other.spec:
+            return "the structure of the arguments changed"
+        if not all(map(_same, self.others, other.others)):
+            return "an argument that is no tensor changed"
+        if self.signature != other.signature:
+            return "shapes, dtypes, gradients or shared memory of the arguments changed"
+        if self.shardings != other.shardings:
+            return "the sharding of an argument changed"
+        if self.modes != other.modes:
+            return "gradient mode, autocast or the default dtype changed"
+        return None
+
+
+def _modes() -> tuple:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.get_default_dtype(),
+        _XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else 0,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    one = one() if isinstance(one, weakref.ref) else one
+    return one is other or (is_plain(other) and same_plain(one, other))
+
+
+def _weak(value: Any) -> Any:
+    if is_plain(value):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+class CapturedStep:
+    """A function with its replays; see torch_xla_ext.capture."""
+
+    def __init__(self, function: Callable[..., Any], max_captures: int) -> None:
+        if not callable(function):
+            raise TypeError(f"capture needs a function, not {type(function).__name__}")
+        if max_captures < 1:
+            raise ValueError(f"max_captures must be at least 1, but is {max_captures}")
+        functools.update_wrapper(self, function)
+        self._function, self._max_captures = function, max_captures
+        self._name = getattr(function, "__qualname__", type(function).__name__)
+        self._replays: list[tuple[_Key, Replay]] = []
+        self._changed: str | None = None  # what the last run changed besides tensors
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: each object has replays of its own."""
+        if instance is None:
+            return self
+        bound = CapturedStep(self._function.__get__(instance, owner), self._max_captures)
+        instance.__dict__[self._function.__name__] = bound
+        return bound
+
+    @property
+    def captured_function(self) -> Callable[..., Any]:
+        """The function as it was given."""
+        return self._function
+
+    @property
+    def num_captures(self) -> int:
+        """The replays that there are."""
+        return len(self._replays)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if getattr(_tracing, "active", False):
+            return self._function(*args, **kwargs)  # a part of the step that is being captured
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        key, arguments, _ = self._key(leaves, spec)
+        reasons = []
+        for known, replay in self._replays:
+            reason = known.difference(key) or replay.mismatch(arguments)
+            if reason is None:
+                return replay.run(arguments)
+            reasons.append(reason)
+        return self._capture(leaves, spec, reasons)
+
+    def _key(
+        self, leaves: list[Any], spec: pytree.TreeSpec
+    ) -> tuple[_Key, list[torch.Tensor], list[int]]:
+        arguments, others = [], []
+        for number, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
+                others.append(leaf)
+            elif leaf.device.type == "xla":
+                arguments.append(leaf)
+            else:
+                raise CaptureError(
+                    f"{self._name}: {argument_names(spec)[number]} is a tensor on {leaf.device}, "
+                    "whose values a replay would not see: move it to the XLA device"
+                )
+        signature, views = _XLAC._xla_capture_signature(arguments)
+        shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
+        return _Key(spec, others, signature, shardings, _modes()), arguments, views
+
+    def _capture(self, leaves: list[Any], spec: pytree.TreeSpec, reasons: list[str]) -> Any:
+        # What can not match any more, because its tensors are gone, does not count.
+        if len(self._replays) >= self._max_captures:
+            raise CaptureError(
+                f"{self._name} was captured {self._max_captures} times, as often as max_captures "
+                f"allows; now {reasons[-1]}. Pass what changes as a tensor, or raise max_captures"
+            )
+        if reasons:
+            _log.warning(
+                "%s: captured again (%d of at most %d): %s",
+                *(self._name, len(reasons) + 1, self._max_captures, reasons[-1]),
+            )
+        else:
+            _log.info("%s: captured", self._name)
+        _tracing.active = True
+        try:
+            _, _, views = self._key(leaves, spec)
+            replay = Tracer(self._function, leaves, spec, views).run()
+        except NotRepeatableError as result:
+            return self._finish_lazily(result)
+        except CaptureError as error:
+            raise CaptureError(f"{self._name}: {error}") from error
+        finally:
+            _tracing.active = False
+        self._changed = None
+        key, arguments, _ = self._key(leaves, spec)
+        key.others = [_weak(value) for value in key.others]
+        self._replays.append((key, replay))
+        return replay.run(arguments)
+
+    def _finish_lazily(self, result: NotRepeatableError) -> Any:
+        """The first call may make what later ones only write to, such as an optimizer's state."""
+        torch_xla.sync()
+        if self._changed is not None:
+            raise CaptureError(
+                f"{self._name} changes {result.name} at each call, which a replay would not do: "
+                "write into a tensor on the device, or return the value"
+            )
+        self._changed = result.name
+        _log.info("%s: not captured, because it made or changed %s", self._name, result.name)
+        return result.outputs
+
+
+@overload
+def capture(function: _Function, *, max_captures: int = 8) -> _Function: ...
+
+
+@overload
+def capture(*, max_captures: int = 8) -> Callable[[_Function], _Function]: ...
+
+
+def capture(
+    function: Callable[..., Any] | None = None, *, max_captures: int = 8
+) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
+    """Traces and compiles a step once, and then replays it without running its Python.
+
+    As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
+    ``function(...)`` and torch_xla.sync() do, for the tensors of the step. What the function reads
+    and writes besides its arguments, such as modules' parameters, caches and an optimizer's state,
+    is found; what it writes is updated in place and its buffers are donated, as by
+    ``jax.jit(donate_argnums=…)``. The seed of random numbers advances as in lazy mode.
+
+    A call for which no replay fits captures again, and a line in the log of
+    ``torch_xla_ext.capture`` says why: other shapes, dtypes, shardings, numbers, strings or
+    objects in the arguments, other closures, globals or attributes, a parameter replaced.
+
+    Args:
+        function: of tensors on the XLA device and other values, by position and keyword, nested in
+            lists, tuples and dictionaries. It may run backward() and an optimizer's step. The first
+            call may make Python objects that the next ones use, such as an optimizer's state; it
+            is then run without being captured.
+        max_captures: how often at most.
+
+    Returns:
+        A callable with the same arguments and results. Results do not require gradients.
+
+    Raises:
+        CaptureError: the function does on the host what a replay would not repeat: reads a
+            tensor's value (.item(), print), draws random numbers, rebinds an attribute or a global
+            at each call, calls torch_xla.sync(); or a replay failed, with the name of the tensor.
+            What is written and printed by Python alone, files and times among it, happens in
+            the capture only, and nothing tells.
+    """
+    if function is None:
+        return functools.partial(capture, max_captures=max_captures)
+    return CapturedStep(function, max_captures)

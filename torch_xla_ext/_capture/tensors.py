@@ -1,0 +1,53 @@
+"""Arguments' names, copies and views of a captured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+
+_XLAC = torch_xla._XLAC
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return tensor.clone().requires_grad_(tensor.requires_grad)
+
+
+def view_of(
+    tensor: torch.Tensor, root: torch.Tensor
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Makes of a tensor like `root` one like `tensor`, which shares its storage; else None."""
+    if tensor is root:
+        return lambda other: other
+    if _XLAC._xla_capture_is_view(root) or tensor.dtype != root.dtype:
+        return None
+    base = tensor._base
+    if base is None:  # root, or a view of it, by way of detach()
+        same = tensor.shape == root.shape and _value_of(tensor) == _value_of(root)
+        return torch.Tensor.detach if same else None
+    if _XLAC._xla_capture_is_view(base) and _value_of(base) != _value_of(root):
+        return None
+    if base.shape != root.shape:
+        return None
+    return _XLAC._xla_capture_view(tensor)
+
+
+def _value_of(tensor: torch.Tensor) -> str:
+    """Which operation of the trace, or which data, a tensor's value is."""
+    return _XLAC._unique_id_for_ir_and_data(tensor)
+
+
+def argument_names(spec: pytree.TreeSpec) -> list[str]:
+    """A name for each leaf of (args, kwargs)."""
+    skeleton = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    names = []
+    for path, _ in pytree.tree_flatten_with_path(skeleton)[0]:
+        kind, *rest = path
+        if kind.idx == 0:
+            names.append(f"argument {rest[0].idx}" + pytree.keystr(tuple(rest[1:])))
+        else:
+            names.append(f"argument {rest[0].key}" + pytree.keystr(tuple(rest[1:])))
+    return names

@@ -1,0 +1,469 @@
+"""Traces and compiles a step, and undoes what the trace did to tensors."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import dis
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+from torch_xla_ext._capture import watch
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.python_state import PythonState, is_library, names_of
+from torch_xla_ext._capture.replay import (
+    Constant,
+    New,
+    Reference,
+    Replay,
+    Result,
+    SameTensor,
+    View,
+)
+from torch_xla_ext._capture.tensors import argument_names, copy_of, view_of
+
+_XLAC = torch_xla._XLAC
+# csrc/capture/program.h's Source::Kind.
+_ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
+
+
+class NotRepeatableError(Exception):
+    """The function changed `name`, which is no tensor; its results are `outputs`."""
+
+    def __init__(self, name: str, outputs: Any) -> None:
+        super().__init__(name)
+        self.name, self.outputs = name, outputs
+
+
+@dataclasses.dataclass
+class _Known:
+    """A tensor that was there before the trace."""
+
+    name: str
+    tensor: torch.Tensor
+    argument: int | None = None  # its number among the arguments that are tensors
+    gradient_of: int | None = None  # number of the known tensor whose .grad it is
+
+
+class Tracer:
+    """One trace of `function`.
+
+    Args:
+        leaves: the flattened arguments.
+        views: numbers of the tensors among them that are views and share memory with no other
+            argument. Their place in their base can be another one at each call; so the step gets
+            a copy of each, which is copied back where it was written.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        views: list[int],
+    ) -> None:
+        self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
+        self._known: list[_Known] = []
+        self._by_id: dict[int, int] = {}
+        self._by_storage: dict[int, list[int]] = {}
+        self._gradients: dict[int, torch.Tensor | None] = {}
+        self._copies: dict[int, torch.Tensor] = {}  # of arguments that are views, by argument
+
+    # The tensors that the step can use.
+
+    def _add(self, tensor: torch.Tensor, name: str, **kwargs: Any) -> None:
+        if id(tensor) in self._by_id:
+            return
+        if not _XLAC._xla_capture_is_supported(tensor):
+            raise CaptureError(
+                f"{name} is not a tensor under functionalization: unset "
+                "XLA_DISABLE_FUNCTIONALIZATION"
+            )
+        number = len(self._known)
+        self._by_id[id(tensor)] = number
+        self._known.append(_Known(name, tensor, **kwargs))
+        self._by_storage.setdefault(_XLAC._xla_capture_storage(tensor), []).append(number)
+        if tensor.is_leaf and tensor.requires_grad:
+            self._gradients[number] = tensor.grad
+            if tensor.grad is not None:
+                self._add(tensor.grad, f"{name}.grad", gradient_of=number)
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        """Before torch uses a tensor in the trace."""
+        if id(tensor) in self._by_id or not _XLAC._xla_capture_is_supported(tensor):
+            return
+        storage = _XLAC._xla_capture_storage(tensor)
+        if storage in self._by_storage or not self._saved.add(tensor):
+            return
+        self._add(tensor, f"a tensor {watch.describe(tensor)} that no name leads to")
+
+    def _prepare(self) -> None:
+        arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        paths = argument_names(self._spec)
+        named = [
+            (name, leaf)
+            for name, leaf in zip(paths, self._leaves, strict=True)
+            if isinstance(leaf, torch.Tensor)
+        ]
+        self._state = PythonState(
+            {"the function": self._function}
+            | {
+                name: leaf
+                for name, leaf in zip(paths, self._leaves, strict=True)
+                if not isinstance(leaf, torch.Tensor)
+            }
+        )
+        state_storages = {
+            _XLAC._xla_capture_storage(tensor): name for name, tensor in self._state.tensors.items()
+        }
+        for number in self._views:
+            argument = arguments[number]
+            state = state_storages.get(_XLAC._xla_capture_storage(argument))
+            if state is not None:
+                raise CaptureError(
+                    f"{named[number][0]} is a view of {state}, which the function can use "
+                    "besides: pass a clone() of it, or make the view inside"
+                )
+            self._copies[number] = copy_of(argument)
+        for number, (name, leaf) in enumerate(named):
+            self._add(self._copies.get(number, leaf), name, argument=number)
+        for name, tensor in list(self._state.tensors.items()):
+            self._add(tensor, name)
+        self._saved = _XLAC._XlaSavedState()
+        self._saved.add_all([known.tensor for known in self._known])
+
+    # The trace.
+
+    def _call(self) -> Any:
+        leaves = list(self._leaves)
+        positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        for number, copy in self._copies.items():
+            leaves[positions[number]] = copy
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        with (
+            torch_xla.experimental.eager_mode_context(False),
+            watch.syncs_refused(),
+            watch.host_random_numbers_refused(),
+            watch.transfers_refused(),
+            watch.executed_code() as codes,
+            torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
+            watch.leaves_of_backward(self._see),
+            watch.WatchedTensors(self._see),
+        ):
+            outputs = self._function(*args, **kwargs)
+        self._check_code(codes)
+        return outputs
+
+    def _check_code(self, codes: dict[types.CodeType, dict[str, Any]]) -> None:
+        names: set[str] = set()
+        for code, variables in codes.items():
+            names |= names_of(code)
+            module = variables.get("__name__", "")
+            if is_library(module) or module == __name__:
+                continue
+            for instruction in dis.get_instructions(code):
+                if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                    raise CaptureError(
+                        f"the function assigns the global {instruction.argval}, which a replay "
+                        "would not do: return the value instead"
+                    )
+            self._state.add_globals(variables, names_of(code), module)
+        self._state.forget(names)
+
+    def run(self) -> Replay | Any:
+        """Returns a replay.
+
+        Raises:
+            NotRepeatableError: the function changed Python objects; `outputs` are its
+                results.
+            CaptureError: the function can not be captured.
+        """
+        self._prepare()
+        running_seed = _XLAC._xla_get_rng_seed()
+        _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
+        try:
+            outputs = self._call()
+            changed = self._state.difference()
+            if changed:
+                raise NotRepeatableError(changed, outputs)
+            self._check_storages()
+            replay = self._compile(outputs)
+        except NotRepeatableError:
+            raise
+        except BaseException:
+            self._undo(running_seed)
+            raise
+        self._undo(running_seed)
+        return replay(self)
+
+    def _undo(self, running_seed: int) -> None:
+        for number, gradient in self._gradients.items():
+            tensor = self._known[number].tensor
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+        self._saved.restore()
+        _XLAC._xla_set_rng_seed(running_seed)
+
+    def _check_storages(self) -> None:
+        for known in self._known:
+            storage = _XLAC._xla_capture_storage(known.tensor)
+            if self._by_id[id(known.tensor)] not in self._by_storage.get(storage, ()):
+                raise CaptureError(
+                    f"the function assigns {known.name}.data or changes its storage, which a "
+                    "replay would not do: write into it, with copy_() for example"
+                )
+
+    # From the trace to a program.
+
+    def _compile(self, outputs: Any) -> Callable[[Tracer], Replay]:
+        saved, known = self._saved, self._known
+        written = [
+            numbers[0]
+            for numbers in self._by_storage.values()
+            if saved.is_written(known[numbers[0]].tensor)
+        ]
+        new: list[torch.Tensor] = []  # what the program computes besides
+        plan, spec = self._plan_outputs(outputs, new)
+        gradients = self._plan_gradients(new)
+        results = [_XLAC._xla_capture_base(known[number].tensor) for number in written]
+        results += new
+        for tensor in results:
+            if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
+                _XLAC._xla_optimization_barrier_([tensor])
+        ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
+        sources = self._find_sources(ids, graph, set(written))
+        with alias_with_buffer_donor_config():
+            donated = [
+                tensor
+                for tensor, (source, _) in zip(graph, sources, strict=True)
+                if source in written and source is not None
+            ]
+            for tensor in donated:
+                _XLAC._set_buffer_donation(tensor, True)
+            try:
+                key = _XLAC._get_graph_hash(results)
+                if results:
+                    _XLAC._xla_warm_up_cache(results, [])
+            finally:
+                for tensor in donated:
+                    _XLAC._set_buffer_donation(tensor, False)
+        dtypes = [tensor.dtype for tensor in new]
+
+        def finish(_tracer: Tracer) -> Replay:
+            return self._replay(key, graph, sources, written, dtypes, plan, spec, gradients)
+
+        return finish
+
+    def _find_sources(
+        self, ids: list[int], graph: list[torch.Tensor], written: set[int]
+    ) -> list[tuple[int | None, tuple[int, int] | None]]:
+        """For each parameter of the program the known tensor that it is, or what else it is."""
+        by_address = {
+            self._saved.data_address(self._known[numbers[0]].tensor): numbers[0]
+            for numbers in self._by_storage.values()
+        }
+        sources: list[tuple[int | None, tuple[int, int] | None]] = []
+        for position, (tensor_id, tensor) in enumerate(zip(ids, graph, strict=True)):
+            number = by_address.get(_XLAC._xla_capture_data_address(tensor))
+            if number is not None:
+                sources.append((number, None))
+            elif tensor_id == _XLAC._get_seed_info_id():
+                sources.append((None, (_SEED, 0)))
+            elif tensor_id == -1 or tensor_id >= self._saved.first_new_id:
+                sources.append((None, (_CONSTANT, position)))
+            else:
+                raise CaptureError(
+                    f"the function reads a tensor {watch.describe(tensor)} that is found neither "
+                    "in its arguments nor in what its Python names, such as one that autograd "
+                    "saved in a forward pass outside: pass it as an argument"
+                )
+        return sources
+
+    def _plan_outputs(
+        self, outputs: Any, new: list[torch.Tensor]
+    ) -> tuple[list[Result], pytree.TreeSpec]:
+        """How each result is made in a replay; those that the program computes go into `new`."""
+        leaves, spec = pytree.tree_flatten(outputs)
+        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
+        for position, leaf in enumerate(leaves):
+            if isinstance(leaf, torch.Tensor):
+                self._check_result(position, leaf)
+        uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
+        plans: dict[int, Result] = {}  # by the identity of the tensor
+        roots: dict[int, torch.Tensor] = {}  # of new storages with several results
+        for identity, tensor in tensors.items():
+            number = self._by_id.get(identity)
+            storage = _XLAC._xla_capture_storage(tensor)
+            if number is not None:
+                plans[identity] = SameTensor(self._reference(number))
+            elif storage in self._by_storage:
+                plans[identity] = self._alias(tensor, self._by_storage[storage])
+            elif uses[storage] == 1:
+                plans[identity] = New(len(new))
+                new.append(tensor)
+            else:
+                root = tensor if tensor._base is None else tensor._base
+                if storage not in roots:
+                    roots[storage] = root
+                    root_number = len(new)
+                    new.append(root)
+                    plans[storage] = New(root_number)
+                view = view_of(tensor, roots[storage])
+                if view is None:
+                    raise CaptureError(
+                        f"results share memory in a way that can not be repeated, "
+                        f"{watch.describe(tensor)} among them: return a clone() of it"
+                    )
+                plans[identity] = View(plans[storage], view)
+        return [
+            plans[id(leaf)] if isinstance(leaf, torch.Tensor) else Constant(leaf) for leaf in leaves
+        ], spec
+
+    def _check_result(self, position: int, tensor: torch.Tensor) -> None:
+        name = f"result {position}, {watch.describe(tensor)},"
+        if tensor.device.type != "xla":
+            raise CaptureError(
+                f"{name} is on {tensor.device}, where a replay would not compute it: return a "
+                "tensor of the XLA device"
+            )
+        if tensor.requires_grad and id(tensor) not in self._by_id:
+            raise CaptureError(
+                f"{name} requires a gradient, and a replay records no graph for backward(): call "
+                "backward() inside the function and return its detach(), or use torch.no_grad()"
+            )
+
+    def _alias(self, tensor: torch.Tensor, numbers: list[int]) -> Result:
+        for number in numbers:
+            known = self._known[number]
+            view = view_of(tensor, known.tensor)
+            if view is not None:
+                return View(SameTensor(self._reference(number)), view)
+        raise CaptureError(
+            f"a result, {watch.describe(tensor)}, shares memory with "
+            f"{self._known[numbers[0]].name} in a way that can not be repeated: return a clone() "
+            "of it"
+        )
+
+    def _reference(self, number: int) -> Reference:
+        known = self._known[number]
+        if known.argument is not None:
+            return Reference(argument=known.argument)
+        return Reference(tensor=weakref.ref(known.tensor))
+
+    def _plan_gradients(self, new: list[torch.Tensor]) -> list[tuple[Reference, int | None]]:
+        """The tensors whose .grad the step replaces, with the number of the result or None."""
+        plan: list[tuple[Reference, int | None]] = []
+        for number, before in self._gradients.items():
+            after = self._known[number].tensor.grad
+            if after is before:
+                continue
+            if after is not None and id(after) in self._by_id:
+                raise CaptureError(
+                    f"the function makes an older tensor the .grad of {self._known[number].name}: "
+                    "copy it instead"
+                )
+            plan.append((self._reference(number), None if after is None else len(new)))
+            if after is not None:
+                new.append(after)
+        return plan
+
+    def _replay(
+        self,
+        key: bytes,
+        graph: list[torch.Tensor],
+        sources: list[tuple[int | None, tuple[int, int] | None]],
+        written: list[int],
+        dtypes: list[torch.dtype],
+        plan: list[Result],
+        spec: pytree.TreeSpec,
+        gradients: list[tuple[Reference, int | None]],
+    ) -> Replay:
+        read = [number for number, _ in sources if number is not None]
+        unread = [number for number in written if number not in read]
+        used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read + written}
+        # Every tensor of Python's that the program depends on, also other views of its storages,
+        # and those whose .grad it reads or replaces.
+        owners = set(self._gradients) if gradients else set()
+        owners |= {known.gradient_of for known in self._known if known.gradient_of is not None}
+        state = [
+            number
+            for number, known in enumerate(self._known)
+            if known.argument is None
+            and known.gradient_of is None
+            and (_XLAC._xla_capture_storage(known.tensor) in used or number in owners)
+        ]
+        places = {number: place for place, number in enumerate(state)}
+
+        def source(number: int) -> tuple[int, int]:
+            for other in self._by_storage[_XLAC._xla_capture_storage(self._known[number].tensor)]:
+                known = self._known[other]
+                if known.argument is not None:
+                    return (_ARGUMENT, known.argument)
+                if other in places:
+                    return (_STATE, places[other])
+                if known.gradient_of in places:
+                    return (_GRADIENT, places[known.gradient_of])
+            raise CaptureError(
+                f"{self._known[number].name} is the .grad of an argument: pass it as an argument"
+            )
+
+        parameters, names, constants = [], [], []
+        for (number, other), tensor in zip(sources, graph, strict=True):
+            if number is not None:
+                parameters.append(source(number))
+                names.append(self._known[number].name)
+            elif other[0] == _CONSTANT:
+                parameters.append((_CONSTANT, len(constants)))
+                constants.append(tensor)
+                names.append(f"a constant {watch.describe(tensor)}")
+            else:
+                parameters.append(other)
+                names.append("the seed of random numbers")
+        for number in unread:
+            parameters.append(source(number))
+            names.append(self._known[number].name)
+        positions = {number: position for position, (number, _) in enumerate(sources)}
+        positions |= {number: len(sources) + i for i, number in enumerate(unread)}
+        state_storages: dict[int, int] = {}
+        for place, number in enumerate(state):
+            storage = _XLAC._xla_capture_storage(self._known[number].tensor)
+            state_storages.setdefault(storage, place)
+        arguments = sorted(
+            (known for known in self._known if known.argument is not None),
+            key=lambda known: known.argument,
+        )
+        program = _XLAC._XlaCapturedProgram(
+            key,
+            parameters,
+            len(sources),
+            names,
+            [self._known[number].tensor for number in state],
+            constants,
+            [positions[number] for number in written],
+            dtypes,
+            [
+                state_storages.get(_XLAC._xla_capture_storage(known.tensor), -1)
+                for known in arguments
+            ],
+        )
+        copied_back = [
+            number for number, copy in self._copies.items() if self._by_id[id(copy)] in written
+        ]
+        return Replay(
+            program,
+            self._state,
+            names,
+            plan,
+            spec,
+            gradients,
+            list(self._copies),
+            copied_back,
+            [self._known[number].tensor for number in state],
+        )

@@ -1,0 +1,171 @@
+"""What happens while a step is traced: tensors that it uses, and what a replay could not repeat."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch_xla
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch_xla.debug import metrics
+
+from torch_xla_ext._capture.errors import CaptureError
+
+_XLAC = torch_xla._XLAC
+# Functions of the binary that run what was traced so far.
+_SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
+
+
+# Of torch.Tensor.
+_READS = {
+    *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
+    *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
+}
+
+
+class WatchedTensors(TorchFunctionMode):
+    """Calls `see` with each XLA tensor before torch uses it.
+
+    Refuses what brings a value to the host, where a replay would not be.
+    """
+
+    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensors = [
+            value
+            for value in pytree.tree_leaves((args, kwargs))
+            if isinstance(value, torch.Tensor) and value.device.type == "xla"
+        ]
+        name = getattr(func, "__name__", "")
+        for tensor in tensors:
+            if name in _READS:
+                refuse_read(tensor, name)
+            self._see(tensor)
+        result = func(*args, **kwargs)
+        if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
+            refuse_read(tensors[0], name)
+        return result
+
+
+@contextlib.contextmanager
+def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Calls `see` with the tensors whose .grad a backward() is about to write."""
+    stock = torch.autograd._engine_run_backward
+
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        nodes, seen = [tensor.grad_fn for tensor in pytree.tree_leaves(outputs)], set()
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if hasattr(node, "variable"):
+                see(node.variable)
+            nodes.extend(following for following, _ in node.next_functions)
+        return stock(outputs, *args, **kwargs)
+
+    torch.autograd._engine_run_backward = run
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = stock
+
+
+def refuse_read(tensor: torch.Tensor, name: str) -> None:
+    raise CaptureError(
+        f"the function reads the value of a tensor {describe(tensor)} on the host, by {name}; a "
+        "replay runs on the device alone: return the tensor, and read it outside"
+    )
+
+
+def describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+@contextlib.contextmanager
+def syncs_refused() -> Iterator[None]:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise CaptureError(
+            "the function calls torch_xla.sync(), or something that does; a captured step is one "
+            "program and runs as a whole: remove the call"
+        )
+
+    stock = {name: getattr(_XLAC, name) for name in _SYNCS}
+    for name in _SYNCS:
+        setattr(_XLAC, name, refuse)
+    try:
+        yield
+    finally:
+        for name, function in stock.items():
+            setattr(_XLAC, name, function)
+
+
+def _host_random_states() -> dict[str, Callable[[], Any]]:
+    states: dict[str, Callable[[], Any]] = {
+        "random": random.getstate,
+        "torch's generator for the host": lambda: torch.get_rng_state().numpy().tobytes(),
+    }
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states["numpy.random"] = lambda: repr(numpy.random.get_state())
+    return states
+
+
+@contextlib.contextmanager
+def host_random_numbers_refused() -> Iterator[None]:
+    states = {name: (get, get()) for name, get in _host_random_states().items()}
+    yield
+    for name, (get, before) in states.items():
+        if get() != before:
+            raise CaptureError(
+                f"the function draws random numbers on the host ({name}); every replay would use "
+                "those of the capture: draw them on the device, or pass them as an argument"
+            )
+
+
+@contextlib.contextmanager
+def transfers_refused() -> Iterator[None]:
+    def count() -> dict[str, int]:
+        names = [name for name in metrics.counter_names() if name.startswith("aten::")]
+        counts = {name: metrics.counter_value(name) or 0 for name in names}
+        data = metrics.metric_data("TransferFromDeviceTime")
+        counts["a transfer from the device"] = data[0] if data else 0
+        return counts
+
+    before = count()
+    yield
+    for name, after in count().items():
+        if after != before.get(name, 0):
+            raise CaptureError(
+                f"the function runs {name} on the host, which a replay would not repeat; XLA has "
+                "no such operation in torch_xla"
+            )
+
+
+@contextlib.contextmanager
+def executed_code() -> Iterator[dict[types.CodeType, dict[str, Any]]]:
+    """Gathers the code that runs in this thread, with its globals."""
+    codes: dict[types.CodeType, dict[str, Any]] = {}
+
+    def profile(frame: types.FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            codes.setdefault(frame.f_code, frame.f_globals)
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield codes
+    finally:
+        sys.setprofile(before)

@@ -1,0 +1,185 @@
+#include "torch_xla_ext/csrc/capture/bindings.h"
+
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/capture/program.h"
+#include "torch_xla_ext/csrc/capture/python_guard.h"
+#include "torch_xla_ext/csrc/capture/saved_state.h"
+#include "torch_xla_ext/csrc/capture/storage.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+using capture::IsFunctionalXlaTensor;
+using capture::Program;
+using capture::SavedState;
+using capture::Source;
+using capture::StorageOf;
+
+// Throws unless the strides of a view are known: torch computes those of a view
+// of a view from XLA's strides, which are always contiguous.
+void CheckOneStep(const at::Tensor& view, size_t argument) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
+  if (meta != nullptr && meta->has_bw_view() &&
+      meta->get_backward_view().has_view_fn()) {
+    const auto& view_fn = meta->get_backward_view().view_fn();
+    // The types' information is not exported, but the objects know it.
+    const std::string type = typeid(view_fn).name();
+    if (type.find("ChainedViewFunc") == std::string::npos &&
+        type.find("LambdaViewFunc") == std::string::npos) {
+      return;
+    }
+  }
+  throw py::value_error(
+      "tensor argument " + std::to_string(argument) +
+      " is a view that shares memory with another argument, and was made of it "
+      "in several steps: pass a clone() of it, or make it inside");
+}
+
+// What a program depends on of its arguments, but for their values, and which
+// arguments are views that share their storage with no other argument.
+std::pair<py::bytes, std::vector<size_t>> Signature(
+    const std::vector<at::Tensor>& arguments) {
+  std::unordered_map<const void*, size_t> first;
+  std::unordered_map<const void*, size_t> uses;
+  for (const at::Tensor& tensor : arguments) ++uses[StorageOf(tensor)];
+  std::string text;
+  std::vector<size_t> views;
+  auto append = [&text](int64_t value) {
+    text.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const at::Tensor& tensor = arguments[i];
+    const void* const storage = StorageOf(tensor);
+    append(static_cast<int64_t>(tensor.scalar_type()));
+    append((tensor.requires_grad() ? 1 : 0) | (tensor.is_inference() ? 2 : 0) |
+           (tensor.is_leaf() ? 4 : 0) |
+           (tensor.is_leaf() && tensor.grad().defined() ? 8 : 0));
+    append(first.emplace(storage, i).first->second);
+    append(tensor.dim());
+    for (int64_t size : tensor.sizes()) append(size);
+    const bool is_view = !at::functionalization::impl::isBaseTensor(tensor);
+    append(is_view);
+    if (!is_view) continue;
+    if (uses[storage] == 1) {
+      views.push_back(i);
+      continue;
+    }
+    CheckOneStep(tensor, i);
+    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    for (int64_t stride : impl->strides_default()) append(stride);
+    append(impl->storage_offset());
+  }
+  return {py::bytes(text), std::move(views)};
+}
+
+// How a view was made of its base, to make it again of another one. It holds
+// neither.
+using View = torch::autograd::ViewFunc;
+
+std::unique_ptr<View> ViewOf(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (meta == nullptr || !meta->has_bw_view() ||
+      !meta->get_backward_view().has_view_fn()) {
+    return nullptr;
+  }
+  return meta->get_backward_view().view_fn().clone_and_set();
+}
+
+Program MakeProgram(const std::string& hash,
+                    const std::vector<std::pair<int, size_t>>& parameters,
+                    size_t num_read, std::vector<std::string> names,
+                    std::vector<at::Tensor> state,
+                    std::vector<at::Tensor> constants,
+                    std::vector<size_t> written,
+                    std::vector<at::ScalarType> output_dtypes,
+                    std::vector<int64_t> argument_state) {
+  Program::Description description;
+  if (hash.size() != sizeof description.hash) {
+    throw py::value_error("hash must have " +
+                          std::to_string(sizeof description.hash) +
+                          " bytes, but has " + std::to_string(hash.size()));
+  }
+  std::memcpy(&description.hash, hash.data(), hash.size());
+  for (const auto& [kind, index] : parameters) {
+    description.parameters.push_back({static_cast<Source::Kind>(kind), index});
+  }
+  description.num_read = num_read;
+  description.names = std::move(names);
+  description.state = std::move(state);
+  description.constants = std::move(constants);
+  description.written = std::move(written);
+  description.output_dtypes = std::move(output_dtypes);
+  description.argument_state = std::move(argument_state);
+  return Program(std::move(description));
+}
+
+void DefineProgram(py::module_& module) {
+  py::class_<Program>(module, "_XlaCapturedProgram")
+      .def(py::init(&MakeProgram), py::arg("hash"), py::arg("parameters"),
+           py::arg("num_read"), py::arg("names"), py::arg("state"),
+           py::arg("constants"), py::arg("written"), py::arg("output_dtypes"),
+           py::arg("argument_state"))
+      .def("matches", &Program::Matches)
+      .def("run", &Program::Run, py::call_guard<py::gil_scoped_release>());
+}
+
+void DefineState(py::module_& module) {
+  py::class_<capture::PythonGuard>(module, "_XlaPythonGuard")
+      .def(py::init<const py::list&>())
+      .def("is_same", &capture::PythonGuard::IsSame);
+
+  py::class_<SavedState>(module, "_XlaSavedState")
+      .def(py::init<>())
+      .def("add", &SavedState::Add, py::call_guard<py::gil_scoped_release>())
+      .def("add_all", &SavedState::AddAll,
+           py::call_guard<py::gil_scoped_release>())
+      .def("data_address", &SavedState::DataAddress)
+      .def("is_written", &SavedState::IsWritten)
+      .def("restore", &SavedState::Restore)
+      .def_property_readonly("first_new_id", &SavedState::first_new_id);
+
+  py::class_<View>(module, "_XlaView").def("__call__", &View::operator());
+  module.def("_xla_capture_view", &ViewOf);
+  module.def("_xla_capture_signature", &Signature);
+  module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
+  module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
+    return !at::functionalization::impl::isBaseTensor(tensor);
+  });
+  module.def("_xla_capture_storage", [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(StorageOf(tensor));
+  });
+  module.def(
+      "_xla_capture_base",
+      [](const at::Tensor& tensor) {
+        StorageOf(tensor)->apply_updates();
+        return StorageOf(tensor)->base();
+      },
+      "The tensor with all values of the storage, without functionalization.");
+  module.def(
+      "_xla_capture_data_address",
+      [](const at::Tensor& tensor) {
+        const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+        return reinterpret_cast<uintptr_t>(capture::DataOf(xla_tensor).get());
+      },
+      "Of the data on the device, or 0 where there is none yet.");
+}
+
+}  // namespace
+
+void DefineCapture(py::module_& module) {
+  DefineProgram(module);
+  DefineState(module);
+}
+
+}  // namespace torch_xla_ext

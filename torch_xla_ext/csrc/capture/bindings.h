@@ -1,0 +1,14 @@
+// The functions and classes of the Python module _XLAC that
+// torch_xla_ext.capture is made of.
+#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_BINDINGS_H_
+#define TORCH_XLA_EXT_CSRC_CAPTURE_BINDINGS_H_
+
+#include <pybind11/pybind11.h>
+
+namespace torch_xla_ext {
+
+void DefineCapture(pybind11::module_& module);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_BINDINGS_H_

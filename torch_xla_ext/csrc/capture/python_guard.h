@@ -1,0 +1,42 @@
+// Whether Python objects are still what they were, as
+// torch_xla_ext/_capture/python_state.py compares them, in C++.
+//
+// That module describes what it found as nested tuples; this class compares
+// them, some ten nanoseconds each. Where it finds a difference, the Python
+// module has the last word, and names it.
+#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
+#define TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <vector>
+
+namespace torch_xla_ext::capture {
+
+class PythonGuard {
+ public:
+  // Args:
+  //   roots: (value, node) of each, the value as a weak reference or as itself.
+  explicit PythonGuard(const pybind11::list& roots);
+  PythonGuard(PythonGuard&&);
+  ~PythonGuard();
+
+  // Never throws.
+  bool IsSame() const;
+
+ private:
+  struct Node;
+  struct Root;
+
+  static std::unique_ptr<Node> MakeNode(const pybind11::tuple& description);
+  static PyObject* Get(const Node& node, PyObject* value, size_t child,
+                       pybind11::object* owner);
+  static bool Check(const Node& node, PyObject* value);
+
+  std::vector<Root> roots_;
+};
+
+}  // namespace torch_xla_ext::capture
+
+#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_

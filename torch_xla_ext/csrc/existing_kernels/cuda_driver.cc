@@ -1,0 +1,57 @@
+#include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+
+namespace torch_xla_ext {
+namespace {
+
+template <typename Function>
+void LookUp(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*function == nullptr) {
+    throw std::runtime_error(std::string("the CUDA driver has no ") + name +
+                             ": it is too old for Triton's kernels");
+  }
+}
+
+CudaDriver Load() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw std::runtime_error(std::string("there is no CUDA driver: ") +
+                             dlerror());
+  }
+  CudaDriver driver;
+  LookUp(library, "cuCtxGetCurrent", &driver.CtxGetCurrent);
+  LookUp(library, "cuFuncSetAttribute", &driver.FuncSetAttribute);
+  LookUp(library, "cuGetErrorName", &driver.GetErrorName);
+  LookUp(library, "cuGetErrorString", &driver.GetErrorString);
+  LookUp(library, "cuLaunchKernelEx", &driver.LaunchKernelEx);
+  LookUp(library, "cuModuleGetFunction", &driver.ModuleGetFunction);
+  LookUp(library, "cuModuleLoadData", &driver.ModuleLoadData);
+  LookUp(library, "cuModuleUnload", &driver.ModuleUnload);
+  LookUp(library, "cuThreadExchangeStreamCaptureMode",
+         &driver.ThreadExchangeStreamCaptureMode);
+  return driver;
+}
+
+}  // namespace
+
+void CudaDriver::Check(CUresult result, const char* function) const {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  const char* text = nullptr;
+  GetErrorName(result, &name);
+  GetErrorString(result, &text);
+  throw std::runtime_error(std::string(function) + ": " +
+                           (name == nullptr ? "unknown error" : name) + " (" +
+                           (text == nullptr ? "" : text) + ")");
+}
+
+const CudaDriver& GetCudaDriver() {
+  static const CudaDriver driver = Load();
+  return driver;
+}
+
+}  // namespace torch_xla_ext

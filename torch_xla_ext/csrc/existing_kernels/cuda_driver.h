@@ -1,0 +1,34 @@
+// The CUDA driver's functions that launch a compiled kernel, looked up in the
+// driver's library when they are first used: a process without a GPU starts
+// without it.
+#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
+#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
+
+#include <cuda.h>
+
+#include <string>
+
+namespace torch_xla_ext {
+
+struct CudaDriver {
+  decltype(&::cuCtxGetCurrent) CtxGetCurrent;
+  decltype(&::cuFuncSetAttribute) FuncSetAttribute;
+  decltype(&::cuGetErrorName) GetErrorName;
+  decltype(&::cuGetErrorString) GetErrorString;
+  decltype(&::cuLaunchKernelEx) LaunchKernelEx;
+  decltype(&::cuModuleGetFunction) ModuleGetFunction;
+  decltype(&::cuModuleLoadData) ModuleLoadData;
+  decltype(&::cuModuleUnload) ModuleUnload;
+  decltype(&::cuThreadExchangeStreamCaptureMode)
+      ThreadExchangeStreamCaptureMode;
+
+  // Throws std::runtime_error with the function's name and the driver's text.
+  void Check(CUresult result, const char* function) const;
+};
+
+// Throws std::runtime_error if this machine has no driver.
+const CudaDriver& GetCudaDriver();
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_

@@ -1,0 +1,225 @@
+"""A profile of a few steps as a table: ``with torch_xla_ext.profile() as p: …``, `p.table()`."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import re
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch_xla.core.xla_model as xm
+from torch_xla.debug import metrics, profiler
+
+# What the host did, by the metric that counts it; values are in nanoseconds.
+_HOST = {
+    "tracing operations": "LazyTracing",
+    "compiling": "CompileTime",
+    "starting programs": "ExecuteTime",
+    "copies to the device": "TransferToDeviceTime",
+    "copies from the device": "TransferFromDeviceTime",
+    "waiting for the device's lock": "DeviceLockWait",
+}
+_COPY = re.compile(r"^(Memcpy|MemcpyD2D|MemcpyH2D|MemcpyD2H|memcpy|Memset)", re.IGNORECASE)
+_COLLECTIVE = re.compile(
+    r"nccl|all-?(reduce|gather|to-all)|reduce-?scatter|collective", re.IGNORECASE
+)
+_BYTES = re.compile(r"(?:num_bytes|size):(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that ran on the device; times in nanoseconds."""
+
+    name: str
+    stream: str
+    begin: float
+    duration: float
+    kind: str  # "kernel", "copy" or "collective"
+    num_bytes: int = 0
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.duration
+
+
+class Profile:
+    """What ran on the device and on the host between its beginning and its end.
+
+    Attributes:
+        events: of the device, by time. On the CPU: XLA's operations.
+        host: microseconds and count of what torch_xla did on the host, by what.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.host: dict[str, tuple[int, float]] = {}
+        self._folder: tempfile.TemporaryDirectory | None = None
+
+    def __enter__(self) -> Profile:
+        _profile_data()  # before anything has run
+        xm.wait_device_ops()
+        self._folder = tempfile.TemporaryDirectory()
+        self._before = _host_times()
+        profiler.start_trace(self._folder.name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        xm.wait_device_ops()
+        profiler.stop_trace()
+        after = _host_times()
+        self.host = {
+            name: (count - self._before[name][0], (time - self._before[name][1]) / 1e3)
+            for name, (count, time) in after.items()
+        }
+        try:
+            if kind is None:
+                (path,) = Path(self._folder.name).rglob("*.xplane.pb")
+                self.events = _read(path)
+        finally:
+            self._folder.cleanup()
+
+    def table(self, limit: int = 25) -> str:
+        """Kernels by their time, then the whole, then the host."""
+        groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
+        for event in self.events:
+            groups[event.kind, event.name].append(event)
+        total = sum(event.duration for event in self.events) or 1.0
+        ordered = sorted(groups.items(), key=lambda item: -sum(e.duration for e in item[1]))
+        lines = [f"{'on the device':60} {'kind':10} {'calls':>7} {'us':>12} {'share':>7} {'MB':>9}"]
+        for (kind, name), events in ordered[:limit]:
+            time = sum(event.duration for event in events)
+            size = sum(event.num_bytes for event in events) / 1e6
+            lines.append(
+                f"{_shorten(name, 60):60} {kind:10} {len(events):7} {time / 1e3:12.1f} "
+                f"{time / total:7.1%} " + (f"{size:9.1f}" if size else "").rstrip()
+            )
+        if len(ordered) > limit:
+            lines.append(f"… {len(ordered) - limit} more")
+        busy, span = self.busy_microseconds(), self.span_microseconds()
+        lines.append(
+            f"device busy {busy:.1f} us of {span:.1f}; it waits for {max(span - busy, 0):.1f} us "
+            "between its first and its last event"
+        )
+        lines.append("")
+        lines.append(f"{'on the host':60} {'calls':>18} {'us':>12}")
+        for name, (count, time) in self.host.items():
+            lines.append(f"{name:60} {count:18} {time:12.1f}")
+        return "\n".join(lines)
+
+    def busy_microseconds(self) -> float:
+        """How long at least one event ran."""
+        busy, until = 0.0, 0.0
+        for event in sorted(self.events, key=lambda event: event.begin):
+            busy += max(event.end - max(event.begin, until), 0)
+            until = max(event.end, until)
+        return busy / 1e3
+
+    def span_microseconds(self) -> float:
+        """From the first event to the end of the last."""
+        if not self.events:
+            return 0.0
+        return (max(e.end for e in self.events) - min(e.begin for e in self.events)) / 1e3
+
+    def save(self, path: str | Path) -> None:
+        """Writes a trace that https://ui.perfetto.dev opens; compressed where it ends in .gz."""
+        streams = {name: i for i, name in enumerate(sorted({e.stream for e in self.events}))}
+        begin = min((event.begin for event in self.events), default=0.0)
+        trace: list[dict[str, Any]] = [
+            {"ph": "M", "pid": 0, "tid": i, "name": "thread_name", "args": {"name": name}}
+            for name, i in streams.items()
+        ]
+        trace += [
+            {
+                "ph": "X",
+                "pid": 0,
+                "tid": streams[event.stream],
+                "name": event.name,
+                "cat": event.kind,
+                "ts": (event.begin - begin) / 1e3,
+                "dur": event.duration / 1e3,
+            }
+            for event in self.events
+        ]
+        data = json.dumps({"traceEvents": trace}).encode()
+        Path(path).write_bytes(gzip.compress(data) if str(path).endswith(".gz") else data)
+
+
+def profile() -> Profile:
+    """Profiles what runs inside a ``with``.
+
+    ::
+
+        with torch_xla_ext.profile() as p:
+            for _ in range(3):
+                step()
+        print(p.table())
+        p.save("trace.json.gz")
+
+    Raises:
+        ImportError: jax is missing, whose ProfileData reads what XLA's profiler writes.
+    """
+    return Profile()
+
+
+def _profile_data() -> Any:  # noqa: ANN401
+    try:
+        from jax.profiler import ProfileData
+    except ImportError as error:
+        raise ImportError(
+            "torch_xla_ext.profile reads XLA's profile with jax.profiler.ProfileData, which is not "
+            f"there ({error}); install it: pip install jax"
+        ) from error
+    return ProfileData
+
+
+def _host_times() -> dict[str, tuple[int, float]]:
+    times = {}
+    for name, metric in _HOST.items():
+        data = metrics.metric_data(metric)
+        times[name] = (data[0], data[1]) if data else (0, 0.0)
+    return times
+
+
+def _read(path: Path) -> list[Event]:
+    data = _profile_data().from_file(str(path))
+    planes = [plane for plane in data.planes if plane.name.startswith("/device:")]
+    on_device = [
+        plane for plane in planes if any(line.name.startswith("Stream") for line in plane.lines)
+    ]
+    events = []
+    for plane in on_device or data.planes:
+        for line in plane.lines:
+            if on_device and not line.name.startswith("Stream"):
+                continue  # the same again, by operation and by program
+            for event in line.events:
+                stats = {str(key): value for key, value in event.stats}
+                if not on_device and "hlo_op" not in stats:
+                    continue
+                events.append(_event(event, f"{plane.name} {line.name}", stats))
+    return sorted(events, key=lambda event: event.begin)
+
+
+def _event(event: Any, stream: str, stats: dict[str, Any]) -> Event:  # noqa: ANN401
+    size = _BYTES.search(str(stats.get("memcpy_details", "")))
+    kind = "kernel"
+    if _COLLECTIVE.search(event.name):
+        kind = "collective"
+    elif _COPY.search(event.name) or size:
+        kind = "copy"
+    return Event(
+        event.name, stream, event.start_ns, event.duration_ns, kind, int(size[1]) if size else 0
+    )
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
