@@ -6,7 +6,13 @@
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
 
-#include <Python.h>
+// As Python.h, which upstream's runtime is compiled without.
+extern "C" {
+struct _ts;  // PyThreadState
+int PyGILState_Check(void);
+_ts* PyEval_SaveThread(void);
+void PyEval_RestoreThread(_ts* state);
+}
 
 namespace torch_xla_ext {
 
@@ -22,7 +28,7 @@ class WithoutGil {
   WithoutGil& operator=(const WithoutGil&) = delete;
 
  private:
-  PyThreadState* state_;
+  _ts* state_;
 };
 
 }  // namespace torch_xla_ext
