@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -138,13 +139,41 @@ def _check_own_payload(
             )
 
 
+def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
+    """What to say of a target that is not registered: near names, and what to do.
+
+    Args:
+        api: None for a call that may use any.
+    """
+    wanted = f"{platform!r}" + (f" and api={api!r}" if api else "")
+    text = f"custom call {name!r}: no such target is registered for {wanted}"
+    others = [t for t in registration.registered_targets() if t.name == name]
+    if others:
+        have = ", ".join(f"{t.platform!r} and api={t.api!r}" for t in others)
+        text += f"; it is for {have}"
+    else:
+        names = sorted(
+            {t.name for t in registration.registered_targets(platform) if api in (None, t.api)}
+        )
+        near = difflib.get_close_matches(name, names, n=3)
+        if near:
+            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        elif names:
+            text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
+    return (
+        text + "; register it with torch_xla_ext.register_custom_call"
+        f"({name!r}, library, platform={platform!r}{f', api={api!r}' if api else ''}), or link it "
+        "into the wheel (docs/kernels.md)"
+    )
+
+
 def _check_registered(target: str, api: str, given_api: str | None) -> None:
     if (target, api) in _known:
         return
     device = torch_xla.runtime.device_type()
     platform = _PLATFORMS.get(device)
     if platform is not None and not registration.is_registered(target, platform, api):
-        raise ValueError(registration.unknown_target_text(target, platform, given_api))
+        raise ValueError(_unknown_target_text(target, platform, given_api))
     _known.add((target, api))
 
 

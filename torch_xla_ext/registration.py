@@ -478,29 +478,3 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def unknown_target_text(name: str, platform: str, api: str | None) -> str:
-    """What to say of a target that is not registered: near names, and what to do.
-
-    Args:
-        api: None for a call that may use any.
-    """
-    wanted = f"{platform!r}" + (f" and api={api!r}" if api else "")
-    text = f"custom call {name!r}: no such target is registered for {wanted}"
-    others = [t for t in registered_targets() if t.name == name]
-    if others:
-        have = ", ".join(f"{t.platform!r} and api={t.api!r}" for t in others)
-        text += f"; it is for {have}"
-    else:
-        names = sorted({t.name for t in registered_targets(platform) if api in (None, t.api)})
-        near = difflib.get_close_matches(name, names, n=3)
-        if near:
-            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
-        elif names:
-            text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
-    return (
-        text + "; register it with torch_xla_ext.register_custom_call"
-        f"({name!r}, library, platform={platform!r}{f', api={api!r}' if api else ''}), or link it "
-        "into the wheel (docs/kernels.md)"
-    )
