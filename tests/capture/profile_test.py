@@ -63,8 +63,9 @@ def test_on_a_gpu(jax: list, tmp_path: Path) -> None:
         ),
     ]
     with torch_xla_ext.profile() as measured:
-        torch.ones(3, device="xla")
+        total = torch.ones(3, device="xla") + 1
         torch_xla.sync()
+        assert total.tolist() == [2, 2, 2]
     rows = [row.split() for row in measured.table().splitlines()]
     assert ["AddKernel", "kernel", "2", "4.0", "66.7%"] in rows
     assert ["MemcpyD2D", "copy", "1", "1.0", "16.7%", "2.0"] in rows

@@ -10,7 +10,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing.xla import XLAC
 
-from torch_xla_ext import capture, ops
+from torch_xla_ext import CaptureError, capture, ops
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Te
     return result
 
 
-@pytest.mark.parametrize("spec", [None, ("x", None), (None, "x")], ids=str)
-def test_state_keeps_its_sharding(mesh: xs.Mesh, spec: tuple | None) -> None:
+@pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")], ids=str)
+def test_state_keeps_its_sharding(mesh: xs.Mesh, spec: tuple) -> None:
     start = torch.arange(16.0).reshape(4, 4)
     weight, cache = sharded(start, mesh, (None, "x")), sharded(start, mesh, spec)
     before = XLAC._get_xla_sharding_spec(cache)
@@ -47,6 +47,13 @@ def test_state_keeps_its_sharding(mesh: xs.Mesh, spec: tuple | None) -> None:
         torch.testing.assert_close(cache.cpu(), expected)
     assert XLAC._get_xla_sharding_spec(cache) == before
     assert step.num_captures == 1
+
+
+def test_state_without_sharding(mesh: xs.Mesh) -> None:
+    cache = sharded(torch.zeros(4, 4), mesh, None)
+    with pytest.raises(CaptureError, match="cache, which has no sharding: call mark_sharding"):
+        capture(lambda x: cache.add_(x))(torch.ones(4, 4).to("xla"))
+    assert cache.sum().item() == 0
 
 
 def test_arguments_of_another_sharding(mesh: xs.Mesh) -> None:

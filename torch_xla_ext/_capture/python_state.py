@@ -218,7 +218,7 @@ class Attributes(Children):
         super().restrict(names)
 
     def describe(self) -> Description:
-        if not self.has_dict and self.children:
+        if (not self.has_dict and self.children) or self.identity.version is not None:
             return super().describe()
         return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
 

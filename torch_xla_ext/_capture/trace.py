@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
+from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from torch_xla_ext._capture import watch
@@ -229,6 +230,8 @@ class Tracer:
             for numbers in self._by_storage.values()
             if saved.is_written(known[numbers[0]].tensor)
         ]
+        if runtime.is_spmd():
+            self._check_shardings(written)
         new: list[torch.Tensor] = []  # what the program computes besides
         plan, spec = self._plan_outputs(outputs, new)
         gradients = self._plan_gradients(new)
@@ -260,6 +263,16 @@ class Tracer:
             return self._replay(key, graph, sources, written, dtypes, plan, spec, gradients)
 
         return finish
+
+    def _check_shardings(self, written: list[int]) -> None:
+        """XLA chooses the sharding of a result that has none; the next replay would not fit it."""
+        for number in written:
+            known = self._known[number]
+            if not _XLAC._get_xla_sharding_spec(known.tensor):
+                raise CaptureError(
+                    f"the function writes to {known.name}, which has no sharding: call "
+                    "mark_sharding on it before, with None for each dimension if it is replicated"
+                )
 
     def _find_sources(
         self, ids: list[int], graph: list[torch.Tensor], written: set[int]
