@@ -152,7 +152,7 @@ def triton_call(
         RuntimeError: when the results are read, if the launch failed.
     """
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
-    host = registration._platform() == "Host"
+    host = registration.device_platform() == "Host"
     if isinstance(kernel, TritonKernel):
         return _call_compiled(kernel, args, grid, outputs, aliases, keywords, options)
     layers, function = _unwrapped(kernel)
@@ -315,7 +315,7 @@ def _call_compiled(
 ) -> list[torch.Tensor]:
     if options:
         raise TypeError(f"{kernel.name} is compiled; {next(iter(options))} is a part of it")
-    if registration._platform() == "Host":
+    if registration.device_platform() == "Host":
         raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU give the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}
     parameters = dict.fromkeys(kernel.signature, inspect.Parameter.empty) | constants
