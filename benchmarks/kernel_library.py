@@ -58,7 +58,8 @@ class KernelLibrary:
         Args:
             target: the kernel's name.
             arrays: the operands and results by the names that the signature gives them, contiguous
-                and on one device, CPU or CUDA. An optional operand may be missing.
+                and on one device, CPU or CUDA. An optional operand may be missing. A result that
+                is an operand has its name; "result NAME" would be another buffer.
             parameters: the parameters by name. Others than the kernel's are ignored.
 
         Returns:
@@ -69,7 +70,8 @@ class KernelLibrary:
             TypeError, ValueError: the arrays or parameters are not what the schema says.
         """
         schema = self.schema(target)
-        values = [arrays.get(argument.name) for argument in schema.arguments]
+        values = [arrays.get(operand.name) for operand in schema.operands]
+        values += [arrays.get(f"result {r.name}", arrays.get(r.name)) for r in schema.results]
         present = [value for value in values if value is not None]
         for value in present:
             if not value.is_contiguous() or value.device != present[0].device:

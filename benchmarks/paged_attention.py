@@ -167,8 +167,6 @@ class Ours:
             "slot_mapping": update.slots,
             "key_cache": keys,
             "value_cache": values,
-            "new_key_cache": keys,
-            "new_value_cache": values,
         }
         return self.library.bind("XlaGpuKvCacheUpdate", arrays, PARAMETERS)
 
@@ -179,7 +177,6 @@ class Ours:
             "value": update.value,
             "slot_mapping": update.slots,
             "kv_pages": pages,
-            "new_kv_pages": pages,
         }
         return self.library.bind("XlaGpuKvPagesUpdate", arrays, PARAMETERS)
 

@@ -42,7 +42,7 @@ def update(
     names = ["key_cache", "value_cache"] if len(caches) == 2 else ["kv_pages"]
     arrays = {"key": tokens[0], "value": tokens[1], "slot_mapping": slots}
     for name, cache, result in zip(names, caches, results or caches, strict=True):
-        arrays |= {name: cache, f"new_{name}": result}
+        arrays |= {name: cache, f"result {name}": result}
     target = "XlaGpuKvCacheUpdate" if len(caches) == 2 else "XlaGpuKvPagesUpdate"
     parameters = {"key_scale": scales[0], "value_scale": scales[1], "report_out_of_range": False}
     library.bind(target, arrays, parameters)()
@@ -100,5 +100,5 @@ def test_update_refuses_other_results(library: KernelLibrary) -> None:
     tokens = [randn(4, 2, 64, dtype=torch.bfloat16) for _ in range(2)]
     caches = [randn(2, 8, 2, 64, dtype=torch.bfloat16) for _ in range(2)]
     slots = torch.arange(4, device="cuda")
-    with pytest.raises(RuntimeError, match=r"result 1 \(new_value_cache\) to be the buffer of"):
+    with pytest.raises(RuntimeError, match=r"result 1 \(value_cache\): expected the buffer of"):
         update(library, tokens, slots, caches, [caches[0], caches[1].clone()])

@@ -1,12 +1,11 @@
 """examples/existing_kernels, as a user runs them."""
 
-import os
 import runpy
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path(os.environ["EXISTING_KERNELS"]).parent
+FOLDER = Path("examples/existing_kernels")
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,14 @@ def test_numbers_promote_as_on_the_cpu(dtype: torch.dtype, number: float) -> Non
     assert torch.equal(result.cpu(), expected)
 
 
+def test_numbers_of_one_type_are_told_apart(device: torch.device) -> None:
+    register("aten::mul.Tensor")
+    x = torch.randn(3)
+    for number in (2, 3, 2.5, 3.5, True, -0.0):
+        result = torch.ops.aten.mul.Tensor(x.to(device), number)
+        assert torch.equal(result.cpu(), x * number)
+
+
 def test_results_that_are_none_or_numbers() -> None:
     q, k, v = (torch.randn(1, 2, 16, 8) for _ in range(3))
     check("aten::_scaled_dot_product_flash_attention_for_cpu", q, k, v, is_causal=True)

@@ -4,6 +4,7 @@ A kernel's folder says it, in its samples.py.
 """
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def _collect() -> list[OperatorSamples]:
     for file in sorted(Path(__file__).parents[2].glob("kernels/*/samples.py")):
         spec = importlib.util.spec_from_file_location(f"samples_of_{file.parent.name}", file)
         module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # where torch.compile looks for a function's globals
         spec.loader.exec_module(module)
         samples += module.SAMPLES
     return samples

@@ -103,7 +103,7 @@ class Operator:
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
             raise TypeError(f"{self.overload.name()}: none of its arguments is an XLA tensor")
-        key = " ".join(encode(value, lambda t: f"{tuple(t.shape)}{t.dtype}") for value in values)
+        key = " ".join(encode(value, _shown) for value in values)
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) > 1000:
@@ -234,6 +234,13 @@ def _is_number(tensor: torch.Tensor) -> bool:
         return False
     other = torch.empty((), dtype=narrow[tensor.dtype])
     return torch.result_type(tensor, other) == other.dtype
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    """What a planned call depends on: a number's value, and of an operand its type."""
+    if _is_number(tensor):
+        return f"{tensor.dtype}{tensor.item()!r}"
+    return f"{tuple(tensor.shape)}{tensor.dtype}"
 
 
 def _is_operand(leaf: object) -> bool:

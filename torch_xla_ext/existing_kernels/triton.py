@@ -262,7 +262,7 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid
     """The configuration of an autotuned kernel that takes the least time on the device."""
     first = bound(tuner.configs[0])
     key = (
-        id(tuner),
+        tuner,
         *(
             (k, tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else (k, str(v))
             for k, v in first.values.items()

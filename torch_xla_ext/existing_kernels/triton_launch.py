@@ -16,7 +16,8 @@ import torch
 Kernel = object
 # What the analysis of a kernel is done for where there is no GPU; it sees no difference.
 _ANY_CAPABILITY = 90
-_written: dict[str, list[str]] = {}
+# With the functions, whose ids are in the keys.
+_written: dict[str, tuple[Kernel, list[str]]] = {}
 
 
 def install() -> None:
@@ -137,5 +138,5 @@ def _written_parameters(
             found = identify_mutated_tensors(
                 function, {name: like(value) for name, value in values.items()}, {}
             )
-        _written[key] = [name for name in names if name in found]
-    return _written[key]
+        _written[key] = function, [name for name in names if name in found]
+    return _written[key][1]
