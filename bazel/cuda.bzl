@@ -1,6 +1,7 @@
 """cuda_library: compiles CUDA sources with the pinned nvcc, never with the machine's."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
+load(":baseline.bzl", "built_once")
 
 # What nvcc 13.0 generates code for. A suffix names features of one chip (a) or family (f) only.
 _KNOWN_ARCHS = [
@@ -115,7 +116,7 @@ def _cuda_library_impl(ctx):
     archs = ctx.attr.archs or ctx.attr._archs[CudaArchsInfo].archs
     archs = archs + [arch for arch in ctx.attr.extra_archs if arch not in archs]
 
-    deps = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]]
+    deps = [dep[CcInfo] for dep in ctx.attr.deps + ctx.attr._cudart]
     headers = cc_common.create_compilation_context(
         headers = depset(ctx.files.hdrs),
         quote_includes = depset([
@@ -173,7 +174,15 @@ is linked statically.
         ),
         "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),
         "_compiler": attr.label(default = "@cuda//:compiler"),
-        "_cudart": attr.label(default = "@cuda//:cudart_static", providers = [CcInfo]),
+        # One library for kernels of all configurations: two would be linked at two places.
+        "_cudart": attr.label(
+            cfg = built_once,
+            default = "@cuda//:cudart_static",
+            providers = [CcInfo],
+        ),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
+        ),
         "_nvcc": attr.label(
             default = "@cuda//:nvidia/cu13/bin/nvcc",
             allow_single_file = True,

@@ -20,5 +20,5 @@ def test_on_the_cpu(tmp_path: Path) -> None:
         [sys.executable, str(EXAMPLE / "scale.py"), str(library)], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert "XlaGpuScale (API version 3)" in result.stdout
-    assert "params    factor=2.5" in result.stdout
+    assert "XlaGpuScale (API version 4)" in result.stdout
+    assert "factor = 2.5" in result.stdout

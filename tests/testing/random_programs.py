@@ -126,7 +126,7 @@ torch.einsum("ij,ij->j", {x}, {y})
 torch.outer({x}[0], {y}[:, 0])
 {x}.index_select({d}, {i})
 {x}.gather({d}, {i}[None, :].expand(4, 4))
-{x}.scatter({d}, torch.arange(4, device={x}.device).roll({n})[:, None].expand(4, 4), {y})
+{x}.scatter({d}, latin_square({n}, {x}), {y})
 {x}.scatter_add({d}, {i}[:, None].expand(4, 4), {y})
 {x}.index_add({d}, {i}, {y})
 {x}.index_add({d}, {i}, {y}, alpha={n})
@@ -217,6 +217,12 @@ _LEAVES = {
 }
 
 
+def latin_square(shift: int, like: torch.Tensor) -> torch.Tensor:
+    """Indices without duplicates along either dimension: which one counts is not defined."""
+    numbers = torch.arange(4, device=like.device)
+    return (numbers[:, None] + numbers.roll(shift)) % 4
+
+
 def gradient(function: object, x: torch.Tensor) -> torch.Tensor:
     leaf = x.detach().clone().requires_grad_()
     (result,) = torch.autograd.grad(function(leaf), leaf)
@@ -262,6 +268,7 @@ class Program:
             "torch": torch,
             "F": F,
             "gradient": gradient,
+            "latin_square": latin_square,
             "kernel": ops.simple_add,
             "sync": (lambda: None) if on_cpu else torch_xla.sync,
         } | {name: leaf.clone().to(device) for name, leaf in self._leaves.items()}
