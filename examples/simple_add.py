@@ -18,7 +18,7 @@ def main() -> None:
     # The kernel's signature says what it takes: kernels/simple_add/simple_add.h.
     (total,) = torch_xla_ext.custom_call("XlaGpuSimpleAdd", [a.to(device), b.to(device)], [a])
 
-    print(torch_xla_ext.debug.hlo(total))
+    print(torch_xla_ext.debug.custom_calls(total)[0])
     print(total.cpu())
     assert torch.equal(total.cpu(), a + b), "XLA's sum is not torch's"
     print("equal to torch's sum")

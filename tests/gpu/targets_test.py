@@ -57,8 +57,12 @@ def test_registered_while_the_client_is_there(device: torch.device) -> None:
 def test_registered_again(device: torch.device) -> None:
     XLAC._xla_register_custom_call_target("again", host_kernel("TestCopy"), "CUDA")
     XLAC._xla_register_custom_call_target("again", host_kernel("TestCopy"), "CUDA")
-    with pytest.raises(ValueError, match='"again" is registered for "CUDA" already'):
-        XLAC._xla_register_custom_call_target("again", host_kernel("TestFail"), "CUDA")
+    x = torch.randn(100)
+    copied = call("again", [x.to(device)], struct.pack("<q", 100))
+    XLAC._xla_register_custom_call_target("again", host_kernel("TestFail"), "CUDA")
+    assert torch.equal(copied.cpu(), x)
+    with pytest.raises(RuntimeError, match="TestFail: operand 1"):
+        call("again", [x.to(device)], struct.pack("<q", 100)).cpu()
     assert_client_is_usable(device)
 
 

@@ -7,6 +7,7 @@ that they do not have.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import re
 import sys
@@ -19,6 +20,9 @@ from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
 
 PLUGIN_VARIABLE = "TORCH_XLA_EXT_PJRT_PLUGIN"
 _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
+# A pass that fuses slices into typed custom calls. It fails to compile a call that writes to two
+# slices of one tensor ("A cycle is detected", with plugin 0.11.2).
+_SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 
 # The CUDA major versions that JAX has plugins for, the newest first.
 _CUDA_MAJORS = (13, 12)
@@ -370,6 +374,24 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
         system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
 
 
+def turn_off_slice_fusion(system: System, plugin_path: str) -> None:
+    """Adds it to XLA_FLAGS, unless the user has set it there, or this plugin does not know it.
+
+    XLA ends the process if it does not know a flag.
+    """
+    flags = system.environ.get("XLA_FLAGS", "")
+    path = Path(plugin_path)
+    if _SLICE_FUSION_FLAG in flags or not path.is_file() or path.stat().st_size == 0:
+        return
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        known = content.find(_SLICE_FUSION_FLAG.lstrip("-").encode() + b"\0") >= 0
+    if known:
+        system.environ["XLA_FLAGS"] = f"{flags} {_SLICE_FUSION_FLAG}=false".strip()
+
+
 def prepare(system: System) -> Runtime:
     """Finds and loads all that a CUDA client needs, but for the plugin itself.
 
@@ -384,6 +406,7 @@ def prepare(system: System) -> Runtime:
     warn_of_missing(libraries, plugin)
     data_dir = find_data_dir(system, plugin)
     set_data_dir(system, data_dir)
+    turn_off_slice_fusion(system, plugin.path)
     return Runtime(plugin, driver, libraries, cudnn_version, data_dir)
 
 
