@@ -42,5 +42,7 @@ def wheel_with_kernels(name, kernels, wheel = Label("//:wheel"), **kwargs):
       wheel: what is made of them: the wheel, or a folder that it is installed in.
       **kwargs: visibility and the like.
     """
-    _kernels(name = name + "_kernels", plain = kernels, **kwargs)
+    # The wheel's own kernels depend on these, by a flag: they cannot be testonly.
+    others = {key: value for key, value in kwargs.items() if key != "testonly"}
+    _kernels(name = name + "_kernels", plain = kernels, **others)
     _wheel_with_kernels(name = name, kernels = name + "_kernels", wheel = wheel, **kwargs)
