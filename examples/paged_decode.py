@@ -369,6 +369,7 @@ def main() -> int:
         lengths = torch.randint(1, args.longest + 1, (args.prompts,))
         return [torch.randint(args.vocabulary, (n,), dtype=torch.int32) for n in lengths]
 
+    print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
     warm_up, prompts = random_prompts(), random_prompts()
     print("reference: the same model on the CPU, with a dense cache", flush=True)
     reference = DenseReference(model, args).generate(prompts, args.new_tokens)

@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--way", choices=WAYS, default="captured", help="how the steps are run")
     way = parser.parse_args().way
 
+    print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
     training = Training(way)
     for step in range(STEPS):
         loss = training.step()
