@@ -1,5 +1,7 @@
 """variant: the folder that a target makes, made with other settings, for tests that compare."""
 
+load(":transitions.bzl", "link_folder")
+
 _REBUILD = "//bazel:rebuild"
 _ARCHS = "//bazel/cuda:archs"
 
@@ -28,11 +30,7 @@ _transition = transition(
 )
 
 def _variant_impl(ctx):
-    # A name of its own: in a test's runfiles, the original has the name of the target.
-    folder = ctx.attr.target[0][DefaultInfo].files.to_list()[0]
-    output = ctx.actions.declare_directory(ctx.label.name)
-    ctx.actions.symlink(output = output, target_file = folder)
-    return [DefaultInfo(files = depset([output]))]
+    return link_folder(ctx, ctx.attr.target)
 
 variant = rule(
     implementation = _variant_impl,

@@ -1,6 +1,7 @@
 """wheel_with_kernels: the wheel with kernels of another project in it."""
 
 load(":operators.bzl", _kernels = "kernels")
+load(":transitions.bzl", "link_folder")
 
 _MORE_KERNELS = "//kernels:more"
 
@@ -14,11 +15,7 @@ _transition = transition(
 )
 
 def _wheel_with_kernels_impl(ctx):
-    # A name of its own: in a test's runfiles, the original has the name of the target.
-    folder = ctx.attr.wheel[0][DefaultInfo].files.to_list()[0]
-    output = ctx.actions.declare_directory(ctx.label.name)
-    ctx.actions.symlink(output = output, target_file = folder)
-    return [DefaultInfo(files = depset([output]))]
+    return link_folder(ctx, ctx.attr.wheel)
 
 _wheel_with_kernels = rule(
     implementation = _wheel_with_kernels_impl,

@@ -66,6 +66,10 @@ class Model:
         self.frequencies = 500000.0 ** (-step / config.head_dim)
         sync()
 
+    def num_tensors(self) -> int:
+        """Weights, and the frequencies of the positions."""
+        return 4 + sum(len(layer) for layer in self.layers)
+
     def __call__(
         self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
     ) -> torch.Tensor:

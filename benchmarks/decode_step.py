@@ -13,6 +13,11 @@ torch_xla. Times are medians, in milliseconds:
   in flight  a step of many that are started one after the other
 
 --steps of them are also run to see whether device memory stays what it is.
+
+On a CPU the device's times mean nothing, and the host's do:
+
+  PJRT_DEVICE=CPU python benchmarks/decode_step.py --width=128 --shapes=1x16 --layers=2,8,32 \\
+      --ways=lazy,captured --in-flight=5 --max-host-ratio=0.1
 """
 
 from __future__ import annotations
@@ -127,6 +132,10 @@ class Xla:
 
         return step
 
+    def num_inputs(self) -> int:
+        """Tensors that a step reads: weights, caches, tables, rows, lengths and tokens."""
+        return self.model.num_tensors() + 2 * self.config.layers + 4
+
     def memory(self) -> int | None:
         import torch_xla.core.xla_model as xm
 
@@ -175,6 +184,9 @@ class Peer:
             self.tokens.copy_(compiled(self.tokens))
         return graph.replay
 
+    def num_inputs(self) -> int:
+        return self.model.num_tensors() + 2 * len(self.caches) + 3
+
     def memory(self) -> int:
         return torch.cuda.memory_allocated()
 
@@ -190,16 +202,23 @@ def parse_arguments() -> argparse.Namespace:
     default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
     parser.add_argument("--ways", default=default, help=f"of {', '.join(WAYS)}")
     parser.add_argument("--shapes", default="16x4096", help="sequences x tokens, by commas")
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--layers", default="32", help="by commas: a model for each")
     parser.add_argument("--width", type=int, default=4096, help="others follow")
     parser.add_argument("--in-flight", type=int, default=30, help="steps that are timed together")
     parser.add_argument("--steps", type=int, default=0, help="to compare memory over")
     parser.add_argument("--profile", type=Path, help="folder for a trace of three captured steps")
+    parser.add_argument(
+        "--max-host-ratio",
+        type=float,
+        help="fail if the host's time of a captured step is more than this share of a lazy one's",
+    )
     parser.add_argument("--json", type=Path, help="file to write the results to")
     args = parser.parse_args()
     unknown = set(args.ways.split(",")) - set(WAYS)
     if unknown:
         parser.error(f"--ways: no {', '.join(sorted(unknown))} among {', '.join(WAYS)}")
+    if args.max_host_ratio and not {"lazy", "captured"} <= set(args.ways.split(",")):
+        parser.error("--max-host-ratio compares the ways lazy and captured")
     return args
 
 
@@ -211,51 +230,70 @@ def device_name(way: str) -> str:
     return str(torch_xla._XLAC._xla_device_kind(str(torch_xla.device())))
 
 
+def scaled(layers: int, width: int) -> Config:
+    """The 8B shape with other numbers of layers and, in proportion, widths and heads."""
+    whole = Config()
+    share = width / whole.width
+    return Config(
+        layers=layers,
+        width=width,
+        inner=int(whole.inner * share),
+        heads=max(1, int(whole.heads * share)),
+        kv_heads=max(1, int(whole.kv_heads * share)),
+        vocabulary=int(whole.vocabulary * share),
+    )
+
+
+def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[dict[str, object]]:
+    """A line of results for each way."""
+    seqs, length = map(int, shape.split("x"))
+    results: list[dict[str, object]] = []
+    backend = None
+    for way in args.ways.split(","):
+        if backend is None or (way == "peer") != isinstance(backend, Peer):
+            backend = (Peer if way == "peer" else Xla)(config, seqs, length)
+        step = backend.way(way)
+        result: dict[str, object] = {
+            "way": way,
+            "seqs": seqs,
+            "length": length,
+            "layers": config.layers,
+            "inputs": backend.num_inputs(),
+            "device": device_name(way),
+            "torch": torch.__version__,
+            "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
+            **measure(step, backend.wait, args.in_flight),
+        }
+        if args.steps:
+            result["memory_before"] = backend.memory()
+            for _ in range(args.steps):
+                step()
+            backend.wait()
+            result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
+        if args.profile and way == "captured":
+            profile(step, backend.wait, args.profile / shape)
+        print(json.dumps(result), flush=True)
+        results.append(result)
+    return results
+
+
 @torch.no_grad()
-def main() -> None:
+def main() -> int:
     args = parse_arguments()
-    config = Config(layers=args.layers)
-    if args.width != config.width:
-        share = args.width / config.width
-        config = Config(
-            layers=args.layers,
-            width=args.width,
-            inner=int(config.inner * share),
-            heads=max(1, int(config.heads * share)),
-            kv_heads=max(1, int(config.kv_heads * share)),
-            vocabulary=int(config.vocabulary * share),
-        )
-    results = []
-    for shape in args.shapes.split(","):
-        seqs, length = map(int, shape.split("x"))
-        backend = None
-        for way in args.ways.split(","):
-            if backend is None or (way == "peer") != isinstance(backend, Peer):
-                backend = (Peer if way == "peer" else Xla)(config, seqs, length)
-            step = backend.way(way)
-            result = {
-                "way": way,
-                "seqs": seqs,
-                "length": length,
-                "layers": config.layers,
-                "device": device_name(way),
-                "torch": torch.__version__,
-                "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
-                **measure(step, backend.wait, args.in_flight),
-            }
-            if args.steps:
-                result["memory_before"] = backend.memory()
-                for _ in range(args.steps):
-                    step()
-                backend.wait()
-                result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
-            if args.profile and way == "captured":
-                profile(step, backend.wait, args.profile / shape)
-            results.append(result)
-            print(json.dumps(result), flush=True)
+    results: list[dict[str, object]] = []
+    too_slow = False
+    for layers in map(int, args.layers.split(",")):
+        for shape in args.shapes.split(","):
+            found = measure_ways(scaled(layers, args.width), shape, args)
+            results += found
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1) + "\n")
-        del backend, step
+            if args.max_host_ratio:
+                host = {result["way"]: result["host"] for result in found}
+                ratio = host["captured"] / host["lazy"]
+                print(f"host time, captured / lazy: {ratio:.3f} (at most {args.max_host_ratio})")
+                too_slow |= ratio > args.max_host_ratio
+    return int(too_slow)
 
 
 def profile(step: Step, wait: Callable[[], None], folder: Path) -> None:
@@ -271,4 +309,4 @@ def profile(step: Step, wait: Callable[[], None], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

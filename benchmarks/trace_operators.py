@@ -2,17 +2,15 @@
 
     python benchmarks/trace_operators.py
 
-Shapes are those of a decode step: 16 sequences, 32 query and 8 key heads of 128. Nothing is
-compiled but between rounds, so that graphs stay short.
+Shapes are those of a decode step: 16 sequences, 32 query and 8 key heads of 128.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch_xla
+from trace_time import print_times
 
 from torch_xla_ext import custom_call
 
@@ -55,24 +53,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=100, help="calls a round (default: 100)")
     args = parser.parse_args()
 
-    device = torch_xla.device()
-    calls = cases(device)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(args.rounds + 1):
-        for name, call in calls.items():
-            torch_xla.sync(wait=True)
-            start = time.perf_counter()
-            for _ in range(args.calls):
-                call()
-            elapsed = (time.perf_counter() - start) / args.calls
-            if number > 0:
-                times[name].append(elapsed)
-    print(f"torch_xla {torch_xla.__version__}, {args.rounds} rounds of {args.calls} calls")
-    for name, values in times.items():
-        print(
-            f"{name:26} median {statistics.median(values) * 1e6:6.2f} µs, "
-            f"fastest {min(values) * 1e6:6.2f} µs"
-        )
+    calls = cases(torch_xla.device())
+    print_times(calls, args.rounds, args.calls)
 
 
 if __name__ == "__main__":

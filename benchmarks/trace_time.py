@@ -3,13 +3,13 @@
     python benchmarks/trace_time.py
 
 Run it with the Python of an environment that has the custom wheel, and with one that has the stock
-torch_xla, whose function takes no target and which has no `custom_call`. Nothing is compiled.
+torch_xla, whose function takes no target and which has no `custom_call`.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch_xla
@@ -17,11 +17,27 @@ import torch_xla
 XLAC = torch_xla._XLAC
 
 
-def seconds_per_call(call: Callable[[], list[torch.Tensor]], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return (time.perf_counter() - start) / calls
+def print_times(calls: Mapping[str, Callable[[], object]], rounds: int, number: int) -> None:
+    """Prints the time of each call, measured in turns, `number` in a row.
+
+    Between two rows what was traced is compiled and run, so that graphs stay short.
+    """
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            torch_xla.sync(wait=True)
+            start = time.perf_counter()
+            for _ in range(number):
+                call()
+            elapsed = (time.perf_counter() - start) / number
+            if turn > 0:
+                times[name].append(elapsed)
+    print(f"torch_xla {torch_xla.__version__}, {rounds} rounds of {number} calls")
+    for name, values in times.items():
+        print(
+            f"{name:26} median {statistics.median(values) * 1e6:6.2f} µs, "
+            f"fastest {min(values) * 1e6:6.2f} µs"
+        )
 
 
 def main() -> None:
@@ -55,18 +71,7 @@ def main() -> None:
             "XlaGpuSimpleAdd", [a, b], [((16,), torch.float32)]
         )
         calls["  api='ffi'"] = lambda: custom_call("XlaGpuSimpleAdd", [a, b], [a], api="ffi")
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(args.rounds + 1):
-        for name, call in calls.items():
-            elapsed = seconds_per_call(call, args.calls)
-            if number > 0:
-                times[name].append(elapsed)
-    print(f"torch_xla {torch_xla.__version__}, {args.rounds} rounds of {args.calls} calls")
-    for name, values in times.items():
-        print(
-            f"{name:24} median {statistics.median(values) * 1e6:6.2f} µs, "
-            f"fastest {min(values) * 1e6:6.2f} µs"
-        )
+    print_times(calls, args.rounds, args.calls)
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ def test_custom_calls() -> None:
     assert table.sum().item() == 8
 
 
-def test_lost_results_name_the_tensor() -> None:
+def test_a_result_that_is_dropped() -> None:
     state = ones(3)
     step = capture(lambda: state.add_(1).sum())
     step()

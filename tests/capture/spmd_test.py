@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
-import torch_xla.runtime as xr
+from testing.spmd import sharded
 from testing.xla import XLAC
 
 from torch_xla_ext import CaptureError, capture, ops
-
-
-@pytest.fixture(scope="module")
-def mesh() -> xs.Mesh:
-    xr.use_spmd()
-    assert xr.global_runtime_device_count() == 2
-    return xs.Mesh(np.arange(2), (2,), ("x",))
-
-
-def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Tensor:
-    result = tensor.to("xla")
-    if spec is not None:
-        xs.mark_sharding(result, mesh, spec)
-    torch_xla.sync()
-    return result
 
 
 @pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")], ids=str)

@@ -89,7 +89,7 @@ def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: b
 
 
 def test_no_other_payload_is_swallowed(device: torch.device) -> None:
-    """The table for docs/gpu.md: what is refused is what XLA might swallow, and all of it."""
+    """The table for docs/pjrt_bridge.md: all that XLA can replace is refused."""
     table = {}
     for payload in JSON_LIKE + OTHERS:
         for version in (2, 3):

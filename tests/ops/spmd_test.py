@@ -7,33 +7,17 @@ manual sharding.
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
-import torch_xla.runtime as xr
 from samples import OperatorSamples, for_each_differentiable_operator
+from testing.spmd import sharded
 from testing.xla import XLAC
 
 from torch_xla_ext import ops
 
 SPECS = [None, ("x", None), (None, "x")]
-
-
-@pytest.fixture(scope="module")
-def mesh() -> xs.Mesh:
-    xr.use_spmd()
-    assert xr.global_runtime_device_count() == 2
-    return xs.Mesh(np.arange(2), (2,), ("x",))
-
-
-def sharded(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None) -> torch.Tensor:
-    result = tensor.to("xla")
-    if spec is not None:
-        xs.mark_sharding(result, mesh, spec)
-        assert "devices=" in XLAC._get_xla_sharding_spec(result)
-    return result
 
 
 def test_a_compiled_function_meets_another_sharding(mesh: xs.Mesh) -> None:

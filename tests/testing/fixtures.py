@@ -1,8 +1,11 @@
-"""Fixtures: the device, and random numbers that are the same in each run."""
+"""Fixtures: the device, a mesh, and random numbers that are the same in each run."""
 
+import numpy as np
 import pytest
 import torch
 import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
 from torch_xla import backends
 
 # A GPU's matrix products are TF32 by default, too coarse to compare with the CPU's.
@@ -18,3 +21,11 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> xs.Mesh:
+    """Of the two devices that the test's BUILD file asks for by CPU_NUM_DEVICES."""
+    xr.use_spmd()
+    assert xr.global_runtime_device_count() == 2
+    return xs.Mesh(np.arange(2), (2,), ("x",))

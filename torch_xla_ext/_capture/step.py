@@ -58,7 +58,7 @@ def _modes() -> tuple:
         torch.is_autocast_enabled("xla"),
         torch.get_autocast_dtype("xla"),
         torch.get_default_dtype(),
-        _XLAC._xla_get_mat_mul_precision() if hasattr(_XLAC, "_xla_get_mat_mul_precision") else 0,
+        _XLAC._xla_get_mat_mul_precision(),
     )
 
 
@@ -112,14 +112,14 @@ class CapturedStep:
         if getattr(_tracing, "active", False):
             return self._function(*args, **kwargs)  # a part of the step that is being captured
         leaves, spec = pytree.tree_flatten((args, kwargs))
-        key, arguments, _ = self._key(leaves, spec)
+        key, arguments, views = self._key(leaves, spec)
         reasons = []
         for known, replay in self._replays:
             reason = known.difference(key) or replay.mismatch(arguments)
             if reason is None:
                 return replay.run(arguments)
             reasons.append(reason)
-        return self._capture(leaves, spec, reasons)
+        return self._capture(leaves, spec, key, arguments, views, reasons)
 
     def _key(
         self, leaves: list[Any], spec: pytree.TreeSpec
@@ -139,8 +139,15 @@ class CapturedStep:
         shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
         return _Key(spec, others, signature, shardings, _modes()), arguments, views
 
-    def _capture(self, leaves: list[Any], spec: pytree.TreeSpec, reasons: list[str]) -> Any:
-        # What can not match any more, because its tensors are gone, does not count.
+    def _capture(
+        self,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        key: _Key,
+        arguments: list[torch.Tensor],
+        views: list[int],
+        reasons: list[str],
+    ) -> Any:
         if len(self._replays) >= self._max_captures:
             raise CaptureError(
                 f"{self._name} was captured {self._max_captures} times, as often as max_captures "
@@ -155,7 +162,6 @@ class CapturedStep:
             _log.info("%s: captured", self._name)
         _tracing.active = True
         try:
-            _, _, views = self._key(leaves, spec)
             replay = Tracer(self._function, leaves, spec, views).run()
         except NotRepeatableError as result:
             return self._finish_lazily(result)
@@ -164,7 +170,6 @@ class CapturedStep:
         finally:
             _tracing.active = False
         self._changed = None
-        key, arguments, _ = self._key(leaves, spec)
         key.others = [_weak(value) for value in key.others]
         self._replays.append((key, replay))
         return replay.run(arguments)

@@ -178,7 +178,7 @@ class Tracer:
             self._state.add_globals(variables, names_of(code), module)
         self._state.forget(names)
 
-    def run(self) -> Replay | Any:
+    def run(self) -> Replay:
         """Returns a replay.
 
         Raises:
@@ -195,14 +195,14 @@ class Tracer:
             if changed:
                 raise NotRepeatableError(changed, outputs)
             self._check_storages()
-            replay = self._compile(outputs)
+            make_replay = self._compile(outputs)
         except NotRepeatableError:
             raise
         except BaseException:
             self._undo(running_seed)
             raise
         self._undo(running_seed)
-        return replay(self)
+        return make_replay()
 
     def _undo(self, running_seed: int) -> None:
         for number, gradient in self._gradients.items():
@@ -223,7 +223,8 @@ class Tracer:
 
     # From the trace to a program.
 
-    def _compile(self, outputs: Any) -> Callable[[Tracer], Replay]:
+    def _compile(self, outputs: Any) -> Callable[[], Replay]:
+        """Compiles the program. Returns what makes the replay, once the trace is undone."""
         saved, known = self._saved, self._known
         written = [
             numbers[0]
@@ -258,11 +259,8 @@ class Tracer:
                 for tensor in donated:
                     _XLAC._set_buffer_donation(tensor, False)
         dtypes = [tensor.dtype for tensor in new]
-
-        def finish(_tracer: Tracer) -> Replay:
-            return self._replay(key, graph, sources, written, dtypes, plan, spec, gradients)
-
-        return finish
+        # Afterwards, for a replay keeps the values that tensors have outside the trace.
+        return lambda: self._replay(key, graph, sources, written, dtypes, plan, spec, gradients)
 
     def _check_shardings(self, written: list[int]) -> None:
         """XLA chooses the sharding of a result that has none; the next replay would not fit it."""

@@ -7,7 +7,6 @@ that they do not have.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import re
 import sys
@@ -381,14 +380,10 @@ def turn_off_slice_fusion(system: System, plugin_path: str) -> None:
     """
     flags = system.environ.get("XLA_FLAGS", "")
     path = Path(plugin_path)
-    if _SLICE_FUSION_FLAG in flags or not path.is_file() or path.stat().st_size == 0:
+    if _SLICE_FUSION_FLAG in flags or not path.is_file():
         return
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        known = content.find(_SLICE_FUSION_FLAG.lstrip("-").encode() + b"\0") >= 0
-    if known:
+    # A third of a second; searching a mapping of the file takes twice as long.
+    if _SLICE_FUSION_FLAG.lstrip("-").encode() + b"\0" in path.read_bytes():
         system.environ["XLA_FLAGS"] = f"{flags} {_SLICE_FUSION_FLAG}=false".strip()
 
 

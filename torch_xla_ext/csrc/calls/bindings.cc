@@ -342,6 +342,15 @@ void DefineRegistration(py::module_& module) {
       "torch_xla can not use it.");
 }
 
+// A function that torch.compile(backend="openxla") compiled for one sharding of
+// its arguments runs that program for any, once five calls had the same: each
+// device then takes its shard for another. torch_xla compares for as many calls
+// as this variable says.
+void AlwaysCompareShardings() {
+  py::module_::import("os").attr("environ").attr("setdefault")(
+      "XLA_DYNAMO_INPUT_SHARDING_CHECK_THRESHOLD", "1000000000000");
+}
+
 }  // namespace
 
 void DefineFunctions(py::module_& module) {
@@ -351,6 +360,7 @@ void DefineFunctions(py::module_& module) {
   DefineDirectCall(module);
   DefineRegistration(module);
   DefineCapture(module);
+  AlwaysCompareShardings();
 }
 
 }  // namespace torch_xla_ext

@@ -50,15 +50,6 @@ PyObject* InitStockModule() {
   return reinterpret_cast<PyObject* (*)()>(init)();
 }
 
-// A function that torch.compile(backend="openxla") compiled for one sharding of
-// its arguments runs that program for any, once five calls had the same: each
-// device then takes its shard for another. torch_xla compares for as many calls
-// as this variable says.
-void AlwaysCompareShardings() {
-  py::module_::import("os").attr("environ").attr("setdefault")(
-      "XLA_DYNAMO_INPUT_SHARDING_CHECK_THRESHOLD", "1000000000000");
-}
-
 // The stock function `name`, taken out of the module: pybind11 would otherwise
 // take a definition of the same name for one more overload.
 py::object Take(py::module_& module, const char* name) {
@@ -86,7 +77,6 @@ extern "C" PyObject* PyInit__XLAC() {
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");
     torch_xla_ext::DefineFunctions(module);
-    torch_xla_ext::AlwaysCompareShardings();
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
