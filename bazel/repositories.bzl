@@ -36,6 +36,10 @@ def torch_xla_ext_repositories():
         lock = Label("//bazel/pip:locks/dev_tools.lock"),
     )
     pip_env(
+        name = "docs_tools",
+        lock = Label("//bazel/pip:locks/docs_tools.lock"),
+    )
+    pip_env(
         name = "test_env",
         lock = Label("//bazel/pip:locks/test_env.lock"),
     )

@@ -110,6 +110,10 @@ class Xla:
 
         return self.model(tokens, position, attend)
 
+    def step_in_place(self) -> None:
+        """So that the addresses of all buffers are the same in each step: docs/performance.md."""
+        self.tokens.copy_(self.step(self.tokens))
+
     def way(self, name: str) -> Step:
         import torch_xla_ext
 
@@ -122,7 +126,7 @@ class Xla:
                 torch_xla._XLAC._set_buffer_donation(tensor, True)
             run = torch.compile(self.step, backend="openxla", fullgraph=True)
         else:
-            run = torch_xla_ext.capture(self.step)
+            return torch_xla_ext.capture(self.step_in_place)
         state = {"tokens": self.tokens}
 
         def step() -> None:
