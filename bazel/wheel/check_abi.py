@@ -6,13 +6,19 @@ The stock binary's headers are not published: what abi/ declares is compared wit
 
 - Every function that FRONT exports, to be called in the place of the stock binary's, is called
   there through a relocation: else no call would arrive.
+- Every function of torch_xla or XLA that FRONT looks up by its name is there.
 - The virtual functions of XlaNode have the order that FRONT was compiled for.
-- MACHINE_CODE names a function for a size or an offset in LAYOUT (layout.h), which shows it.
+- MACHINE_CODE has lines of what else abi/ says; a name in them is a symbol of STOCK.
+  `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
+  (layout.h) standing for its four bytes, or with `:8` for its one.
+  `NAME base OTHER`: the class with the typeinfo NAME begins with its one base, of typeinfo OTHER.
+  `NAME size 4`: the variable has this size.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import mmap
 import re
 import struct
@@ -31,7 +37,12 @@ OWN = {
 BASE_VTABLE = "_ZTVN9torch_xla7XlaNodeE"
 DERIVED_VTABLE = "_ZTVN13torch_xla_ext14CustomCallNodeE"
 
-_SHT_SYMTAB, _SHT_RELA, _SHT_DYNSYM = 2, 4, 11
+# How mangled names of torch_xla and XLA begin, where FRONT has them as text.
+LOOKED_UP = rb"(?<!\w)(_ZNK?(?:9torch_xla|3xla|3tsl|5torch4lazy)\d\w+)(?=\0)"
+
+_SHT_PROGBITS, _SHT_SYMTAB, _SHT_RELA, _SHT_DYNSYM = 1, 2, 4, 11
+_SHF_EXECINSTR = 4
+_SI_CLASS = "_ZTVN10__cxxabiv120__si_class_type_infoE"
 _R_X86_64_RELATIVE = 8
 
 
@@ -80,14 +91,24 @@ class Library:
                 result.append(Symbol(text, address, size, index != 0, exported))
         return result
 
-    def relocations(self) -> list[tuple[int, int, int, int]]:
-        """Address, type, index into the dynamic symbol table, and addend of each."""
-        result = []
+    def looked_up(self) -> set[str]:
+        """The names of LOOKED_UP that are constants of its code."""
+        return {
+            name.decode()
+            for section in self._sections
+            if section[1] == _SHT_PROGBITS and not section[2] & _SHF_EXECINSTR
+            for name in re.findall(LOOKED_UP, self._data[section[4] : section[4] + section[5]])
+        }
+
+    @functools.cached_property
+    def relocations(self) -> dict[int, tuple[int, int, int]]:
+        """At an address: type, index into the dynamic symbol table, and addend."""
+        result = {}
         for section in self._sections:
             if section[1] == _SHT_RELA:
                 table = self._data[section[4] : section[4] + section[5]]
                 for address, info, addend in struct.iter_unpack("<QQq", table):
-                    result.append((address, info & 0xFFFFFFFF, info >> 32, addend))
+                    result[address] = info & 0xFFFFFFFF, info >> 32, addend
         return result
 
     def content(self, address: int, size: int) -> bytes:
@@ -119,23 +140,67 @@ def virtual_functions(library: Library, vtable: str) -> list[str]:
         raise ValueError(f"there is no {vtable}")
     begin, end = tables[0].address, tables[0].address + tables[0].size
     functions = {s.address: s.name for s in all_symbols if s.defined and s.name.startswith("_ZN")}
-    slots = {
-        address: functions.get(addend, "?") if kind == _R_X86_64_RELATIVE else dynamic[index].name
-        for address, kind, index, addend in library.relocations()
-        if begin + 16 <= address < end
-    }
-    return [method(slots[address]) for address in sorted(slots)]
+    result = []
+    for address in range(begin + 16, end, 8):
+        if address in library.relocations:
+            kind, index, addend = library.relocations[address]
+            relative = kind == _R_X86_64_RELATIVE
+            result.append(functions.get(addend, "?") if relative else dynamic[index].name)
+    return [method(name) for name in result]
+
+
+def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str:
+    """The typeinfo of the class with which a class begins."""
+    # The typeinfo's own class, the name of the class, its base.
+    own, _, base = (
+        dynamic[library.relocations.get(typeinfo.address + offset, (0, 0, 0))[1]].name
+        for offset in (0, 8, 16)
+    )
+    return base if own == _SI_CLASS else "no single base"
+
+
+def check_line(
+    line: str, constants: dict[str, int], stock: Library, dynamic: list[Symbol]
+) -> str | None:
+    """Returns what is wrong in a line of MACHINE_CODE."""
+    name, what = line.split(maxsplit=1)
+    symbol = next((s for s in dynamic if s.name == name and s.defined), None)
+    if symbol is None:
+        return f"the stock binary has no {name}"
+    kind, _, expected = what.partition(" ")
+    if kind == "size":
+        is_so = symbol.size == int(expected)
+        return None if is_so else f"{name} has {symbol.size} bytes, but abi/ has {expected}"
+    if kind == "base":
+        base = base_class(stock, dynamic, symbol)
+        return None if base == expected else f"{name}: base {base}, but abi/ has {expected}"
+    code = bytes.fromhex(
+        re.sub(
+            r"(k\w+)(:8)?",
+            lambda m: constants[m[1]].to_bytes(1 if m[2] else 4, "little").hex(),
+            what,
+        )
+    )
+    if code in stock.content(symbol.address, symbol.size):
+        return None
+    return f"{name} has no {what} ({code.hex(' ')}) in its code"
 
 
 def check(front: Library, stock: Library, layout: str, machine_code: str) -> list[str]:
     """Returns what is wrong."""
     problems = []
     symbols = stock.symbols()
-    called = {symbols[i].name for _, _, i, _ in stock.relocations() if i}
+    called = {symbols[i].name for _, i, _ in stock.relocations.values() if i}
     problems += [
         f"the front library exports {s.name}, which the stock binary calls through no relocation"
         for s in front.symbols()
         if s.exported and s.name not in called | OWN
+    ]
+    # What the stock binary calls, it has, or torch.
+    known = called | {s.name for s in symbols if s.defined}
+    problems += [
+        f"the front library looks {name} up, which the stock binary does not have"
+        for name in sorted(front.looked_up() - known)
     ]
 
     ours, base = (
@@ -148,24 +213,8 @@ def check(front: Library, stock: Library, layout: str, machine_code: str) -> lis
     constants = {
         name: int(value) for name, value in re.findall(r"size_t (k\w+) =\s*(\d+);", layout)
     }
-    by_name = {s.name: s for s in symbols if s.defined}
-    for line in machine_code.splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        name, code = line.split(maxsplit=1)
-        if name not in by_name:
-            problems.append(f"the stock binary has no {name}")
-            continue
-        symbol = by_name[name]
-        expected = bytes.fromhex(
-            re.sub(
-                r"(k\w+)(:8)?",
-                lambda m: constants[m[1]].to_bytes(1 if m[2] else 4, "little").hex(),
-                code,
-            )
-        )
-        if expected not in stock.content(symbol.address, symbol.size):
-            problems.append(f"{name} has no {code} ({expected.hex(' ')}) in its code")
+    lines = [line for line in machine_code.splitlines() if line.strip() and line[0] != "#"]
+    problems += filter(None, (check_line(line, constants, stock, symbols) for line in lines))
     return problems
 
 

@@ -9,12 +9,21 @@ import pytest
 from fakes import compile_library
 
 LAYOUT = "inline constexpr size_t kNodeSize = 616;\n"
-MACHINE_CODE = "# mov $size, %eax\nnode_size b8 kNodeSize\n"
+MACHINE_CODE = """
+# mov $size, %eax
+node_size b8 kNodeSize
+_ZTI6Tensor base _ZTI4Base
+precision size 4
+"""
 
 STOCK = """
 void replaced(void);
 void call(void) { replaced(); }
 int node_size(void) { return 616; }
+int precision = 1;
+extern void* _ZTVN10__cxxabiv120__si_class_type_infoE[];
+extern void* _ZTI4Base[];
+void* _ZTI6Tensor[] = {&_ZTVN10__cxxabiv120__si_class_type_infoE[2], "6Tensor", _ZTI4Base};
 void _ZN9torch_xla7XlaNode5CloneEv(void) {}
 void _ZN9torch_xla7XlaNode5LowerEv(void) {}
 void* _ZTVN9torch_xla7XlaNodeE[] = {
@@ -23,6 +32,10 @@ void* _ZTVN9torch_xla7XlaNodeE[] = {
 
 FRONT = """
 void replaced(void) {}
+#define TEXT __attribute__((used)) static const char
+TEXT prefix[] = "_ZN9torch_xla";
+TEXT others[] = "_ZN3foo3barEv";
+TEXT looked_up[] = "_ZN9torch_xla7XlaNode5CloneEv";
 __attribute__((visibility("hidden"))) void _ZN13torch_xla_ext14CustomCallNode5CloneEv(void) {}
 void _ZN9torch_xla7XlaNode5LowerEv(void);
 __attribute__((visibility("hidden"))) void* _ZTVN13torch_xla_ext14CustomCallNodeE[] = {
@@ -70,6 +83,32 @@ def test_code_that_shows_another_size(tmp_path: Path) -> None:
     ]
     assert problems(tmp_path, machine_code="gone b8 kNodeSize\n") == [
         "the stock binary has no gone"
+    ]
+
+
+def test_a_name_that_is_not_found(tmp_path: Path) -> None:
+    drifted = FRONT.replace('"_ZN9torch_xla7XlaNode5CloneEv"', '"_ZN9torch_xla7XlaNode5CloneEi"')
+    assert problems(tmp_path, front=drifted) == [
+        "the front library looks _ZN9torch_xla7XlaNode5CloneEi up, which the stock binary does not "
+        "have"
+    ]
+
+
+def test_another_base(tmp_path: Path) -> None:
+    other = STOCK.replace('"6Tensor", _ZTI4Base}', '"6Tensor", _ZTVN9torch_xla7XlaNodeE}')
+    other = other.replace("extern void* _ZTI4Base[];", "extern void* _ZTVN9torch_xla7XlaNodeE[];")
+    assert problems(tmp_path, stock=other) == [
+        "_ZTI6Tensor: base _ZTVN9torch_xla7XlaNodeE, but abi/ has _ZTI4Base"
+    ]
+    several = STOCK.replace("20__si_class_type_info", "21__vmi_class_type_info")
+    assert problems(tmp_path, stock=several) == [
+        "_ZTI6Tensor: base no single base, but abi/ has _ZTI4Base"
+    ]
+
+
+def test_a_variable_of_another_size(tmp_path: Path) -> None:
+    assert problems(tmp_path, stock=STOCK.replace("int precision", "char precision")) == [
+        "precision has 1 bytes, but abi/ has 4"
     ]
 
 

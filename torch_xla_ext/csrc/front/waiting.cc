@@ -1,5 +1,9 @@
-// The functions in which the stock binary waits for a program to end, without
-// the GIL (calls/without_gil.h). failed_execution.cc has two more.
+// Stands before functions in which the stock binary waits for a program to end:
+// they release the GIL (calls/without_gil.h). failed_execution.cc has more.
+//
+// It may, because the stock binary calls torch's two through its PLT, and
+// TransferFromDevice by a vtable, which names it by its symbol. Here the
+// functions that would have been called are called.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 

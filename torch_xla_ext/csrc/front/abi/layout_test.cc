@@ -49,7 +49,7 @@ static_assert(
     std::is_base_of_v<absl::InlinedVector<int64_t, 2>, xla::ShapeIndex>);
 static_assert(
     sizeof(std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>) ==
-    2 * kShapeIndexSize + 8);
+    kAliasSize);
 
 // The values of the enums that xla.h declares.
 static_assert(xla::PRED == 1 && xla::S8 == 2 && xla::S16 == 3 && xla::S32 == 4);

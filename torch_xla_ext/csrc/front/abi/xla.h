@@ -126,8 +126,9 @@ class ShapeIndex {
 };
 static_assert(sizeof(ShapeIndex) == torch_xla_ext::layout::kShapeIndexSize);
 
-using OutputOperandAliasing =
-    absl::Span<const std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>>;
+using Alias = std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>;
+static_assert(sizeof(Alias) == torch_xla_ext::layout::kAliasSize);
+using OutputOperandAliasing = absl::Span<const Alias>;
 
 XlaOp CustomCall(XlaBuilder* builder, const std::string& call_target_name,
                  absl::Span<const XlaOp> operands, const Shape& shape,
