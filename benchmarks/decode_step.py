@@ -274,10 +274,10 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
                 step()
             backend.wait()
             result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
-        if args.profile and way == "captured":
-            profile(step, backend.wait, args.profile / shape)
         print(json.dumps(result), flush=True)
         results.append(result)
+        if args.profile and way == "captured":
+            profile(step, backend.wait, args.profile / shape)
     return results
 
 

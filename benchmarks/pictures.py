@@ -1,16 +1,19 @@
-"""Draws the pictures of docs/performance.md and README from the benchmarks' JSON files.
+"""Draws the pictures of the docs and README from the benchmarks' JSON files.
 
   python benchmarks/pictures.py step.json peer.json --output=docs/pictures
 
-The files are decode_step.py's; results of one shape are drawn side by side, whichever files they
-are from. It writes decode_step.svg, the time of a step by way; host_time.svg, the host's part; and,
-from results of several numbers of layers, host_by_inputs.svg.
+From files of decode_step.py: decode_step.svg, the time of a step by way; host_time.svg, the host's
+part; and, from results of several numbers of layers, host_by_inputs.svg. Results of one shape are
+drawn side by side, whichever files they are from. From a file of paged_attention.py:
+attention_decode.svg, the speed of decoding as a share of a copy's, and attention_prefill.svg.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,14 @@ NAMES = {
     "peer": "CUDA torch, CUDA graph",
 }
 COLORS = {"lazy": "#9aa5b1", "openxla": "#5b8def", "captured": "#1b7f5c", "peer": "#d98032"}
+ATTENTION_COLORS = {
+    "paged_attention": "#1b7f5c",
+    "ragged_paged_attention": "#5fae8c",
+    "FlashInfer, tensor cores": "#d98032",
+    "FlashInfer fa3": "#d98032",
+    "SDPA cuDNN, dense": "#5b8def",
+    "SDPA flash, dense": "#9aa5b1",
+}
 WIDTH, LEFT, BAR, GAP = 760, 200, 22, 6
 
 
@@ -36,22 +47,29 @@ def svg(title: str, height: int, parts: list[str]) -> str:
     )
 
 
-def bars(title: str, unit: str, groups: list[tuple[str, list[tuple[str, float]]]]) -> str:
-    """Horizontal bars: for each group its name, and ways with their values."""
-    largest = max(value for _, values in groups for _, value in values)
-    scale = (WIDTH - LEFT - 90) / largest
+@dataclasses.dataclass
+class Bar:
+    label: str
+    color: str
+    value: float
+
+
+def bars(title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2) -> str:
+    """Horizontal bars in groups with names."""
+    scale = (WIDTH - LEFT - 110) / max(bar.value for group in groups.values() for bar in group)
     y, parts = 44, []
-    for name, values in groups:
+    for name, group in groups.items():
         parts.append(f'<text x="8" y="{y + 12}" class="group">{escape(name)}</text>')
         y += 20
-        for way, value in values:
-            width = max(value * scale, 1)
+        for bar in group:
+            width = max(bar.value * scale, 1)
             middle = y + BAR / 2 + 4
             parts.append(
-                f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end">{escape(NAMES[way])}</text>'
+                f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end">{escape(bar.label)}</text>'
                 f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="3" '
-                f'fill="{COLORS[way]}"/>'
-                f'<text x="{LEFT + width + 6:.1f}" y="{middle}">{value:.2f} {unit}</text>'
+                f'fill="{bar.color}"/>'
+                f'<text x="{LEFT + width + 6:.1f}" y="{middle}">'
+                f"{bar.value:.{digits}f} {unit}</text>"
             )
             y += BAR + GAP
         y += 14
@@ -80,7 +98,8 @@ def lines(title: str, results: list[dict[str, Any]], ways: tuple[str, ...]) -> s
             f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">'
             f"{share * most_inputs:.0f}</text>"
         )
-    for way, found in points.items():
+    label = math.inf
+    for way, found in sorted(points.items(), key=lambda item: item[1][-1][1]):
         places = [place(*point) for point in found]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         parts.append(
@@ -89,7 +108,8 @@ def lines(title: str, results: list[dict[str, Any]], ways: tuple[str, ...]) -> s
         for x, y in places:
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{COLORS[way]}"/>')
         x, y = places[-1]
-        parts.append(f'<text x="{x + 10:.1f}" y="{y + 4:.1f}">{escape(NAMES[way])}</text>')
+        label = min(y + 4, label - 16)  # above the one of a faster way
+        parts.append(f'<text x="{x + 10:.1f}" y="{label:.1f}">{escape(NAMES[way])}</text>')
     parts.append(
         f'<text x="{(left + right) / 2}" y="{bottom + 40}" text-anchor="middle">'
         "tensors that a step reads</text>"
@@ -100,27 +120,23 @@ def lines(title: str, results: list[dict[str, Any]], ways: tuple[str, ...]) -> s
 
 def by_shape(
     results: list[dict[str, Any]], value: str, ways: tuple[str, ...]
-) -> list[tuple[str, list[tuple[str, float]]]]:
+) -> dict[str, list[Bar]]:
     """Groups of results that have this value, in the order of NAMES."""
     shapes: dict[str, dict[str, float]] = {}
     for result in results:
         if result["way"] in ways:
-            name = f"{result['seqs']} sequences of {result['length']:,} tokens"
+            plural = "" if result["seqs"] == 1 else "s"
+            name = f"{result['seqs']} sequence{plural} of {result['length']:,} tokens"
             shapes.setdefault(name, {})[result["way"]] = result[value]
-    return [
-        (name, [(way, values[way]) for way in NAMES if way in values])
+    return {
+        name: [Bar(NAMES[way], COLORS[way], values[way]) for way in NAMES if way in values]
         for name, values in shapes.items()
-    ]
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="+", type=Path, help="JSON files")
-    parser.add_argument("--output", type=Path, default=Path(), help="folder")
-    args = parser.parse_args()
-    results = [result for path in args.results for result in json.loads(path.read_text())]
+def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Pictures by name, of decode_step.py's results."""
     device = results[0]["device"]
-    args.output.mkdir(parents=True, exist_ok=True)
     # Of several models the largest stands for them.
     layers = max(result["layers"] for result in results)
     largest = [result for result in results if result["layers"] == layers]
@@ -143,6 +159,43 @@ def main() -> None:
             results,
             ("lazy", "openxla", "captured"),
         )
+    return drawn
+
+
+def draw_attention(measured: dict[str, Any]) -> dict[str, str]:
+    """Pictures by name, of paged_attention.py's results."""
+    pictures = {
+        "attention_decode": ("Decoding: share of a copy's speed", "%", "share_of_copy", 100),
+        "attention_prefill": ("Prefill: TFLOP/s", "TFLOP/s", "teraflops", 1),
+    }
+    drawn = {}
+    for name, (title, unit, value, scale) in pictures.items():
+        groups: dict[str, list[Bar]] = {}
+        for row in measured["rows"]:
+            if row[value] is not None and row["name"] in ATTENTION_COLORS:
+                bar = Bar(row["name"], ATTENTION_COLORS[row["name"]], scale * row[value])
+                groups.setdefault(row["case"], []).append(bar)
+        if groups:
+            drawn[name] = bars(f"{title} ({measured['device']})", unit, groups, digits=0)
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results", nargs="+", type=Path, help="JSON files")
+    parser.add_argument("--output", type=Path, default=Path(), help="folder")
+    args = parser.parse_args()
+    steps: list[dict[str, Any]] = []
+    drawn: dict[str, str] = {}
+    for path in args.results:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict):
+            drawn |= draw_attention(found)
+        else:
+            steps += found
+    if steps:
+        drawn |= draw_steps(steps)
+    args.output.mkdir(parents=True, exist_ok=True)
     for name, picture in drawn.items():
         path = args.output / f"{name}.svg"
         path.write_text(picture)
