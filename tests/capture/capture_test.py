@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -435,3 +436,16 @@ def test_methods_and_copies() -> None:
         assert one.add(x).tolist() == [i] * 3
         assert other.add(2 * x).tolist() == [2 * i] * 3
     assert copy.copy(one.total) is not one.total
+
+
+def test_log_says_what_is_written_in_place(caplog: pytest.LogCaptureFixture) -> None:
+    weight, cache = on_device(3), on_device(3, seed=1)
+
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        cache.add_(x * weight)
+        return cache + 1
+
+    with caplog.at_level(logging.INFO, "torch_xla_ext.capture"):
+        step(on_device(3, seed=2))
+    assert "step: captured: 3 inputs, 1 of them written in place" in caplog.text

@@ -85,10 +85,12 @@ class Replay:
         plan: list[Result],
         spec: pytree.TreeSpec,
         gradients: list[tuple[Reference, int | None]],
+        num_written: int,
         copied: list[int],
         copied_back: list[int],
         state_tensors: list[torch.Tensor],
     ) -> None:
+        self.num_inputs, self.num_written = len(names), num_written
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
         self._copied, self._copied_back = copied, copied_back

@@ -158,8 +158,6 @@ class CapturedStep:
                 "%s: captured again (%d of at most %d): %s",
                 *(self._name, len(reasons) + 1, self._max_captures, reasons[-1]),
             )
-        else:
-            _log.info("%s: captured", self._name)
         _tracing.active = True
         try:
             replay = Tracer(self._function, leaves, spec, views).run()
@@ -172,6 +170,10 @@ class CapturedStep:
         self._changed = None
         key.others = [_weak(value) for value in key.others]
         self._replays.append((key, replay))
+        _log.info(
+            "%s: captured: %d inputs, %d of them written in place",
+            *(self._name, replay.num_inputs, replay.num_written),
+        )
         return replay.run(arguments)
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:

@@ -474,6 +474,7 @@ class Tracer:
             plan,
             spec,
             gradients,
+            len(written),
             list(self._copies),
             copied_back,
             [self._known[number].tensor for number in state],
