@@ -2,8 +2,8 @@
 
 It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
 which takes half a second. What has to hold for programs that never import the package is arranged
-here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, and torch_xla's operators
-for TPUs on other devices (torch_xla_ext.upstream).
+here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
+TPUs on other devices (torch_xla_ext.upstream), and its module for Triton.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -17,6 +17,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -24,6 +25,7 @@ import torch_xla
 from torch_xla.experimental import plugins
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
+_TRITON = "torch_xla.experimental.triton"
 _NAMESPACE = "xla_gpu"
 
 
@@ -85,15 +87,21 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch_xla's module of kernels where it is, and has it changed when it has run."""
+    """Finds two modules of torch_xla.
+
+    That of kernels is found where it is, and changed when it has run. In the place of that for
+    Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if name == _TRITON:
+            ours = Path(__file__).with_name("torch_xla_ext") / "existing_kernels/upstream_triton.py"
+            return importlib.util.spec_from_file_location(name, ours)
         if name != _KERNELS:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
@@ -119,8 +127,7 @@ def install() -> None:
         return
     if _KERNELS in sys.modules:
         _replace(sys.modules[_KERNELS])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder())
 
 
 install()

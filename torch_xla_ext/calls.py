@@ -117,6 +117,7 @@ def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
     import numpy as np
 
     types = {"bool": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
+    types["str"] = str
     return {p.name: types[p.type](values[p.name]) for p in schema.parameters}
 
 
@@ -292,15 +293,17 @@ def prepare(
     payload: bytes | str | None = None,
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
 ) -> object | None:
     """What custom_call does once for operands of such shapes and dtypes: checks, and encoding.
 
     Args:
-        target, inputs, outputs, attributes, payload, api, aliases: as of custom_call.
+        target, inputs, outputs, attributes, payload, api, aliases, has_side_effect: as of
+            custom_call.
 
     Returns:
-        The call without its operands, for _XLAC._xla_register_operator; None if a reference
-        implementation is to take the kernel's place.
+        The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
+        if a reference implementation is to take the kernel's place.
 
     Raises:
         TypeError, ValueError: as custom_call.
@@ -308,8 +311,23 @@ def prepare(
     if reference.replacement(target) is not None:
         return None
     tensors = _tensors(target, inputs)
-    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, False)
+    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, has_side_effect)
     return _XLAC._xla_prepare_custom_call(*checked)
+
+
+def is_plain(target: str, operands: Sequence[torch.Tensor]) -> bool:
+    """Whether a prepared call is all that custom_call makes of these operands.
+
+    It is not where custom_call computes something else, or refuses: with a reference
+    implementation, a gradient, or one of torch's transforms.
+    """
+    return (
+        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and not (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in operands]))
+        and reference.replacement(target) is None
+    )
 
 
 class _Arguments(NamedTuple):

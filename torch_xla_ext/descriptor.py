@@ -56,6 +56,10 @@ def _checked(caller: str, parameter: Parameter, value: object) -> float:
         if not isinstance(item, bool):
             raise TypeError(f"{where} a bool but got {type(value).__name__}")
         return item
+    if kind == "str":  # of TVM-FFI functions
+        if not isinstance(item, str):
+            raise TypeError(f"{where} a str but got {type(value).__name__}")
+        return item
     number = (int, float) if kind.startswith("f") else int
     if isinstance(item, bool) or not isinstance(item, number):
         raise TypeError(f"{where} {kind} but got {type(value).__name__}")

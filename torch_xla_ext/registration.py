@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch_xla
 
-from torch_xla_ext import elf
+from torch_xla_ext import libraries
 from torch_xla_ext.schema import Schema, SizeFunction
 
 _XLAC = torch_xla._XLAC
@@ -167,118 +163,6 @@ def name_with_schema(
     )
 
 
-# What was loaded from a path, and what the file was then.
-_loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
-_copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
-
-
-def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
-    """Loads a library; one that has changed since it was loaded is loaded anew, from a copy.
-
-    The dynamic loader would return the library that it has for the path.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"{file}: no such file; give the path of the shared library that has the kernel"
-        )
-    if reason := elf.why_not_loadable(file):
-        raise OSError(f"{file} is no library for this process: {reason}")
-    file = file.resolve()
-    with _lock:
-        state = file.stat()
-        version = (state.st_ino, state.st_mtime_ns, state.st_size)
-        if file in _loaded and _loaded[file][0] == version:
-            return _loaded[file][1]
-        origin = file
-        if file in _loaded:
-            origin = Path(tempfile.mkdtemp(dir=_copies.name), file.name)
-            shutil.copyfile(file, origin)
-        try:
-            library = ctypes.CDLL(str(origin))
-        except OSError as error:
-            raise OSError(
-                f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
-                "torch_xla_ext/kernel.h needs nothing of torch_xla"
-            ) from error
-        _loaded[file] = version, library
-        return library
-
-
-def _is_executable(address: int) -> bool:
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            span, mode = line.split(maxsplit=2)[:2]
-            begin, end = (int(part, 16) for part in span.split("-"))
-            if begin <= address < end:
-                return "x" in mode
-    return False
-
-
-def _capsule(address: int) -> object:
-    """A PyCapsule without a name."""
-    arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
-    return new(address, None, None)
-
-
-def _pointer(capsule: object) -> int:
-    """The address that a PyCapsule holds."""
-    get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
-    get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-    name = get_name(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
-    return get_pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
-
-
-def _address(name: str, function: int, what: str) -> int:
-    if not _is_executable(function):
-        raise ValueError(
-            f"custom-call target {name!r}: {what} is {function:#x}, where no code of this process "
-            "is; give the address of a function"
-        )
-    return function
-
-
-def _function(library: ctypes.CDLL, symbol: str) -> ctypes._CFuncPtr | None:
-    try:
-        return library[symbol]  # as an attribute, `_name` and the like would be ctypes' own
-    except (AttributeError, ValueError):
-        return None
-
-
-def _find(library: ctypes.CDLL, name: str, symbol: str) -> int:
-    function = _function(library, symbol)
-    if function is None:
-        raise AttributeError(
-            f"custom-call target {name!r}: {library._name} has no symbol {symbol!r}"
-            + _alike(symbol, _exported(library))
-        )
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    return _address(name, address, f"symbol {symbol!r} of {library._name}")
-
-
-def _exported(library: ctypes.CDLL) -> list[str]:
-    try:
-        return elf.exported_functions(Path(library._name))
-    except (OSError, TypeError, ValueError):
-        return []  # of the process itself, for instance
-
-
-def _alike(symbol: str, names: list[str]) -> str:
-    """What to say of the functions that a library does have."""
-    similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
-    similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
-    if similar:
-        text = "; similar are " + ", ".join(similar[:5])
-    elif names:
-        text = "; it has " + ", ".join(names[:10]) + (", …" if names[10:] else "")
-    else:
-        text = "; it exports no function"
-    if any(n.startswith("_Z") for n in [*similar[:5], *([] if similar else names[:10])]):
-        text += ' (names that begin with _Z are C++ functions: declare them extern "C")'
-    return text
-
-
 def register_custom_call(
     name: str,
     library: object,
@@ -312,24 +196,18 @@ def register_custom_call(
         ValueError: an empty name or one with a '#', an unknown platform or api, an address where
             there is no code, or an entry of a kernel for another platform or api.
     """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"register_custom_call: name must be a str, but is of type {type(name).__name__}; the "
-            "order is register_custom_call(name, library)"
-        )
-    if not name:
-        raise ValueError("register_custom_call: name is empty")
-    _check_choice("platform", platform, PLATFORMS)
-    _check_choice("api", api, APIS)
+    check_name("register_custom_call", name)
+    check_choice("platform", platform, PLATFORMS)
+    check_choice("api", api, APIS)
     if isinstance(library, (str, os.PathLike)):
-        library = _load(library)
+        library = libraries.load(library)
     brought = None
     if isinstance(library, ctypes.CDLL):
         known = _schema_of(library, name)
         symbol = symbol or (_entry(name, platform, api) if known else name)
         if known:
             brought = _check_entry(name, symbol, platform, api) and known
-        function = _capsule(_find(library, name, symbol))
+        function = libraries.to_capsule(libraries.find(library, name, symbol))
     elif symbol is not None:
         raise TypeError(
             f"custom-call target {name!r}: symbol goes with a library, but library is of type "
@@ -338,27 +216,52 @@ def register_custom_call(
     elif isinstance(library, bool):
         raise TypeError(f"custom-call target {name!r}: library must not be a bool")
     elif isinstance(library, int):
-        function = _capsule(_address(name, library, "the address"))
+        function = libraries.to_capsule(libraries.code_address(name, library, "the address"))
     elif isinstance(library, ctypes._CFuncPtr):
         address = ctypes.cast(library, ctypes.c_void_p).value or 0
-        function = _capsule(_address(name, address, "the function's address"))
+        address = libraries.code_address(name, address, "the function's address")
+        function = libraries.to_capsule(address)
     elif type(library).__name__ == "PyCapsule":
-        _address(name, _pointer(library), "the capsule's address")
+        libraries.code_address(name, libraries.capsule_address(library), "the capsule's address")
         function = library
     else:
         raise TypeError(
             f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
             f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
         )
+    add(
+        Target(name, platform, api),
+        lambda: _XLAC._xla_register_custom_call_target(
+            name, function, platform, _API_VERSIONS[api]
+        ),
+        library,
+        brought or None,
+    )
+
+
+def add(
+    target: Target, register: Callable[[], None], library: object, schema: Schema | None
+) -> None:
+    """Registers a target, and remembers where its function is from and what it is called with."""
     with _lock:
-        _XLAC._xla_register_custom_call_target(name, function, platform, _API_VERSIONS[api])
-        target = _current(name, platform, api)
+        register()
+        target = _current(*target)
         _libraries.setdefault(target, library)
-        if brought:
-            _schemas.setdefault(target, brought)
+        if schema is not None:
+            _schemas.setdefault(target, schema)
 
 
-def _check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+def check_name(function: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{function}: name must be a str, but is of type {type(name).__name__}; the order is "
+            f"{function}(name, library)"
+        )
+    if not name:
+        raise ValueError(f"{function}: name is empty")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     if value not in choices:
         known = " and ".join(repr(choice) for choice in choices)
         hint = '; the CPU is "Host"' if value in ("CPU", "cpu", "host") else ""
@@ -371,7 +274,7 @@ def _entry(name: str, platform: str, api: str) -> str:
 
 def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
     """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
-    function = _function(library, name + "Schema")
+    function = libraries.function_of(library, name + "Schema")
     if function is None:
         return None
     function.restype = ctypes.c_char_p
@@ -384,7 +287,7 @@ def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
         )
     functions = {}
     for size in result.open_sizes():
-        function = _function(library, f"{name}Size_{size}")
+        function = libraries.function_of(library, f"{name}Size_{size}")
         if function is not None:
             functions[size] = _size_function(ctypes.cast(function, ctypes.c_void_p).value)
     return replace(result, size_functions=functions)
@@ -411,12 +314,20 @@ def register_cuda_custom_call(name: str, library: object) -> None:
     register_custom_call(name, library, platform="CUDA", api="untyped")
 
 
-def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
+def register_kernel(
+    name: str, library: object, *, abi: str = "kernel.h", **options: object
+) -> list[Target]:
     """Registers all entries of a kernel that was made with torch_xla_ext/kernel.h.
+
+    Or, with ``abi="tvm-ffi"``, a function that is written for TVM-FFI
+    (`torch_xla_ext.existing_kernels.tvm_ffi.register_tvm_ffi_kernel`).
 
     Args:
         name: the target: the name in the kernel's signature.
         library: the path of the shared library.
+        abi: "kernel.h" or "tvm-ffi".
+        options: with "tvm-ffi" what its function takes: platform, symbol, arguments, signature,
+            parameters, cuda_graph.
 
     Returns:
         What was registered: for each platform that the library has, the untyped and the typed
@@ -425,25 +336,30 @@ def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
     Raises:
         As register_custom_call; AttributeError also if the library has no kernel of this name.
     """
-    if not isinstance(name, str) or not name:
-        raise (ValueError if isinstance(name, str) else TypeError)(
-            f"register_kernel: name must be a str that is not empty, but is {name!r}; the order is "
-            "register_kernel(name, library)"
-        )
+    check_name("register_kernel", name)
+    if abi == "tvm-ffi":
+        from torch_xla_ext.existing_kernels.tvm_ffi import register_tvm_ffi_kernel
+
+        return register_tvm_ffi_kernel(name, library, **options)
+    if abi != "kernel.h":
+        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
+    if options:
+        raise TypeError(f"register_kernel: {next(iter(options))} goes with abi='tvm-ffi'")
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(
             f"register_kernel: library must be a path, but is of type {type(library).__name__}"
         )
-    loaded = _load(library)
+    loaded = libraries.load(library)
     if _schema_of(loaded, name) is None:
-        names = [n.removesuffix("Schema") for n in _exported(loaded) if n.endswith("Schema")]
+        exported = libraries.exported(loaded)
+        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
         raise AttributeError(
             f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + _alike(name, names)
+            + libraries.alike(name, names)
         )
     registered = []
     for platform, api in _ENTRIES:
-        if _function(loaded, _entry(name, platform, api)) is not None:
+        if libraries.function_of(loaded, _entry(name, platform, api)) is not None:
             register_custom_call(name, loaded, platform=platform, api=api)
             registered.append(Target(name, platform, api))
     return registered

@@ -115,7 +115,7 @@ class Parameter:
     """A number that the kernel takes beside its operands."""
 
     name: str
-    type: str  # bool, i32, i64, f32 or f64
+    type: str  # bool, i32, i64, f32 or f64; str of a TVM-FFI function
     min: float | None = None
     max: float | None = None
 

@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
     "kernel without a name": (
         lambda: register_kernel(None, kernels.LIBRARY),
         TypeError,
-        "register_kernel: name must be a str that is not empty, but is None; the order is",
+        "register_kernel: name must be a str, but is of type NoneType; the order is",
     ),
     "kernel of no library": (
         lambda: register_kernel("TestIncrement", None),

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
+import torch_xla
 from torch.utils import _pytree as pytree
 
-from torch_xla_ext import registration
-from torch_xla_ext.calls import custom_call
+from torch_xla_ext import calls, registration
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.arguments import encode
 
+_XLAC = torch_xla._XLAC
 TARGET = "XlaGpuTorchOperator"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """A call with given shapes and arguments, as the target knows it."""
+    """A call with given shapes and arguments, as the target knows it.
+
+    Attributes:
+        returned: what the operator returns, with a _Result for those that are results of the call.
+    """
 
     attributes: dict[str, object]
     outputs: list[tuple[Sequence[int], torch.dtype]]
     aliases: dict[int, int]
-    # What the operator returns, with meta tensors for those that are results of the call.
     returned: tuple[object, ...]
+
+
+class _Result(int):
+    """The number of a result of the call, after those that are written in place."""
 
 
 class Operator:
@@ -36,7 +45,11 @@ class Operator:
         self.schema = overload._schema
         self.arguments = self.schema.arguments
         self.written = [_support.is_written(argument) for argument in self.arguments]
-        self._calls: dict[str, _Call] = {}
+        self.is_pure = not any(self.written)
+        self._num_positional = sum(not argument.kwarg_only for argument in self.arguments)
+        self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
+        # Calls that were checked and encoded, by what they depend on: csrc/calls/prepared_call.h.
+        self._prepared: dict[tuple[object, ...], tuple[object, _Call]] = {}
 
     @cached_property
     def out(self) -> torch._ops.OpOverload | None:
@@ -63,29 +76,30 @@ class Operator:
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
         """The values of all arguments in the schema's order."""
         rest = dict(kwargs)
-        values = []
-        for index, argument in enumerate(self.arguments):
-            if index < len(args) and not argument.kwarg_only:
-                values.append(args[index])
-            elif argument.name in rest:
-                values.append(rest.pop(argument.name))
-            elif argument.has_default_value():
-                values.append(argument.default_value)
+        values = list(args)
+        if len(values) > self._num_positional:
+            self._refuse_surplus(f"{len(args)} positional ones")
+        for name, has_default, default in self._defaults[len(values) :]:
+            if name in rest:
+                values.append(rest.pop(name))
+            elif has_default:
+                values.append(default)
             else:
                 raise TypeError(
-                    f"{self.overload.name()}: argument {argument.name} is missing; it is "
-                    f"{self.schema}"
+                    f"{self.overload.name()}: argument {name} is missing; it is {self.schema}"
                 )
-        if rest or len(args) > sum(not argument.kwarg_only for argument in self.arguments):
-            surplus = ", ".join(rest) or f"{len(args)} positional ones"
-            raise TypeError(
-                f"{self.overload.name()}: unexpected arguments: {surplus}; it is {self.schema}"
-            )
+        if rest:
+            self._refuse_surplus(", ".join(rest))
         return values
+
+    def _refuse_surplus(self, surplus: str) -> None:
+        raise TypeError(
+            f"{self.overload.name()}: unexpected arguments: {surplus}; it is {self.schema}"
+        )
 
     def invoke(self, values: Sequence[object]) -> tuple[object, ...]:
         """Calls the operator itself; what it returns is always a tuple."""
-        split = sum(not argument.kwarg_only for argument in self.arguments)
+        split = self._num_positional
         keywords = {a.name: v for a, v in zip(self.arguments, values, strict=True) if a.kwarg_only}
         returned = self.overload(*values[:split], **keywords)
         if len(self.schema.returns) == 1:
@@ -99,28 +113,49 @@ class Operator:
             The new values of the tensors that are written to, and what the operator returns, None
             in place of such a tensor.
         """
+        operands: list[torch.Tensor] = []
+        key = _key(values, operands)
+        if key is None or not operands or not calls.is_plain(TARGET, operands):
+            return self._call_unusual(values)
+        found = self._prepared.get(key)
+        if found is None:
+            if len(self._prepared) > 4000:
+                self._prepared.clear()
+            call = self._planned(values)
+            found = calls.prepare(**self._custom_call(call, operands)), call
+            self._prepared[key] = found
+        return self._results(found[1], _XLAC._xla_call_prepared(found[0], operands))
+
+    def _call_unusual(
+        self, values: Sequence[object]
+    ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
+        """As `call`, of arguments for which nothing is remembered."""
         values = [self._on_device(values, value) for value in values]
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
             raise TypeError(f"{self.overload.name()}: none of its arguments is an XLA tensor")
-        key = " ".join(encode(value, _shown) for value in values)
-        call = self._calls.get(key)
-        if call is None:
-            if len(self._calls) > 1000:
-                self._calls.clear()
-            call = self._calls[key] = self._planned(values)
-        results = custom_call(
-            TARGET,
-            operands,
-            call.outputs,
-            attributes=call.attributes,
-            api="ffi",
-            aliases=call.aliases,
+        call = self._planned(values)
+        return self._results(call, calls.custom_call(**self._custom_call(call, operands)))
+
+    def _custom_call(self, call: _Call, operands: Sequence[torch.Tensor]) -> dict[str, object]:
+        """The arguments of custom_call."""
+        return {
+            "target": TARGET,
+            "inputs": operands,
+            "outputs": call.outputs,
+            "attributes": call.attributes,
+            "api": "ffi",
+            "aliases": call.aliases,
             # XLA would make one of two equal calls.
-            has_side_effect=torch.Tag.nondeterministic_seeded in self.overload.tags,
-        )
-        new_values, rest = results[: len(call.aliases)], iter(results[len(call.aliases) :])
-        return new_values, pytree.tree_map_only(torch.Tensor, lambda _: next(rest), call.returned)
+            "has_side_effect": torch.Tag.nondeterministic_seeded in self.overload.tags,
+        }
+
+    def _results(
+        self, call: _Call, results: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
+        """What `call` returns."""
+        count = len(call.aliases)
+        return results[:count], _filled(call.returned, results[count:])
 
     def _on_device(self, values: Sequence[object], value: object) -> object:
         """A number that is a tensor of the CPU goes to the device of the others."""
@@ -162,6 +197,12 @@ class Operator:
             outputs.append((tuple(tensor.shape), tensor.dtype))
             return f"r{len(outputs) - 1}"
 
+        def numbered(value: object) -> object:
+            if isinstance(value, (list, tuple)):
+                return type(value)(map(numbered, value))
+            return _Result(next(numbers)) if isinstance(value, torch.Tensor) else value
+
+        numbers = itertools.count()
         returned = self._faked(values)
         returns = ["-" if value is _WRITTEN else encode(value, result) for value in returned]
         run = self.out if self.out is not None and "n" not in returns else self.overload
@@ -175,7 +216,7 @@ class Operator:
             "returns": " ".join(returns),
             "python": _support.is_python(run, platform),
         }
-        public = tuple(None if value is _WRITTEN else value for value in returned)
+        public = numbered(tuple(None if value is _WRITTEN else value for value in returned))
         return _Call(attributes, outputs, aliases, public)
 
     def _faked(self, values: Sequence[object]) -> tuple[object, ...]:
@@ -236,12 +277,52 @@ def _is_number(tensor: torch.Tensor) -> bool:
     return torch.result_type(tensor, other) == other.dtype
 
 
-def _shown(tensor: torch.Tensor) -> str:
-    """What a planned call depends on: a number's value, and of an operand its type."""
-    if _is_number(tensor):
-        return f"{tensor.dtype}{tensor.item()!r}"
-    return f"{tuple(tensor.shape)}{tensor.dtype}"
-
-
 def _is_operand(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and not _is_number(leaf)
+
+
+_PLAIN = {bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+
+
+def _key(values: Sequence[object], operands: list[torch.Tensor]) -> tuple[object, ...] | None:
+    """What a planned call depends on: of a tensor its type, of anything else the value.
+
+    None for what is not remembered: subclasses of Tensor, symbolic numbers, operands elsewhere.
+
+    Args:
+        operands: gets the XLA tensors.
+    """
+    parts: list[object] = []
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            device = value.device
+            if device.type == "xla":
+                operands.append(value)
+                parts.append((value.shape, value.dtype, device))
+            elif _is_number(value):
+                parts.append((kind, value.dtype, repr(value.item())))
+            else:
+                return None
+        elif kind in _PLAIN:
+            parts.append((kind, value))
+        elif kind is float:
+            parts.append((kind, value.hex()))  # -0.0 is not 0.0
+        elif kind is list or kind is tuple:
+            part = _key(value, operands)
+            if part is None:
+                return None
+            parts.append(part)
+        else:
+            return None
+    return tuple(parts)
+
+
+def _filled(returned: object, results: Sequence[torch.Tensor]) -> object:
+    """What an operator returned, with the results in their places."""
+    kind = type(returned)
+    if kind is _Result:
+        return results[returned]
+    if kind is tuple or kind is list:
+        return kind([_filled(value, results) for value in returned])
+    return returned

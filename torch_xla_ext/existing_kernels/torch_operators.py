@@ -32,6 +32,7 @@ def _operator(overload: torch._ops.OpOverload) -> Operator:
     return Operator(overload)
 
 
+@functools.cache
 def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
     """The operator of a name, and its overload's name if it says one."""
     match = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name) if isinstance(name, str) else None
@@ -48,6 +49,26 @@ def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
             f"torch has no operator {name!r}; import the package that defines it first"
         ) from None
     return packet, match[3]
+
+
+# Of which types an argument may be for the choice of an overload to follow from it: of a list it
+# follows from the elements.
+_CHOOSING = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, torch.dtype, type(None)}
+_chosen: dict[tuple[object, ...], str] = {}
+
+
+def _chosen_overload(
+    packet: torch._ops.OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
+) -> str:
+    """The name of the overload that takes these arguments."""
+    name = packet._qualified_op_name
+    types = (*map(type, args), *map(type, kwargs.values()))
+    if not _CHOOSING.issuperset(types):
+        return torch._C._jit_resolve_packet(name, *args, **kwargs)
+    key = (name, types, *kwargs)
+    if key not in _chosen:
+        _chosen[key] = torch._C._jit_resolve_packet(name, *args, **kwargs)
+    return _chosen[key]
 
 
 def run_torch_operator(
@@ -87,11 +108,13 @@ def run_torch_operator(
             name = operator._qualified_op_name
         packet, chosen = _packet(name)
         if chosen is None:
-            chosen = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+            chosen = _chosen_overload(packet, args, kwargs)
         overload = getattr(packet, chosen or "default")
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values)
+    if wrapped.is_pure:
+        return results[0] if len(results) == 1 else results
     for tensor, new_value in zip(wrapped.written_tensors(values), new_values, strict=True):
         if torch._is_functional_tensor(tensor):
             functionalization.replace(tensor, new_value)
@@ -147,7 +170,7 @@ def _register(operator: Operator) -> None:
     if namespace not in _libraries:
         _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
     library = _libraries[namespace]
-    if any(operator.written):
+    if not operator.is_pure:
         twin = _define_twin(operator)
         library.impl(
             overload, _in_place(operator, twin, functionalization.replace), "Functionalize"
@@ -158,8 +181,8 @@ def _register(operator: Operator) -> None:
 
         def on_xla(*args: object, **kwargs: object) -> object:
             with torch.no_grad():
-                values = operator.bind(args, kwargs)
-                return operator.returned(values, operator.call(values)[1])
+                results = operator.call(operator.bind(args, kwargs))[1]
+                return results[0] if len(results) == 1 else results
 
         library.impl(overload, on_xla, "XLA")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

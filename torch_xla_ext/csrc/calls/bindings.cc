@@ -11,6 +11,7 @@
 
 #include "torch_xla_ext/csrc/calls/arguments.h"
 #include "torch_xla_ext/csrc/calls/custom_call.h"
+#include "torch_xla_ext/csrc/calls/definitions.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/calls/operator_kernels.h"
@@ -190,6 +191,13 @@ GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
           std::move(tensors)};
 }
 
+// Whether it is one of torch_xla.experimental.triton, in which a kernel and its
+// arguments are: bytes that have a function `call`.
+bool CallsItself(const py::object& payload) {
+  return py::isinstance<py::bytes>(payload) &&
+         !PyBytes_CheckExact(payload.ptr()) && py::hasattr(payload, "call");
+}
+
 void DefineCustomCalls(py::module_& module) {
   module.def(
       "_xla_gpu_custom_call",
@@ -197,6 +205,10 @@ void DefineCustomCalls(py::module_& module) {
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& target, const py::object& aliases,
          std::optional<int> api_version, bool has_side_effect) {
+        if (CallsItself(payload)) {
+          return py::list(payload.attr("call")(inputs, output_shapes,
+                                               output_dtypes, target, aliases));
+        }
         const GpuCall parsed =
             ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
                          aliases, api_version, has_side_effect);
@@ -219,7 +231,18 @@ void DefineCustomCalls(py::module_& module) {
                 .call);
       },
       "Checks the arguments of _xla_gpu_custom_call. Returns the call without "
-      "its operands, for _xla_register_operator.");
+      "its operands, for _xla_register_operator and _xla_call_prepared.");
+
+  module.def(
+      "_xla_call_prepared",
+      [](const PreparedCall& call, const py::object& inputs) {
+        Tensors tensors;
+        tensors.inputs = ParseInputs(call.config.target, inputs);
+        return Trace(call, tensors);
+      },
+      py::arg("call"), py::arg("inputs"),
+      "Makes the call with operands of the shapes and dtypes that it was "
+      "prepared for.");
 
   module.def(
       "_xla_custom_call",
@@ -361,6 +384,7 @@ void DefineFunctions(py::module_& module) {
   DefineRegistration(module);
   DefineCapture(module);
   AlwaysCompareShardings();
+  for (const Definitions define : AddedDefinitions()) define(module);
 }
 
 }  // namespace torch_xla_ext

@@ -7,9 +7,9 @@
 
 namespace torch_xla_ext {
 
-// Adds them to `module`, after the registration of the kernels that are linked
-// in, and throws as that does. Functions of these names must not be in it:
-// pybind11 would take the new ones for overloads.
+// Adds them and those of definitions.h to `module`, after the registration of
+// the kernels that are linked in, and throws as that does. Functions of these
+// names must not be in it: pybind11 would take the new ones for overloads.
 void DefineFunctions(pybind11::module_& module);
 
 }  // namespace torch_xla_ext

@@ -12,7 +12,7 @@ void LookUp(void* library, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
   if (*function == nullptr) {
     throw std::runtime_error(std::string("the CUDA driver has no ") + name +
-                             ": it is too old for Triton's kernels");
+                             ": it is too old");
   }
 }
 
@@ -24,10 +24,13 @@ CudaDriver Load() {
   }
   CudaDriver driver;
   LookUp(library, "cuCtxGetCurrent", &driver.CtxGetCurrent);
+  LookUp(library, "cuCtxGetDevice", &driver.CtxGetDevice);
   LookUp(library, "cuFuncSetAttribute", &driver.FuncSetAttribute);
   LookUp(library, "cuGetErrorName", &driver.GetErrorName);
   LookUp(library, "cuGetErrorString", &driver.GetErrorString);
   LookUp(library, "cuLaunchKernelEx", &driver.LaunchKernelEx);
+  LookUp(library, "cuMemAllocAsync", &driver.MemAllocAsync);
+  LookUp(library, "cuMemFreeAsync", &driver.MemFreeAsync);
   LookUp(library, "cuModuleGetFunction", &driver.ModuleGetFunction);
   LookUp(library, "cuModuleLoadData", &driver.ModuleLoadData);
   LookUp(library, "cuModuleUnload", &driver.ModuleUnload);

@@ -1,6 +1,6 @@
-// The CUDA driver's functions that launch a compiled kernel, looked up in the
-// driver's library when they are first used: a process without a GPU starts
-// without it.
+// The CUDA driver's functions that kernels which exist already need, looked up
+// in the driver's library when they are first used: a process without a GPU
+// starts without it.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
 
@@ -12,10 +12,13 @@ namespace torch_xla_ext {
 
 struct CudaDriver {
   decltype(&::cuCtxGetCurrent) CtxGetCurrent;
+  decltype(&::cuCtxGetDevice) CtxGetDevice;
   decltype(&::cuFuncSetAttribute) FuncSetAttribute;
   decltype(&::cuGetErrorName) GetErrorName;
   decltype(&::cuGetErrorString) GetErrorString;
   decltype(&::cuLaunchKernelEx) LaunchKernelEx;
+  decltype(&::cuMemAllocAsync) MemAllocAsync;
+  decltype(&::cuMemFreeAsync) MemFreeAsync;
   decltype(&::cuModuleGetFunction) ModuleGetFunction;
   decltype(&::cuModuleLoadData) ModuleLoadData;
   decltype(&::cuModuleUnload) ModuleUnload;
