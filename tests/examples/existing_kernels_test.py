@@ -13,6 +13,7 @@ FOLDER = Path("examples/existing_kernels")
     [
         ("torch_operator", "under torch.compile, as PyTorch's"),
         ("triton_rms_norm", "add_rms_norm: as PyTorch's"),
+        ("tvm_ffi_rms_norm", "rmsnorm: as PyTorch's, also under torch.compile"),
     ],
 )
 def test_example(name: str, text: str, capsys: pytest.CaptureFixture) -> None:

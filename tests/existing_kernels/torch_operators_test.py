@@ -104,6 +104,45 @@ def test_numbers_in_the_program_differ_and_programs_are_reused(device: torch.dev
     assert compilations() == before
 
 
+def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, planned = torch.randn(4, 9), []
+    on_xla = x.to(device)
+    plan = torch_operators.Operator._planned
+
+    def counting_plan(operator: object, values: object) -> object:
+        planned.append(values)
+        return plan(operator, values)
+
+    monkeypatch.setattr(torch_operators.Operator, "_planned", counting_plan)
+    for _ in range(3):  # values of one another's place are not the same
+        for exponent in (2, 2.0, True, 0.0, -0.0, 3):
+            result = run("aten::pow.Tensor_Scalar", on_xla, exponent)
+            expected = torch.ops.aten.pow.Tensor_Scalar(x, exponent)
+            assert torch.equal(result.cpu(), expected)
+    assert len(planned) == 6
+    for _ in range(2):
+        assert run("aten::pow.Tensor_Scalar", on_xla[:2], 3).shape == (2, 9)
+        assert run("aten::pow.Tensor_Scalar", on_xla.double(), 3).dtype == torch.float64
+    assert len(planned) == 8
+    with torch_xla_ext.debug.use_reference():  # the check is made at every call
+        run("aten::pow.Tensor_Scalar", on_xla, 3)
+    weight = on_xla.clone().requires_grad_()
+    with pytest.raises(NotImplementedError, match="has no derivative"):
+        run("aten::pow.Tensor_Scalar", weight, 3).sum().backward()
+
+
+def test_overloads_are_chosen_by_types(device: torch.device) -> None:
+    x = torch.randn(3, 4)
+    on_xla = x.to(device)
+    for _ in range(2):
+        assert torch.equal(run("aten::sum", on_xla).cpu(), x.sum())
+        assert torch.equal(run("aten::sum", on_xla, [1]).cpu(), x.sum(1))
+        assert torch.equal(run("aten::sum", on_xla, dim=[0], keepdim=True).cpu(), x.sum(0, True))
+        assert torch.equal(run("aten::pow", on_xla.abs(), 2).cpu(), x.abs().pow(2))
+        assert torch.equal(run("aten::pow", on_xla.abs(), on_xla).cpu(), x.abs().pow(x))
+        assert torch.equal(run("aten::pow", 2, on_xla).cpu(), torch.pow(2, x))
+
+
 def test_operands_are_row_major(device: torch.device) -> None:
     x = torch.randn(5, 7, 3)
     result = run("aten::cumsum", x.to(device).permute(2, 0, 1), 1)

@@ -39,7 +39,7 @@ def test_on_the_cpu(device: torch.device, epsilon: object) -> None:
     torch.testing.assert_close(result.cpu(), expected)
 
 
-def test_several_outputs_and_none_that_is_traced(device: torch.device) -> None:
+def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
     x = torch.randn(400)
     payload = xla_triton.triton_call(
         x.to(device), x.to(device), 400, kernel=kernels.tuned.fn, grid=(2,), BLOCK=256
