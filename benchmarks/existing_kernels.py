@@ -1,13 +1,12 @@
 """Time of a call of a kernel that exists already, in an XLA program and without XLA.
 
     PJRT_DEVICE=CUDA python benchmarks/existing_kernels.py [--tvm-ffi norm.so]
-    XLA_FLAGS=--xla_gpu_enable_command_buffer= PJRT_DEVICE=CUDA python benchmarks/existing_kernels.py
-    python benchmarks/existing_kernels.py --peer        # Triton's own launch; a torch with CUDA
+    python benchmarks/existing_kernels.py --peer  # Triton's own launch, in a torch with CUDA
 
 Programs of a few and of many calls are captured, in which each call takes the result of the one
 before: XLA would make one of two equal calls. The time of a call is the difference by the number of
-calls. Without CUDA graphs (the second line) it is the host's or the device's, whichever is longer;
-the device's alone is that of the large array.
+calls. With XLA_FLAGS=--xla_gpu_enable_command_buffer= there are no CUDA graphs: it is then the time
+of the host or of the device, whichever is longer. That of the large array is the device's in both.
 """
 
 from __future__ import annotations

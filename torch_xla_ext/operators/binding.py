@@ -65,8 +65,8 @@ def kernel_schema(
     if schema is None:
         raise ValueError(
             f"define_operator: {name}: no kernel {target!r} made with torch_xla_ext/kernel.h is "
-            "registered; register it before (torch_xla_ext.register_kernel), or give results and "
-            "payload for a kernel that is made without kernel.h"
+            "registered; register it before (torch_xla_ext.register_kernel; a TVM-FFI function "
+            "with its signature), or give results and payload for a kernel without kernel.h"
         )
     if results is not None:
         raise TypeError(

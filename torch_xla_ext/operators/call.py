@@ -202,6 +202,11 @@ class KernelCall:
         if any(self._is_registered(api, platform) for api in apis):
             return
         device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
+        if self._is_registered("ffi", platform):
+            raise NotImplementedError(
+                f"{self.name}: the kernel {self.target} has a typed entry alone for {device}, "
+                "which only XLA calls; call the operator with XLA tensors"
+            )
         raise NotImplementedError(
             f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
             "library that has it (torch_xla_ext.register_kernel), or call the operator with "

@@ -1,0 +1,61 @@
+"""The programs in docs/existing_kernels.md run, one after the other, on the CPU."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+import triton
+import triton.language as tl
+
+import torch_xla_ext
+
+PAGE = Path("docs/existing_kernels.md").read_text()
+
+
+@torch.library.custom_op("mylib::rotary", mutates_args=())
+def rotary(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return x * positions[:, None]
+
+
+@rotary.register_fake
+def _(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@triton.jit
+def rms_norm(x_ptr, weight_ptr, y_ptr, columns, epsilon, BLOCK: tl.constexpr):  # noqa: ANN001, ANN201, N803
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * columns + offsets)
+    scale = tl.rsqrt(tl.sum(x * x, axis=0) / columns + epsilon)
+    tl.store(y_ptr + row * columns + offsets, x * scale * tl.load(weight_ptr + offsets))
+
+
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = runpy.run_path("examples/existing_kernels/tvm_ffi_rms_norm.py")
+    library = example["compiled_for_cpu"]()
+    monkeypatch.chdir(tmp_path)
+    Path("norm.so").symlink_to(library)
+    rows = 3
+    x, weight, positions = torch.randn(rows, 4096), torch.randn(4096), torch.arange(rows)
+    normed = torch.nn.functional.rms_norm(x, (4096,), weight, 1e-6)
+    expected = [x * positions[:, None], normed, normed, normed, normed]
+    names = {
+        "torch": torch,
+        "torch_xla": torch_xla,
+        "torch_xla_ext": torch_xla_ext,
+        "rms_norm": rms_norm,
+        "rows": rows,
+        "x": x.to("xla"),
+        "weight": weight.to("xla"),
+        "positions": positions.to("xla"),
+        "platform": "Host",
+    }
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) == len(expected)
+    for block, result in zip(blocks, expected, strict=True):
+        exec(compile(block, "docs/existing_kernels.md", "exec"), names)
+        torch.testing.assert_close(names.pop("y").cpu(), result)
