@@ -37,10 +37,9 @@ decltype(auto) MakeClient(Make make) {
 }
 
 // Waits for an execution by `wait`, which throws its error, without Python's
-// GIL. torch_xla also
-// leaves the error with the locks of the execution's devices, `unlockers`, for
-// the next step on them, which has nothing to do with it. Here the caller is
-// the one reader of the error.
+// GIL. torch_xla also leaves the error with the locks of the execution's
+// devices, `unlockers`, for the next step on them, which has nothing to do with
+// it. Here the caller is the one reader of the error.
 template <typename Wait>
 void WaitAndTakeError(Wait wait,
                       std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
