@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
-from testing.xla import compilations
+from testing.xla import XLAC, compilations
 
 import torch_xla_ext
 from torch_xla_ext import CaptureError, capture
@@ -208,3 +208,41 @@ def test_a_result_that_is_dropped() -> None:
     before = compilations()
     assert step().item() == 12
     assert compilations() <= before + 1
+
+
+def test_a_kernel_that_fails() -> None:
+    """Its error comes where a result is read, at each call; the process and other steps go on."""
+    broken = b"\1\1\7" + bytes(13)
+    state = ones(3)
+
+    def add(x: torch.Tensor) -> torch.Tensor:
+        (result,) = XLAC._xla_gpu_custom_call(
+            [x, x], broken, [[3]], [torch.float32], target="XlaGpuSimpleAdd"
+        )
+        return result
+
+    step = capture(add)
+    for _ in range(3):
+        result = step(state)
+        with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+            result.cpu()
+    other = capture(lambda x: state.add_(x).clone())
+    assert other(ones(3)).tolist() == [2, 2, 2]
+    assert step.num_captures == 1
+
+
+def test_state_that_a_failed_program_was_to_write() -> None:
+    state = ones(3)
+
+    @capture
+    def step(x: torch.Tensor) -> None:
+        (result,) = XLAC._xla_gpu_custom_call(
+            [x, state], b"\1\1\7" + bytes(13), [[3]], [torch.float32], target="XlaGpuSimpleAdd"
+        )
+        state.copy_(result)
+
+    step(ones(3))
+    with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+        state.cpu()
+    with pytest.raises(CaptureError, match=r"state has no value.*failed: make the tensor anew"):
+        step(ones(3))

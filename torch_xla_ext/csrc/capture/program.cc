@@ -104,6 +104,18 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return true;
 }
 
+void Program::CheckValues(
+    const std::vector<torch_xla::XLATensorPtr>& bases) const {
+  for (size_t i = 0; i < description_.num_read; ++i) {
+    if (bases[i] == nullptr) continue;  // the seed
+    const torch::lazy::BackendDataPtr data = DataOf(bases[i]);
+    if (data == nullptr || data->HasValue()) continue;
+    throw std::runtime_error("captured step: " + description_.names[i] +
+                             " has no value, for the program that was to "
+                             "compute it failed: make the tensor anew");
+  }
+}
+
 std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   const size_t count = description_.parameters.size();
@@ -155,8 +167,13 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
   }
   std::vector<torch::lazy::BackendDataPtr> results;
   if (!description_.written.empty() || !description_.output_dtypes.empty()) {
-    results = executor->ExecuteComputationWithBarrier(description_.hash, inputs,
-                                                      device_);
+    try {
+      results = executor->ExecuteComputationWithBarrier(description_.hash,
+                                                        inputs, device_);
+    } catch (const std::exception&) {
+      CheckValues(bases);
+      throw;
+    }
   }
   executor->MarkStep(device_, /*reset_scope=*/false);
   donated_ = std::move(donated);

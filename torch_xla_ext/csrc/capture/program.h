@@ -72,6 +72,8 @@ class Program {
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments) const;
   bool StorageGroupsMatch();
+  // Throws std::runtime_error with the name of a parameter that has no value.
+  void CheckValues(const std::vector<torch_xla::XLATensorPtr>& bases) const;
 
   Description description_;
   std::vector<StateTensor> state_;
