@@ -12,8 +12,9 @@ from torch.autograd import forward_ad
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import attributes as mlir
-from torch_xla_ext import descriptor, reference, registration
+from torch_xla_ext import descriptor, reference, registration, sharding
 from torch_xla_ext.schema import ArrayType, Schema
+from torch_xla_ext.sharding import rule as rules
 
 _XLAC = torch_xla._XLAC
 _API_VERSIONS = {"untyped": 3, "ffi": 4}
@@ -226,6 +227,7 @@ def custom_call(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
+    sharding_rule: str | None = None,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target`.
 
@@ -248,6 +250,10 @@ def custom_call(
             operand first if something else needs it: the caller's tensor stays as it was.
         has_side_effect: XLA keeps the call although nothing in the program uses its results. The
             program has it as long as Python has one of the results when it is run.
+        sharding_rule: which dimensions of sharded inputs devices may divide among each other, as
+            of `define_operator`; it names all inputs and outputs. Each device then runs the kernel
+            on its part of them, with these attributes or this payload. Without it, they are
+            gathered.
 
     Returns:
         An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it is an
@@ -268,7 +274,48 @@ def custom_call(
         )
     tensors = _tensors(target, inputs)
     _refuse_transforms(target, tensors)
-    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, has_side_effect)
+    parts = _parts(target, sharding_rule, tensors, outputs, aliases)
+    return _call(
+        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+    )
+
+
+def call_operator(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    parts: sharding.Parts | None = None,
+) -> list[torch.Tensor]:
+    """custom_call for an operator, which has taken care of transforms and shardings.
+
+    Args:
+        outputs: of the results that `parts` names, the whole; of others, what a device has.
+        parts: what each device runs the call on; `attributes` and `payload` are for that.
+    """
+    tensors = _tensors(target, inputs)
+    _refuse_transforms(target, tensors)
+    return _call(target, tensors, outputs, attributes, payload, api, aliases, False, parts)
+
+
+def _call(
+    target: str,
+    tensors: list[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    api: str | None,
+    aliases: Mapping[int, int] | None,
+    has_side_effect: bool,
+    parts: sharding.Parts | None,
+) -> list[torch.Tensor]:
+    checked = _checked(
+        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+    )
     replaced = reference.replacement(target)
     if replaced is not None:
         _XLAC._xla_prepare_custom_call(*checked)
@@ -294,12 +341,12 @@ def prepare(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
+    parts: sharding.Parts | None = None,
 ) -> object | None:
-    """What custom_call does once for operands of such shapes and dtypes: checks, and encoding.
+    """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
 
     Args:
-        target, inputs, outputs, attributes, payload, api, aliases, has_side_effect: as of
-            custom_call.
+        all: as of custom_call and call_operator.
 
     Returns:
         The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
@@ -311,7 +358,9 @@ def prepare(
     if reference.replacement(target) is not None:
         return None
     tensors = _tensors(target, inputs)
-    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, has_side_effect)
+    checked = _checked(
+        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+    )
     return _XLAC._xla_prepare_custom_call(*checked)
 
 
@@ -341,6 +390,8 @@ class _Arguments(NamedTuple):
     aliases: Mapping[int, int] | None
     api_version: int
     has_side_effect: bool
+    operand_shards: Sequence[sharding.Shard] | None
+    result_shards: Sequence[sharding.Shard] | None
 
 
 def _checked(
@@ -352,8 +403,9 @@ def _checked(
     api: str | None,
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
+    parts: sharding.Parts | None,
 ) -> _Arguments:
-    """Checks what C++ cannot; the arguments are those of custom_call."""
+    """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
     given_api = api
     if api is None:
         api = "untyped" if payload is not None else registration.default_api(target)
@@ -378,6 +430,11 @@ def _checked(
             "None: only kernels made with torch_xla_ext/kernel.h have optional operands"
         )
     arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
+    if parts is not None:
+        shards = [*parts.operands, *parts.results]
+        for i, shard in enumerate(shards):
+            if shard is not None:
+                arrays[i] = arrays[i]._replace(shape=shard.shape)
     try:
         handed = _payload_of(target, api, schema, arrays, attributes, payload)
     except TypeError:
@@ -392,7 +449,36 @@ def _checked(
         _present_aliases(target, tensors, aliases),
         _API_VERSIONS[api],
         has_side_effect,
+        parts and [shard for shard in parts.operands if shard is not None],
+        parts and parts.results,
     )
+
+
+def _parts(
+    target: str,
+    sharding_rule: str | None,
+    tensors: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    aliases: Mapping[int, int] | None,
+) -> sharding.Parts | None:
+    """What each device runs the call on. The tensors and the rule are checked, no more."""
+    if sharding_rule is None and not torch_xla.runtime.is_spmd():
+        return None
+    operands = {f"inputs[{i}]": tensor for i, tensor in enumerate(tensors)}
+    types = _result_types(target, outputs)
+    aliases = aliases if isinstance(aliases, Mapping) else {}
+    rule = None
+    if sharding_rule is not None:
+        try:
+            rule = rules.parse(sharding_rule)
+            ranks = [(name, None if t is None else t.dim()) for name, t in operands.items()]
+            results = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(types)]
+            rules.check_ranks(rule, ranks, results)
+            rules.check_aliases(rule, aliases)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"custom call {target!r}: {error}") from None
+    shapes = [each.shape for each in types]
+    return sharding.parts(f"custom call {target!r}", rule, operands, shapes, aliases)
 
 
 def _refuse_transforms(target: str, tensors: Sequence[torch.Tensor | None]) -> None:

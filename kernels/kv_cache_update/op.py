@@ -48,6 +48,7 @@ define_in_place_operator(
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check_cache,
     attributes=_attributes,
+    sharding_rule="_ k _, _ k _, _, _ _ k _, _ _ k _ -> _ _ k _, _ _ k _",
 )
 define_in_place_operator(
     "xla_gpu::kv_pages_update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) kv_pages, "
@@ -56,6 +57,7 @@ define_in_place_operator(
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check_pages,
     attributes=lambda k_scale, v_scale, **others: _attributes(k_scale, v_scale),
+    sharding_rule="_ k _, _ k _, _, _ _ (k 2) _ -> _ _ (k 2) _",
 )
 
 

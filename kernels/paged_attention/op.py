@@ -56,6 +56,7 @@ define_operator(
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
+    sharding_rule="s (k g) _, _ _ k _, _ _ k _, s _, s, (k g) -> s (k g) _",
 )
 
 

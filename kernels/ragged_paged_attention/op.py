@@ -65,6 +65,7 @@ define_operator(
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
+    sharding_rule="_ (k g) _, _ _ (k 2) _, _, _ _, _, _ -> _ (k g) _",
 )
 
 

@@ -36,10 +36,16 @@ def _vmap(
 ) -> tuple[torch.Tensor, int]:
     """Adds all examples in one call: addition knows nothing of dimensions."""
     batched = [
-        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        _with_examples_first(tensor, dim, info.batch_size)
         for tensor, dim in zip((a, b), in_dims, strict=True)
     ]
     return _operator(*batched), 0
+
+
+def _with_examples_first(tensor: torch.Tensor, dim: int | None, batch_size: int) -> torch.Tensor:
+    if dim == 0:
+        return tensor  # which a view would hide the sharding of
+    return tensor.expand(batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 _operator = define_operator(
@@ -51,6 +57,7 @@ _operator = define_operator(
     jvp=_jvp,
     vmap=_vmap,
     promotes=True,
+    sharding_rule="..., ... -> ...",
 )
 
 

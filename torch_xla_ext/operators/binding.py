@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from torch_xla_ext import registration
 from torch_xla_ext.operators.call import KernelCall
-from torch_xla_ext.schema import Schema
+from torch_xla_ext.schema import Argument, Schema
+from torch_xla_ext.sharding import rule as rules
 
 _TYPES = ("Tensor", "Optional[Tensor]")
 
@@ -101,6 +102,11 @@ def check(call: KernelCall) -> None:
         _check_operands(call, where)
         _check_parameters(call, where)
         _check_results(call, where)
+    if call.sharding_rule is not None:
+        try:
+            _check_sharding_rule(call, call.sharding_rule)
+        except ValueError as error:
+            raise ValueError(f"{where} {error}") from None
 
 
 def _check_operands(call: KernelCall, where: str) -> None:
@@ -151,3 +157,36 @@ def _check_results(call: KernelCall, where: str) -> None:
             f"{where} {', '.join(unknown)} in the results of {call.target} follows from no operand "
             "or parameter; say it in the kernel (XLA_KERNEL_SIZE), or give sizes, which returns it"
         )
+
+
+def _check_sharding_rule(call: KernelCall, rule: rules.Rule) -> None:
+    count = len(call.operator._schema.returns)
+    operands: list[tuple[str, Argument | None]] = [(name, None) for name in call.operands]
+    results: list[tuple[str, Argument | None]] = [(str(i), None) for i in range(count)]
+    if call.schema is not None:
+        operands = [(operand.name, operand) for operand in call.schema.operands]
+        results = [(result.name, result) for result in call.schema.results[:count]]
+    rules.check_ranks(
+        rule,
+        [(name, _rank(argument)) for name, argument in operands],
+        [(name, _rank(argument)) for name, argument in results],
+    )
+    rules.check_aliases(rule, {r: call.operands.index(name) for r, name in call.in_place.items()})
+    sizes: dict[str | int, str] = {}
+    tensors = zip((*operands, *results), (*rule.operands, *rule.results), strict=True)
+    for (name, argument), dims in tensors:
+        if _rank(argument) is None or rules.ELLIPSIS in dims:
+            continue
+        for size, dim in zip(argument.dims, dims, strict=True):
+            if len(dim) == 1 and sizes.setdefault(dim[0], size.text) != size.text:
+                raise ValueError(
+                    f"sharding_rule {rule.text!r}: {dim[0]} is {sizes[dim[0]]} of the signature, "
+                    f"and {size.text} of {name}"
+                )
+
+
+def _rank(argument: Argument | None) -> int | None:
+    """The rank of an operand or result, None if it may have several."""
+    if argument is None or any(dim.star for dim in argument.dims):
+        return None
+    return len(argument.dims)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 import torch_xla
 
-from torch_xla_ext import calls, descriptor, registration
+from torch_xla_ext import calls, descriptor, registration, sharding
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.schema import ArrayType, Schema, Sizes
@@ -43,6 +43,7 @@ class KernelCall:
         target, check, attributes, sizes, results, payload, environment: as of `define_operator`.
         schema: of a kernel that is made with torch_xla_ext/kernel.h.
         in_place: of each result that is in an argument's buffer, the argument's name.
+        sharding_rule: as of `define_operator`, parsed.
     """
 
     operator: torch._ops.OpOverload
@@ -55,6 +56,7 @@ class KernelCall:
     payload: Callable[..., bytes] | None = None
     environment: Sequence[str] | None = None
     in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    sharding_rule: sharding.Rule | None = None
 
     @property
     def name(self) -> str:
@@ -137,18 +139,29 @@ class KernelCall:
         )
 
     def on_xla(self, *values: Value) -> Tensors:
-        return self._returned(calls.custom_call(**self._custom_call(values)))
+        return self._returned(calls.call_operator(**self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
         """What on_xla does once for arguments of such shapes, dtypes and values: calls.prepare."""
         return calls.prepare(**self._custom_call(values))
 
     def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
-        """The arguments of custom_call."""
+        """The arguments of calls.call_operator."""
         args, parameters, results = self.checked(values, self._num_results)
         tensors = [args[name] for name in self.operands]
+        aliases = {result: self.operands.index(arg) for result, arg in self.in_place.items()}
+        parts = sharding.parts(
+            self.name,
+            self.sharding_rule,
+            dict(zip(self.operands, tensors, strict=True)),
+            [shape for shape, _ in results[: self._num_returned]],
+            aliases,
+        )
+        if parts is not None:
+            args, parameters, results = self._checked_parts(args, results, parts)
         if self.payload is not None:
-            tensors = self._inputs(args)
+            parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
+            tensors = [tensor for tensor in tensors if tensor is not None]
         name, api = self.target, None
         if self.schema is not None:
             self._check_registered(registration.device_platform(), ("ffi", "untyped"))
@@ -160,8 +173,29 @@ class KernelCall:
             "attributes": parameters if self.schema else None,
             "payload": self.payload(**args) if self.payload else None,
             "api": api,
-            "aliases": {result: self.operands.index(arg) for result, arg in self.in_place.items()},
+            "aliases": aliases,
+            "parts": parts,
         }
+
+    def _checked_parts(
+        self, args: Mapping[str, Value], whole: Sequence[Result], parts: sharding.Parts
+    ) -> Checked:
+        """What the arguments are for one device, and the whole results with its workspaces."""
+        own = {
+            name: torch.empty(part.shape, dtype=args[name].dtype, device="meta")
+            for name, part in zip(self.operands, parts.operands, strict=True)
+            if part is not None
+        }
+        checked = self.checked(tuple((args | own).values()), self._num_results)
+        given = [tuple(shape) for shape, _ in checked.results[: self._num_returned]]
+        if given != [part.shape for part in parts.results]:
+            raise ValueError(
+                f"{self.name}: sharding_rule {self.sharding_rule.text!r} says that a device's "
+                f"results are {[part.shape for part in parts.results]}, but the kernel's are "
+                f"{given}"
+            )
+        results = [*whole[: self._num_returned], *checked.results[self._num_returned :]]
+        return checked._replace(results=results)
 
     @property
     def remembered_environment(self) -> Sequence[str] | None:
@@ -169,7 +203,7 @@ class KernelCall:
         functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
         if self.environment is None and any(function is not None for function in functions):
             return None
-        return list(self.environment or ())
+        return [*(self.environment or ()), sharding.REFUSE_ENVIRONMENT]
 
     def on_cpu(self, *values: Value) -> Tensors:
         return self._returned(self._run("Host", self._with_copies(self._checked(values))))

@@ -20,6 +20,7 @@ import torch_xla
 from torch_xla_ext.operators import arguments, autograd, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.call import KernelCall, Result
+from torch_xla_ext.sharding import rule as rules
 
 _XLAC = torch_xla._XLAC
 
@@ -62,6 +63,7 @@ def define_operator(
     vmap: Callable[..., tuple[Tensors, int | tuple[int | None, ...]]] | None = None,
     promotes: bool = False,
     environment: Sequence[str] | None = None,
+    sharding_rule: str | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Makes an operator of PyTorch of a kernel; the operator is a pure function of its arguments.
@@ -105,6 +107,12 @@ def define_operator(
             `payload` read, often none. It promises that they depend on nothing else but the
             arguments, of tensors on dtype, shape and device; calls of XLA tensors then remember
             what they returned. None: no such promise is made, and they run at every call.
+        sharding_rule: which dimensions of sharded XLA tensors devices may divide among each other,
+            as in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, for whose indices the kernel
+            computes independently (torch_xla_ext.sharding.rule has the notation; workspaces are not
+            in it). Each device then runs the kernel on its part, and all functions here are called
+            with meta tensors of the parts' shapes, too. Without it, sharded operands are gathered,
+            with a warning.
         replace: whether an operator that was defined here under this name is replaced: for a cell
             of a notebook that is run again. What was compiled before keeps the former one.
 
@@ -133,6 +141,7 @@ def define_operator(
         call = KernelCall(
             operator, target, kernel, check, attributes, sizes, results, payload, environment
         )
+        call = _replace(call, sharding_rule=_parsed(name, sharding_rule))
         if kernel is not None:
             in_place = {
                 i: result.name for i, result in enumerate(kernel.results) if result.in_place
@@ -164,6 +173,7 @@ def define_in_place_operator(
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     environment: Sequence[str] | None = None,
+    sharding_rule: str | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Makes an operator of a kernel that writes to some of its arguments.
@@ -180,7 +190,7 @@ def define_in_place_operator(
     Args:
         schema: as of `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
             returns nothing.
-        target, check, attributes, environment, replace: as of `define_operator`.
+        target, check, attributes, environment, sharding_rule, replace: as of `define_operator`.
 
     Returns:
         The operator, ``torch.ops.<namespace>.<name>.default``.
@@ -207,6 +217,7 @@ def define_in_place_operator(
             attributes,
             environment=environment,
             in_place=in_place,
+            sharding_rule=_parsed(name, sharding_rule),
         )
         binding.check(functional_call)
     except BaseException:
@@ -260,6 +271,15 @@ def define_in_place_operator(
         name, lambda *args: in_place_call.checked(args) and None, lib=library
     )
     return operator
+
+
+def _parsed(name: str, sharding_rule: str | None) -> rules.Rule | None:
+    if sharding_rule is None:
+        return None
+    try:
+        return rules.parse(sharding_rule)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"define_operator: {name}: {error}") from None
 
 
 def _open_library(name: str, replaces: bool) -> torch.library.Library:

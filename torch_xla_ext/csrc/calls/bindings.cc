@@ -54,6 +54,9 @@ Args:
     "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
     XLA's typed FFI, for which `payload` is the text of the attributes.
   has_side_effect: XLA keeps the call although nothing uses its results.
+  operand_shards, result_shards: how each device runs the call on its part of
+    the inputs (torch_xla_ext.sharding.plan.Shard); shapes are those of the
+    whole. Results behind `result_shards` are left out.
 
 Returns:
   A list of XLA tensors, one for each shape. Operands and results are row-major
@@ -141,12 +144,14 @@ void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
 
 // The target's name becomes the one that XLA knows.
 PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
-                     CustomCallConfig config) {
+                     CustomCallConfig config,
+                     std::vector<Shard> result_shards = {}) {
   config.target = CurrentName(config.target, CurrentPlatform(),
                               config.api_version == xla::API_VERSION_TYPED_FFI
                                   ? TargetApi::kTyped
                                   : TargetApi::kUntyped);
-  return {kind, std::move(config), std::move(outputs)};
+  return {kind, std::move(config), std::move(outputs),
+          std::move(result_shards)};
 }
 
 py::list Trace(const PreparedCall& call, const Tensors& tensors) {
@@ -156,6 +161,18 @@ py::list Trace(const PreparedCall& call, const Tensors& tensors) {
     results = call.Trace(tensors.inputs);
   }
   return py::cast(results);
+}
+
+// Made by torch_xla_ext.sharding, and not checked again.
+std::vector<Shard> ParseShards(const py::object& shards) {
+  std::vector<Shard> result;
+  if (shards.is_none()) return result;
+  for (const py::handle& shard : shards) {
+    result.push_back({shard.attr("sharding").cast<std::string>(),
+                      shard.attr("shape").cast<std::vector<int64_t>>(),
+                      shard.attr("marked").cast<bool>()});
+  }
+  return result;
 }
 
 // The arguments of _xla_gpu_custom_call, checked.
@@ -168,7 +185,8 @@ GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
                      const py::object& output_shapes,
                      const py::object& output_dtypes, const py::object& target,
                      const py::object& aliases, std::optional<int> api_version,
-                     bool has_side_effect) {
+                     bool has_side_effect, const py::object& operand_shards,
+                     const py::object& result_shards) {
   CustomCallConfig config = GpuCustomCallConfig(ParseTarget(target));
   config.payload = ParseBytes(config.target, "payload", payload);
   if (api_version) {
@@ -186,8 +204,10 @@ GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
       CheckGpuPayload(config.target, config.payload);
     }
     UseTorchDTypes(tensors, &config);
+    config.shards = ParseShards(operand_shards);
   }
-  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config)),
+  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config),
+                  ParseShards(result_shards)),
           std::move(tensors)};
 }
 
@@ -204,30 +224,35 @@ void DefineCustomCalls(py::module_& module) {
       [](const py::object& inputs, const py::object& payload,
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& target, const py::object& aliases,
-         std::optional<int> api_version, bool has_side_effect) {
+         std::optional<int> api_version, bool has_side_effect,
+         const py::object& operand_shards, const py::object& result_shards) {
         if (CallsItself(payload)) {
           return py::list(payload.attr("call")(inputs, output_shapes,
                                                output_dtypes, target, aliases));
         }
-        const GpuCall parsed =
-            ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
-                         aliases, api_version, has_side_effect);
+        const GpuCall parsed = ParseGpuCall(
+            inputs, payload, output_shapes, output_dtypes, target, aliases,
+            api_version, has_side_effect, operand_shards, result_shards);
         return Trace(parsed.call, parsed.tensors);
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
       py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
-      py::arg("has_side_effect") = false, kGpuCustomCallDoc);
+      py::arg("has_side_effect") = false,
+      py::arg("operand_shards") = py::none(),
+      py::arg("result_shards") = py::none(), kGpuCustomCallDoc);
 
   module.def(
       "_xla_prepare_custom_call",
       [](const py::object& inputs, const py::object& payload,
          const py::object& output_shapes, const py::object& output_dtypes,
          const py::object& target, const py::object& aliases,
-         std::optional<int> api_version, bool has_side_effect) {
+         std::optional<int> api_version, bool has_side_effect,
+         const py::object& operand_shards, const py::object& result_shards) {
         return std::make_shared<PreparedCall>(
             ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
-                         aliases, api_version, has_side_effect)
+                         aliases, api_version, has_side_effect, operand_shards,
+                         result_shards)
                 .call);
       },
       "Checks the arguments of _xla_gpu_custom_call. Returns the call without "
@@ -269,6 +294,22 @@ void DefineCustomCalls(py::module_& module) {
       py::arg("output_dtypes"), py::arg("has_side_effect"),
       py::arg("backend_config"), py::arg("api_version"),
       py::arg("frontend_attributes"), kCustomCallDoc);
+}
+
+void DefineShardings(py::module_& module) {
+  module.def(
+      "_xla_sharding",
+      [](const at::Tensor& tensor) -> std::optional<py::bytes> {
+        const torch_xla::XLATensorPtr xla_tensor =
+            torch_xla::bridge::TryGetXlaTensor(tensor);
+        if (!xla_tensor) return std::nullopt;
+        const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
+        if (!sharding) return std::nullopt;
+        return py::bytes(*sharding);
+      },
+      py::arg("tensor"),
+      "The sharding of an XLA tensor, an xla::OpSharding, serialized; None if "
+      "it has none.");
 }
 
 void DefineDirectCall(py::module_& module) {
@@ -381,6 +422,7 @@ void DefineFunctions(py::module_& module) {
   DefineOperatorKernels(module);
   DefineCustomCalls(module);
   DefineDirectCall(module);
+  DefineShardings(module);
   DefineRegistration(module);
   DefineCapture(module);
   AlwaysCompareShardings();

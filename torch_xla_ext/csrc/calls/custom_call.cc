@@ -3,6 +3,7 @@
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
@@ -58,6 +59,8 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const xla::PrimitiveType type : operand_types) {
     hash = HashCombine(hash, MHash(static_cast<int64_t>(type)));
   }
+  hash = HashCombine(hash, MHash(shards.size()));
+  for (const Shard& shard : shards) hash = HashCombine(hash, shard.Hash());
   hash = HashCombine(hash, MHash(aliases.size()));
   for (const auto& [result, operand] : aliases) {
     hash = HashCombine(hash, MHash(result, operand));
@@ -77,6 +80,7 @@ std::string CustomCallConfig::ToString() const {
   for (const auto& [key, value] : frontend_attributes) {
     out << ", " << key << "=" << Quoted(value);
   }
+  for (const Shard& shard : shards) out << ", " << shard.ToString();
   for (const auto& [result, operand] : aliases) {
     out << ", result " << result << "=operand " << operand;
   }
@@ -92,6 +96,9 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
   }
   for (size_t i = 0; i < config.operand_types.size(); ++i) {
     inputs[i] = torch_xla::MaybeConvertTo(inputs[i], config.operand_types[i]);
+  }
+  for (size_t i = 0; i < config.shards.size(); ++i) {
+    inputs[i] = ToShard(inputs[i], config.shards[i], config.operand_types[i]);
   }
   xla::XlaBuilder* builder = inputs[0].builder();
   const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);
@@ -137,6 +144,10 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
     made.insert(made.end(), results.begin(), results.end());
   } else {
     results = made;
+  }
+  if (!config.shards.empty()) {
+    for (const xla::XlaOp& op : made) RunsOnShards(op, std::nullopt);
+    if (tuple) RunsOnShards(made[0], num_outputs);
   }
   // Upstream sets the attributes on everything that is built here.
   for (const xla::XlaOp& op : made) {
@@ -210,19 +221,33 @@ torch::lazy::NodePtr MakeCustomCallNode(
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs, CustomCallConfig config) {
+    const OutputTypes& outputs, CustomCallConfig config,
+    const std::vector<Shard>& shards) {
   std::vector<torch::lazy::Value> values;
   values.reserve(inputs.size());
   for (const torch_xla::XLATensorPtr& input : inputs) {
     values.push_back(input->GetIrValue());
   }
-  const torch::lazy::NodePtr node = MakeCustomCallNode(
-      kind, values, inputs[0]->GetDevice(), outputs, std::move(config));
+  const torch::lazy::BackendDevice& device = inputs[0]->GetDevice();
+  OutputTypes parts = outputs;
+  for (size_t i = 0; i < shards.size(); ++i) parts.shapes[i] = shards[i].shape;
+  const torch::lazy::NodePtr node =
+      MakeCustomCallNode(kind, values, device, parts, std::move(config));
 
+  const size_t num_results =
+      shards.empty() ? outputs.dtypes.size() : shards.size();
   std::vector<torch_xla::XLATensorPtr> results;
-  results.reserve(outputs.dtypes.size());
-  for (size_t i = 0; i < outputs.dtypes.size(); ++i) {
-    results.push_back(inputs[0]->CreateFrom(torch::lazy::Value(node, i),
+  results.reserve(num_results);
+  for (size_t i = 0; i < num_results; ++i) {
+    torch::lazy::Value result(node, i);
+    if (!shards.empty()) {
+      const xla::PrimitiveType type =
+          torch_xla::MakeXlaPrimitiveType(outputs.dtypes[i], &device);
+      result = MakeFromShardNode(
+          result, xla::ShapeUtil::MakeShape(type, outputs.shapes[i]),
+          shards[i]);
+    }
+    results.push_back(inputs[0]->CreateFrom(std::move(result),
                                             outputs.dtypes[i],
                                             /*delay_eager_execution=*/true));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/shards.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -34,6 +35,8 @@ struct CustomCallConfig {
   // s32.
   std::vector<xla::PrimitiveType> operand_types;
   std::map<std::string, std::string> frontend_attributes;
+  // What the kernel gets of each operand, if it runs on parts; else empty.
+  std::vector<Shard> shards;
   // Results that are an operand's buffer, written in place: result to operand.
   std::map<int64_t, int64_t> aliases;
 
@@ -83,11 +86,14 @@ torch::lazy::NodePtr MakeCustomCallNode(
 
 // Traces one call: makes the node and a tensor for each of its results, on the
 // device of `inputs`. The arguments are checked already (arguments.h). In eager
-// mode the call has run, all its results in one program, when this returns.
+// mode the call has run, all its results in one program, when this returns. If
+// it runs on parts, only the first results, those that `shards` are of, have
+// tensors: others, workspaces, are no whole of anything.
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs, CustomCallConfig config);
+    const OutputTypes& outputs, CustomCallConfig config,
+    const std::vector<Shard>& shards = {});
 
 }  // namespace torch_xla_ext
 

@@ -22,6 +22,7 @@
 
 #include "torch_xla_ext/csrc/calls/prepared_call.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/calls/shards.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -66,6 +67,19 @@ void AppendBytes(const T& value, std::string* key) {
   key->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
+// Which part of a sharded tensor a device runs the call on is prepared, too.
+void AppendSharding(const at::Tensor& tensor, std::string* key) {
+  if (!torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return;
+  const torch_xla::XLATensorPtr xla_tensor =
+      torch_xla::bridge::TryGetXlaTensor(tensor);
+  if (!xla_tensor) return;
+  const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
+  key->push_back(sharding ? 's' : 'n');
+  if (!sharding) return;
+  AppendBytes(sharding->size(), key);
+  key->append(*sharding);
+}
+
 // Appends what a call is prepared for: of a tensor its dtype, shape and device,
 // of anything else the value, with its type. False for what is not remembered:
 // symbolic sizes, subclasses of Tensor, lists.
@@ -89,6 +103,7 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
     AppendBytes(sizes.size(), key);
     key->append(reinterpret_cast<const char*>(sizes.data()),
                 sizes.size() * sizeof(int64_t));
+    AppendSharding(tensor, key);
   } else if (value.isNone()) {
     key->push_back('n');
   } else if (value.isBool()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/custom_call.h"
+#include "torch_xla_ext/csrc/calls/shards.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -17,6 +18,8 @@ struct PreparedCall {
   torch::lazy::OpKind kind;
   CustomCallConfig config;
   OutputTypes outputs;
+  // What a device has of each of the first results, if the call runs on parts.
+  std::vector<Shard> shards;
 
   // Traces the call; returns its results. The GIL must not be held: in eager
   // mode this compiles and waits for the device, and a kernel may be a function

@@ -19,6 +19,7 @@ inline constexpr size_t kCustomCallStatusSize = 40;
 inline constexpr size_t kCustomCallStatusEngagedOffset = 32;
 inline constexpr size_t kShapeIndexSize = 24;
 inline constexpr size_t kAliasSize = 56;  // of OutputOperandAliasing
+inline constexpr size_t kOpShardingSize = 216;
 inline constexpr size_t kXlaNodeSize = 616;
 inline constexpr size_t kXlaNodeShapeOffset = 224;
 inline constexpr size_t kXlaNodeShardingsOffset = 592;

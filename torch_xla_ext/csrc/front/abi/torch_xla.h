@@ -22,18 +22,6 @@
 #include "torch_xla_ext/csrc/front/abi/layout.h"
 #include "torch_xla_ext/csrc/front/abi/xla.h"
 
-namespace google::protobuf {
-class MessageLite {
- public:
-  MessageLite() = delete;  // always the stock binary's
-  std::string SerializeAsString() const;
-};
-}  // namespace google::protobuf
-
-namespace xla {
-class OpSharding : public google::protobuf::MessageLite {};
-}  // namespace xla
-
 namespace torch_xla {
 
 class LoweringContext {
@@ -69,6 +57,7 @@ class XlaNode : public torch::lazy::Node {
   std::shared_ptr<xla::OpSharding> GetSharding(size_t index) const {
     return output_shardings_.empty() ? nullptr : output_shardings_[index];
   }
+  void SetSharding(const xla::OpSharding& sharding, size_t index);
 
   virtual torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const;
   virtual XlaOpVector Lower(LoweringContext* loctx) const;
@@ -123,6 +112,13 @@ class XLATensor : public torch::lazy::LazyTensor {
       torch::lazy::Value ir_value,
       std::optional<at::ScalarType> logical_element_type,
       bool delay_eager_execution) const;
+
+  // Begins with this; always the stock binary's.
+  struct ShardingSpec {
+    ShardingSpec() = delete;
+    xla::OpSharding sharding;
+  };
+  std::shared_ptr<ShardingSpec> sharding_spec() const;
 };
 using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,35 @@
 #include "torch_xla_ext/csrc/front/abi/absl.h"
 #include "torch_xla_ext/csrc/front/abi/layout.h"
 
+namespace google::protobuf {
+
+class Arena;
+
+class MessageLite {
+ public:
+  bool ParseFromString(const std::string& data);
+  std::string SerializeAsString() const;
+};
+
+}  // namespace google::protobuf
+
 namespace xla {
+
+// A protocol buffer: made, copied and destroyed by the stock binary. Nothing
+// here looks inside.
+class OpSharding : public google::protobuf::MessageLite {
+ public:
+  OpSharding() : OpSharding(nullptr, false) {}
+  OpSharding(const OpSharding& other);
+  OpSharding& operator=(const OpSharding&) = delete;
+  ~OpSharding();
+
+ private:
+  OpSharding(google::protobuf::Arena* arena, bool is_message_owned);
+
+  alignas(8) char storage_[torch_xla_ext::layout::kOpShardingSize];
+};
+static_assert(sizeof(OpSharding) == torch_xla_ext::layout::kOpShardingSize);
 
 // Only passed through by pointer.
 class Literal;
@@ -70,6 +99,8 @@ class XlaBuilder {
   XlaBuilder() = delete;  // always the stock binary's: its members are not here
   absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
                                                std::string value);
+  absl::Status SetInstructionSharding(
+      XlaOp op, const std::optional<OpSharding>& sharding);
 };
 
 // An element type and a std::variant of what each kind of shape holds. Nothing

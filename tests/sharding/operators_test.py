@@ -1,0 +1,336 @@
+"""Operators with sharding rules on devices of which each has its part; BUILD says how many."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from testing import programs  # before the first computation
+from testing.paged import int32
+
+import torch_xla_ext
+from torch_xla_ext import ops
+
+SCALE = 64**-0.5
+HEADS = (None, "model", None)
+CACHE = (None, None, "model", None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def num_devices() -> int:
+    xr.use_spmd()
+    count = xr.global_runtime_device_count()
+    assert count in (2, 4)
+    return count
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_gathered() -> Iterator[None]:
+    """Unless a test says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*is gathered")
+        yield
+
+
+def mesh(**axes: int) -> xs.Mesh:
+    count = xr.global_runtime_device_count()
+    return xs.Mesh(np.arange(count), tuple(axes.values()), tuple(axes))
+
+
+@pytest.fixture
+def model(num_devices: int) -> xs.Mesh:
+    return mesh(model=num_devices)
+
+
+def placed(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> torch.Tensor:
+    """On the devices, with a sharding or with none."""
+    result = tensor.to("xla")
+    if spec is not None:
+        xs.mark_sharding(result, mesh, spec)
+    torch_xla.sync()
+    return result
+
+
+def batch(kv_heads: int = 4, heads: int = 8) -> tuple[torch.Tensor, ...]:
+    """query, key_cache, value_cache, block_tables, context_lens of paged_attention."""
+    caches = torch.randn(2, 10, 16, kv_heads, 64).bfloat16()
+    query = torch.randn(4, heads, 64).bfloat16()
+    tables = torch.randperm(10, dtype=torch.int32)[:8].view(4, 2)
+    return query, caches[0], caches[1], tables, int32([32, 1, 17, 0])
+
+
+def run(function: Callable[..., torch.Tensor], target: str) -> tuple[torch.Tensor, str]:
+    """The result, and the text of the program that has the kernel."""
+    torch_xla.sync()
+    with programs.compiled() as compiled:
+        result = function().cpu()
+    return result, compiled.with_target(target)
+
+
+def check_attention(tensors: tuple, mesh: xs.Mesh, specs: tuple) -> str:
+    """Runs it with intermediate tensors for those without a spec; returns the program."""
+    args = [placed(tensor, mesh, spec) for tensor, spec in zip(tensors, specs, strict=True)]
+
+    def attend() -> torch.Tensor:
+        traced = [
+            arg if spec else (arg.float() * 1).to(arg.dtype)
+            for arg, spec in zip(args, specs, strict=True)
+        ]
+        return ops.paged_attention(*traced, SCALE)
+
+    result, program = run(attend, "XlaGpuPagedAttention")
+    assert torch.equal(result, ops.paged_attention(*tensors, SCALE))
+    return program
+
+
+@pytest.mark.parametrize("query", [None, HEADS, (None, None, None)], ids=str)
+def test_heads_of_paged_attention(model: xs.Mesh, num_devices: int, query: tuple | None) -> None:
+    tensors = batch()
+    program = check_attention(tensors, model, (query, CACHE, CACHE, None, None))
+    assert programs.collectives(program) == []
+    assert f"bf16[10,16,{4 // num_devices},64]" in program
+    assert "bf16[10,16,4,64]" not in program
+
+
+def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh) -> None:
+    query, *others = batch()
+    caches = [placed(cache, model, CACHE) for cache in others[:2]]
+    rest = [placed(tensor, model) for tensor in (query, *others[2:])]
+    result = ops.paged_attention(rest[0], *caches, *rest[1:], SCALE)
+    expected = torch.empty(4, 8, 64, device="xla")
+    xs.mark_sharding(expected, model, HEADS)
+    spec = torch_xla._XLAC._get_xla_sharding_spec
+    assert spec(result) == spec(expected)
+    torch_xla.sync()
+    assert spec(result) == spec(expected)
+    assert result.shape == (4, 8, 64)
+
+
+def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
+    """A device has one kv head, and some of its query heads."""
+    tensors = batch(kv_heads=1)
+    program = check_attention(tensors, model, (HEADS, (None,) * 4, (None,) * 4, None, None))
+    assert programs.collectives(program) == []
+    assert f"bf16[4,{8 // num_devices},64]" in program
+
+
+def test_alibi_slopes(model: xs.Mesh) -> None:
+    tensors, slopes = batch(), torch.rand(8)
+    args = [placed(t, model, s) for t, s in zip(tensors, (None, CACHE, CACHE, None, None))]
+    result, program = run(
+        lambda: ops.paged_attention(*args, SCALE, alibi_slopes=slopes.to("xla")),
+        "XlaGpuPagedAttention",
+    )
+    assert torch.equal(result, ops.paged_attention(*tensors, SCALE, alibi_slopes=slopes))
+    assert programs.collectives(program) == []
+
+
+def test_sequences_of_paged_attention(num_devices: int) -> None:
+    data = mesh(data=num_devices)
+    specs = (("data", None, None), None, None, ("data", None), ("data",))
+    program = check_attention(batch(), data, specs)
+    assert programs.collectives(program) == []
+    assert f"bf16[{4 // num_devices},8,64]" in program
+
+
+def test_sequences_and_heads(num_devices: int) -> None:
+    if num_devices < 4:
+        pytest.skip("needs 4 devices")
+    both = mesh(data=2, model=2)
+    specs = (None, CACHE, CACHE, ("data", None), ("data",))
+    program = check_attention(batch(), both, specs)
+    assert programs.collectives(program) == []
+    assert "bf16[2,4,64]" in program
+
+
+def test_heads_of_ragged_paged_attention(model: xs.Mesh, num_devices: int) -> None:
+    pages = torch.randn(6, 16, 8, 64).bfloat16()
+    q = torch.randn(8, 8, 64).bfloat16()
+    others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
+    args = [placed(q, model), placed(pages, model, CACHE), *(placed(x, model) for x in others)]
+    result, program = run(
+        lambda: ops.ragged_paged_attention(*args, sm_scale=SCALE), "XlaGpuRaggedPagedAttention"
+    )
+    assert torch.equal(result, ops.ragged_paged_attention(q, pages, *others, sm_scale=SCALE))
+    assert programs.collectives(program) == []
+    assert f"bf16[6,16,{8 // num_devices},64]" in program
+
+
+def donate(caches: list[torch.Tensor]) -> None:
+    """As docs/paged_attention.md says for functions that are compiled."""
+    for cache in caches:
+        torch.ops.xla.dynamo_set_buffer_donor_(cache, True)
+
+
+def one_step(
+    caches: list[torch.Tensor], key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor
+) -> None:
+    if len(caches) == 2:
+        ops.kv_cache_update(key, value, slots, *caches)
+    else:
+        ops.kv_pages_update(key, value, slots, *caches)
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
+@pytest.mark.parametrize("num_caches", [1, 2])
+def test_in_place(model: xs.Mesh, num_devices: int, num_caches: int, way: str) -> None:
+    """The program has no copy and no gather of the caches, and donates their buffers."""
+    heads = 8 // num_caches
+    expected = [torch.randn(7, 8, heads, 64).bfloat16() for _ in range(num_caches)]
+    caches = [placed(cache, model, CACHE) for cache in expected]
+    spec = torch_xla._XLAC._get_xla_sharding_spec(caches[0])
+
+    def step(key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        if way == "openxla":
+            donate(caches)
+        one_step(caches, key * 2, value * 2, slots)
+        return slots + 1
+
+    function = step
+    if way == "openxla":
+        function = torch.compile(step, backend="openxla", fullgraph=True)
+    elif way == "captured":
+        function = torch_xla_ext.capture(step)
+    with programs.compiled() as compiled:
+        for position in range(3):
+            key, value = torch.randn(2, 3, 4, 64).bfloat16()
+            slots = torch.tensor([position, 20 + position, -1])
+            args = [placed(x, model) for x in (key, value, slots)]
+            assert torch.equal(function(*args).cpu(), slots + 1) or way == "lazy"
+            torch_xla.sync()
+            one_step(expected, key * 2, value * 2, slots)
+            for cache, other in zip(caches, expected, strict=True):
+                assert torch.equal(cache.cpu(), other)
+    target = "XlaGpuKvCacheUpdate" if num_caches == 2 else "XlaGpuKvPagesUpdate"
+    for program in [text for text in compiled if target in text]:
+        shape = f"bf16[7,8,{heads // num_devices},64]"
+        assert shape in program and f"bf16[7,8,{heads},64]" not in program
+        assert programs.collectives(program) == []
+        assert programs.copies(program, shape) == []
+        assert program.partition("\n")[0].count("may-alias") == num_caches
+    assert torch_xla._XLAC._get_xla_sharding_spec(caches[0]) == spec
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
+def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
+    """Projections, a cache in place and attention: one all-reduce is what the shardings demand."""
+    query, *others = batch()
+    projections = {"qkv": torch.randn(16 * 64, 32) / 6, "out": torch.randn(32, 8 * 64) / 20}
+    weights = {
+        "qkv": placed(projections["qkv"], model, ("model", None)),
+        "out": placed(projections["out"], model, (None, "model")),
+    }
+    caches = [placed(cache, model, CACHE) for cache in others[:2]]
+    expected_caches = [cache.clone() for cache in others[:2]]
+
+    def layer(
+        x: torch.Tensor, slots: torch.Tensor, tables: torch.Tensor, lens: torch.Tensor, on: dict
+    ) -> torch.Tensor:
+        groups = (x @ on["qkv"].t()).unflatten(-1, (4, 4, 64)).bfloat16()
+        q, k, v = groups[:, :, :2].flatten(1, 2), groups[:, :, 2], groups[:, :, 3]
+        ops.kv_cache_update(k, v, slots, *on["caches"])
+        found = ops.paged_attention(q, *on["caches"], tables, lens, SCALE)
+        return found.flatten(1).float() @ on["out"].t()
+
+    def step(*args: torch.Tensor) -> torch.Tensor:
+        if way == "openxla":
+            donate(caches)
+        return layer(*args, {**weights, "caches": caches})
+
+    function = step
+    if way == "openxla":
+        function = torch.compile(step, backend="openxla", fullgraph=True)
+    elif way == "captured":
+        function = torch_xla_ext.capture(step)
+    with programs.compiled() as compiled:
+        for position in range(2):
+            x, slots = torch.randn(4, 32), torch.tensor([5, 19, 33, 60]) + position
+            args = (x, slots, *others[2:])
+            result = function(*(placed(arg, model) for arg in args))
+            torch_xla.sync()
+            want = layer(*args, {**projections, "caches": expected_caches})
+            torch.testing.assert_close(result.cpu(), want, atol=1e-2, rtol=1e-2)
+    steps = [text for text in compiled if "XlaGpuPagedAttention" in text]
+    assert steps
+    for program in steps:
+        assert programs.collectives(program) == ["all-reduce f32[4,32]{1,0}"]
+        shape = f"bf16[10,16,{4 // num_devices},64]"
+        assert shape in program and programs.copies(program, shape) == []
+
+
+@pytest.mark.parametrize("specs", [(("x", None), None), (None, (None, "x")), (("x", None),) * 2])
+def test_elements(num_devices: int, specs: tuple) -> None:
+    a, b = torch.randn(8, 12), torch.randn(8, 12)
+    line = mesh(x=num_devices)
+    x, y = (placed(t, line, spec) for t, spec in zip((a, b), specs, strict=True))
+    result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
+    assert torch.equal(result, a + b)
+    assert programs.collectives(program) == []
+    assert "f32[8,12]" not in program.partition("XlaGpuSimpleAdd")[0].rpartition("\n")[2]
+
+
+def test_operands_of_different_shardings(num_devices: int) -> None:
+    """The second is brought to that of the first."""
+    a, b = torch.randn(8, 12), torch.randn(8, 12)
+    line = mesh(x=num_devices)
+    x, y = placed(a, line, ("x", None)), placed(b, line, (None, "x"))
+    result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
+    assert torch.equal(result, a + b)
+    assert [each.split()[0] for each in programs.collectives(program)] == ["all-to-all"]
+
+
+def test_devices_in_another_order(num_devices: int) -> None:
+    a, b = torch.randn(8, 12), torch.randn(8, 12)
+    reversed_mesh = xs.Mesh(np.arange(num_devices)[::-1].copy(), (num_devices,), ("x",))
+    x = placed(a, reversed_mesh, ("x", None))
+    y = placed(b, mesh(x=num_devices), None)
+    result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
+    assert torch.equal(result, a + b)
+    assert programs.collectives(program) == []
+
+
+def test_gradient(num_devices: int) -> None:
+    a, b = torch.randn(8, 12), torch.randn(8, 12)
+    line = mesh(x=num_devices)
+    x, y = (placed(t, line, ("x", None)).requires_grad_() for t in (a, b))
+    torch_xla.sync()
+    with programs.compiled() as compiled:
+        ops.simple_add(x, y).pow(2).sum().backward()
+        torch_xla.sync()
+    for each in (x, y):
+        torch.testing.assert_close(each.grad.cpu(), 2 * (a + b))
+    assert programs.collectives(compiled.with_target("XlaGpuSimpleAdd")) == []
+
+
+def test_vmap(num_devices: int) -> None:
+    a, b = torch.randn(8, 5, 3), torch.randn(5, 3)
+    line = mesh(x=num_devices)
+    x, y = placed(a, line, ("x", None, None)), placed(b, line)
+    result, program = run(
+        lambda: torch.vmap(ops.simple_add, in_dims=(0, None))(x, y), "XlaGpuSimpleAdd"
+    )
+    assert torch.equal(result, a + b)
+    assert programs.collectives(program) == []
+
+
+@pytest.mark.parametrize("way", ["openxla", "captured"])
+def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
+    def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ops.simple_add(x, y) * 2
+
+    function = (
+        torch_xla_ext.capture(add)
+        if way == "captured"
+        else torch.compile(add, backend="openxla", fullgraph=True)
+    )
+    line = mesh(x=num_devices)
+    for spec in [("x", None), (None, "x"), ("x", None), None]:
+        a, b = torch.randn(8, 12), torch.randn(8, 12)
+        result = function(placed(a, line, spec), placed(b, line))
+        assert torch.equal(result.cpu(), (a + b) * 2)

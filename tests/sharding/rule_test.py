@@ -1,0 +1,106 @@
+"""Sharding rules: what is understood, and what is refused when an operator is defined."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from torch_xla_ext import define_in_place_operator, define_operator
+from torch_xla_ext.sharding.rule import parse
+
+
+def test_notation() -> None:
+    rule = parse("s (k g) _ , _ _ (k 2)_,s,, ... n -> s (k g) _ ... n")
+    assert rule.operands == (
+        (("s",), ("k", "g"), ()),
+        ((), (), ("k", 2), ()),
+        (("s",),),
+        (),
+        (("...",), ("n",)),
+    )
+    assert rule.dims(3, rule.operands[4]) == (("...0",), ("...1",), ("n",))
+    assert rule.dims(1, rule.operands[4]) == (("n",),)
+
+
+def test_sizes() -> None:
+    rule = parse("s (k g) _, _ _ (k 2) _ -> s (k g) _")
+    assert rule.sizes([(3, 8, 64), (9, 9, 4, 64)]) == {"s": 3, "k": 2, "g": 4}
+    assert rule.sizes([(3, 8, 64), None]) == {"s": 3}
+    with pytest.raises(ValueError, match=re.escape("operand 1 has 5 for (k 2), which is no mult")):
+        rule.sizes([(3, 8, 64), (9, 9, 5, 64)])
+    with pytest.raises(ValueError, match="operand 1 has 4 for n, but other operands say 3"):
+        parse("n, n -> n").sizes([(3,), (4,)])
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("n, n", "must have one ->"),
+        ("n -> n -> n", "must have one ->"),
+        ("n, m! -> n", "'!' is not understood"),
+        ("n (m -> n", r"no \) for the last \("),
+        ("n ) -> n", r"'\)' is at a wrong place"),
+        ("(n (m)) -> n", r"'\(' is at a wrong place"),
+        ("() -> _", r"'\)' is at a wrong place"),
+        ("(n _) -> n", "'_' is at a wrong place"),
+        ("n 2 -> n _", "number 2 stands alone"),
+        ("n n -> n", "operand 0 has n twice"),
+        ("n -> m", "m of result 0 is in no operand"),
+        ("n t -> n", "t is in an operand, but not in result 0.*write _ for"),
+        ("n -> n, _", "n is in an operand, but not in result 1"),
+        ("(k g) -> (k g)", r"sizes of k and g in \(k g\) follow from no operand"),
+    ],
+)
+def test_errors(rule: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("n, n, n -> n", "has 3 operands, but there are 2: a, b"),
+        ("n, n -> n, n", "has 2 results, but there are 1: out"),
+        ("n, m -> n", "m is in an operand, but not in result 0"),
+        (7, "sharding_rule must be a str, but is of type int"),
+    ],
+)
+def test_definition(rule: object, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"my_rules::add: .*{message}"):
+        define_operator(
+            "my_rules::add(Tensor a, Tensor b) -> Tensor",
+            target="XlaGpuSimpleAdd",
+            sharding_rule=rule,
+        )
+    assert not hasattr(torch.ops.my_rules, "add")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("_ k _, _ k, _, _ _ k _, _ _ k _ -> _ _ k _, _ _ k _", "2 dimensions for operand value"),
+        (
+            "_ k _, _ k _, _, _ _ k _, _ _ _ k -> _ _ k _, _ _ _ k",
+            "k is num_kv_heads of the signature, and head_dim of value_cache",
+        ),
+        (
+            "_ k _, _ k _, _, _ _ k _, _ _ k _ -> _ _ k _, k _ _ _",
+            "result 1 is in the buffer of operand 4, and has to be divided as it is",
+        ),
+    ],
+)
+def test_definition_in_place(rule: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"my_rules::update.*{message}"):
+        define_in_place_operator(
+            "my_rules::update(Tensor key, Tensor value, Tensor slot_mapping, Tensor(a!) key_cache, "
+            "Tensor(b!) value_cache) -> ()",
+            target="XlaGpuKvCacheUpdate",
+            attributes=lambda **others: {
+                "key_scale": 1.0,
+                "value_scale": 1.0,
+                "report_out_of_range": False,
+            },
+            sharding_rule=rule,
+        )

@@ -1,0 +1,55 @@
+"""The programs that XLA compiles, after all its passes: import it before the first computation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_FOLDER = tempfile.TemporaryDirectory()
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        f"--xla_dump_to={_FOLDER.name}",
+        "--xla_dump_hlo_as_text",
+    ]
+)
+
+_COLLECTIVE = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
+
+
+class Programs(list):
+    """The HLO texts that were compiled in a block, when it has ended."""
+
+    def with_target(self, target: str) -> str:
+        """The one that calls this kernel."""
+        (text,) = [text for text in self if f'custom_call_target="{target}' in text]
+        return text
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[Programs]:
+    """Collects what is compiled inside."""
+    before = set(_files())
+    programs = Programs()
+    yield programs
+    programs += [file.read_text() for file in _files() if file not in before]
+
+
+def collectives(program: str) -> list[str]:
+    """Each with its shape: `all-reduce f32[2,4]{1,0}`."""
+    return [f"{kind} {shape}" for shape, kind in _COLLECTIVE.findall(program)]
+
+
+def copies(program: str, shape: str) -> list[str]:
+    """The operations that copy something of this shape, `bf16[4,8]`."""
+    return re.findall(rf".*= {re.escape(shape)}\S* copy(?:-start)?\(.*", program)
+
+
+def _files() -> list[Path]:
+    return sorted(Path(_FOLDER.name).glob("*after_optimizations.txt"))

@@ -1,0 +1,246 @@
+"""Sharding rules: which dimensions of a call's tensors may be divided among devices.
+
+One line beside an operator's signature, in the notation of einsum, of JAX's ``sharding_rule`` and
+of Shardy's ``sdy.sharding_rule``::
+
+    s (k g) _, _ _ k _, _ _ k _, s _, s -> s (k g) _
+
+Operands and results are between commas; a dimension is
+
+- a name, a factor: what the kernel does for one index of it depends on no other index. Devices may
+  divide it among each other, each of them with its part of every tensor that has the name, and
+  all of every other;
+- ``(k g)``, a product of factors, the first of which varies slowest, as in reshape. A number is a
+  factor that is never divided: ``(k 2)``;
+- ``_``, a dimension that each device needs whole;
+- ``...``, any number of dimensions, each a factor of its own.
+
+A factor is in every result: a kernel whose devices have parts of a sum would need an all-reduce,
+which belongs into the program, not into the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+_TOKEN = re.compile(r"\s*(\.\.\.|->|[(),]|[A-Za-z]\w*|_(?!\w)|\d+)")
+
+# The factors of a dimension, in their order: names, and numbers that are never divided. None of
+# them: each device needs the whole dimension.
+Dim = tuple[str | int, ...]
+ELLIPSIS: Dim = ("...",)
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A parsed rule: the dimensions of each operand and of each result.
+
+    Attributes:
+        text: as it was written.
+    """
+
+    text: str
+    operands: tuple[tuple[Dim, ...], ...]
+    results: tuple[tuple[Dim, ...], ...]
+
+    def dims(self, rank: int, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """The dimensions of a tensor of this rank: those that `...` stands for have names."""
+        if ELLIPSIS not in dims:
+            return dims
+        begin, count = dims.index(ELLIPSIS), rank - (len(dims) - 1)
+        return (*dims[:begin], *((f"...{i}",) for i in range(count)), *dims[begin + 1 :])
+
+    def sizes(self, shapes: Sequence[Sequence[int] | None]) -> Sizes:
+        """The factors' sizes that follow from the operands' shapes; None for one that is absent.
+
+        Raises:
+            ValueError: a factor has two sizes, or a dimension is no multiple of its factors.
+        """
+        known: Sizes = {}
+        pairs = [
+            (index, dim, size)
+            for index, (shape, dims) in enumerate(zip(shapes, self.operands, strict=True))
+            if shape is not None
+            for dim, size in zip(self.dims(len(shape), dims), shape, strict=True)
+            if dim
+        ]
+        while True:
+            found = len(known)
+            for index, dim, size in pairs:
+                unknown = [factor for factor in dim if _size(factor, known) is None]
+                product = prod(_size(factor, known) or 1 for factor in dim)
+                if not unknown and product != size:
+                    raise ValueError(
+                        f"operand {index} has {size} for {_text(dim)}, but other operands say "
+                        f"{product}; the rule is {self.text!r}"
+                    )
+                if len(unknown) == 1:
+                    if product == 0 or size % product:
+                        raise ValueError(
+                            f"operand {index} has {size} for {_text(dim)}, which is no multiple of "
+                            f"{product}; the rule is {self.text!r}"
+                        )
+                    known[unknown[0]] = size // product
+            if len(known) == found:
+                return known
+
+
+def _size(factor: str | int, known: Sizes) -> int | None:
+    return factor if isinstance(factor, int) else known.get(factor)
+
+
+def _text(dim: Dim) -> str:
+    if len(dim) == 1:
+        return str(dim[0])
+    return "(" + " ".join(map(str, dim)) + ")" if dim else "_"
+
+
+def names(dims: Sequence[Dim]) -> list[str]:
+    """The factors of a tensor that can be divided."""
+    return [factor for dim in dims for factor in dim if isinstance(factor, str)]
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Rule:
+    """Reads a rule.
+
+    Raises:
+        TypeError: it is no str.
+        ValueError: it is no rule; or a factor is in an operand and not in every result, or in a
+            result and in no operand, or its size follows from no operand.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"sharding_rule must be a str, but is of type {type(text).__name__}")
+    operands, arrow, results = text.partition("->")
+    if not arrow or "->" in results:
+        raise ValueError(f"sharding_rule must have one ->, as in 'n _, n -> n', but is {text!r}")
+    rule = Rule(text, _tensors(operands, text), _tensors(results, text))
+    _check_factors(rule)
+    return rule
+
+
+def _tensors(part: str, text: str) -> tuple[tuple[Dim, ...], ...]:
+    tensors, dims, product = [], [], None
+    position = 0
+    part = part.rstrip()
+    while position < len(part):
+        match = _TOKEN.match(part, position)
+        if match is None:
+            raise ValueError(f"sharding_rule: {part[position:]!r} is not understood, in {text!r}")
+        token, position = match[1], match.end()
+        if token == "," and product is None:
+            tensors.append(tuple(dims))
+            dims = []
+        elif token == "(" and product is None:
+            product = []
+        elif token == ")" and product:
+            dims.append(tuple(product))
+            product = None
+        elif token in (",", "(", ")", "->") or (token in ("...", "_") and product is not None):
+            raise ValueError(f"sharding_rule: {token!r} is at a wrong place in {text!r}")
+        elif product is not None:
+            product.append(int(token) if token.isdigit() else token)
+        elif token.isdigit():
+            raise ValueError(
+                f"sharding_rule: the number {token} stands alone in {text!r}; write _ for a "
+                "dimension that is not divided"
+            )
+        else:
+            dims.append(() if token == "_" else (token,))
+    if product is not None:
+        raise ValueError(f"sharding_rule: there is no ) for the last ( in {text!r}")
+    tensors.append(tuple(dims))
+    return tuple(tensors)
+
+
+def _check_factors(rule: Rule) -> None:
+    for kind, tensors in (("operand", rule.operands), ("result", rule.results)):
+        for index, dims in enumerate(tensors):
+            found = names(dims)
+            for name in found:
+                if found.count(name) > 1:
+                    raise ValueError(
+                        f"sharding_rule: {kind} {index} has {name} twice, in {rule.text!r}"
+                    )
+    known = {name for dims in rule.operands for name in names(dims)}
+    for index, dims in enumerate(rule.results):
+        for name in names(dims):
+            if name not in known:
+                raise ValueError(
+                    f"sharding_rule: {name} of result {index} is in no operand, in {rule.text!r}"
+                )
+        for name in sorted(known - set(names(dims))):
+            raise ValueError(
+                f"sharding_rule: {name} is in an operand, but not in result {index}, in "
+                f"{rule.text!r}: devices that divide it among each other would each have a part of "
+                "the result; write _ for a dimension that each device needs whole"
+            )
+    _check_sizes_follow(rule)
+
+
+def _check_sizes_follow(rule: Rule) -> None:
+    known: set[str | int] = set()
+    dims = [dim for operand in rule.operands for dim in operand]
+    while True:
+        unknown = [[f for f in dim if isinstance(f, str) and f not in known] for dim in dims]
+        found = {factors[0] for factors in unknown if len(factors) == 1}
+        if not found:
+            break
+        known |= found
+    for dim, factors in zip(dims, unknown, strict=True):
+        if factors:
+            raise ValueError(
+                f"sharding_rule: the sizes of {' and '.join(map(str, factors))} in {_text(dim)} "
+                f"follow from no operand, in {rule.text!r}"
+            )
+
+
+def check_ranks(
+    rule: Rule,
+    operands: Sequence[tuple[str, int | None]],
+    results: Sequence[tuple[str, int | None]],
+) -> None:
+    """Checks a rule against the tensors of a call.
+
+    Args:
+        operands, results: the name and the rank of each; None for a rank that is not known.
+
+    Raises:
+        ValueError: other numbers of tensors, or another rank.
+    """
+    for kind, tensors, declared in (
+        ("operand", operands, rule.operands),
+        ("result", results, rule.results),
+    ):
+        if len(tensors) != len(declared):
+            raise ValueError(
+                f"sharding_rule {rule.text!r} has {len(declared)} {kind}s, but there are "
+                f"{len(tensors)}: {', '.join(name for name, _ in tensors)}"
+            )
+        for (name, rank), dims in zip(tensors, declared, strict=True):
+            lowest = len(dims) - (ELLIPSIS in dims)
+            fits = rank is None or (rank >= lowest if ELLIPSIS in dims else rank == lowest)
+            if not fits:
+                raise ValueError(
+                    f"sharding_rule {rule.text!r} has {lowest} dimensions for {kind} {name}, which "
+                    f"has {rank}"
+                )
+
+
+def check_aliases(rule: Rule, aliases: dict[int, int]) -> None:
+    """Checks that results in an operand's buffer are divided as it is.
+
+    Raises:
+        ValueError: they are not.
+    """
+    for result, operand in aliases.items():
+        if rule.results[result] != rule.operands[operand]:
+            raise ValueError(
+                f"sharding_rule {rule.text!r}: result {result} is in the buffer of operand "
+                f"{operand}, and has to be divided as it is"
+            )
