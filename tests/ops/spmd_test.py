@@ -1,8 +1,6 @@
 """Each operator on sharded tensors of two devices; tests/ops/BUILD sets CPU_NUM_DEVICES.
 
-XLA's partitioner knows nothing of a kernel, so it gathers the operands and every device computes
-the whole result: right, and no faster for being sharded. A kernel runs on the shards alone under
-manual sharding.
+That each device computes its part alone is in tests/sharding.
 """
 
 import itertools

@@ -10,7 +10,7 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 from testing import programs  # before the first computation
-from testing.spmd import mesh, sharded  # noqa: F401, a fixture
+from testing.spmd import sharded
 from testing.xla import register_host_kernels
 
 from torch_xla_ext import custom_call, define_operator, ops
@@ -78,7 +78,7 @@ def test_caches_along_another_dimension(mesh: xs.Mesh) -> None:
     caches = [torch.randn(4, 8, 2, 64) for _ in range(2)]
     placed = [sharded(cache, mesh, ("x", None, None, None)) for cache in caches]
     spec = torch_xla._XLAC._get_xla_sharding_spec(placed[0])
-    with pytest.warns(UserWarning, match="key_cache, sharded as devices=.2, 1, 1, 1., is gathered"):
+    with pytest.warns(UserWarning, match=r"key_cache, sharded as devices=\[2, 1, 1, 1\], is gathered"):
         for step in range(2):
             key, value, slots = torch.randn(2, 64), torch.randn(2, 64), torch.tensor([step + 9])
             ops.kv_cache_update(*(x.to("xla") for x in (key[None], value[None], slots)), *placed)
@@ -98,7 +98,7 @@ def test_refused(mesh: xs.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.ops.test_gather.whole(x)
     monkeypatch.setenv(REFUSE, "1")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="test_gather::whole: a, .*is gathered"):
+        with pytest.raises(RuntimeError, match=r"test_gather::whole: a, .*is gathered"):
             torch.ops.test_gather.whole(x)
     monkeypatch.setenv(REFUSE, "0")
     torch.ops.test_gather.whole(x)

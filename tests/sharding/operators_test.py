@@ -13,6 +13,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import int32
+from testing.spmd import sharded
 
 import torch_xla_ext
 from torch_xla_ext import ops
@@ -38,23 +39,19 @@ def nothing_is_gathered() -> Iterator[None]:
         yield
 
 
-def mesh(**axes: int) -> xs.Mesh:
+def mesh_of(**axes: int) -> xs.Mesh:
     count = xr.global_runtime_device_count()
     return xs.Mesh(np.arange(count), tuple(axes.values()), tuple(axes))
 
 
 @pytest.fixture
 def model(num_devices: int) -> xs.Mesh:
-    return mesh(model=num_devices)
+    return mesh_of(model=num_devices)
 
 
 def placed(tensor: torch.Tensor, mesh: xs.Mesh, spec: tuple | None = None) -> torch.Tensor:
     """On the devices, with a sharding or with none."""
-    result = tensor.to("xla")
-    if spec is not None:
-        xs.mark_sharding(result, mesh, spec)
-    torch_xla.sync()
-    return result
+    return sharded(tensor, mesh, spec)
 
 
 def batch(kv_heads: int = 4, heads: int = 8) -> tuple[torch.Tensor, ...]:
@@ -122,7 +119,8 @@ def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
 
 def test_alibi_slopes(model: xs.Mesh) -> None:
     tensors, slopes = batch(), torch.rand(8)
-    args = [placed(t, model, s) for t, s in zip(tensors, (None, CACHE, CACHE, None, None))]
+    specs = (None, CACHE, CACHE, None, None)
+    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
     result, program = run(
         lambda: ops.paged_attention(*args, SCALE, alibi_slopes=slopes.to("xla")),
         "XlaGpuPagedAttention",
@@ -132,7 +130,7 @@ def test_alibi_slopes(model: xs.Mesh) -> None:
 
 
 def test_sequences_of_paged_attention(num_devices: int) -> None:
-    data = mesh(data=num_devices)
+    data = mesh_of(data=num_devices)
     specs = (("data", None, None), None, None, ("data", None), ("data",))
     program = check_attention(batch(), data, specs)
     assert programs.collectives(program) == []
@@ -142,7 +140,7 @@ def test_sequences_of_paged_attention(num_devices: int) -> None:
 def test_sequences_and_heads(num_devices: int) -> None:
     if num_devices < 4:
         pytest.skip("needs 4 devices")
-    both = mesh(data=2, model=2)
+    both = mesh_of(data=2, model=2)
     specs = (None, CACHE, CACHE, ("data", None), ("data",))
     program = check_attention(batch(), both, specs)
     assert programs.collectives(program) == []
@@ -220,7 +218,7 @@ def test_in_place(model: xs.Mesh, num_devices: int, num_caches: int, way: str) -
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
     """Projections, a cache in place and attention: one all-reduce is what the shardings demand."""
-    query, *others = batch()
+    _, *others = batch()
     projections = {"qkv": torch.randn(16 * 64, 32) / 6, "out": torch.randn(32, 8 * 64) / 20}
     weights = {
         "qkv": placed(projections["qkv"], model, ("model", None)),
@@ -267,7 +265,7 @@ def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
 @pytest.mark.parametrize("specs", [(("x", None), None), (None, (None, "x")), (("x", None),) * 2])
 def test_elements(num_devices: int, specs: tuple) -> None:
     a, b = torch.randn(8, 12), torch.randn(8, 12)
-    line = mesh(x=num_devices)
+    line = mesh_of(x=num_devices)
     x, y = (placed(t, line, spec) for t, spec in zip((a, b), specs, strict=True))
     result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
     assert torch.equal(result, a + b)
@@ -278,7 +276,7 @@ def test_elements(num_devices: int, specs: tuple) -> None:
 def test_operands_of_different_shardings(num_devices: int) -> None:
     """The second is brought to that of the first."""
     a, b = torch.randn(8, 12), torch.randn(8, 12)
-    line = mesh(x=num_devices)
+    line = mesh_of(x=num_devices)
     x, y = placed(a, line, ("x", None)), placed(b, line, (None, "x"))
     result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
     assert torch.equal(result, a + b)
@@ -289,7 +287,7 @@ def test_devices_in_another_order(num_devices: int) -> None:
     a, b = torch.randn(8, 12), torch.randn(8, 12)
     reversed_mesh = xs.Mesh(np.arange(num_devices)[::-1].copy(), (num_devices,), ("x",))
     x = placed(a, reversed_mesh, ("x", None))
-    y = placed(b, mesh(x=num_devices), None)
+    y = placed(b, mesh_of(x=num_devices), None)
     result, program = run(lambda: ops.simple_add(x, y), "XlaGpuSimpleAdd")
     assert torch.equal(result, a + b)
     assert programs.collectives(program) == []
@@ -297,7 +295,7 @@ def test_devices_in_another_order(num_devices: int) -> None:
 
 def test_gradient(num_devices: int) -> None:
     a, b = torch.randn(8, 12), torch.randn(8, 12)
-    line = mesh(x=num_devices)
+    line = mesh_of(x=num_devices)
     x, y = (placed(t, line, ("x", None)).requires_grad_() for t in (a, b))
     torch_xla.sync()
     with programs.compiled() as compiled:
@@ -310,7 +308,7 @@ def test_gradient(num_devices: int) -> None:
 
 def test_vmap(num_devices: int) -> None:
     a, b = torch.randn(8, 5, 3), torch.randn(5, 3)
-    line = mesh(x=num_devices)
+    line = mesh_of(x=num_devices)
     x, y = placed(a, line, ("x", None, None)), placed(b, line)
     result, program = run(
         lambda: torch.vmap(ops.simple_add, in_dims=(0, None))(x, y), "XlaGpuSimpleAdd"
@@ -329,7 +327,7 @@ def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
         if way == "captured"
         else torch.compile(add, backend="openxla", fullgraph=True)
     )
-    line = mesh(x=num_devices)
+    line = mesh_of(x=num_devices)
     for spec in [("x", None), (None, "x"), ("x", None), None]:
         a, b = torch.randn(8, 12), torch.randn(8, 12)
         result = function(placed(a, line, spec), placed(b, line))
