@@ -11,23 +11,30 @@ PyTorch on the CPU, with a dense cache.
 A step of decoding is captured: traced and compiled once, and then replayed without its Python. With
 --way=lazy it is traced each time, with --way=openxla torch.compile does it. At the end the three
 are timed side by side.
+
+With --tensor-parallel=N, the model runs on N devices, each of which has 1/N of the weights and of
+the caches: some heads, and some of the MLP's columns. mark_sharding says so, and everything else
+follows from it (docs/distributed.md). On the CPU, N devices are made of one.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 from torch import nn
 from torch.nn import functional
-from torch_xla import backends
+from torch_xla import backends, runtime
 from torch_xla.debug import metrics
+from torch_xla.distributed import spmd
 
 import torch_xla_ext
 
@@ -46,19 +53,25 @@ class Layer(nn.Module):
         self.heads, self.kv_heads, self.head_dim = args.heads, args.kv_heads, args.head_dim
         width, inner = args.width, 3 * args.width
         self.attention_norm = nn.RMSNorm(width)
+        # Of each kv head, its queries' rows, its key's and its value's, so that heads on one device
+        # have all of theirs there.
         self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.out = nn.Linear(self.heads * self.head_dim, width, bias=False)
         self.mlp_norm = nn.RMSNorm(width)
-        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor, rotation: torch.Tensor, attend: Callable) -> torch.Tensor:
-        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (-1, self.head_dim))
-        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=-2)
+        group = self.heads // self.kv_heads
+        qkv = self.qkv(self.attention_norm(x))
+        qkv = qkv.unflatten(-1, (self.kv_heads, group + 2, self.head_dim))
+        q, k, v = qkv.split([group, 1, 1], dim=-2)
+        q, k, v = q.flatten(-3, -2), k.squeeze(-2), v.squeeze(-2)
         found = attend(rotate(q, rotation), rotate(k, rotation), v)
         x = x + self.out(found.flatten(-2))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return x + self.down(functional.silu(gate) * up)
+        x_norm = self.mlp_norm(x)
+        return x + self.down(functional.silu(self.gate(x_norm)) * self.up(x_norm))
 
 
 class Llama(nn.Module):
@@ -96,6 +109,58 @@ def rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
+class Devices:
+    """The XLA devices, of which each has a part of what is placed on them."""
+
+    def __init__(self, count: int) -> None:
+        self.mesh = None
+        if count > 1:
+            os.environ.setdefault("CPU_NUM_DEVICES", str(count))  # before the first device is made
+            runtime.use_spmd()
+            found = runtime.global_runtime_device_count()
+            if found != count:
+                sys.exit(f"--tensor-parallel={count}: there are {found} devices")
+            self.mesh = spmd.Mesh(np.arange(count), (count,), ("model",))
+        self.device = torch_xla.device()
+        self.placed: list[torch.Tensor] = []
+
+    def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        """On the devices; if they are several, divided along a dimension, or copied to each."""
+        tensor = tensor.to(self.device)
+        if self.mesh is not None:
+            self.mark(tensor, dim)
+        return tensor
+
+    def mark(self, tensor: torch.Tensor, dim: int | None) -> None:
+        spec = ["model" if i == dim else None for i in range(tensor.dim())]
+        spmd.mark_sharding(tensor, self.mesh, tuple(spec))
+        self.placed.append(tensor)
+
+    def place_model(self, model: Llama) -> Llama:
+        """As Megatron-LM (https://arxiv.org/abs/1909.08053): a layer needs two all-reduces."""
+        model = model.to(self.device)
+        if self.mesh is not None:
+            dims = {"embedding": 0, "head": 0, "qkv": 0, "gate": 0, "up": 0, "out": 1, "down": 1}
+            for name, parameter in model.named_parameters():
+                self.mark(parameter, dims.get(name.split(".")[-2]))
+        return model
+
+    def report(self) -> None:
+        """Prints what each device has of what was divided or copied."""
+        whole = sum(tensor.nbytes for tensor in self.placed)
+        for number in range(self.mesh.size() if self.mesh else 0):
+            own = 0
+            for tensor in self.placed:
+                shards = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
+                _, where = shards[number]
+                part = where if where is ... else tuple(where)
+                own += torch.empty_like(tensor, device="meta")[part].nbytes
+            print(
+                f"device {number}: {own / 1e6:.3f} MB of weights and caches, "
+                f"{100 * own / whole:.1f}% of {whole / 1e6:.3f} MB"
+            )
+
+
 class PagedEngine:
     """Sequences in a paged cache on the XLA device.
 
@@ -105,32 +170,35 @@ class PagedEngine:
     """
 
     def __init__(self, model: Llama, args: argparse.Namespace) -> None:
-        self.device = torch_xla.device()
-        self.model, self.attention = model.to(self.device), args.attention
+        devices = Devices(args.tensor_parallel)
+        self.device, place = devices.device, devices.place
+        self.model, self.attention = devices.place_model(model), args.attention
         self.dtype, self.scale = getattr(torch, args.dtype), args.head_dim**-0.5
         self.page_size, self.max_tokens = args.page_size, args.prompts * args.longest
         pages_per_seq = -(-(args.longest + args.new_tokens) // args.page_size)
         num_pages = args.prompts * pages_per_seq
         # In a server a scheduler hands out pages as sequences grow; here they are shuffled once.
         pages = torch.randperm(num_pages, dtype=torch.int32)
-        self.tables = pages.view(args.prompts, pages_per_seq).to(self.device)
+        self.tables = place(pages.view(args.prompts, pages_per_seq))
         ragged = args.attention == "ragged"
         heads = (1 + ragged) * args.kv_heads
         self.caches = [
             [
-                torch.zeros(num_pages, args.page_size, heads, args.head_dim, dtype=self.dtype).to(
-                    self.device
+                place(
+                    torch.zeros(num_pages, args.page_size, heads, args.head_dim, dtype=self.dtype),
+                    dim=2,
                 )
                 for _ in range(2 - ragged)
             ]
             for _ in range(args.layers)
         ]
-        self.one_query = torch.arange(args.prompts + 1, dtype=torch.int32).to(self.device)
-        self.num_seqs = torch.tensor([args.prompts], dtype=torch.int32).to(self.device)
+        self.one_query = place(torch.arange(args.prompts + 1, dtype=torch.int32))
+        self.num_seqs = place(torch.tensor([args.prompts], dtype=torch.int32))
         # What the next step begins with. Steps write into them.
-        self.tokens = torch.zeros(args.prompts, dtype=torch.int32).to(self.device)
-        self.lengths = self.tokens.clone()
+        self.tokens = place(torch.zeros(args.prompts, dtype=torch.int32))
+        self.lengths = place(torch.zeros(args.prompts, dtype=torch.int32))
         self.use(args.way)
+        devices.report()
 
     def use(self, way: str) -> None:
         """Chooses how a step of decoding is run."""
@@ -280,8 +348,13 @@ def compilations() -> int:
 
 def generate(
     engine: PagedEngine, prompts: list[torch.Tensor], steps: int, name: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns the tokens [steps, prompts] and the first and last step's logits."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Returns the tokens [steps, prompts], the first and last step's logits, and how many programs
+    were compiled until then.
+
+    What is read after that is gathered first where devices have parts of it, by other programs.
+    """
+    compiled = compilations()
     xm.wait_device_ops()
     begin = time.perf_counter()
     first = last = engine.prefill(prompts)
@@ -305,7 +378,8 @@ def generate(
         f"{name}: decode {count} tokens, {len(prompts)} a step: "
         f"{count / (time.perf_counter() - middle):.0f} tokens/s"
     )
-    return torch.stack([t.cpu() for t in tokens]), first.cpu(), last.cpu()
+    compiled = compilations() - compiled
+    return torch.stack([t.cpu() for t in tokens]), first.cpu(), last.cpu(), compiled
 
 
 def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
@@ -353,8 +427,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--way", choices=WAYS, default="captured", help="how a step of decoding is run"
     )
+    parser.add_argument(
+        "--tensor-parallel", type=int, default=1, metavar="N", help="devices, of one process"
+    )
     parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
-    return parser.parse_args()
+    args = parser.parse_args()
+    # torch_xla's openxla backend fails on this model where it is sharded.
+    args.ways = [way for way in WAYS if args.tensor_parallel == 1 or way != "openxla"]
+    if args.way not in args.ways:
+        parser.error(f"--way={args.way} does not work with --tensor-parallel")
+    return args
 
 
 @torch.no_grad()
@@ -369,27 +451,25 @@ def main() -> int:
         lengths = torch.randint(1, args.longest + 1, (args.prompts,))
         return [torch.randint(args.vocabulary, (n,), dtype=torch.int32) for n in lengths]
 
-    print("PJRT_DEVICE:", torch_xla.runtime.device_type())  # torch_xla's choice if it was not set
+    print("PJRT_DEVICE:", runtime.device_type())  # torch_xla's choice if it was not set
     warm_up, prompts = random_prompts(), random_prompts()
     print("reference: the same model on the CPU, with a dense cache", flush=True)
     reference = DenseReference(model, args).generate(prompts, args.new_tokens)
 
     engine = PagedEngine(model, args)
-    generate(engine, warm_up, min(3, args.new_tokens), "warm-up")
-    programs = compilations()
-    tokens, first, last = generate(engine, prompts, args.new_tokens, "run")
+    *_, programs = generate(engine, warm_up, min(3, args.new_tokens), "warm-up")
+    tokens, first, last, recompiled = generate(engine, prompts, args.new_tokens, "run")
 
     top = reference.topk(2).values
     margin = (top[..., 0] - top[..., 1]).min().item()
     error = max(
         (a - b).abs().max().item() for a, b in [(first, reference[0]), (last, reference[-1])]
     )
-    recompiled = compilations() - programs
     equal = torch.equal(tokens, reference.argmax(-1).int())
     print(f"programs compiled: {programs} in the warm-up, {recompiled} in the run")
     print(f"logits: smallest margin of a choice {margin:.2e}, largest difference {error:.2e}")
     print("tokens equal the dense reference's:", equal)
-    times = {way: milliseconds(engine, way, args) for way in WAYS}
+    times = {way: milliseconds(engine, way, args) for way in args.ways}
     print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
     return 0 if equal and recompiled == 0 else 1
 

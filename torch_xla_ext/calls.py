@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 import torch_xla
-from torch.autograd import forward_ad
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import attributes as mlir
-from torch_xla_ext import descriptor, reference, registration, sharding
+from torch_xla_ext import descriptor, reference, registration, sharding, transforms
 from torch_xla_ext.schema import ArrayType, Schema
 from torch_xla_ext.sharding import rule as rules
 
@@ -179,29 +178,6 @@ def _check_registered(target: str, api: str, given_api: str | None) -> None:
     _known.add((target, api))
 
 
-class _WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass through a call an error, instead of a gradient that lacks a part."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        target: str,
-        call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.target = target
-        return tuple(call(tensors))
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        raise NotImplementedError(
-            f"custom call {ctx.target!r} has no derivative; call it in a torch.autograd.Function "
-            "that has one, or on tensors that are detached"
-        )
-
-
 def _check_reference(
     target: str,
     results: Sequence[torch.Tensor],
@@ -273,7 +249,7 @@ def custom_call(
             "is custom_call(target, inputs, outputs)"
         )
     tensors = _tensors(target, inputs)
-    _refuse_transforms(target, tensors)
+    transforms.refuse(target, tensors)
     parts = _parts(target, sharding_rule, tensors, outputs, aliases)
     return _call(
         target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
@@ -298,7 +274,7 @@ def call_operator(
         parts: what each device runs the call on; `attributes` and `payload` are for that.
     """
     tensors = _tensors(target, inputs)
-    _refuse_transforms(target, tensors)
+    transforms.refuse(target, tensors)
     return _call(target, tensors, outputs, attributes, payload, api, aliases, False, parts)
 
 
@@ -327,7 +303,7 @@ def _call(
         def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             return _XLAC._xla_gpu_custom_call(*checked._replace(operands=operands))
 
-        return list(_WithoutDerivative.apply(target, call, *checked.operands))
+        return list(transforms.WithoutDerivative.apply(target, call, *checked.operands))
     return _XLAC._xla_gpu_custom_call(*checked)
 
 
@@ -479,34 +455,6 @@ def _parts(
             raise type(error)(f"custom call {target!r}: {error}") from None
     shapes = [each.shape for each in types]
     return sharding.parts(f"custom call {target!r}", rule, operands, shapes, aliases)
-
-
-def _refuse_transforms(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Refuses what would be lost without a word: a call is no operator of torch's dispatcher."""
-    remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
-        raise NotImplementedError(
-            f"custom call {target!r} cannot be traced by make_fx or torch.export, which would take "
-            f"its results for constants; {remedy}"
-        )
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        for index, tensor in enumerate(tensors):
-            if tensor is None or not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                continue
-            lacks, transform = ("derivative", "torch.func")
-            if torch._C._functorch.is_batchedtensor(tensor):
-                lacks, transform = ("batching rule", "torch.vmap")
-            raise NotImplementedError(
-                f"custom call {target!r} has no {lacks}, but {transform} transforms inputs[{index}]"
-                f"; {remedy} that has one"
-            )
-    if forward_ad._current_level >= 0:
-        for index, tensor in enumerate(tensors):
-            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError(
-                    f"custom call {target!r} has no forward-mode derivative, but inputs[{index}] "
-                    f"has a tangent; {remedy} that has one"
-                )
 
 
 def _present_aliases(

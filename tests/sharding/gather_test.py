@@ -78,7 +78,9 @@ def test_caches_along_another_dimension(mesh: xs.Mesh) -> None:
     caches = [torch.randn(4, 8, 2, 64) for _ in range(2)]
     placed = [sharded(cache, mesh, ("x", None, None, None)) for cache in caches]
     spec = torch_xla._XLAC._get_xla_sharding_spec(placed[0])
-    with pytest.warns(UserWarning, match=r"key_cache, sharded as devices=\[2, 1, 1, 1\], is gathered"):
+    with pytest.warns(
+        UserWarning, match=r"key_cache, sharded as devices=\[2, 1, 1, 1\], is gathered"
+    ):
         for step in range(2):
             key, value, slots = torch.randn(2, 64), torch.randn(2, 64), torch.tensor([step + 9])
             ops.kv_cache_update(*(x.to("xla") for x in (key[None], value[None], slots)), *placed)
@@ -88,7 +90,6 @@ def test_caches_along_another_dimension(mesh: xs.Mesh) -> None:
     for cache, expected in zip(placed, caches, strict=True):
         assert torch.equal(cache.cpu(), expected)
     assert torch_xla._XLAC._get_xla_sharding_spec(placed[0]) == spec
-
 
 
 def test_refused(mesh: xs.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:

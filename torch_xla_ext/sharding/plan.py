@@ -200,10 +200,8 @@ def _factors(
     return factors, reasons
 
 
-def _split(
-    dim: Dim, count: int, index: Index, sizes: Sizes
-) -> dict[str, tuple[int, Index]] | None:
-    """What the tiles of a dimension are of its factors; None if they are no equal parts of them."""
+def _split(dim: Dim, count: int, index: Index, sizes: Sizes) -> dict[str, tuple[int, Index]] | None:
+    """What the tiles of a dimension are of its factors; None if they are no equal parts."""
     divided, rest = {}, count
     for factor in dim:
         if rest == 1:
