@@ -56,9 +56,17 @@ class CudaPlugin(plugins.DevicePlugin):
         return options.client_create_options(os.environ)
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether the processes have to find each other before they make their clients."""
-        from torch_xla_ext.cuda import options
+        """Whether the processes have to find each other before they make their clients.
 
+        torch_xla asks this first of all, when it makes its client: what is wrong with them is said
+        here (torch_xla_ext.cuda.processes).
+
+        Raises:
+            CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
+        """
+        from torch_xla_ext.cuda import options, processes
+
+        processes.prepare(os.environ)
         return options.Processes.from_environ(os.environ).count > 1
 
     def physical_chip_count(self) -> int:

@@ -26,6 +26,7 @@ class Config:
     head_dim: int = 128
     vocabulary: int = 128256
     dtype: torch.dtype = torch.bfloat16
+    parts: int = 1  # devices among which heads and columns are divided
 
     def num_parameters(self) -> int:
         """That a step reads: all but the embedding, of which it reads a row a sequence."""
@@ -37,11 +38,20 @@ class Config:
 class Model:
     """Weights and the pass of one token a sequence."""
 
-    def __init__(self, config: Config, device: torch.device, sync: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        sync: Callable[[], None],
+        place: Callable[[torch.Tensor, int], None] | None = None,
+    ) -> None:
+        """`place`, if there is one, divides a matrix along a dimension among `config.parts`."""
         self.config = config
 
-        def weight(rows: int, columns: int) -> torch.Tensor:
+        def weight(rows: int, columns: int, dim: int = 0) -> torch.Tensor:
             made = torch.randn(rows, columns, dtype=config.dtype, device=device) * columns**-0.5
+            if place is not None:
+                place(made, dim)
             sync()
             return made
 
@@ -54,10 +64,10 @@ class Model:
             {
                 "attention_norm": ones(),
                 "qkv": weight(heads, config.width),
-                "out": weight(config.width, config.heads * config.head_dim),
+                "out": weight(config.width, config.heads * config.head_dim, dim=1),
                 "mlp_norm": ones(),
                 "gate_up": weight(2 * config.inner, config.width),
-                "down": weight(config.width, config.inner),
+                "down": weight(config.width, config.inner, dim=1),
             }
             for _ in range(config.layers)
         ]
@@ -85,12 +95,15 @@ class Model:
         x = self.embedding[tokens]
         for number, layer in enumerate(self.layers):
             qkv = functional.linear(norm(x, layer["attention_norm"]), layer["qkv"])
-            qkv = qkv.unflatten(-1, (-1, config.head_dim))
-            q, k, v = qkv.split([config.heads, config.kv_heads, config.kv_heads], dim=-2)
+            # Each device's rows of the weights are its heads' and, below, its gates' and values'.
+            qkv = qkv.unflatten(-1, (config.parts, -1, config.head_dim))
+            heads, kv_heads = config.heads // config.parts, config.kv_heads // config.parts
+            q, k, v = (x.flatten(-3, -2) for x in qkv.split([heads, kv_heads, kv_heads], dim=-2))
             found = attend(number, rotate(q), rotate(k), v)
             x = x + functional.linear(found.flatten(-2), layer["out"])
-            gate, up = functional.linear(norm(x, layer["mlp_norm"]), layer["gate_up"]).chunk(2, -1)
-            x = x + functional.linear(functional.silu(gate) * up, layer["down"])
+            gate_up = functional.linear(norm(x, layer["mlp_norm"]), layer["gate_up"])
+            gate, up = gate_up.unflatten(-1, (config.parts, -1)).chunk(2, -1)
+            x = x + functional.linear((functional.silu(gate) * up).flatten(-2), layer["down"])
         return functional.linear(norm(x, self.norm), self.head).argmax(-1).int()
 
 

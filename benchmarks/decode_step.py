@@ -70,13 +70,26 @@ def measure(step: Step, wait: Callable[[], None], steps: int) -> dict[str, float
 class Xla:
     """The step on torch_xla, with a paged cache."""
 
-    def __init__(self, config: Config, seqs: int, length: int) -> None:
+    def __init__(
+        self,
+        config: Config,
+        seqs: int,
+        length: int,
+        place: Callable[[torch.Tensor, int], None] | None = None,
+        mark: Callable[..., None] | None = None,
+    ) -> None:
+        """`place` and `mark`, if given, divide weights and state: benchmarks/tensor_parallel.py."""
         import torch_xla
         import torch_xla.core.xla_model as xm
 
+        if mark is None:
+
+            def mark(tensor: torch.Tensor, *axes: str | None) -> None:
+                pass
+
         self.sync, self.device = torch_xla.sync, torch_xla.device()
         self.wait = xm.wait_device_ops
-        self.model = Model(config, self.device, torch_xla.sync)
+        self.model = Model(config, self.device, torch_xla.sync, place)
         self.config, self.seqs = config, seqs
         pages_per_seq = -(-(length + 1) // PAGE) + 8
         num_pages = seqs * pages_per_seq
@@ -86,6 +99,8 @@ class Xla:
             self.caches.append(
                 [torch.randn(shape, dtype=config.dtype, device=self.device) for _ in range(2)]
             )
+            for cache in self.caches[-1]:
+                mark(cache, None, None, "model")
             torch_xla.sync()
         pages = torch.randperm(num_pages, dtype=torch.int32).view(seqs, pages_per_seq)
         self.tables = pages.to(self.device)
@@ -93,6 +108,8 @@ class Xla:
         self.tokens = torch.zeros(seqs, dtype=torch.int32, device=self.device)
         # Each step decodes at this length: its time does not depend on how many there were.
         self.lengths = torch.full((seqs,), length, dtype=torch.int32, device=self.device)
+        for state in (self.tables, self.tokens, self.lengths):
+            mark(state, "data")
         torch_xla.sync()
         self.wait()
 

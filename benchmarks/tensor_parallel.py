@@ -1,0 +1,163 @@
+"""A step of decoding on one device and on several: its time, memory, and what devices send.
+
+  python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
+
+The model is that of decode_step.py, captured. Its heads and its MLP's columns are divided among
+the devices, and so are the tokens of embedding and head. Each number of devices has a process of
+its own, on GPUs with CUDA_VISIBLE_DEVICES. "2x8" divides sequences among 2 and heads among 8.
+
+What devices send shows in the program, without a GPU: XLA:CPU has as many devices as it is told to
+
+  PJRT_DEVICE=CPU python benchmarks/tensor_parallel.py --devices=8,2x8 --layers=2 --width=1024 \\
+      --shapes=16x64 --steps=1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", default="1,2", help="numbers, or SEQUENCESxHEADS, by commas")
+    parser.add_argument("--shapes", default="16x4096,64x1024", help="sequences x tokens, by commas")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--width", type=int, default=4096, help="others follow, but heads")
+    parser.add_argument("--steps", type=int, default=30, help="steps that are timed together")
+    parser.add_argument("--profile", type=Path, help="folder for a trace of three steps")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_all(args: argparse.Namespace) -> None:
+    results = []
+    for devices in args.devices.split(","):
+        count = math.prod(map(int, devices.split("x")))
+        for shape in args.shapes.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                flags = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
+                environment = {
+                    **os.environ,
+                    "CPU_NUM_DEVICES": str(count),
+                    "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(count))),
+                    "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}",
+                    "TORCH_XLA_EXT_REFUSE_GATHERS": "1",
+                }
+                command = [sys.executable, __file__, *sys.argv[1:], f"--one={devices}:{shape}"]
+                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+                lines = done.stdout.splitlines()
+                result = {"devices": devices, "shape": shape, "failed": done.returncode}
+                if done.returncode == 0 and lines:
+                    result = json.loads(lines[-1])
+                    result["collectives"] = in_dump(Path(folder))
+            results.append(result)
+            print(json.dumps(result), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def in_dump(folder: Path) -> dict[str, dict[str, int]]:
+    """Of the last program that has the kernel: the one that a captured step replays."""
+    from collectives import collectives
+
+    files = sorted(folder.glob("*after_optimizations.txt"), key=lambda file: file.stat().st_mtime)
+    programs = [text for file in files if "PagedAttention" in (text := file.read_text())]
+    return collectives(programs[-1]) if programs else {}
+
+
+def run_one(args: argparse.Namespace) -> None:
+    devices, shape = args.one.split(":")
+    data, model = map(int, ("1x" + devices).split("x")[-2:])
+    seqs, length = map(int, shape.split("x"))
+
+    import decode_step
+    import numpy as np
+    import torch
+    import torch_xla
+    import torch_xla.runtime as xr
+    from decode_model import Config
+    from torch_xla.distributed import spmd
+
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    share = args.width / Config.width
+    config = Config(
+        layers=args.layers,
+        width=args.width,
+        inner=int(Config.inner * share),
+        head_dim=int(Config.head_dim * share) if share >= 0.5 else 64,
+        vocabulary=int(Config.vocabulary * share),
+        parts=model,
+    )
+    placed: list[torch.Tensor] = []
+    place = mark = None
+    if data * model > 1:
+        xr.use_spmd()
+        mesh = spmd.Mesh(np.arange(data * model), (data, model), ("data", "model"))
+
+        def mark(tensor: torch.Tensor, *axes: str | None) -> None:
+            spec = (*axes, *[None] * (tensor.dim() - len(axes)))
+            spmd.mark_sharding(tensor, mesh, spec)
+            placed.append(tensor)
+
+        def place(weight: torch.Tensor, dim: int) -> None:
+            mark(weight, *[None] * dim, "model")
+
+    step = decode_step.Xla(config, seqs, length, place, mark)
+    captured = step.way("captured")
+    result = {
+        "devices": devices,
+        "shape": shape,
+        "layers": config.layers,
+        "width": config.width,
+        "device": xr.device_type(),
+        **decode_step.measure(captured, step.wait, args.steps),
+        "placed_megabytes": [round(each / 1e6, 1) for each in on_each_device(placed)],
+        "memory_used": used_memory(data * model),
+    }
+    if args.profile:
+        decode_step.profile(captured, step.wait, args.profile / devices / shape)
+    torch_xla.sync()
+    print(json.dumps(result), flush=True)
+
+
+def on_each_device(tensors: list) -> list[int]:
+    """The bytes of weights and caches that each device has."""
+    import torch
+    import torch_xla
+
+    sums: dict[int, int] = {}
+    for tensor in tensors:
+        shards = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
+        for number, (_, where) in enumerate(shards):
+            part = where if where is ... else tuple(where)
+            own = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")[part]
+            sums[number] = sums.get(number, 0) + own.nbytes
+    return list(sums.values())
+
+
+def used_memory(count: int) -> list[str] | None:
+    """As nvidia-smi has it: all processes, and what XLA keeps for later."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[:count]
+    except FileNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    arguments = parse_arguments()
+    if arguments.one:
+        run_one(arguments)
+    else:
+        run_all(arguments)

@@ -1,0 +1,177 @@
+"""Several processes that make one program: before their clients are made, and when they end.
+
+XLA's coordinator runs in the process of rank 0. A process whose coordinator goes first is ended by
+XLA's coordination client. So the processes wait for each other when they end: each notes that it is
+done in a torch.distributed.TCPStore, torchrun's own where there is one, and leaves when all are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from types import TracebackType
+
+from torch_xla_ext.cuda.errors import CudaRuntimeError
+from torch_xla_ext.cuda.options import Processes
+
+# How many seconds a process waits for the others when it ends.
+TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"
+_DEFAULT_TIMEOUT = 60
+# And for rank 0 when it starts.
+_START_TIMEOUT = 300
+_DEFAULT_PORT = 8547  # of XLA's coordinator
+_KEY = "torch_xla_ext/exit"
+_prepared: set[int] = set()  # processes: a fork has what its parent had
+
+
+def prepare(environ: Mapping[str, str]) -> None:
+    """Checks what the environment says of this process; arranges that it waits for the others.
+
+    Args:
+        environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
+            (8547), there, and the port behind it where torchrun has no store of its own, of which
+            MASTER_PORT says the port; TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
+
+    Raises:
+        CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
+        ValueError: a variable has no usable value.
+    """
+    processes = Processes.from_environ(environ)
+    _check(processes)
+    if processes.count == 1 or os.getpid() in _prepared:
+        return
+    _prepared.add(os.getpid())
+    host = environ.get("MASTER_ADDR", "localhost")
+    port = int(environ.get("XLA_COORDINATOR_PORT", _DEFAULT_PORT))
+    timeout = float(environ.get(TIMEOUT_ENVIRONMENT, _DEFAULT_TIMEOUT))
+    if processes.rank == 0:
+        _check_free(port, "XLA_COORDINATOR_PORT")
+    serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store_port = port + 1 if serves else int(environ["MASTER_PORT"])
+    if serves and processes.rank == 0:
+        _check_free(store_port, "XLA_COORDINATOR_PORT + 1")
+    run = f"{_KEY}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    try:
+        _Exit(processes, host, store_port, serves, timeout, run).arrange()
+    except RuntimeError as error:
+        text = str(error).partition("\n")[0]
+        warnings.warn(f"processes will not wait for each other at the end: {text}", stacklevel=2)
+
+
+def _check(processes: Processes) -> None:
+    for name, rank, count_name, count in (
+        ("RANK", processes.rank, "WORLD_SIZE", processes.count),
+        ("LOCAL_RANK", processes.local_rank, "LOCAL_WORLD_SIZE", processes.local_count),
+    ):
+        if not 0 <= rank < count:
+            raise CudaRuntimeError(
+                f"{name} must be at least 0 and less than {count_name}, {count}, but is {rank}; "
+                "start all processes with the same number of them, as torchrun does"
+            )
+    if processes.local_count > processes.count:
+        raise CudaRuntimeError(
+            f"LOCAL_WORLD_SIZE, {processes.local_count}, is more than WORLD_SIZE, "
+            f"{processes.count}; WORLD_SIZE counts the processes of all hosts"
+        )
+
+
+def _check_free(port: int, name: str) -> None:
+    try:
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(("", port))
+    except OSError as error:
+        raise CudaRuntimeError(
+            f"{name}: port {port} can not be used ({error.strerror}), by another job perhaps; set "
+            "XLA_COORDINATOR_PORT to another one, the same in all processes"
+        ) from None
+
+
+class _Exit:
+    """What this process does when it ends."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        host: str,
+        port: int,
+        serves: bool,
+        timeout: float,
+        key: str,
+    ) -> None:
+        from torch.distributed import TCPStore
+
+        self._rank, self._count = processes.rank, processes.count
+        self._timeout, self._key = timeout, key
+        self._failed = False
+        self._is_server = serves and processes.rank == 0
+        self._store = TCPStore(
+            host,
+            port,
+            is_master=self._is_server,
+            wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=_START_TIMEOUT),
+        )
+
+    def arrange(self) -> None:
+        before = sys.excepthook
+
+        def note(
+            kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+        ) -> None:
+            self._failed = True
+            before(kind, error, traceback)
+
+        sys.excepthook = note
+        # Before torch_xla gives up its client, which it arranged earlier.
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        state = "failed" if self._failed else "done"
+        try:
+            self._store.set(f"{self._key}/{self._rank}", state)
+            if self._failed:
+                return
+            problem = self._wait("done")
+            if problem:
+                print(f"torch_xla_ext: rank {self._rank}: {problem}", file=sys.stderr)
+            elif self._is_server:
+                # The others ask the store, which is in this process, a last time.
+                self._wait_for_acknowledgements()
+            else:
+                self._store.set(f"{self._key}/{self._rank}/left", "yes")
+        except RuntimeError as error:  # the store is gone, with its process
+            text = str(error).partition("\n")[0]
+            print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
+
+    def _wait(self, state: str) -> str:
+        """Waits until all have noted this state; returns what went wrong, or nothing."""
+        end = time.monotonic() + self._timeout
+        missing = set(range(self._count))
+        while missing:
+            for rank in sorted(missing):
+                if not self._store.check([f"{self._key}/{rank}"]):
+                    continue
+                noted = self._store.get(f"{self._key}/{rank}").decode()
+                if noted != state:
+                    return f"did not wait for the other processes: rank {rank} has {noted}"
+                missing.discard(rank)
+            if missing and time.monotonic() > end:
+                return (
+                    f"waited {self._timeout:g} s for rank {', '.join(map(str, sorted(missing)))} "
+                    f"to end ({TIMEOUT_ENVIRONMENT})"
+                )
+            time.sleep(0.05)
+        return ""
+
+    def _wait_for_acknowledgements(self) -> None:
+        keys = [f"{self._key}/{rank}/left" for rank in range(1, self._count)]
+        with contextlib.suppress(RuntimeError):
+            self._store.wait(keys, datetime.timedelta(seconds=min(self._timeout, 10)))
