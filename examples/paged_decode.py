@@ -5,8 +5,8 @@ PJRT_DEVICE=CPU python examples/paged_decode.py      (or PJRT_DEVICE=CUDA)
 The model is Llama's, with random weights. Its keys and values are in pages of a cache, which each
 sequence finds through its page table. Everything that changes from step to step, tokens, lengths
 and the slots of new tokens, is computed on the device, so two programs serve every batch: one for
-prompts, one for a step of decoding. The tokens are compared with those of the same model in plain
-PyTorch on the CPU, with a dense cache.
+prompts, one for a step of decoding. The same model in plain PyTorch on the CPU, with a dense cache,
+reads the same tokens: its logits have to be near, and its choices the same where none is close.
 
 A step of decoding is captured: traced and compiled once, and then replayed without its Python. With
 --way=lazy it is traced each time, with --way=openxla torch.compile does it. At the end the three
@@ -20,6 +20,7 @@ follows from it (docs/distributed.md). On the CPU, N devices are made of one.
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import os
 import sys
@@ -328,15 +329,15 @@ class DenseReference:
 
         return self.model(tokens, positions, attend)
 
-    def generate(self, prompts: list[torch.Tensor], steps: int) -> torch.Tensor:
-        """Returns the logits of all steps, [steps, prompts, vocabulary]."""
+    def read(self, prompts: list[torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
+        """Returns the logits [steps, prompts, vocabulary] that decide on the tokens [steps, prompts]."""
         tokens = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
         # What the padding leaves in the cache is never seen: the sequence grows over it first.
         x = self.forward(tokens, torch.arange(tokens.shape[1]).expand(tokens.shape))
         logits = [self.model.logits(x[self.rows[:, 0], lengths[:, 0] - 1])]
-        for step in range(steps - 1):
-            x = self.forward(logits[-1].argmax(-1)[:, None], lengths + step)
+        for step in range(len(chosen) - 1):
+            x = self.forward(chosen[step][:, None], lengths + step)
             logits.append(self.model.logits(x[:, 0]))
         return torch.stack(logits)
 
@@ -348,16 +349,16 @@ def compilations() -> int:
 
 def generate(
     engine: PagedEngine, prompts: list[torch.Tensor], steps: int, name: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Returns the tokens [steps, prompts], the first and last step's logits, and how many programs
-    were compiled until then.
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Returns the tokens [steps, prompts], the logits [steps, prompts, vocabulary] that they were
+    chosen by, and how many programs were compiled until then.
 
     What is read after that is gathered first where devices have parts of it, by other programs.
     """
     compiled = compilations()
     xm.wait_device_ops()
     begin = time.perf_counter()
-    first = last = engine.prefill(prompts)
+    logits = [engine.prefill(prompts)]
     tokens = [engine.tokens.clone()]  # the next step writes into it
     torch_xla.sync()
     xm.wait_device_ops()
@@ -368,8 +369,9 @@ def generate(
         f"{count / (middle - begin):.0f} tokens/s, compilations so far {compilations()}"
     )
     for step in range(1, steps):
-        next_tokens, last = engine.decode()
+        next_tokens, next_logits = engine.decode()
         tokens.append(next_tokens)
+        logits.append(next_logits)
         if step % 16 == 0:
             print(f"{name}: step {step} of {steps - 1}, compilations so far {compilations()}")
     xm.wait_device_ops()
@@ -379,7 +381,7 @@ def generate(
         f"{count / (time.perf_counter() - middle):.0f} tokens/s"
     )
     compiled = compilations() - compiled
-    return torch.stack([t.cpu() for t in tokens]), first.cpu(), last.cpu(), compiled
+    return torch.stack(tokens).cpu(), torch.stack(logits).cpu(), compiled
 
 
 def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
@@ -422,7 +424,7 @@ def parse_arguments() -> argparse.Namespace:
         "--dtype",
         choices=["float16", "bfloat16"],
         default="float16",
-        help="of the cache; bfloat16 rounds so coarsely that close choices can differ",
+        help="of the cache",
     )
     parser.add_argument(
         "--way", choices=WAYS, default="captured", help="how a step of decoding is run"
@@ -432,6 +434,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
     args = parser.parse_args()
+    # Of logits of the size of 1. What rounds is the cache and what the operators take and return.
+    args.tolerance = {"float16": 0.01, "bfloat16": 0.08}[args.dtype]
     # torch_xla's openxla backend fails on this model where it is sharded.
     args.ways = [way for way in WAYS if args.tensor_parallel == 1 or way != "openxla"]
     if args.way not in args.ways:
@@ -453,25 +457,24 @@ def main() -> int:
 
     print("PJRT_DEVICE:", runtime.device_type())  # torch_xla's choice if it was not set
     warm_up, prompts = random_prompts(), random_prompts()
-    print("reference: the same model on the CPU, with a dense cache", flush=True)
-    reference = DenseReference(model, args).generate(prompts, args.new_tokens)
-
+    plain = copy.deepcopy(model)
     engine = PagedEngine(model, args)
     *_, programs = generate(engine, warm_up, min(3, args.new_tokens), "warm-up")
-    tokens, first, last, recompiled = generate(engine, prompts, args.new_tokens, "run")
+    tokens, logits, recompiled = generate(engine, prompts, args.new_tokens, "run")
 
+    print("reference: the same model on the CPU, with a dense cache, reads the tokens", flush=True)
+    reference = DenseReference(plain, args).read(prompts, tokens)
+    error = (logits - reference).abs().max().item()
     top = reference.topk(2).values
-    margin = (top[..., 0] - top[..., 1]).min().item()
-    error = max(
-        (a - b).abs().max().item() for a, b in [(first, reference[0]), (last, reference[-1])]
-    )
-    equal = torch.equal(tokens, reference.argmax(-1).int())
+    is_clear = top[..., 0] - top[..., 1] > 2 * args.tolerance
+    equal = torch.equal(tokens[is_clear], reference.argmax(-1).int()[is_clear])
     print(f"programs compiled: {programs} in the warm-up, {recompiled} in the run")
-    print(f"logits: smallest margin of a choice {margin:.2e}, largest difference {error:.2e}")
-    print("tokens equal the dense reference's:", equal)
+    print(f"logits: largest difference from the reference's {error:.2e}, allowed {args.tolerance}")
+    count = f"{is_clear.sum()} of {is_clear.numel()}"
+    print(f"choices: {count} are clear; equal the reference's: {equal}")
     times = {way: milliseconds(engine, way, args) for way in args.ways}
     print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
-    return 0 if equal and recompiled == 0 else 1
+    return 0 if equal and error <= args.tolerance and recompiled == 0 else 1
 
 
 if __name__ == "__main__":

@@ -347,9 +347,8 @@ def is_plain(target: str, operands: Sequence[torch.Tensor]) -> bool:
     implementation, a gradient, or one of torch's transforms.
     """
     return (
-        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and forward_ad._current_level < 0
+        not transforms.may_apply()
+        and not torch_xla.runtime.is_spmd()  # where custom_call asks for the operands' shardings
         and not (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in operands]))
         and reference.replacement(target) is None
     )

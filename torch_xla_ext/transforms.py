@@ -31,6 +31,15 @@ class WithoutDerivative(torch.autograd.Function):
         )
 
 
+def may_apply() -> bool:
+    """Whether one of torch's transforms is at work, on whatever tensors."""
+    return (
+        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
 def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
     """Refuses what would be lost without a word: a call is no operator of torch's dispatcher."""
     remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"

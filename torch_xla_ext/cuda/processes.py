@@ -2,7 +2,8 @@
 
 XLA's coordinator runs in the process of rank 0. A process whose coordinator goes first is ended by
 XLA's coordination client. So the processes wait for each other when they end: each notes that it is
-done in a torch.distributed.TCPStore, torchrun's own where there is one, and leaves when all are.
+done in a torch.distributed.TCPStore, torchrun's own where there is one; and rank 0 leaves when the
+others have ended.
 """
 
 from __future__ import annotations
@@ -111,11 +112,11 @@ class _Exit:
         self._rank, self._count = processes.rank, processes.count
         self._timeout, self._key = timeout, key
         self._failed = False
-        self._is_server = serves and processes.rank == 0
+        self._host = host
         self._store = TCPStore(
             host,
             port,
-            is_master=self._is_server,
+            is_master=serves and processes.rank == 0,
             wait_for_workers=False,
             timeout=datetime.timedelta(seconds=_START_TIMEOUT),
         )
@@ -135,24 +136,29 @@ class _Exit:
 
     def _leave(self) -> None:
         state = "failed" if self._failed else "done"
+        listener = None
         try:
+            if self._rank == 0 and not self._failed:
+                listener = socket.create_server(("", 0))
+                self._store.set(f"{self._key}/port", str(listener.getsockname()[1]))
             self._store.set(f"{self._key}/{self._rank}", state)
             if self._failed:
                 return
-            problem = self._wait("done")
+            problem = self._wait()
             if problem:
                 print(f"torch_xla_ext: rank {self._rank}: {problem}", file=sys.stderr)
-            elif self._is_server:
-                # The others ask the store, which is in this process, a last time.
-                self._wait_for_acknowledgements()
+            elif listener is not None:
+                self._see_others_end(listener)
             else:
-                self._store.set(f"{self._key}/{self._rank}/left", "yes")
-        except RuntimeError as error:  # the store is gone, with its process
+                port = int(self._store.get(f"{self._key}/port"))
+                # The kernel closes it when this process has ended, and not before.
+                self._until_the_end = socket.create_connection((self._host, port), self._timeout)
+        except (OSError, RuntimeError) as error:  # rank 0 has gone, with its store
             text = str(error).partition("\n")[0]
             print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
 
-    def _wait(self, state: str) -> str:
-        """Waits until all have noted this state; returns what went wrong, or nothing."""
+    def _wait(self) -> str:
+        """Waits until all have noted that they are done; returns what went wrong, or nothing."""
         end = time.monotonic() + self._timeout
         missing = set(range(self._count))
         while missing:
@@ -160,7 +166,7 @@ class _Exit:
                 if not self._store.check([f"{self._key}/{rank}"]):
                     continue
                 noted = self._store.get(f"{self._key}/{rank}").decode()
-                if noted != state:
+                if noted != "done":
                     return f"did not wait for the other processes: rank {rank} has {noted}"
                 missing.discard(rank)
             if missing and time.monotonic() > end:
@@ -171,7 +177,13 @@ class _Exit:
             time.sleep(0.05)
         return ""
 
-    def _wait_for_acknowledgements(self) -> None:
-        keys = [f"{self._key}/{rank}/left" for rank in range(1, self._count)]
-        with contextlib.suppress(RuntimeError):
-            self._store.wait(keys, datetime.timedelta(seconds=min(self._timeout, 10)))
+    def _see_others_end(self, listener: socket.socket) -> None:
+        """Waits until the other processes have ended: XLA's coordinator is in this one."""
+        listener.settimeout(self._timeout)
+        connections = []
+        with contextlib.suppress(OSError):
+            for _ in range(self._count - 1):
+                connections.append(listener.accept()[0])
+            for connection in connections:
+                connection.settimeout(self._timeout)
+                connection.recv(1)
