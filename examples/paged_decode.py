@@ -330,7 +330,7 @@ class DenseReference:
         return self.model(tokens, positions, attend)
 
     def read(self, prompts: list[torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
-        """Returns the logits [steps, prompts, vocabulary] that decide on the tokens [steps, prompts]."""
+        """The logits [steps, prompts, vocabulary] that decide on the tokens [steps, prompts]."""
         tokens = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
         # What the padding leaves in the cache is never seen: the sequence grows over it first.
