@@ -82,6 +82,32 @@ def _pip_env_impl(rctx):
         rules = Label("//bazel:python_env.bzl"),
     ))
 
+_PACKAGES_BUILD = """\
+load("{rules}", "python_packages")
+
+python_packages(
+    name = "packages",
+    folder = "{folder}",
+    stamp = "stamp",
+    visibility = ["//visibility:public"],
+)
+"""
+
+def _pip_packages_impl(rctx):
+    rctx.report_progress("installing the packages of " + rctx.attr.lock.name)
+    _fetch(rctx, ["folder", "--out", "packages"])
+    rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr.python))
+    rctx.file("BUILD", _PACKAGES_BUILD.format(
+        folder = rctx.path("packages"),
+        rules = Label("//bazel:python_env.bzl"),
+    ))
+
+pip_packages = repository_rule(
+    implementation = _pip_packages_impl,
+    doc = "The packages of a lock file in a folder, to be used beside a pip_env's: `@NAME//:packages`.",
+    attrs = _LOCK_ATTRS | PYTHON_ATTR,
+)
+
 pip_env = repository_rule(
     implementation = _pip_env_impl,
     doc = "A virtual environment with the packages of a lock file: `@NAME//:python`.",

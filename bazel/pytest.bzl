@@ -1,10 +1,12 @@
 """Tests that are pytest files: pytest_test for plain Python, wheel_test for the built wheel."""
 
-load(":python_env.bzl", "PythonEnvInfo")
+load(":python_env.bzl", "PythonEnvInfo", "PythonPackagesInfo")
 
 def _pytest_test_impl(ctx):
     env = ctx.attr.python[PythonEnvInfo]
+    packages = [target[PythonPackagesInfo] for target in ctx.attr.packages]
     paths = ctx.attr.imports + [file.short_path for file in ctx.files.wheel]
+    paths += [target.folder for target in packages]
     tests = [src for src in ctx.files.srcs if src.basename.endswith("_test.py")]
     if not tests:
         fail("%s: srcs have no file whose name ends with _test.py" % ctx.label)
@@ -25,7 +27,8 @@ def _pytest_test_impl(ctx):
         is_executable = True,
     )
     runfiles = ctx.runfiles(
-        files = ctx.files.srcs + ctx.files.data + ctx.files.wheel + [ctx.file._runner, env.stamp],
+        files = ctx.files.srcs + ctx.files.data + ctx.files.wheel + ctx.files.packages +
+                [ctx.file._runner, env.stamp],
     )
     runfiles = runfiles.merge_all([
         target[DefaultInfo].default_runfiles
@@ -53,6 +56,10 @@ pytest_test = rule(
         ),
         "imports": attr.string_list(
             doc = "Folders, from the workspace's root, to put on PYTHONPATH.",
+        ),
+        "packages": attr.label_list(
+            doc = "Folders of packages to put on PYTHONPATH too.",
+            providers = [PythonPackagesInfo],
         ),
         "python": attr.label(
             default = "@dev_tools//:python",

@@ -1,7 +1,7 @@
 """Every outside input of the build, in one list. Each is fetched only when a target needs it."""
 
 load(":kernel_repositories.bzl", "kernel_archives")
-load(":pip.bzl", "pip_archive", "pip_env")
+load(":pip.bzl", "pip_archive", "pip_env", "pip_packages")
 load(":python.bzl", "python_repository")
 
 def torch_xla_ext_repositories():
@@ -42,4 +42,8 @@ def torch_xla_ext_repositories():
     pip_env(
         name = "test_env",
         lock = Label("//bazel/pip:locks/test_env.lock"),
+    )
+    pip_packages(
+        name = "vllm",
+        lock = Label("//bazel/pip:locks/vllm.lock"),
     )

@@ -1,8 +1,9 @@
 """Fetches locked wheels through pip, for the repository rules in bazel/pip.bzl.
 
 `extract` unpacks chosen files of the wheels of a lock file; `venv` installs a lock file into a new
-virtual environment. Every failure is one sentence on stderr that says what was expected, what came
-and what to do. Runs on any Python that can be met, so that it can say which ones are supported.
+virtual environment, `folder` into a folder for PYTHONPATH. Every failure is one sentence on stderr
+that says what was expected, what came and what to do. Runs on any Python that can be met, so that
+it can say which ones are supported.
 """
 
 import argparse
@@ -152,6 +153,11 @@ def make_venv(lock, out):
     pip(os.path.join(out, "bin", "python"), ["install", "--quiet"], lock)
 
 
+def make_folder(lock, out):
+    """Installs `lock` into the folder `out`."""
+    pip(sys.executable, ["install", "--quiet", "--target", out], lock)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -159,15 +165,18 @@ def main():
     extract_parser.add_argument("--keep-wheels", action="store_true")
     extract_parser.add_argument("rules", nargs="*")
     venv_parser = commands.add_parser("venv")
-    for command in (extract_parser, venv_parser):
+    folder_parser = commands.add_parser("folder")
+    for command in (extract_parser, venv_parser, folder_parser):
         command.add_argument("--lock", required=True)
         command.add_argument("--out", required=True)
     args = parser.parse_args()
     try:
         if args.command == "extract":
             extract(args.lock, args.out, args.rules, args.keep_wheels)
-        else:
+        elif args.command == "venv":
             make_venv(args.lock, args.out)
+        else:
+            make_folder(args.lock, args.out)
     except FetchError as error:
         sys.exit(str(error))
 

@@ -6,13 +6,14 @@ Run by hand after a `.in` file has changed, with any Python that has pip 23.1 or
 
 For `NAME.in`, pip resolves the requirements for the oldest supported Python; the versions that
 result are then looked up for the other supported Pythons too, and `NAME.lock` gets the hash of
-each file that one of them would install.
+each file that one of them would install. `# alone` after a requirement leaves out what it requires.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,11 @@ LOCKS = Path(__file__).parent / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
 # `.in` files whose packages are wanted without what they require.
 WITHOUT_DEPENDENCIES = {"torch", "torch_xla", "xla_headers", "cuda"}
+# Locks whose packages are installed beside those of another: that one's versions hold in both, and
+# what it has is left out, unless the `.in` file names it.
+BESIDE = {"vllm": "test_env"}
+# Locks that are for fewer Pythons: vllm-tpu 0.10.1.1 has none for 3.13.
+FEWER_PYTHONS = {"vllm": ("3.11", "3.12")}
 
 
 def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, tuple[str, str]]:
@@ -48,14 +54,37 @@ def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, 
     }
 
 
+def read_pins(lock_file: Path) -> dict[str, str]:
+    """Returns {name: version} of a lock file."""
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", lock_file.read_text(), re.MULTILINE))
+
+
+def resolve_all(source: Path, python: str) -> dict[str, str]:
+    """Returns {name: version} of what the requirements of `source` are for `python`."""
+    lines = [line for line in source.read_text().splitlines() if line and line[0] != "#"]
+    alone = [line.split("#")[0].strip() for line in lines if line.endswith("# alone")]
+    whole = [line for line in lines if not line.endswith("# alone")]
+    named = {re.match(r"[\w.-]+", line)[0].lower().replace("_", "-") for line in lines}
+    other = {}
+    if beside := BESIDE.get(source.stem):
+        other = read_pins(source.with_name(f"{beside}.lock"))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.writelines(f"{n}=={v}\n" for n, v in other.items() if n not in named)
+        constraints.flush()
+        with_deps = source.stem not in WITHOUT_DEPENDENCIES
+        resolved = resolve([*whole, "--constraint", constraints.name], python, with_deps)
+    if alone:
+        resolved |= resolve(alone, python, with_deps=False)
+    return {n: v for n, (v, _) in resolved.items() if n in named or n not in other}
+
+
 def lock(source: Path) -> None:
     """Writes the lock file that belongs to `source`."""
-    lines = source.read_text().splitlines()
-    wanted = [line for line in lines if line and not line.startswith("#")]
-    resolved = resolve(wanted, PYTHONS[0], with_deps=source.stem not in WITHOUT_DEPENDENCIES)
-    pins = sorted(f"{name}=={version}" for name, (version, _) in resolved.items())
+    pythons = FEWER_PYTHONS.get(source.stem, PYTHONS)
+    resolved = resolve_all(source, pythons[0])
+    pins = sorted(f"{name}=={version}" for name, version in resolved.items())
     hashes = {pin: set[str]() for pin in pins}
-    for python in PYTHONS:
+    for python in pythons:
         for name, (version, sha256) in resolve(pins, python, with_deps=False).items():
             hashes[f"{name}=={version}"].add(sha256)
     text = f"# Made by update_locks.py from {source.name}; do not edit.\n"

@@ -144,6 +144,12 @@ def test_venv(index: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "venv").glob("lib/python*/site-packages/toy/include/a.h"))
 
 
+def test_folder(index: Path, tmp_path: Path) -> None:
+    pin = f"toy==1.0 --hash=sha256:{make_wheel(index)}"
+    fetch.make_folder(lock(tmp_path, pin), str(tmp_path / "packages"))
+    assert (tmp_path / "packages/toy/include/a.h").exists()
+
+
 def test_the_program_prints_one_sentence(index: Path, tmp_path: Path) -> None:
     index.mkdir()
     pins = lock(tmp_path, f"toy==1.0 --hash=sha256:{NONE}")
