@@ -1,0 +1,54 @@
+"""Text from vLLM, offline, with a small random model that is made on the spot.
+
+    PJRT_DEVICE=CPU python offline.py            # less than a minute
+    PJRT_DEVICE=CUDA python offline.py MODEL     # a model of yours
+
+The environment is the one of integrations/vllm/install.py.
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+# The engine in this process, so that what it compiles can be counted here.
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+import torch_xla.debug.metrics as metrics
+from random_model import small_llama, write_model
+from vllm import LLM, SamplingParams
+
+
+def compilations() -> int:
+    data = metrics.metric_data("CompileTime")
+    return data[0] if data else 0
+
+
+def run(model: str) -> None:
+    # Each number of tokens and sequences is a program: small limits start quickly.
+    llm = LLM(model, max_model_len=128, max_num_seqs=8, max_num_batched_tokens=32)
+    compiled = compilations()
+    prompts = ["w5 w6 w7", "w100", "w5 w6 w7 w8 w9 w10 w11 w12", "w300 w301"]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    for answer in answers:
+        print(f"{answer.prompt} -> {answer.outputs[0].text.strip()}")
+    tokens = sum(len(answer.outputs[0].token_ids) for answer in answers)
+    since = compilations() - compiled
+    print(f"{tokens} tokens of {len(prompts)} prompts; programs compiled since: {since}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", help="a folder or a name; else a random one is made")
+    model = parser.parse_args().model
+    with tempfile.TemporaryDirectory() as folder:
+        if model is None:
+            model = folder
+            write_model(small_llama(), Path(folder))
+        run(model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Starts `vllm serve` with a small random model, asks it six things at once, and stops it.
+
+    PJRT_DEVICE=CPU python served.py             # about a minute
+
+The environment is the one of integrations/vllm/install.py.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from openai import APIConnectionError, AsyncOpenAI
+from random_model import small_llama, write_model
+
+PORT = 8123
+PROMPTS = [" ".join(f"w{7 * i + j + 2}" for j in range(3 + i)) for i in range(6)]
+
+
+async def until_ready(client: AsyncOpenAI, server: subprocess.Popen) -> None:
+    while server.poll() is None:
+        try:
+            await client.models.list()
+        except APIConnectionError:
+            await asyncio.sleep(0.5)
+        else:
+            return
+    sys.exit("the server has ended: start it by hand to see why")
+
+
+async def ask(client: AsyncOpenAI, model: str, prompt: str) -> tuple[str, float]:
+    """The answer, and when its first token came."""
+    text, first = "", 0.0
+    stream = await client.completions.create(
+        model=model, prompt=prompt, max_tokens=8, temperature=0.7, stream=True
+    )
+    async for chunk in stream:
+        first = first or time.perf_counter()
+        text += chunk.choices[0].text
+    return text.strip(), first
+
+
+async def ask_all(model: str, server: subprocess.Popen) -> None:
+    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none") as client:
+        await until_ready(client, server)
+        start = time.perf_counter()
+        answers = await asyncio.gather(*(ask(client, model, prompt) for prompt in PROMPTS))
+        for prompt, (text, _) in zip(PROMPTS, answers, strict=True):
+            print(f"{prompt} -> {text}")
+        seconds = time.perf_counter() - start
+        first = min(first for _, first in answers) - start
+        print(f"{len(answers)} answers in {seconds:.2f} s, the first token after {first:.2f} s")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as model:
+        write_model(small_llama(), Path(model))
+        command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
+        options = [f"--port={PORT}", "--host=127.0.0.1", "--max-model-len=128"]
+        options += ["--max-num-seqs=8", "--max-num-batched-tokens=32"]
+        server = subprocess.Popen(
+            [*command, *options],
+            env={**os.environ, "VLLM_LOGGING_LEVEL": "WARNING"},
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            asyncio.run(ask_all(model, server))
+        finally:
+            server.terminate()
+            server.wait()
+
+
+if __name__ == "__main__":
+    main()

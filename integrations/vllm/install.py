@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Sets up vLLM on torch_xla in the environment of the Python that runs this.
+
+The environment has torch 2.8.0 and this project's torch_xla wheel already. vllm-tpu, what it
+imports (bazel/pip/locks/vllm.lock: versions and SHA-256) and vllm-xla-gpu come beside them;
+torch and torch_xla stay as they are, which `pip install vllm-tpu` would replace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).absolute().parent
+ROOT = FOLDER.parents[1]
+LOCK = ROOT / "bazel/pip/locks/vllm.lock"
+PYTHONS = ((3, 11), (3, 12))
+NEEDED = {"torch": "2.8.0", "torch_xla": "2.8.1"}
+
+sys.path.insert(0, str(ROOT / "bazel/pip"))
+import fetch  # noqa: E402  # what turns pip's errors into sentences
+
+CHECK = """
+import vllm
+from vllm.platforms import current_platform
+print(f"vllm {vllm.__version__} on {current_platform.get_device_name()}")
+"""
+
+
+def check_environment() -> None:
+    """Raises FetchError if this is not the environment of the wheel."""
+    if sys.version_info[:2] not in PYTHONS:
+        raise fetch.FetchError(
+            "vllm-tpu 0.10.1.1 is for Python 3.11 and 3.12, but this is Python {}.{}: build the "
+            "wheel for one of them (PYTHON_BIN_PATH)".format(*sys.version_info)
+        )
+    for name, version in NEEDED.items():
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found = "none"
+        ours = name != "torch_xla" or "+" in found
+        if found.split("+")[0] != version or not ours:
+            raise fetch.FetchError(
+                f"this environment ({sys.prefix}) has {name} {found}, and vLLM needs {version} "
+                "of this project: `./bazelw build //:wheel`, then "
+                f"`{sys.executable} -m pip install torch==2.8.0 bazel-bin/wheel/*.whl`"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only-plugin", action="store_true", help="vLLM itself is there already")
+    only_plugin = parser.parse_args().only_plugin
+    try:
+        check_environment()
+        if not only_plugin:
+            count = sum("==" in line for line in LOCK.read_text().splitlines())
+            print(f"1/3 vllm-tpu and what it imports: {count} packages", flush=True)
+            fetch.pip(sys.executable, ["install", "--quiet"], str(LOCK))
+        print("2/3 vllm-xla-gpu", flush=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--no-deps", str(FOLDER)], check=True)
+        print("3/3 a look at the result", flush=True)
+        environment = {**os.environ, "PJRT_DEVICE": "CPU", "VLLM_LOGGING_LEVEL": "WARNING"}
+        subprocess.run([sys.executable, "-c", CHECK], check=True, env=environment)
+    except fetch.FetchError as error:
+        sys.exit(f"install.py: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"install.py: the step above failed ({' '.join(map(str, error.cmd[:4]))} ...)")
+    print("Serve with: PJRT_DEVICE=CUDA vllm serve MODEL")
+
+
+if __name__ == "__main__":
+    main()

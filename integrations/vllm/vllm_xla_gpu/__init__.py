@@ -1,0 +1,21 @@
+"""vLLM's XLA backend on the GPUs and the CPU of torch_xla, with the kernels of torch_xla_ext.
+
+vLLM finds it by the entry point `xla_gpu`; docs/vllm.md says how it is set up and used.
+"""
+
+import os
+
+# The vLLM whose classes for TPUs are subclassed here, and the torch_xla that has the operators.
+VLLM_VERSION = "0.10.1.1"
+TORCH_XLA_VERSION = "2.8.1"
+
+
+def platform() -> str | None:
+    """The platform's class, if PJRT_DEVICE asks for one of its devices.
+
+    vLLM takes an exception in here for "not this platform". What is wrong with the machine is
+    therefore said when the class is imported (checks.py).
+    """
+    if os.environ.get("PJRT_DEVICE") in ("CUDA", "CPU"):
+        return "vllm_xla_gpu.platform.XlaGpuPlatform"
+    return None

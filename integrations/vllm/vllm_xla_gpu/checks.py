@@ -1,0 +1,158 @@
+"""What has to hold before a model is loaded, each with the sentence that says so and the remedy."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from vllm_xla_gpu import TORCH_XLA_VERSION, VLLM_VERSION
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+
+# What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
+HEAD_DIMS = (64, 96, 128, 192, 256)
+PAGE_SIZES = (8, 16, 32, 64, 128)
+CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
+
+
+class UnsupportedError(ValueError):
+    """vllm-xla-gpu cannot do what is asked for; the text says what can be done instead."""
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def check_packages() -> None:
+    """Another vLLM has other classes, another torch_xla has no kernels."""
+    if (vllm := _version("vllm-tpu")) != VLLM_VERSION:
+        found = f"vllm-tpu {vllm}" if vllm else f"vllm {_version('vllm')}"
+        raise UnsupportedError(
+            f"vllm-xla-gpu is for vllm-tpu {VLLM_VERSION}, but this environment has {found}; "
+            "run `python integrations/vllm/install.py`"
+        )
+    torch_xla = _version("torch_xla") or "none"
+    has_operators = importlib.util.find_spec("torch_xla_ext") is not None
+    if torch_xla.split("+")[0] != TORCH_XLA_VERSION or not has_operators:
+        raise UnsupportedError(
+            f"vllm-xla-gpu needs torch_xla {TORCH_XLA_VERSION} with the package torch_xla_ext, but "
+            f"this environment has torch_xla {torch_xla}"
+            + ("" if has_operators else " without it")
+            + "; install the wheel that `./bazelw build //:wheel` makes"
+        )
+
+
+def check_device() -> None:
+    """PJRT_DEVICE=CUDA needs a plugin and a driver; makes no client.
+
+    Raises:
+        torch_xla_ext.cuda.errors.CudaRuntimeError: with the remedy.
+    """
+    if os.environ.get("PJRT_DEVICE") != "CUDA":
+        return
+    from torch_xla_ext.cuda import discovery
+
+    system = discovery.System.current()
+    plugins = discovery.find_plugins(system)
+    discovery.choose_plugin(plugins, discovery.find_driver(system), system.torch_cuda)
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """The head dimension of the operators that has room for `head_dim`."""
+    return next(size for size in HEAD_DIMS if size >= head_dim)
+
+
+def check_config(config: VllmConfig) -> None:
+    """Refuses what would fail later, or be ignored."""
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    refused = {
+        "tensor_parallel_size, pipeline_parallel_size or data_parallel_size above 1": (
+            parallel.world_size > 1 or parallel.data_parallel_size > 1,
+            "start one server for each GPU with CUDA_VISIBLE_DEVICES",
+        ),
+        "VLLM_USE_V1=0": (os.environ.get("VLLM_USE_V1") == "0", "leave it out"),
+        "VLLM_XLA_USE_SPMD": (os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1", "leave it out"),
+        "speculative decoding": (config.speculative_config is not None, "leave it out"),
+        "LoRA adapters": (
+            config.lora_config is not None,
+            "merge the adapter into the model's weights",
+        ),
+        "a KV connector": (config.kv_transfer_config is not None, "leave it out"),
+        f"kv_cache_dtype={cache.cache_dtype!r}": (
+            cache.cache_dtype not in CACHE_DTYPES,
+            f"choose one of {', '.join(CACHE_DTYPES)}",
+        ),
+        f"block_size={cache.block_size}": (
+            cache.block_size is not None and cache.block_size not in PAGE_SIZES,
+            f"choose one of {', '.join(map(str, PAGE_SIZES))}",
+        ),
+    }
+    if model is not None:
+        name = f"{model.architecture} ({model.model})"
+        refused |= {
+            f"{name}: a model that does not generate text": (
+                model.runner_type != "generate",
+                "only decoders that generate text are served",
+            ),
+            f"{name}: an encoder": (model.is_encoder_decoder, "serve a decoder-only model"),
+            f"{name}: images, sound and other inputs that are not text": (
+                model.is_multimodal_model,
+                "serve a text model",
+            ),
+            f"{name}: multi-head latent attention": (
+                model.use_mla,
+                "set VLLM_MLA_DISABLE=1, or serve a model with ordinary heads",
+            ),
+            f"{name}: layers with a state instead of a KV cache": (
+                model.is_attention_free or model.is_hybrid,
+                "serve a model all of whose layers are attention",
+            ),
+            f"{name}: heads of {model.get_head_size()}": (
+                model.get_head_size() > HEAD_DIMS[-1],
+                f"the operators take heads of up to {HEAD_DIMS[-1]}",
+            ),
+        }
+    for what, (wrong, remedy) in refused.items():
+        if wrong:
+            raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
+
+
+def check_quantization(method: str) -> None:
+    raise UnsupportedError(
+        f"vllm-xla-gpu does not support quantized weights ({method}); serve the model's float16 or "
+        "bfloat16 weights. The KV cache can be fp8: kv_cache_dtype='fp8'"
+    )
+
+
+def check_sampling(params: SamplingParams) -> None:
+    """vLLM's sampler for XLA ignores these. An ignored wish is a wrong answer."""
+    refused = {
+        "seed": params.seed is not None,
+        "presence_penalty": params.presence_penalty != 0,
+        "frequency_penalty": params.frequency_penalty != 0,
+        "repetition_penalty": params.repetition_penalty != 1,
+        "logit_bias": bool(params.logit_bias),
+        "min_tokens": params.min_tokens > 0,
+        "allowed_token_ids": bool(params.allowed_token_ids),
+        "bad_words": bool(params.bad_words),
+        "prompt_logprobs": params.prompt_logprobs is not None,
+        "logits_processors": bool(params.logits_processors),
+    }
+    if wrong := [name for name, is_wrong in refused.items() if is_wrong]:
+        raise UnsupportedError(
+            f"{', '.join(wrong)}: vLLM's sampler for XLA devices does not have it; leave it out"
+        )
+
+
+def dtype_of_cache(dtype: torch.dtype) -> torch.dtype:
+    """The operators have no float32 caches: such a model's is float16."""
+    return torch.float16 if dtype == torch.float32 else dtype

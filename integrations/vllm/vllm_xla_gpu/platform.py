@@ -1,0 +1,90 @@
+"""What vLLM asks about the machine. Everything that is not here is the TPU platform's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import TYPE_CHECKING
+
+import torch
+
+from vllm_xla_gpu import checks
+
+checks.check_packages()
+checks.check_device()
+
+# vllm.platforms.tpu imports it at the top, for the names of TPU chips only.
+sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None
+
+from vllm.logger import init_logger  # noqa: E402
+from vllm.platforms.tpu import TpuPlatform  # noqa: E402
+
+if TYPE_CHECKING:  # vllm.config imports this module
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+
+logger = init_logger("vllm.xla_gpu")
+
+DEFAULT_PAGE_SIZE = 16
+
+
+class XlaGpuPlatform(TpuPlatform):
+    """It still says that it is a TPU, so that vLLM takes its paths for XLA."""
+
+    device_control_env_var = "CUDA_VISIBLE_DEVICES"
+    additional_env_vars = ("PJRT_DEVICE", "XLA_FLAGS")
+
+    @classmethod
+    def get_device_name(cls, device_id: int = 0) -> str:
+        return f"XLA {os.environ['PJRT_DEVICE']}"
+
+    @classmethod
+    def set_device(cls, device: torch.device) -> None:
+        pass
+
+    @classmethod
+    def is_pin_memory_available(cls) -> bool:
+        return False
+
+    @classmethod
+    def get_attn_backend_cls(cls, *args: object, **kwargs: object) -> str:
+        return "vllm_xla_gpu.attention.XlaGpuAttentionBackend"
+
+    @classmethod
+    def verify_quantization(cls, quant: str) -> None:
+        checks.check_quantization(quant)
+
+    @classmethod
+    def is_kv_cache_dtype_supported(cls, kv_cache_dtype: str) -> bool:
+        return True  # check_config refuses the others with a better sentence
+
+    @classmethod
+    def validate_request(
+        cls, prompt: object, params: SamplingParams, processed_inputs: object
+    ) -> None:
+        from vllm.sampling_params import SamplingParams
+
+        if isinstance(params, SamplingParams):
+            checks.check_sampling(params)
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Raises UnsupportedError for a configuration that cannot be served."""
+        from vllm.config import CompilationLevel, CUDAGraphMode
+
+        checks.check_config(vllm_config)
+        vllm_config.parallel_config.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
+        cache = vllm_config.cache_config
+        cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
+        # Compiled once for all numbers of tokens by torch, and once for each by XLA.
+        compilation = vllm_config.compilation_config
+        compilation.level = CompilationLevel.DYNAMO_ONCE
+        compilation.cudagraph_mode = CUDAGraphMode.NONE
+        compilation.backend = "openxla"
+        model = vllm_config.model_config
+        if model is not None and model.dtype == torch.float32 and cache.cache_dtype == "auto":
+            logger.warning(
+                "The attention operators have no float32: the model's queries, keys and values are "
+                "rounded to float16."
+            )

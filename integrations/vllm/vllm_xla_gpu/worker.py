@@ -1,0 +1,67 @@
+"""vLLM's worker for TPUs, on another device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
+from vllm.logger import init_logger
+from vllm.model_executor import set_random_seed
+from vllm.v1.worker.tpu_worker import TPUWorker
+from vllm.v1.worker.utils import bind_kv_cache
+
+from vllm_xla_gpu import checks, memory
+from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+
+logger = init_logger("vllm.xla_gpu")
+
+# vLLM runs one function for each number of tokens, and torch may ask for more of them than it
+# compiles by default.
+_MAX_PROGRAMS_OF_A_FUNCTION = 128
+
+
+class XlaGpuWorker(TPUWorker):
+    def init_device(self) -> None:
+        """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(self.model_config.dtype)
+        self.cache_dtype = checks.dtype_of_cache(self.cache_dtype)
+        memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)
+        self._init_tpu_worker_distributed_environment(
+            self.vllm_config, self.rank, self.distributed_init_method, self.local_rank
+        )
+        self.device = torch_xla.device()
+        self.device_config.device = self.device
+        set_random_seed(self.model_config.seed)
+        xm.set_rng_state(self.model_config.seed, self.device)
+        torch._dynamo.config.cache_size_limit = _MAX_PROGRAMS_OF_A_FUNCTION
+        if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
+            # What another wheel compiled is not for this one.
+            xr.initialize_cache(str(Path(path, torch_xla.__version__)), readonly=False)
+        self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device)
+
+    def determine_available_memory(self) -> int:
+        """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
+        if memory.allocator_info(self.device) is not None:
+            self._run_without_caches()
+        available = memory.DeviceMemory.current(self.device).available_for_cache()
+        logger.info("%s for the KV cache.", memory.bytes_text(available))
+        head_size = self.model_config.get_head_size()
+        return available * head_size // checks.padded_head_dim(head_size)
+
+    def _run_without_caches(self) -> None:
+        """Runs the largest step, so that the allocator's peak has its activations."""
+        runner = self.model_runner
+        caches = {
+            name: torch.empty(0, dtype=spec.dtype, device=self.device)
+            for name, spec in runner.get_kv_cache_spec().items()
+        }
+        layers = self.vllm_config.compilation_config.static_forward_context
+        bind_kv_cache(caches, layers, [])
+        runner.profile_run(runner.max_num_tokens)
+        # What was compiled is for empty caches.
+        runner.reset_dynamo_cache()

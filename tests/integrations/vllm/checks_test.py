@@ -1,0 +1,105 @@
+"""What cannot be served is refused at start, with a sentence that has a remedy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import families
+import pytest
+from vllm.engine.arg_utils import EngineArgs
+from vllm_xla_gpu import checks, memory
+
+
+def _refusal(model: str, **options: object) -> str:
+    with pytest.raises(ValueError) as error:
+        EngineArgs(model, skip_tokenizer_init=True, **options).create_engine_config()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensor_parallel_size": 2}, "start one server for each GPU"),
+        ({"kv_cache_dtype": "fp8_e5m2"}, "auto, fp8, fp8_e4m3"),
+        ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
+        ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
+        ({"enable_lora": True}, "merge the adapter into the model's weights"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_options(options: dict[str, object], text: str, models: Path) -> None:
+    assert text in _refusal(families.write("llama", models), **options)
+
+
+def test_a_model_without_a_head_dimension_of_ours(models: Path) -> None:
+    config = families.FAMILIES["llama"].to_dict()
+    families.FAMILIES["wide"] = type(families.FAMILIES["llama"])(**config | {"head_dim": 320})
+    assert "the operators take heads of up to 256" in _refusal(families.write("wide", models))
+
+
+@pytest.mark.parametrize(
+    ("versions", "text"),
+    [
+        ({"vllm-tpu": "0.11.0"}, "for vllm-tpu 0.10.1.1, but this environment has vllm-tpu 0.11.0"),
+        ({"vllm-tpu": None, "vllm": "0.10.1.1"}, "this environment has vllm 0.10.1.1; run `python"),
+        ({"torch_xla": "2.9.0"}, "needs torch_xla 2.8.1 with the package torch_xla_ext, but this"),
+    ],
+    ids=["vllm-tpu", "vllm", "torch_xla"],
+)
+def test_other_versions(
+    versions: dict[str, str | None], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks.check_packages()
+    real = checks._version
+    monkeypatch.setattr(checks, "_version", lambda name: versions.get(name, real(name)))
+    with pytest.raises(checks.UnsupportedError, match=text):
+        checks.check_packages()
+
+
+def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(checks.UnsupportedError, match="without it; install the wheel that"):
+        checks.check_packages()
+
+
+def test_no_cuda_plugin() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from vllm.platforms import current_platform"],
+        env={**os.environ, "PJRT_DEVICE": "CUDA", "TORCH_XLA_EXT_PJRT_PLUGIN": "/nowhere/p.so"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode != 0
+    assert "/nowhere/p.so" in result.stderr.splitlines()[-1]
+    assert "TORCH_XLA_EXT_PJRT_PLUGIN" in result.stderr
+
+
+def test_set_up_without_the_wheel() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    result = subprocess.run(
+        [sys.executable, "integrations/vllm/install.py"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "has torch_xla none, and vLLM needs 2.8.1 of this project: `./bazelw" in result.stderr
+
+
+def test_memory_in_words() -> None:
+    gpu = memory.DeviceMemory("the GPU's memory", 12 << 30, 14 << 30)
+    with pytest.raises(checks.UnsupportedError) as error:
+        gpu.check_fits(16 << 30)
+    assert str(error.value) == (
+        "the model's weights are 16.0 GiB, but vLLM may use 12.0 GiB of the GPU's memory; serve a "
+        "smaller model, or raise gpu_memory_utilization"
+    )
+    gpu.check_fits(11 << 30)
+    with pytest.raises(checks.UnsupportedError, match=r"took 14\.0 GiB, and vLLM may use 12\.0"):
+        gpu.available_for_cache()
+    roomy = memory.DeviceMemory("the GPU's memory", 100 << 30, 20 << 30)
+    assert roomy.available_for_cache() == 77 << 30

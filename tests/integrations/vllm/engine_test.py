@@ -1,0 +1,201 @@
+"""What a request can ask for, on one engine of a small Llama whose cache is short of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import families
+import pytest
+import torch
+import torch_xla.debug.metrics as metrics
+import transformers
+from vllm import LLM, RequestOutput, SamplingParams
+from vllm_xla_gpu import memory
+
+PAGES = 24  # of 16 tokens, for 8 sequences of up to 128
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def _tokens(count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, families.VOCABULARY, (count,), generator=generator).tolist()
+
+
+@pytest.fixture(scope="module")
+def model(models: Path) -> str:
+    return families.write("llama", models)
+
+
+@pytest.fixture(scope="module")
+def llm(model: str) -> LLM:
+    return LLM(
+        model,
+        dtype="float32",
+        max_model_len=128,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        num_gpu_blocks_override=PAGES,
+        seed=0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def compiles_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "llm" in request.fixturenames:
+        request.getfixturevalue("llm")
+        compiled = metrics.metric_data("CompileTime")[0]
+        yield
+        assert metrics.metric_data("CompileTime")[0] == compiled
+    else:
+        yield
+
+
+def _generate(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[RequestOutput]:
+    return llm.generate([{"prompt_token_ids": p} for p in prompts], params, use_tqdm=False)
+
+
+def _assert_right(model: str, answers: list[RequestOutput]) -> None:
+    for answer in answers:
+        _, behind, distance = families.reference(
+            model, answer.prompt_token_ids, answer.outputs[0].token_ids
+        )
+        assert behind < distance / families.MARGIN
+
+
+def test_more_sequences_than_there_are_pages(
+    llm: LLM, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = llm.llm_engine.engine_core.engine_core.scheduler.waiting
+    preempted, prepend = [], waiting.prepend_request
+    monkeypatch.setattr(waiting, "prepend_request", lambda r: (preempted.append(r), prepend(r)))
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    answers = _generate(llm, [_tokens(20 + 3 * i, i) for i in range(10)], params)
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [40] * 10
+    assert preempted
+    _assert_right(model, answers)
+
+
+def test_prompt_in_chunks(llm: LLM, model: str) -> None:
+    _assert_right(model, _generate(llm, [_tokens(110, 50)], GREEDY))
+
+
+def test_prefix_is_cached(llm: LLM, model: str) -> None:
+    prefix = _tokens(70, 60)
+    (first,) = _generate(llm, [[*prefix, 5, 6]], GREEDY)
+    (second,) = _generate(llm, [[*prefix, 7, 8, 9]], GREEDY)
+    assert first.num_cached_tokens == 0
+    assert second.num_cached_tokens == 64
+    _assert_right(model, [first, second])
+
+
+def test_stop_string(llm: LLM) -> None:
+    (free,) = _generate(llm, [_tokens(9, 70)], GREEDY)
+    words = free.outputs[0].text.split()
+    stop = next(word for word in words[2:] if word not in words[:2])
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=[f"{stop} "])
+    (stopped,) = _generate(llm, [_tokens(9, 70)], params)
+    assert stopped.outputs[0].text.split() == words[: words.index(stop)]
+    assert stopped.outputs[0].finish_reason == "stop"
+
+
+def test_end_of_text(llm: LLM) -> None:
+    (free,) = _generate(llm, [_tokens(9, 71)], GREEDY)
+    tokens = free.outputs[0].token_ids
+    params = SamplingParams(temperature=0, max_tokens=12, stop_token_ids=[tokens[4]])
+    (stopped,) = _generate(llm, [_tokens(9, 71)], params)
+    assert stopped.outputs[0].token_ids == tokens[: tokens.index(tokens[4]) + 1]
+
+
+@torch.no_grad()
+def test_logprobs(llm: LLM, model: str) -> None:
+    prompt = _tokens(14, 80)
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=3)
+    (answer,) = _generate(llm, [prompt], params)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model)
+    tokens = torch.tensor([prompt + answer.outputs[0].token_ids])
+    expected = reference(tokens).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    for given, row in zip(answer.outputs[0].logprobs, expected, strict=True):
+        assert len(given) >= 3
+        for token, logprob in given.items():
+            assert logprob.logprob == pytest.approx(row[token].item(), abs=0.03)
+
+
+@torch.no_grad()
+def test_sampling_keeps_to_the_best(llm: LLM, model: str) -> None:
+    prompts = [_tokens(10, 90 + i) for i in range(8)]
+    params = [
+        SamplingParams(temperature=1.5, top_k=1, max_tokens=1),
+        SamplingParams(temperature=1.0, top_k=4, max_tokens=1),
+        SamplingParams(temperature=2.0, max_tokens=1),
+    ]
+    logits = transformers.AutoModelForCausalLM.from_pretrained(model)(torch.tensor(prompts)).logits
+    ranking = logits[:, -1].argsort(descending=True)
+    ranks = []
+    for param in params:
+        answers = _generate(llm, prompts, param)
+        tokens = torch.tensor([answer.outputs[0].token_ids for answer in answers])
+        ranks.append((ranking == tokens).int().argmax(1))
+    assert not ranks[0].any()
+    assert ranks[1].any()
+    assert ranks[1].max() < 4
+    assert ranks[2].max() > 4
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"seed": 3},
+        {"repetition_penalty": 1.2},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": 0.5},
+        {"logit_bias": {7: 1.0}},
+        {"min_tokens": 2},
+        {"allowed_token_ids": [3, 4]},
+        {"prompt_logprobs": 1},
+    ],
+    ids=lambda wish: next(iter(wish)),
+)
+def test_what_the_sampler_would_ignore_is_refused(llm: LLM, wish: dict[str, object]) -> None:
+    (name,) = wish
+    with pytest.raises(ValueError, match=f"{name}: vLLM's sampler for XLA devices does not have"):
+        _generate(llm, [[5, 6]], SamplingParams(**wish))
+
+
+def test_prompt_that_is_too_long(llm: LLM, model: str) -> None:
+    with pytest.raises(ValueError, match="longer than the maximum model length of 128"):
+        _generate(llm, [_tokens(129, 100)], GREEDY)
+    _assert_right(model, _generate(llm, [_tokens(5, 101)], GREEDY))
+
+
+def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose allocator tells what it may take and has taken."""
+    info = {"bytes_limit": 40 << 20, "bytes_used": 3 << 20, "peak_bytes_used": 8 << 20}
+    monkeypatch.setattr(memory, "allocator_info", lambda device: info)
+    llm = LLM(
+        model,
+        dtype="bfloat16",
+        kv_cache_dtype="fp8",
+        max_model_len=64,
+        max_num_seqs=8,
+        max_num_batched_tokens=16,
+        seed=0,
+    )
+    # Heads of 32 are padded to 64; of fp8, keys and values of 2 heads in 2 layers.
+    per_page = 16 * 64 * 2 * 2 * 2
+    pages = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
+    assert pages == (int(0.97 * (40 << 20)) - (8 << 20)) // per_page
+    answers = _generate(llm, [_tokens(20, i) for i in range(4)], GREEDY)
+    for answer in answers:
+        # 8 bits for keys and values: the first token is a good one, later ones are anything.
+        equal, behind, distance = families.reference(
+            model, answer.prompt_token_ids, answer.outputs[0].token_ids[:1]
+        )
+        assert equal or behind < 2 * distance
+
+
+def test_model_that_does_not_fit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"bytes_limit": 1 << 19, "bytes_used": 0, "peak_bytes_used": 0}
+    monkeypatch.setattr(memory, "allocator_info", lambda device: info)
+    with pytest.raises(ValueError, match=r"weights are [\d.]+ MiB, but vLLM may use 0\.5 MiB of"):
+        LLM(model, max_model_len=64, max_num_seqs=8, max_num_batched_tokens=16)

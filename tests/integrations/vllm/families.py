@@ -1,0 +1,97 @@
+"""Small models of random weights, one of each family that is served, and what they must say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import transformers
+from random_model import write_model
+
+VOCABULARY = 512
+# A token may be this part of the median distance of two best logits behind the reference's choice:
+# queries, keys and values are rounded to float16.
+MARGIN = 20
+
+_COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.15,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+}
+_WINDOW = 24  # shorter than the longest prompts
+
+FAMILIES = {
+    "llama": transformers.LlamaConfig(**_COMMON),  # heads of 32, which are padded
+    "qwen2": transformers.Qwen2Config(**_COMMON),
+    "qwen3": transformers.Qwen3Config(**_COMMON, head_dim=64),
+    "mistral": transformers.MistralConfig(**_COMMON, sliding_window=_WINDOW),
+    "gemma2": transformers.Gemma2Config(
+        **_COMMON,
+        head_dim=64,
+        sliding_window=_WINDOW,
+        query_pre_attn_scalar=64,
+        hidden_act="gelu_pytorch_tanh",  # as in the models' own config.json
+    ),
+    "mixtral": transformers.MixtralConfig(
+        **_COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None
+    ),
+    "opt": transformers.OPTConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        ffn_dim=192,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        word_embed_proj_dim=128,
+        init_std=0.15,
+        pad_token_id=1,
+        bos_token_id=None,
+        eos_token_id=0,
+    ),
+}
+
+
+def prompts() -> list[list[int]]:
+    """Prompts of 3 to 60 tokens; two begin alike."""
+    torch.manual_seed(1)
+    lengths = (3, 60, 17, 33, 8, 48)
+    texts = [torch.randint(2, VOCABULARY, (length,)).tolist() for length in lengths]
+    return [*texts, texts[1][:40] + texts[0]]
+
+
+def write(family: str, folder: Path) -> str:
+    """Writes the family's model into `folder`, if it is not there; returns the path."""
+    path = folder / family
+    if not path.exists():
+        write_model(FAMILIES[family], path)
+    return str(path)
+
+
+@torch.no_grad()
+def reference(model: str, prompt: list[int], answer: list[int]) -> tuple[int, float, float]:
+    """Compares a greedy answer with transformers' float32 model, each token after those before it.
+
+    Returns:
+        How many tokens are the reference's choice; the largest amount by which the logit of a
+        chosen token is below that of the reference's choice; the median distance of the reference's
+        two best logits, which says what amounts are small.
+    """
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        model, torch_dtype=torch.float32, attn_implementation="eager"
+    )
+    logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    best = logits.topk(2).values
+    chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
+    behind = best[:, 0] - chosen
+    return (
+        int((behind == 0).sum()),
+        float(behind.max()),
+        float((best[:, 0] - best[:, 1]).median()),
+    )
