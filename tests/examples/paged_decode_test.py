@@ -38,7 +38,7 @@ def test_paged_decode(attention: str, page_size: int) -> None:
     lines = result.stdout.splitlines()
     assert "programs compiled: 3 in the warm-up, 0 in the run" in lines
     check(result.stdout)
-    assert "run: step 16 of 17, compilations so far 3" in lines
+    assert re.search(r"^run: step 16 of 17, compilations so far \d+$", result.stdout, re.M)
     assert re.search(r"^run: prefill \d+ tokens of 4 prompts: \d+ tokens/s", result.stdout, re.M)
     assert re.search(r"^run: decode 68 tokens, 4 a step: \d+ tokens/s$", result.stdout, re.M)
 
