@@ -251,9 +251,10 @@ def custom_call(
     tensors = _tensors(target, inputs)
     transforms.refuse(target, tensors)
     parts = _parts(target, sharding_rule, tensors, outputs, aliases)
-    return _call(
+    checked = _checked(
         target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
     )
+    return _call(checked, tensors, outputs, attributes)
 
 
 def call_operator(
@@ -275,23 +276,18 @@ def call_operator(
     """
     tensors = _tensors(target, inputs)
     transforms.refuse(target, tensors)
-    return _call(target, tensors, outputs, attributes, payload, api, aliases, False, parts)
+    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, False, parts)
+    return _call(checked, tensors, outputs, attributes)
 
 
 def _call(
-    target: str,
+    checked: _Arguments,
     tensors: list[torch.Tensor | None],
     outputs: Sequence[object],
     attributes: Mapping[str, object] | None,
-    payload: bytes | str | None,
-    api: str | None,
-    aliases: Mapping[int, int] | None,
-    has_side_effect: bool,
-    parts: sharding.Parts | None,
 ) -> list[torch.Tensor]:
-    checked = _checked(
-        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
-    )
+    """The call of what was checked; the reference implementation takes it unchecked."""
+    target = checked.target
     replaced = reference.replacement(target)
     if replaced is not None:
         _XLAC._xla_prepare_custom_call(*checked)

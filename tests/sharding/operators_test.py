@@ -169,10 +169,17 @@ def test_heads_of_ragged_paged_attention(model: xs.Mesh, num_devices: int) -> No
     assert f"bf16[6,16,{8 // num_devices},64]" in program
 
 
-def donate(caches: list[torch.Tensor]) -> None:
-    """As docs/paged_attention.md says for functions that are compiled."""
-    for cache in caches:
-        torch.ops.xla.dynamo_set_buffer_donor_(cache, True)
+def run_as(way: str, step: Callable, caches: list[torch.Tensor]) -> Callable:
+    """The step as users run it; compiled, it donates caches as docs/paged_attention.md says."""
+
+    def donating(*args: torch.Tensor) -> torch.Tensor:
+        for cache in caches:
+            torch.ops.xla.dynamo_set_buffer_donor_(cache, True)
+        return step(*args)
+
+    if way == "openxla":
+        return torch.compile(donating, backend="openxla", fullgraph=True)
+    return torch_xla_ext.capture(step) if way == "captured" else step
 
 
 def one_step(
@@ -194,23 +201,18 @@ def test_in_place(model: xs.Mesh, num_devices: int, num_caches: int, way: str) -
     spec = torch_xla._XLAC._get_xla_sharding_spec(caches[0])
 
     def step(key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        if way == "openxla":
-            donate(caches)
         one_step(caches, key * 2, value * 2, slots)
         return slots + 1
 
-    function = step
-    if way == "openxla":
-        function = torch.compile(step, backend="openxla", fullgraph=True)
-    elif way == "captured":
-        function = torch_xla_ext.capture(step)
+    function = run_as(way, step, caches)
     with programs.compiled() as compiled:
         for position in range(3):
             key, value = torch.randn(2, 3, 4, 64).bfloat16()
             slots = torch.tensor([position, 20 + position, -1])
             args = [placed(x, model) for x in (key, value, slots)]
-            assert torch.equal(function(*args).cpu(), slots + 1) or way == "lazy"
+            result = function(*args)
             torch_xla.sync()
+            assert torch.equal(result.cpu(), slots + 1)
             one_step(expected, key * 2, value * 2, slots)
             for cache, other in zip(caches, expected, strict=True):
                 assert torch.equal(cache.cpu(), other)
@@ -246,15 +248,9 @@ def test_a_step(model: xs.Mesh, num_devices: int, way: str) -> None:
         return found.flatten(1).float() @ on["out"].t()
 
     def step(*args: torch.Tensor) -> torch.Tensor:
-        if way == "openxla":
-            donate(caches)
         return layer(*args, {**weights, "caches": caches})
 
-    function = step
-    if way == "openxla":
-        function = torch.compile(step, backend="openxla", fullgraph=True)
-    elif way == "captured":
-        function = torch_xla_ext.capture(step)
+    function = run_as(way, step, caches)
     with programs.compiled() as compiled:
         for position in range(2):
             x, slots = torch.randn(4, 32), torch.tensor([5, 19, 33, 60]) + position
