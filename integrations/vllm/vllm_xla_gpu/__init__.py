@@ -10,7 +10,7 @@ VLLM_VERSION = "0.10.1.1"
 TORCH_XLA_VERSION = "2.8.1"
 
 
-def platform() -> str | None:
+def platform_class() -> str | None:
     """The platform's class, if PJRT_DEVICE asks for one of its devices.
 
     vLLM takes an exception in here for "not this platform". What is wrong with the machine is
@@ -19,3 +19,14 @@ def platform() -> str | None:
     if os.environ.get("PJRT_DEVICE") in ("CUDA", "CPU"):
         return "vllm_xla_gpu.platform.XlaGpuPlatform"
     return None
+
+
+def general() -> None:
+    """Called by vLLM in each of its processes, before it looks at a model."""
+    if platform_class() is None:
+        return
+    from vllm.model_executor.models import registry
+
+    # vLLM imports a model's class in a process of its own first, lest CUDA be initialized in this
+    # one. Here that does not happen, and another process takes some ten seconds.
+    registry._run_in_subprocess = lambda inspect: inspect()

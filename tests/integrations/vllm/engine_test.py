@@ -34,7 +34,7 @@ def llm(model: str) -> LLM:
         dtype="float32",
         max_model_len=128,
         max_num_seqs=8,
-        max_num_batched_tokens=64,
+        max_num_batched_tokens=32,
         num_gpu_blocks_override=PAGES,
         seed=0,
     )

@@ -14,7 +14,7 @@ from vllm import LLM, SamplingParams
 def test_tokens(family: str, models: Path) -> None:
     model = families.write(family, models)
     llm = LLM(
-        model, dtype="float32", max_model_len=128, max_num_seqs=8, max_num_batched_tokens=64, seed=0
+        model, dtype="float32", max_model_len=128, max_num_seqs=8, max_num_batched_tokens=32, seed=0
     )
     compiled = metrics.metric_data("CompileTime")[0]
     answers = llm.generate(

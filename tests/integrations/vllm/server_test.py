@@ -43,7 +43,7 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
     options = ["--host=127.0.0.1", f"--port={port}"]
     options += ["--dtype=float32", "--max-model-len=128", "--max-num-seqs=8"]
-    options += ["--max-num-batched-tokens=64", f"--num-gpu-blocks-override={PAGES}"]
+    options += ["--max-num-batched-tokens=32", f"--num-gpu-blocks-override={PAGES}"]
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
