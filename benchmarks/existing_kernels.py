@@ -5,8 +5,9 @@
 
 Programs of a few and of many calls are captured, in which each call takes the result of the one
 before: XLA would make one of two equal calls. The time of a call is the difference by the number of
-calls. With XLA_FLAGS=--xla_gpu_enable_command_buffer= there are no CUDA graphs: it is then the time
-of the host or of the device, whichever is longer. That of the large array is the device's in both.
+calls. Where torch has CUDA, its own calls of the same operator are measured beside. With
+XLA_FLAGS=--xla_gpu_enable_command_buffer= there are no CUDA graphs: it is then the time of the host
+or of the device, whichever is longer. That of the large array is the device's in both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -136,6 +138,34 @@ def xla_programs(x: torch.Tensor, weight: torch.Tensor, library: str | None) -> 
     }
 
 
+def torch_programs(x: torch.Tensor) -> dict[str, Callable]:
+    """torch's own calls of the operator, one by one and in a CUDA graph."""
+    x = x.cuda()
+
+    def chain(count: int) -> Step:
+        def step() -> torch.Tensor:
+            y = x
+            for _ in range(count):
+                y = torch.sigmoid(y)
+            return y
+
+        return step
+
+    return {
+        "operator, torch's own calls": chain,
+        "operator, torch's CUDA graph": lambda count: in_cuda_graph(chain(count)),
+    }
+
+
+def in_cuda_graph(step: Step) -> Step:
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
 def peer_programs(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Callable]:
     x, weight = x.cuda(), weight.cuda()
     y, (rows, columns) = torch.empty_like(x), x.shape
@@ -150,15 +180,10 @@ def peer_programs(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Callable]:
 
         return step
 
-    def graph(count: int) -> Step:
-        step, captured = chain(count), torch.cuda.CUDAGraph()
-        step()
-        torch.cuda.synchronize()
-        with torch.cuda.graph(captured):
-            step()
-        return captured.replay
-
-    return {"Triton's own launch": chain, "Triton's own launch, CUDA graph": graph}
+    return {
+        "Triton's own launch": chain,
+        "Triton's own launch, CUDA graph": lambda count: in_cuda_graph(chain(count)),
+    }
 
 
 def main() -> None:
@@ -169,22 +194,25 @@ def main() -> None:
     parser.add_argument("--calls", nargs=2, type=int, default=(50, 250))
     parser.add_argument("--rounds", type=int, default=15)
     args = parser.parse_args()
-    if args.peer:
-        wait = torch.cuda.synchronize
-    else:
+    if not args.peer:
         import torch_xla.core.xla_model as xm
-
-        wait = xm.wait_device_ops
     on_gpu = args.peer or os.environ.get("PJRT_DEVICE") == "CUDA"
     dtype = torch.bfloat16 if on_gpu else torch.float32
     for shape in args.shapes:
         torch.manual_seed(0)
         x, weight = torch.randn(SHAPES[shape]), torch.randn(SHAPES[shape][1])
         x, weight = x.to(dtype), weight.to(dtype)
-        programs = peer_programs(x, weight) if args.peer else xla_programs(x, weight, args.tvm_ffi)
-        for name, program in programs.items():
-            median, least = microseconds_of_a_call(program, wait, tuple(args.calls), args.rounds)
-            print(f"{shape:6} {name:32} median {median:7.2f} µs, least {least:7.2f} µs", flush=True)
+        groups = []
+        if not args.peer:
+            groups.append((xla_programs(x, weight, args.tvm_ffi), xm.wait_device_ops))
+        if torch.cuda.is_available():
+            own = torch_programs(x) | (peer_programs(x, weight) if args.peer else {})
+            groups.append((own, torch.cuda.synchronize))
+        for programs, wait in groups:
+            for name, program in programs.items():
+                times = microseconds_of_a_call(program, wait, tuple(args.calls), args.rounds)
+                print("{:6} {:32} median {:7.2f} µs, least {:7.2f} µs".format(shape, name, *times))
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

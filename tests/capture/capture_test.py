@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -286,6 +287,21 @@ def test_globals_that_change() -> None:
     for i in range(3):
         SCALE = float(i)
         check_equal(values(captured(x)), values(helper(x)))
+
+
+def test_library_that_assigns_a_global(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Triton's first compilation does."""
+    monkeypatch.setattr(sysconfig, "_CONFIG_VARS", None)
+    monkeypatch.setattr(sysconfig, "_CONFIG_VARS_INITIALIZED", False, raising=False)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        assert sysconfig.get_config_vars()
+        return x + 1
+
+    captured, x = capture(step), on_device(3)
+    for _ in range(3):
+        check_equal(values(captured(x)), values(x + 1))
+    assert captured.num_captures == 1
 
 
 class Model(nn.Module):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import sys
 import types
 import weakref
 from collections import deque
@@ -26,8 +27,9 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _ABSENT = object()
-# Their names are not the user's to assign.
-_LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "builtins", "collections"}
+# Their names are not the user's to assign; what they assign themselves is for later calls, such as
+# sysconfig's variables and Triton's compiled kernels.
+_LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
 
 
 def is_library(module: str) -> bool:
