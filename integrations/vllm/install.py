@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 FOLDER = Path(__file__).absolute().parent
@@ -66,7 +68,9 @@ def main() -> None:
             fetch.pip(sys.executable, ["install", "--quiet"], str(LOCK))
         print("2/3 vllm-xla-gpu", flush=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-deps", str(FOLDER)], check=True)
+        with tempfile.TemporaryDirectory() as copy:  # pip builds in the folder
+            shutil.copytree(FOLDER, copy, dirs_exist_ok=True)
+            subprocess.run([*pip, "--no-deps", copy], check=True)
         print("3/3 a look at the result", flush=True)
         environment = {**os.environ, "PJRT_DEVICE": "CPU", "VLLM_LOGGING_LEVEL": "WARNING"}
         subprocess.run([sys.executable, "-c", CHECK], check=True, env=environment)

@@ -79,13 +79,14 @@ def _weak(value: Any) -> Any:
 class CapturedStep:
     """A function with its replays; see torch_xla_ext.capture."""
 
-    def __init__(self, function: Callable[..., Any], max_captures: int) -> None:
+    def __init__(self, function: Callable[..., Any], max_captures: int, check_python: bool) -> None:
         if not callable(function):
             raise TypeError(f"capture needs a function, not {type(function).__name__}")
         if max_captures < 1:
             raise ValueError(f"max_captures must be at least 1, but is {max_captures}")
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures
+        self._check_python = check_python
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._replays: list[tuple[_Key, Replay]] = []
         self._changed: str | None = None  # what the last run changed besides tensors
@@ -94,7 +95,8 @@ class CapturedStep:
         """As a method: each object has replays of its own."""
         if instance is None:
             return self
-        bound = CapturedStep(self._function.__get__(instance, owner), self._max_captures)
+        function = self._function.__get__(instance, owner)
+        bound = CapturedStep(function, self._max_captures, self._check_python)
         instance.__dict__[self._function.__name__] = bound
         return bound
 
@@ -160,7 +162,7 @@ class CapturedStep:
             )
         _tracing.active = True
         try:
-            replay = Tracer(self._function, leaves, spec, views).run()
+            replay = Tracer(self._function, leaves, spec, views, self._check_python).run()
         except NotRepeatableError as result:
             return self._finish_lazily(result)
         except CaptureError as error:
@@ -190,15 +192,22 @@ class CapturedStep:
 
 
 @overload
-def capture(function: _Function, *, max_captures: int = 8) -> _Function: ...
+def capture(
+    function: _Function, *, max_captures: int = 8, check_python: bool = True
+) -> _Function: ...
 
 
 @overload
-def capture(*, max_captures: int = 8) -> Callable[[_Function], _Function]: ...
+def capture(
+    *, max_captures: int = 8, check_python: bool = True
+) -> Callable[[_Function], _Function]: ...
 
 
 def capture(
-    function: Callable[..., Any] | None = None, *, max_captures: int = 8
+    function: Callable[..., Any] | None = None,
+    *,
+    max_captures: int = 8,
+    check_python: bool = True,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
     """Traces and compiles a step once, and then replays it without running its Python.
 
@@ -218,6 +227,10 @@ def capture(
             call may make Python objects that the next ones use, such as an optimizer's state; it
             is then run without being captured.
         max_captures: how often at most.
+        check_python: False for a function whose Python depends on its arguments alone, such as the
+            forward pass of a model that is served. Closures, globals and attributes are then not
+            compared, and what the function assigns to them is not repeated; tensors are still found
+            and compared. For code that keeps its settings in large or changing objects.
 
     Returns:
         A callable with the same arguments and results. Results do not require gradients.
@@ -230,5 +243,5 @@ def capture(
             the capture only, and nothing tells.
     """
     if function is None:
-        return functools.partial(capture, max_captures=max_captures)
-    return CapturedStep(function, max_captures)
+        return functools.partial(capture, max_captures=max_captures, check_python=check_python)
+    return CapturedStep(function, max_captures, check_python)

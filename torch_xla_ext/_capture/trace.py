@@ -61,6 +61,7 @@ class Tracer:
         views: numbers of the tensors among them that are views and share memory with no other
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
+        check_python: whether the function may read, and must not change, Python objects.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Tracer:
         leaves: list[Any],
         spec: pytree.TreeSpec,
         views: list[int],
+        check_python: bool,
     ) -> None:
+        self._check_python = check_python
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[_Known] = []
         self._by_id: dict[int, int] = {}
@@ -120,6 +123,8 @@ class Tracer:
                 for name, leaf in zip(paths, self._leaves, strict=True)
                 if not isinstance(leaf, torch.Tensor)
             }
+            if self._check_python
+            else {}
         )
         state_storages = {
             _XLAC._xla_capture_storage(tensor): name for name, tensor in self._state.tensors.items()
@@ -163,6 +168,8 @@ class Tracer:
         return outputs
 
     def _check_code(self, codes: dict[types.CodeType, dict[str, Any]]) -> None:
+        if not self._check_python:
+            return
         names: set[str] = set()
         for code, variables in codes.items():
             names |= names_of(code)

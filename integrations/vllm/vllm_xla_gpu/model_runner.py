@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
+import time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
+from vllm.forward_context import set_forward_context
+from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe import layer as moe
 from vllm.model_executor.layers.fused_moe.moe_torch_iterative import fused_moe
 from vllm.model_executor.model_loader import get_model_loader
@@ -14,17 +21,24 @@ from vllm.model_executor.model_loader.utils import (
     process_weights_after_loading,
     set_default_torch_dtype,
 )
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsLists, ModelRunnerOutput
+from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
 from vllm.v1.sample.tpu.sampler import Sampler
 from vllm.v1.worker import tpu_model_runner
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
+import torch_xla_ext
 from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
+from vllm_xla_gpu.batch import Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.memory import DeviceMemory
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = init_logger("vllm.xla_gpu")
 
 moe.fused_moe_pallas = fused_moe  # the other one calls torch_xla's gmm, a TPU kernel
 # The runner takes the caches' shape from this name, whatever the attention's backend is.
@@ -35,8 +49,16 @@ class XlaGpuModelRunner(TPUModelRunner):
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self.kv_cache_dtype = checks.dtype_of_cache(self.kv_cache_dtype)
-        # A TPU has room for few page numbers; here a step takes all sequences at once.
-        self.num_reqs_max_model_len = self.max_num_reqs
+        # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
+        self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
+        # Where the steps of each number of sequences leave logits and the best tokens: in the same
+        # buffers each time, or XLA would rewrite its CUDA graphs.
+        self._results: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # vLLM's code names much that changes from step to step, and that no model reads.
+        self._steps = {
+            n: torch_xla_ext.capture(functools.partial(self._run_model, n), check_python=False)
+            for n in self.num_tokens_paddings
+        }
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
@@ -49,13 +71,10 @@ class XlaGpuModelRunner(TPUModelRunner):
             DeviceMemory.current(self.device).check_fits(weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, self.device)
-        for module in model.modules():
-            if isinstance(module, torch.nn.LayerNorm):
-                # torch's own fails under openxla with a number of tokens that varies.
-                module.forward = _layer_norm.__get__(module)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = Sampler()
+        self._make_results()
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         # It makes them by torch.zeros on the default device, and moves them.
@@ -63,14 +82,114 @@ class XlaGpuModelRunner(TPUModelRunner):
             super().initialize_kv_cache(kv_cache_config)
         torch_xla.sync(wait=True)
 
+    def _shape(self, num_tokens: int) -> BatchShape:
+        num_seqs = min(num_tokens, self.max_num_reqs)
+        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
 
-def _layer_norm(norm: torch.nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-    dims = tuple(range(-len(norm.normalized_shape), 0))
-    x32 = x.float()
-    centered = x32 - x32.mean(dims, keepdim=True)
-    normal = centered * torch.rsqrt(centered.square().mean(dims, keepdim=True) + norm.eps)
-    if norm.weight is not None:
-        normal = normal * norm.weight.float()
-    if norm.bias is not None:
-        normal = normal + norm.bias.float()
-    return normal.to(x.dtype)
+    def _make_results(self) -> None:
+        hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
+        logits = self.model.compute_logits(hidden, None)  # only its shape is used
+        # As vLLM names the logits' dtype for the programs that sample.
+        self._hidden_states_dtype = logits.dtype
+        for num_seqs in self.num_reqs_paddings:
+            self._results[num_seqs] = (
+                torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device),
+                torch.zeros(num_seqs, 1, dtype=torch.int64, device=self.device),
+            )
+        del logits, hidden
+        torch_xla.sync(wait=True)
+
+    def _run_model(self, num_tokens: int, packed: torch.Tensor) -> None:
+        """Writes the logits of the last tokens and the best tokens into self._results."""
+        shape = self._shape(num_tokens)
+        batch = Batch.unpack(packed, shape)
+        metadata = dict.fromkeys(self._layers, batch)
+        with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
+            hidden = self.model(input_ids=batch.input_ids, positions=batch.positions)
+        logits = self.model.compute_logits(hidden[batch.last_tokens], None)
+        last_logits, best_tokens = self._results[shape.num_seqs]
+        last_logits.copy_(logits)
+        best_tokens.copy_(logits.argmax(-1, keepdim=True))
+
+    @property
+    def _layers(self) -> dict[str, torch.nn.Module]:
+        return self.vllm_config.compilation_config.static_forward_context
+
+    def _to_device(self, packed: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(packed).to(self.device)
+
+    @torch.no_grad()
+    def profile_run(self, num_tokens: int) -> None:
+        self._run_model(num_tokens, self._to_device(pack_empty(self._shape(num_tokens))))
+        torch_xla.sync(wait=True)
+
+    @torch.no_grad()
+    def _precompile_backbone(self) -> None:
+        start = time.perf_counter()
+        for num_tokens, step in self._steps.items():
+            step(self._to_device(pack_empty(self._shape(num_tokens))))
+        xm.wait_device_ops()
+        logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
+        self._update_num_xla_graphs("steps")
+
+    # Parts of a step.
+    def _precompile_select_hidden_states(self) -> None:
+        pass
+
+    def _precompile_compute_logits(self) -> None:
+        pass
+
+    @torch.no_grad()
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
+    ) -> ModelRunnerOutput:
+        """One step of vLLM's scheduler."""
+        self._update_states(scheduler_output)
+        if not scheduler_output.total_num_scheduled_tokens:
+            return EMPTY_MODEL_RUNNER_OUTPUT
+        batch, num_seqs = self.input_batch, self.input_batch.num_reqs
+        req_ids = batch.req_ids[:num_seqs]
+        new_tokens = np.array([scheduler_output.num_scheduled_tokens[r] for r in req_ids])
+        padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
+        shape = self._shape(self.num_tokens_paddings[padded])
+        packed = pack(shape, batch, new_tokens, self.block_size)
+        self._steps[shape.num_tokens](self._to_device(packed))
+        tokens, logprobs = self._sample(scheduler_output, shape)
+        sampled = tokens.cpu()[:num_seqs].tolist()
+        for i, req_id in enumerate(req_ids):
+            state = self.requests[req_id]
+            end = state.num_computed_tokens + int(new_tokens[i])
+            if end < state.num_tokens:  # the middle of a prompt: its token means nothing
+                sampled[i].clear()
+                continue
+            (token,) = sampled[i]
+            batch.token_ids_cpu[i, end] = token
+            batch.num_tokens[i] += 1
+            state.output_token_ids.append(token)
+        self._verify_num_xla_graphs("execute_model")
+        return ModelRunnerOutput(
+            req_ids=req_ids,
+            req_id_to_index=batch.req_id_to_index,
+            sampled_token_ids=sampled,
+            spec_token_ids=None,
+            logprobs=logprobs,
+            prompt_logprobs_dict=dict.fromkeys(req_ids),
+            pooler_output=[],
+        )
+
+    def _sample(
+        self, scheduler_output: SchedulerOutput, shape: BatchShape
+    ) -> tuple[torch.Tensor, LogprobsLists | None]:
+        """Tokens [num_seqs, 1] of the step that has been started, by what the requests ask for."""
+        logits, tokens = self._results[shape.num_seqs]
+        wishes = TPUSupportedSamplingMetadata.from_input_batch(
+            self.input_batch, shape.num_seqs, self.device
+        )
+        has_grammar = scheduler_output.grammar_bitmask is not None
+        if has_grammar:
+            required, mask, bits = self.prepare_structured_decoding_input(logits, scheduler_output)
+            logits = self.structured_decode(required, mask, logits, bits)
+        if has_grammar or not wishes.all_greedy:
+            tokens = self.sample_from_logits_func(logits, wishes)
+        logprobs = self.gather_logprobs(logits, tokens).tolists() if wishes.logprobs else None
+        return tokens, logprobs

@@ -77,11 +77,10 @@ class XlaGpuPlatform(TpuPlatform):
         vllm_config.parallel_config.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
         cache = vllm_config.cache_config
         cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
-        # Compiled once for all numbers of tokens by torch, and once for each by XLA.
+        # The runner captures whole steps.
         compilation = vllm_config.compilation_config
-        compilation.level = CompilationLevel.DYNAMO_ONCE
+        compilation.level = CompilationLevel.NO_COMPILATION
         compilation.cudagraph_mode = CUDAGraphMode.NONE
-        compilation.backend = "openxla"
         model = vllm_config.model_config
         if model is not None and model.dtype == torch.float32 and cache.cache_dtype == "auto":
             logger.warning(

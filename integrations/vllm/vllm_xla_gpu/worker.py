@@ -40,8 +40,11 @@ class XlaGpuWorker(TPUWorker):
         xm.set_rng_state(self.model_config.seed, self.device)
         torch._dynamo.config.cache_size_limit = _MAX_PROGRAMS_OF_A_FUNCTION
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
-            # What another wheel compiled is not for this one.
-            xr.initialize_cache(str(Path(path, torch_xla.__version__)), readonly=False)
+            if os.environ["PJRT_DEVICE"] == "CPU":
+                logger.warning("VLLM_XLA_CACHE_PATH is ignored: XLA cannot read CPU programs back.")
+            else:
+                # What another wheel compiled is not for this one.
+                xr.initialize_cache(str(Path(path, torch_xla.__version__)), readonly=False)
         self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device)
 
     def determine_available_memory(self) -> int:
@@ -63,5 +66,3 @@ class XlaGpuWorker(TPUWorker):
         layers = self.vllm_config.compilation_config.static_forward_context
         bind_kv_cache(caches, layers, [])
         runner.profile_run(runner.max_num_tokens)
-        # What was compiled is for empty caches.
-        runner.reset_dynamo_cache()

@@ -1,0 +1,113 @@
+"""What a step tells the device: one tensor of integers, sent in one copy."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from vllm.v1.worker.tpu_input_batch import InputBatch
+
+UNUSED_SLOT = -1  # kv_pages_update writes no token there
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """Of the padded batch; one program is compiled for each.
+
+    Attributes:
+        num_tokens: of all sequences together.
+        num_seqs: sequences, each of which has a token at least.
+        pages_per_seq: entries of a sequence's page table.
+    """
+
+    num_tokens: int
+    num_seqs: int
+    pages_per_seq: int
+
+    @property
+    def fields(self) -> list[tuple[int, int]]:
+        """Begin and end of the fields of Batch, in their order."""
+        sizes = [
+            *(self.num_tokens, self.num_tokens, self.num_tokens),
+            *(self.num_seqs * self.pages_per_seq, self.num_seqs),
+            *(self.num_seqs + 1, 1, self.num_seqs),
+        ]
+        ends = list(itertools.accumulate(sizes))
+        return list(zip([0, *ends], ends, strict=False))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A step's int32 tensors, on the device, or arrays; `T`, `S` and `P` are those of BatchShape.
+
+    Attributes:
+        input_ids, positions: [T].
+        slots: [T]; where kv_pages_update writes each token.
+        page_indices: [S, P].
+        kv_lens: [S]; tokens of each sequence, with those of the step.
+        cu_q_lens: [S + 1]; the first token of each sequence.
+        num_seqs: [1]; how many sequences there are.
+        last_tokens: [S]; the last token of each.
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    page_indices: torch.Tensor
+    kv_lens: torch.Tensor
+    cu_q_lens: torch.Tensor
+    num_seqs: torch.Tensor
+    last_tokens: torch.Tensor
+
+    @classmethod
+    def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
+        """The parts of what `pack` returned, as views."""
+        parts = [packed[begin:end] for begin, end in shape.fields]
+        parts[3] = parts[3].reshape(shape.num_seqs, shape.pages_per_seq)
+        return cls(*parts)
+
+
+def pack_empty(shape: BatchShape) -> np.ndarray:
+    """As pack, of one sequence with one token, which is written to no page."""
+    packed = np.zeros(shape.fields[-1][1], dtype=np.int32)
+    batch = Batch.unpack(packed, shape)
+    batch.slots[:] = UNUSED_SLOT
+    batch.kv_lens[0] = batch.num_seqs[0] = 1
+    batch.cu_q_lens[1:] = 1
+    return packed
+
+
+def pack(
+    shape: BatchShape, requests: InputBatch, new_tokens: np.ndarray, page_size: int
+) -> np.ndarray:
+    """The step of vLLM's batch as one array, for Batch.unpack.
+
+    Args:
+        shape: with room for it.
+        requests: have the tokens and pages.
+        new_tokens: [number of requests]; how many tokens of each the step computes.
+
+    Returns:
+        int32 [end of the last field].
+    """
+    num_seqs, total = len(new_tokens), int(new_tokens.sum())
+    computed = requests.num_computed_tokens_cpu[:num_seqs]
+    pages = requests.block_table[0].block_table_np[:num_seqs]
+    ends = np.cumsum(new_tokens)
+    seq = np.repeat(np.arange(num_seqs), new_tokens)
+    position = np.arange(total) + np.repeat(computed - ends + new_tokens, new_tokens)
+
+    packed = pack_empty(shape)
+    batch = Batch.unpack(packed, shape)
+    batch.input_ids[:total] = requests.token_ids_cpu[seq, position]
+    batch.positions[:total] = position
+    batch.slots[:total] = pages[seq, position // page_size] * page_size + position % page_size
+    batch.page_indices[:num_seqs] = pages
+    batch.kv_lens[:num_seqs] = computed + new_tokens
+    batch.cu_q_lens[1 : num_seqs + 1] = ends
+    batch.cu_q_lens[num_seqs + 1 :] = total
+    batch.num_seqs[0] = num_seqs
+    batch.last_tokens[:num_seqs] = ends - 1
+    return packed

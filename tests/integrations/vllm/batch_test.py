@@ -1,0 +1,59 @@
+"""What a step is told, against a loop over its tokens."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import torch
+import torch_xla
+from vllm_xla_gpu.batch import UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
+
+PAGE_SIZE = 8
+SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
+# Of each sequence: tokens that the cache has, and those of the step.
+COMPUTED, NEW = np.array([0, 13, 39, 8]), np.array([9, 1, 1, 12])
+
+
+def _requests() -> types.SimpleNamespace:
+    generator = np.random.default_rng(0)
+    pages = generator.permutation(30).astype(np.int32).reshape(6, 5)
+    return types.SimpleNamespace(
+        num_computed_tokens_cpu=np.append(COMPUTED, [3, 3]),
+        token_ids_cpu=generator.integers(1, 500, (6, 40), dtype=np.int32),
+        block_table=[types.SimpleNamespace(block_table_np=pages)],
+    )
+
+
+def test_batch() -> None:
+    requests = _requests()
+    pages = requests.block_table[0].block_table_np
+    packed = pack(SHAPE, requests, NEW, PAGE_SIZE)
+    on_device = Batch.unpack(torch.from_numpy(packed).to(torch_xla.device()), SHAPE)
+    batch = {name: value.tolist() for name, value in vars(on_device).items()}
+    expected: dict[str, list[int]] = {"input_ids": [], "positions": [], "slots": []}
+    last_tokens = []
+    for i in range(len(NEW)):
+        for position in range(COMPUTED[i], COMPUTED[i] + NEW[i]):
+            expected["input_ids"].append(requests.token_ids_cpu[i, position])
+            expected["positions"].append(position)
+            page = pages[i, position // PAGE_SIZE]
+            expected["slots"].append(page * PAGE_SIZE + position % PAGE_SIZE)
+        last_tokens.append(len(expected["slots"]) - 1)
+    count = len(expected["slots"])
+    for name, values in expected.items():
+        assert batch[name][:count] == values
+    assert batch["slots"][count:] == [UNUSED_SLOT] * (32 - count)
+    assert batch["page_indices"][:4] == pages[:4].tolist()
+    assert batch["kv_lens"][:4] == [9, 14, 40, 20]
+    assert batch["cu_q_lens"] == [0, 9, 10, 11, 23, 23, 23]
+    assert batch["num_seqs"] == [4]
+    assert batch["last_tokens"][:4] == last_tokens
+
+
+def test_empty_batch_writes_nothing() -> None:
+    batch = Batch.unpack(pack_empty(SHAPE), SHAPE)
+    assert (batch.slots == UNUSED_SLOT).all()
+    assert batch.num_seqs.tolist() == [1]
+    assert batch.kv_lens[0] == 1
+    assert batch.cu_q_lens.tolist() == [0, 1, 1, 1, 1, 1, 1]
