@@ -146,7 +146,7 @@ def test_wrong_argument(
 
 
 @pytest.mark.parametrize("payload", JSON_PAYLOADS)
-def test_payload_that_xla_gpu_would_swallow(device: torch.device, payload: bytes) -> None:
+def test_payload_that_xla_gpu_would_replace(device: torch.device, payload: bytes) -> None:
     with pytest.raises(ValueError, match=r'custom call "T": payload begins with ".*": XLA:GPU wo'):
         XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
 

@@ -88,7 +88,7 @@ def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: b
         XLAC._xla_gpu_custom_call([x], payload, [[1001]], [torch.int64], "TestEchoLong")
 
 
-def test_no_other_payload_is_swallowed(device: torch.device) -> None:
+def test_no_other_payload_is_replaced(device: torch.device) -> None:
     """The table for docs/pjrt_bridge.md: all that XLA can replace is refused."""
     table = {}
     for payload in JSON_LIKE + OTHERS:

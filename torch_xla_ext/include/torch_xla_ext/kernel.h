@@ -32,13 +32,13 @@
 // themselves: the untyped ones with XLA's XLA_REGISTER_CUSTOM_CALL_TARGET, the
 // typed ones under the same name, for XLA keeps the two APIs' names apart.
 //
-// What a kernel's entries are made of is hidden in its library. Shown, it would
-// be one thing in the whole process, and of two libraries whose authors chose
-// the same C++ names, the second would run the first one's functions.
+// A kernel's entries have hidden visibility. With default visibility, two
+// libraries that use the same C++ names would share one definition, and the
+// second would run the functions of the first.
 //
-// After the launch function can follow traits of the typed entry:
-// xla::ffi::Traits::kCmdBufferCompatible says that the launch function only
-// enqueues work on its stream, so that a CUDA graph can capture it.
+// The launch function may be followed by traits of the typed entry:
+// xla::ffi::Traits::kCmdBufferCompatible says that it only enqueues work on its
+// stream, so that a CUDA graph can capture it.
 #ifndef TORCH_XLA_EXT_KERNEL_H_
 #define TORCH_XLA_EXT_KERNEL_H_
 
