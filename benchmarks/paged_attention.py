@@ -43,6 +43,7 @@ PARAMETERS = {
     "value_scale": 1.0,
     "k_scale": 1.0,
     "v_scale": 1.0,
+    "causal": True,
     "report_out_of_range": False,
 }
 
@@ -125,6 +126,10 @@ class Ours:
         """More than any kernel here makes use of: how much there is never changes a result."""
         return torch.full((8 << 20,), float("nan"), device=device)
 
+    def no_lse(self, out: torch.Tensor) -> torch.Tensor:
+        """The result that nobody asks for."""
+        return torch.empty(0, out.shape[1], device=out.device)
+
     def paged(self, case: Case, inputs: Inputs) -> peers.Bound:
         out = torch.full_like(inputs.q, float("nan"))
         arrays = {
@@ -134,6 +139,7 @@ class Ours:
             "block_tables": inputs.tables,
             "context_lens": inputs.kv_lens,
             "out": out,
+            "lse": self.no_lse(out),
             "workspace": self.workspace(out.device),
         }
         return self.library.bind("XlaGpuPagedAttention", arrays, PARAMETERS), lambda: out
@@ -148,6 +154,7 @@ class Ours:
             "cu_q_lens": inputs.cu_q_lens,
             "num_seqs": inputs.num_seqs,
             "out": out,
+            "lse": self.no_lse(out),
             "workspace": self.workspace(out.device),
         }
         return self.library.bind("XlaGpuRaggedPagedAttention", arrays, PARAMETERS), lambda: out

@@ -17,6 +17,13 @@ inline Status CheckAligned(const char* argument, const void* data) {
       data);
 }
 
+// A result that is asked for has a row for each of the queries', else none.
+inline Status CheckLseRows(int64_t rows, int64_t query_rows) {
+  if (rows == 0 || rows == query_rows) return Status::Ok();
+  return Status::Error("result 1 (lse): expected dimension 0 to be 0 or ",
+                       query_rows, " but got ", rows);
+}
+
 }  // namespace torch_xla_ext
 
 #endif  // KERNELS_COMMON_CHECKS_H_

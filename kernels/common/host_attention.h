@@ -108,39 +108,47 @@ inline float Dot(const float* a, const float* b, int64_t count) {
   return total;
 }
 
-// Attention of one query, at `position` of its sequence, to the tokens
-// tokens[first] … tokens[last - 1], of which `keys` and `values` are the rows.
-// No tokens give zeros.
-inline void Attend(const float* query, int64_t position,
-                   const std::vector<int64_t>& tokens, int64_t first,
-                   int64_t last, const std::vector<float>& keys,
-                   const std::vector<float>& values, int64_t head_dim,
-                   const LogitOptions& options, std::vector<float>* out) {
+// Attention of one query, at `position` of its sequence, to those of the tokens
+// tokens[first] … tokens[last - 1] that is_seen(token) says; `keys` and
+// `values` have the rows of all tokens. The sink, a logit without a value, is
+// in the softmax's denominator, whose logarithm is returned; -INFINITY: there
+// is none. No tokens give zeros.
+template <typename IsSeen>
+float Attend(const float* query, int64_t position,
+             const std::vector<int64_t>& tokens, int64_t first, int64_t last,
+             const IsSeen& is_seen, const std::vector<float>& keys,
+             const std::vector<float>& values, int64_t head_dim,
+             const LogitOptions& options, float sink, std::vector<float>* out) {
   out->assign(head_dim, 0);
-  if (first >= last) return;
-  std::vector<float> weights(last - first);
-  float max = -INFINITY;
+  std::vector<int64_t> seen;
   for (int64_t i = first; i < last; ++i) {
+    if (is_seen(tokens[i])) seen.push_back(i);
+  }
+  if (seen.empty()) return sink;
+  std::vector<float> weights;
+  float max = sink;
+  for (const int64_t i : seen) {
     float logit = options.scale * Dot(query, &keys[i * head_dim], head_dim);
     if (options.soft_cap > 0) {
       logit = options.soft_cap * std::tanh(logit / options.soft_cap);
     }
     logit += options.alibi_slope * static_cast<float>(tokens[i] - position);
-    weights[i - first] = logit;
+    weights.push_back(logit);
     max = std::max(max, logit);
   }
-  double sum = 0;
+  double sum = sink == -INFINITY ? 0 : std::exp(sink - max);
   for (float& weight : weights) {
     weight = std::exp(weight - max);
     sum += weight;
   }
-  for (int64_t i = first; i < last; ++i) {
-    const float weight = weights[i - first];
-    const float* value = &values[i * head_dim];
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const float weight = weights[i];
+    const float* value = &values[seen[i] * head_dim];
     for (int64_t d = 0; d < head_dim; ++d) (*out)[d] += weight * value[d];
   }
   const float scale = static_cast<float>(1 / sum);
   for (float& element : *out) element *= scale;
+  return static_cast<float>(max + std::log(sum));
 }
 
 }  // namespace torch_xla_ext

@@ -16,6 +16,17 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
+// The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
+// permuted so that the same chunk of 8 rows lies in 8 different groups of
+// banks.
+template <int kRowBytes>
+__device__ inline uint32_t ChunkOffset(int row, int chunk) {
+  constexpr int kChunks = kRowBytes / 16;
+  constexpr int kLowBits = kChunks & -kChunks;
+  constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;
+  return (row * kChunks + (chunk ^ (row / (8 / kSpan)) % kSpan)) * 16;
+}
+
 // Copies 16 bytes, or writes 16 bytes of zeros and reads nothing.
 __device__ inline void CopyAsync16(uint32_t shared, const void* global,
                                    bool read) {

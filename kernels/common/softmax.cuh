@@ -9,6 +9,8 @@
 
 namespace torch_xla_ext {
 
+inline constexpr float kLog2e = 1.4426950408889634f;
+
 // The weight of a sum that is relative to `max`, in one that is relative to
 // `total_max`. Where there was no token both may be -inf: the sum is 0 then.
 __device__ inline float RelativeWeight(float max, float total_max) {
@@ -33,7 +35,17 @@ struct PartialSum {
     values.z = a * values.z + b * other.z;
     values.w = a * values.w + b * other.w;
   }
+
+  // Adds a logit, to the base e, that has no value.
+  __device__ void AddSink(float logit) {
+    Add({logit * kLog2e, 1}, {0, 0, 0, 0});
+  }
 };
+
+// The logarithm, to the base e, of a sum of weights that is relative to 2^max.
+__device__ inline float LogSum(float max, float sum) {
+  return (max + log2f(sum)) * (1 / kLog2e);
+}
 
 }  // namespace torch_xla_ext
 

@@ -34,11 +34,18 @@ template <typename C, int kHeadDim, int kHeadTiles>
 using ClusterTraits = AttendTraits<C, kHeadDim, kHeadTiles,
                                    kClusterUnit<C, kHeadDim, kHeadTiles>>;
 
+// The same with half the shared memory, so that twice as many clusters fit.
+template <typename C, int kHeadDim, int kHeadTiles>
+struct HalfClusterTraits : AttendTraits<C, kHeadDim, kHeadTiles> {
+  static constexpr int kClusterBytes = 96 * 1024;
+};
+
 // The shared memory of a block.
 template <typename Traits>
 struct ClusterMemory {
   static constexpr int kStages =
-      std::min(192 * 1024 / (kClusterWarps * Traits::kStageBytes), kMaxStages);
+      std::min(Traits::kClusterBytes / (kClusterWarps * Traits::kStageBytes),
+               kMaxStages);
   // Vectors of four dimensions of a head, and those that one block of the
   // cluster sums up.
   static constexpr int kVectors = Traits::kHeadDim / 4;
@@ -261,15 +268,10 @@ __device__ inline void StoreReceived(const DecodeArgs& args, int seq, int head,
       for (float& x : total) x += __shfl_xor_sync(kAllLanes, x, lanes);
     }
     if (there && source == 0) {
-      const float factor = sum == 0 ? 0 : args.value_scale / sum;
       const int vector =
           static_cast<int>(blockIdx.x) * Memory::kShare + slot % Memory::kShare;
-      Store(args,
-            (static_cast<int64_t>(seq) * args.num_heads + head + row) *
-                    Traits::kHeadDim +
-                vector * 4,
-            {total[0] * factor, total[1] * factor, total[2] * factor,
-             total[3] * factor});
+      Store(args, seq, head + row, vector * 4, Traits::kHeadDim,
+            {max, sum, {total[0], total[1], total[2], total[3]}});
     }
   }
 }

@@ -105,13 +105,7 @@ __global__ void __launch_bounds__(kCombineThreads)
       for (int i = 1; i < step; ++i) {
         total.Add(stats[i * columns + column], values[i * columns + column]);
       }
-      const float factor = total.sum == 0 ? 0 : args.value_scale / total.sum;
-      Store(args,
-            (static_cast<int64_t>(split.seq) * args.num_heads + head + row) *
-                    head_dim +
-                dim,
-            {total.values.x * factor, total.values.y * factor,
-             total.values.z * factor, total.values.w * factor});
+      Store(args, split.seq, head + row, dim, head_dim, total);
     }
     __syncthreads();
   }

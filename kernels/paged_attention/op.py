@@ -47,16 +47,31 @@ def _attributes(
 
 register_reference(TARGET, _paged_reference.paged_attention)
 
+_ARGUMENTS = (
+    "(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_tables, "
+    "Tensor context_lens, float scale, int? sliding_window=None, float? soft_cap=None, "
+    "Tensor? alibi_slopes=None, float? key_scale=None, float? value_scale=None, "
+    "Tensor? sinks=None)"
+)
+_RULE = "s (k g) _, _ _ k _, _ _ k _, s _, s, (k g), (k g) -> s (k g) _"
+
 define_operator(
-    "xla_gpu::paged_attention(Tensor query, Tensor key_cache, Tensor value_cache, "
-    "Tensor block_tables, Tensor context_lens, float scale, int? sliding_window=None, "
-    "float? soft_cap=None, Tensor? alibi_slopes=None, float? key_scale=None, "
-    "float? value_scale=None) -> Tensor",
+    f"xla_gpu::paged_attention{_ARGUMENTS} -> Tensor",
     target=TARGET,
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
-    sharding_rule="s (k g) _, _ _ k _, _ _ k _, s _, s, (k g) -> s (k g) _",
+    sizes=lambda **_: {"lse_rows": 0},
+    sharding_rule=_RULE,
+)
+define_operator(
+    f"xla_gpu::paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
+    target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
+    check=_check,
+    attributes=_attributes,
+    sizes=lambda query, **_: {"lse_rows": query.shape[0]},
+    sharding_rule=f"{_RULE}, s (k g)",
 )
 
 
@@ -72,8 +87,12 @@ def paged_attention(
     alibi_slopes: torch.Tensor | None = None,
     key_scale: float | None = None,
     value_scale: float | None = None,
-) -> torch.Tensor:
+    sinks: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attends with one query token a sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
+
+    With `return_lse`, it is ``torch.ops.xla_gpu.paged_attention_with_lse``.
 
     Token j of sequence s is in row ``j % block_size`` of block
     ``block_tables[s, j // block_size]``; the query is that of the last token. Query head h attends
@@ -97,9 +116,15 @@ def paged_attention(
         alibi_slopes: [num_heads], float32: ``alibi_slopes[h] * (j - (context_len - 1))`` is added
             to the logit of token j (Press et al., "Train Short, Test Long", 2022).
         key_scale, value_scale: what the elements of a float8_e4m3fn cache are multiplied by.
+        sinks: [num_heads], float32: logits without a value, one of each head, that are in the
+            softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
+            Sinks", 2023; learned, as in gpt-oss).
+        return_lse: whether the logarithm of that denominator is returned, too.
 
     Returns:
-        The attended values, of the query's shape and dtype.
+        The attended values, of the query's shape and dtype. With `return_lse`, a tuple of them and
+        of [num_seqs, num_heads], float32: ``log(sum(exp(logits)))``, the sink included, -inf where
+        there is nothing to attend to. `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
@@ -115,7 +140,9 @@ def paged_attention(
         >>> torch.equal(out[1].cpu(), cache[1, 0, 0].expand(4, 64).cpu())  # its only token's value
         True
     """
-    return torch.ops.xla_gpu.paged_attention(
+    operators = torch.ops.xla_gpu
+    attend = operators.paged_attention_with_lse if return_lse else operators.paged_attention
+    return attend(
         query,
         key_cache,
         value_cache,
@@ -127,4 +154,5 @@ def paged_attention(
         alibi_slopes,
         key_scale,
         value_scale,
+        sinks,
     )

@@ -156,7 +156,9 @@ Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
   args.stages = occupancy.stages;
   ChooseParts(device.multiprocessors * occupancy.blocks, Traits::kHeadDim,
               workspace, workspace_size, &args);
-  const auto kernel = AttendKernel<Traits>;
+  const auto kernel = args.sinks != nullptr || args.lse != nullptr
+                          ? AttendKernel<Traits, true>
+                          : AttendKernel<Traits, false>;
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            occupancy.shared_memory)));
@@ -168,12 +170,23 @@ Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
+// The thread blocks of ClusterKernel for a sequence.
+int64_t ClusterBlocks(const DecodeArgs& args) {
+  return int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
+}
+
+// Whether a context can be so long that what a kernel for clusters saves is
+// lost again.
+bool IsLong(const DecodeArgs& args, int head_dim) {
+  constexpr int64_t kElements = 1 << 22;
+  return int64_t{args.max_tokens} * 2 * head_dim > kElements;
+}
+
 // Whether ClusterKernel is the better one whatever the lengths are: it has no
 // second kernel, but only eight multiprocessors for a head block of a sequence.
 template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
-  const int64_t of_sequence =
-      int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
+  const int64_t of_sequence = ClusterBlocks(args);
   // Some multiprocessors are in no cluster of eight.
   if (!device.has_clusters ||
       static_cast<int>(sizeof(ClusterMemory<Traits>)) >
@@ -186,9 +199,18 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
   constexpr bool kKeepsUp =
       !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
   if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
-  // Otherwise what is saved is lost again with long contexts.
-  constexpr int64_t kElements = 1 << 22;
-  return int64_t{args.max_tokens} * 2 * Traits::kHeadDim <= kElements;
+  return !IsLong(args, Traits::kHeadDim);
+}
+
+// The same of two or three sequences, for whose clusters there is room if two
+// blocks share a multiprocessor.
+template <typename Traits>
+bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
+  constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
+  return device.has_clusters && 2 * kBytes <= device.shared_memory &&
+         args.num_seqs * ClusterBlocks(args) <=
+             device.multiprocessors * 7 / 4 &&
+         !IsLong(args, Traits::kHeadDim);
 }
 
 template <typename Traits>
@@ -211,6 +233,13 @@ Status LaunchKernels(cudaStream_t stream, float* workspace,
   using Cluster = ClusterTraits<C, kHeadDim, kHeadTiles>;
   if (UseClusters<Cluster>(device, args)) {
     return LaunchCluster<Cluster>(stream, args);
+  }
+  // The most usual shape alone: it is one more kernel.
+  if constexpr (kHeadDim == 128 && kHeadTiles == 1 && !Cluster::kWiden) {
+    using HalfCluster = HalfClusterTraits<C, kHeadDim, kHeadTiles>;
+    if (UseHalfClusters<HalfCluster>(device, args)) {
+      return LaunchCluster<HalfCluster>(stream, args);
+    }
   }
   return LaunchAttend<AttendTraits<C, kHeadDim, kHeadTiles>>(
       stream, device, workspace, workspace_size, args);
@@ -276,8 +305,10 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
                             Buffer<S32, 2> block_tables,
                             Buffer<S32, 1> context_lens,
                             std::optional<Buffer<F32, 1>> alibi_slopes,
-                            AnyResult out, Result<F32, 1> workspace,
+                            std::optional<Buffer<F32, 1>> sinks, AnyResult out,
+                            Result<F32, 2> lse, Result<F32, 1> workspace,
                             const PagedAttentionParams& params) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckLseRows(lse.dim(0), query.dim(0)));
   if (out.size() == 0) return Status::Ok();
   const int64_t num_seqs = query.dim(0), num_heads = query.dim(1);
   const int64_t num_blocks = key_cache.dim(0), block_size = key_cache.dim(1);
@@ -307,7 +338,9 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   args.block_tables = block_tables.data();
   args.context_lens = context_lens.data();
   args.alibi_slopes = alibi_slopes ? alibi_slopes->data() : nullptr;
+  args.sinks = sinks ? sinks->data() : nullptr;
   args.out = out.untyped_data();
+  args.lse = lse.size() > 0 ? lse.data() : nullptr;
   args.num_seqs = static_cast<int>(num_seqs);
   args.num_heads = static_cast<int>(num_heads);
   args.num_kv_heads = static_cast<int>(num_kv_heads);

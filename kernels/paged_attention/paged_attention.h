@@ -7,10 +7,12 @@
 //   logit_j = scale * key_scale * <query, k_j>
 //   logit_j = soft_cap * tanh(logit_j / soft_cap)      if soft_cap > 0
 //   logit_j += alibi_slopes[h] * (j - (n - 1))         if there are slopes
-//   out = sum_j softmax(logit)_j * value_scale * v_j
+//   out = sum_j exp(logit_j - lse) * value_scale * v_j
+//   lse = log(sum_j exp(logit_j) + exp(sinks[h]))      the sink if there are
+//   any
 // over all j, or over the last sliding_window of them if that is > 0. Token j
 // is in row j % block_size of block block_tables[s][j / block_size]. No context
-// gives zeros.
+// gives zeros, and an lse of the sink or -inf.
 //
 // What the device data says is not trusted: n is clamped to
 // [0, max_blocks * block_size], and a token whose block number is not in
@@ -30,13 +32,16 @@ namespace torch_xla_ext::paged_attention {
 // 512 blocks' results, and 4 floats to align them, are enough for 256
 // multiprocessors. Few sequences on GPUs with thread block clusters need none,
 // and neither does the Host version.
+//
+// lse_rows is num_seqs, or 0: then nobody wants to know.
 inline constexpr Signature kPagedAttention = ParseSignature(
     "XlaGpuPagedAttention(query: T[num_seqs, num_heads, head_dim], "
     "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
     "value_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "
     "block_tables: S32[num_seqs, max_blocks], context_lens: S32[num_seqs], "
-    "alibi_slopes?: F32[num_heads]) -> "
-    "(out: T[num_seqs, num_heads, head_dim], workspace: F32[workspace_size]) "
+    "alibi_slopes?: F32[num_heads], sinks?: F32[num_heads]) -> "
+    "(out: T[num_seqs, num_heads, head_dim], lse: F32[lse_rows, num_heads], "
+    "workspace: F32[workspace_size]) "
     "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
     "256, "
     "block_size: 8..256, num_heads: 1.., num_heads % num_kv_heads == 0");

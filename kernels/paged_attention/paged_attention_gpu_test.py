@@ -49,6 +49,7 @@ class Case:
     alibi: bool = False
     workspace: int | None = None
     magnitude: float = 1.0  # of the queries
+    sinks: bool = False
 
 
 def randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -91,6 +92,7 @@ class Inputs:
         self.keys, self.values = keys.to(cache), values.to(cache)
         self.lens = torch.tensor(case.contexts, dtype=torch.int32, device="cuda")
         self.slopes = torch.rand(num_heads, device="cuda") if case.alibi else None
+        self.sinks = torch.randn(num_heads, device="cuda") * 4 if case.sinks else None
         fp8 = cache == F8
         self.parameters = dict(
             scale=case.head_dim**-0.5,
@@ -105,8 +107,10 @@ class Inputs:
             floats = workspace_floats(num_heads, case.num_kv_heads, case.head_dim)
         self.workspace = torch.empty(floats, device="cuda")
 
-    def run(self, library: KernelLibrary) -> torch.Tensor:
+    def run(self, library: KernelLibrary, lse: torch.Tensor | None = None) -> torch.Tensor:
         out = torch.full_like(self.query, math.nan)
+        if lse is None:
+            lse = torch.empty(0, out.shape[1], device="cuda")
         self.workspace.fill_(math.nan)
         arrays = {
             "query": self.query,
@@ -115,7 +119,9 @@ class Inputs:
             "block_tables": self.tables,
             "context_lens": self.lens,
             "alibi_slopes": self.slopes,
+            "sinks": self.sinks,
             "out": out,
+            "lse": lse,
             "workspace": self.workspace,
         }
         library.bind("XlaGpuPagedAttention", arrays, self.parameters)()
@@ -123,10 +129,17 @@ class Inputs:
         return out
 
     def reference(self) -> torch.Tensor:
+        return self.reference_with_lse()[0]
+
+    def reference_with_lse(self) -> tuple[torch.Tensor, torch.Tensor]:
         """In float64, from the header's definition."""
         case, p = self.case, self.parameters
         num_blocks, size = self.keys.shape[:2]
         out = torch.zeros_like(self.query, dtype=torch.float64)
+        sinks = out.new_full((out.shape[1],), -math.inf)
+        if self.sinks is not None:
+            sinks = self.sinks.double()
+        lse = sinks.repeat(len(out), 1)
         for i in range(len(self.query)):
             n = min(max(int(self.lens[i]), 0), self.tables.shape[1] * size)
             low = max(0, n - case.window) if case.window else 0
@@ -147,9 +160,11 @@ class Inputs:
                 distance = (positions - (n - 1)).double()
                 slopes = self.slopes.double().view(case.num_kv_heads, case.group, 1)
                 logits = logits + slopes * distance
-            weights = torch.softmax(logits, -1)
+            logits = torch.cat([logits, sinks.view(*logits.shape[:2], 1)], -1)
+            weights = torch.softmax(logits, -1)[..., :-1]
             out[i] = torch.einsum("hgn,nhd->hgd", weights, v).reshape(out[i].shape)
-        return out * p["value_scale"]
+            lse[i] = logits.logsumexp(-1).flatten()
+        return out * p["value_scale"], lse
 
 
 def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
@@ -157,15 +172,17 @@ def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check(library: KernelLibrary, inputs: Inputs) -> torch.Tensor:
-    out, expected = inputs.run(library), inputs.reference()
+    out, (expected, expected_lse) = inputs.run(library), inputs.reference_with_lse()
     error = relative_error(out, expected)
     assert error <= TOLERANCE[inputs.case.dtype], (error, inputs.case)
     # Each row, not only their norm: a wrong head or sequence must not drown.
     rows = (out.double() - expected).norm(dim=-1)
     limits = 4 * TOLERANCE[inputs.case.dtype] * expected.norm(dim=-1)
     assert (rows <= limits).all(), (rows / limits, inputs.case)
-    again = inputs.run(library)
+    lse = torch.full(out.shape[:2], math.nan, device="cuda")
+    again = inputs.run(library, lse)
     assert torch.equal(out.view(torch.int16), again.view(torch.int16)), "not deterministic"
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=1e-4, atol=2e-3)
     return out
 
 
@@ -198,10 +215,11 @@ def random_case(generator: random.Random) -> Case:
         num_kv_heads=generator.choice([1, 2, 3, 5, 8, 20]),
         group=generator.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 64]),
         head_dim=generator.choice([64, 96, 128, 192, 256]),
-        block_size=generator.choice([8, 16, 24, 32, 56, 64, 128, 256, 5]),
+        block_size=generator.choice([8, 16, 24, 32, 56, 64, 128, 256, 13]),
         window=generator.choice([0, 0, 1, 7, 100, 1000]),
         soft_cap=generator.choice([0.0, 0.0, 5.0, 50.0]),
         alibi=generator.random() < 0.3,
+        sinks=generator.random() < 0.5,
         workspace=generator.choice([None, None, None, 0, 1, 5000, 50000]),
     )
 
@@ -223,13 +241,15 @@ def test_every_cluster_kernel(
 
 @pytest.mark.parametrize("context", [0, 1, 15, 31, 32, 33, 1023, 1024, 1025, 4096, 8191])
 @pytest.mark.parametrize(
-    "options", [{}, {"window": 1000}, {"soft_cap": 5.0, "alibi": True}], ids=str
+    "options",
+    [{}, {"window": 1000}, {"soft_cap": 5.0, "alibi": True}, {"sinks": True}],
+    ids=str,
 )
 def test_one_sequence(library: KernelLibrary, options: dict, context: int) -> None:
     check(library, Inputs(Case([context], num_kv_heads=8, **options)))
 
 
-@pytest.mark.parametrize("block_size", [5, 8, 24, 128, 256])
+@pytest.mark.parametrize("block_size", [8, 13, 24, 128, 256])
 @pytest.mark.parametrize("cache", [None, F8], ids=str)
 @pytest.mark.parametrize("window", [0, 100])
 def test_one_sequence_block_sizes(
@@ -271,6 +291,7 @@ def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]
         "block_tables": inputs.tables,
         "context_lens": inputs.lens,
         "out": out,
+        "lse": torch.empty(0, out.shape[1], device="cuda"),
         "workspace": inputs.workspace,
     }
     call = library.bind("XlaGpuPagedAttention", arrays, inputs.parameters)
@@ -310,9 +331,11 @@ def test_inputs_of_the_kernel_before(library: KernelLibrary, contexts: list[int]
     assert relative_error(results[0], inputs.reference()) <= TOLERANCE[inputs.case.dtype]
 
 
+@pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("floats", [0, 1, 10_000, 100_000, None])
-def test_any_workspace(library: KernelLibrary, floats: int | None) -> None:
-    check(library, Inputs(Case([0, 5000, 17, 4096], num_kv_heads=8, workspace=floats)))
+def test_any_workspace(library: KernelLibrary, floats: int | None, sinks: bool) -> None:
+    case = Case([0, 5000, 17, 4096], num_kv_heads=8, workspace=floats, sinks=sinks)
+    check(library, Inputs(case))
 
 
 def test_long_contexts(library: KernelLibrary) -> None:

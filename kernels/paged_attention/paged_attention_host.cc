@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kernels/common/checks.h"
 #include "kernels/common/host_attention.h"
 #include "kernels/paged_attention/paged_attention.h"
 
@@ -14,7 +15,8 @@ constexpr char kContextLens[] = "XlaGpuPagedAttention: context_lens";
 template <typename T, typename C>
 void PagedAttention(AnyBuffer query, AnyBuffer key_cache, AnyBuffer value_cache,
                     AnyBuffer block_tables, AnyBuffer context_lens,
-                    const float* alibi_slopes, AnyResult out,
+                    const float* alibi_slopes, const float* sinks,
+                    AnyResult out, AnyResult lse,
                     const PagedAttentionParams& params) {
   const int64_t num_heads = query.dim(1), head_dim = query.dim(2);
   const int64_t num_blocks = key_cache.dim(0), block_size = key_cache.dim(1);
@@ -55,8 +57,11 @@ void PagedAttention(AnyBuffer query, AnyBuffer key_cache, AnyBuffer value_cache,
             static_cast<float>(params.scale * params.key_scale),
             static_cast<float>(params.soft_cap),
             alibi_slopes == nullptr ? 0 : alibi_slopes[h]};
-        Attend(row.data(), length - 1, tokens, 0, tokens.size(), keys, values,
-               head_dim, options, &attended);
+        const float row_lse = Attend(
+            row.data(), length - 1, tokens, 0, tokens.size(),
+            [](int64_t token) { return true; }, keys, values, head_dim, options,
+            sinks == nullptr ? -INFINITY : sinks[h], &attended);
+        if (lse.size() > 0) lse.data<float>()[s * num_heads + h] = row_lse;
         for (int64_t d = 0; d < head_dim; ++d) {
           out.data<T>()[offset + d] = FromFloat<T>(
               attended[d] * static_cast<float>(params.value_scale));
@@ -70,14 +75,17 @@ Status PagedAttentionOnHost(AnyBuffer query, AnyBuffer key_cache,
                             AnyBuffer value_cache, AnyBuffer block_tables,
                             AnyBuffer context_lens,
                             std::optional<AnyBuffer> alibi_slopes,
-                            AnyResult out, AnyResult workspace,
+                            std::optional<AnyBuffer> sinks, AnyResult out,
+                            AnyResult lse, AnyResult workspace,
                             const PagedAttentionParams& params) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckLseRows(lse.dim(0), query.dim(0)));
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(query.dtype(), [&](auto t) {
     VisitFloat(key_cache.dtype(), [&](auto c) {
       PagedAttention<decltype(t), decltype(c)>(
           query, key_cache, value_cache, block_tables, context_lens,
-          alibi_slopes ? alibi_slopes->data<float>() : nullptr, out, params);
+          alibi_slopes ? alibi_slopes->data<float>() : nullptr,
+          sinks ? sinks->data<float>() : nullptr, out, lse, params);
     });
   });
   return Status::Ok();

@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from testing.paged import FP8, Pages, assert_close, attention, int32, relative_error
+from testing.paged import (
+    FP8,
+    Pages,
+    assert_close,
+    assert_lse_close,
+    attention,
+    attention_and_lse,
+    int32,
+    relative_error,
+)
 
 from torch_xla_ext import custom_call
 from torch_xla_ext.ops import paged_attention
@@ -20,7 +29,7 @@ def check(
     value_scale: float | None = None,
     **options: object,
 ) -> None:
-    """Compares a call with the reference, and with itself on the CPU without XLA."""
+    """Compares calls with the reference, and with themselves on the CPU without XLA."""
     head_dim = pages.keys.shape[-1]
     query = torch.randn(len(pages.lengths), num_heads, head_dim).to(dtype)
     scale = head_dim**-0.5
@@ -30,14 +39,21 @@ def check(
     def call(place: torch.device | str) -> torch.Tensor:
         moved = {k: v.to(place) if torch.is_tensor(v) else v for k, v in options.items()}
         tensors = [arg.to(place) for arg in args]
-        return paged_attention(*tensors, scale, **scales, **moved).cpu()
+        result = paged_attention(*tensors, scale, **scales, **moved).cpu()
+        same, lse = paged_attention(*tensors, scale, **scales, **moved, return_lse=True)
+        assert torch.equal(result, same.cpu())
+        assert_lse_close(lse, expected_lse)
+        return result
 
     expected = torch.zeros(query.shape, dtype=torch.float64)
+    sinks = options.get("sinks", torch.tensor(float("-inf")))
+    expected_lse = sinks.double().expand(query.shape[:2]).clone()
     for s, length in enumerate(pages.lengths):
         if length > 0:
             keys, values = pages.tokens(s)
             keys, values = keys * (key_scale or 1), values * (value_scale or 1)
-            expected[s] = attention(query[s : s + 1], keys, values, scale=scale, **options)[0]
+            rows = attention_and_lse(query[s : s + 1], keys, values, scale=scale, **options)
+            expected[s], expected_lse[s] = rows[0][0], rows[1][0]
     result = call(device)
     assert_close(result, expected)
     empty = [length == 0 for length in pages.lengths]
@@ -75,13 +91,22 @@ OPTIONS = {
     "ALiBi": {"alibi_slopes": -torch.linspace(0.01, 0.5, 8)},
     "ALiBi that prefers far tokens": {"alibi_slopes": torch.linspace(0.01, 0.1, 8)},
     "all": {"sliding_window": 37, "soft_cap": 5.0, "alibi_slopes": torch.full((8,), 0.03)},
+    "sinks": {"sinks": torch.linspace(-3, 3, 8)},
+    "sinks that are larger than all logits": {"sinks": torch.full((8,), 7.0)},
+    "sinks that are none": {"sinks": torch.full((8,), float("-inf"))},
+    "sinks and all": {
+        "sinks": torch.linspace(2, -2, 8),
+        "sliding_window": 37,
+        "soft_cap": 5.0,
+        "alibi_slopes": torch.full((8,), 0.03),
+    },
 }
 
 
 @for_each_dtype
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
-    check(device, Pages.random([100, 5, 64], 2, 64, 16, dtype), 8, dtype, **options)
+    check(device, Pages.random([100, 5, 64, 0], 2, 64, 16, dtype), 8, dtype, **options)
 
 
 def test_what_is_in_front_of_the_window(device: torch.device) -> None:
@@ -112,8 +137,14 @@ def test_shared_pages(device: torch.device) -> None:
     check(device, pages, 8, DTYPES[0])
 
 
-def test_long_context(device: torch.device) -> None:
-    check(device, Pages.random([5000, 17], 1, 64, 16, DTYPES[0]), 4, DTYPES[0])
+@pytest.mark.parametrize("sinks", [None, torch.linspace(-1, 9, 4)], ids=["plain", "sinks"])
+@pytest.mark.parametrize("lengths", [[5000, 17], [5000], [700] * 9], ids=str)
+def test_long_contexts(
+    device: torch.device, lengths: list[int], sinks: torch.Tensor | None
+) -> None:
+    """Split in all ways that there are, on a GPU."""
+    options = {} if sinks is None else {"sinks": sinks}
+    check(device, Pages.random(lengths, 1, 64, 16, DTYPES[0]), 4, DTYPES[0], **options)
 
 
 def test_random_batches(device: torch.device) -> None:
@@ -142,8 +173,8 @@ def test_blocks_without_tokens(device: torch.device) -> None:
     with pytest.raises(ValueError, match="expected block_size to be 8 to 256 but got 0"):
         custom_call(
             "XlaGpuPagedAttention",
-            [query, cache, cache, *data, None],
-            [query, ([4], torch.float32)],
+            [query, cache, cache, *data, None, None],
+            [query, ([0, 2], torch.float32), ([4], torch.float32)],
             attributes=attributes,
         )
 
@@ -168,6 +199,22 @@ def test_data_out_of_range(device: torch.device) -> None:
     assert_close(result, expected)
     assert result[2:].count_nonzero() == 0
     assert relative_error(result[1:2], expected[1:2]) < 1e-2
+
+
+def test_rows_of_lse(device: torch.device) -> None:
+    """What the signature cannot say, of calls of the kernel itself."""
+    query = torch.randn(2, 2, 64).half().to(device)
+    cache = torch.zeros(3, 8, 1, 64).half().to(device)
+    data = int32([[0, 1], [0, 1]]).to(device), int32([5, 5]).to(device)
+    attributes = {"scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "key_scale": 1.0}
+    attributes |= {"value_scale": 1.0, "report_out_of_range": False}
+    with pytest.raises(RuntimeError, match=r"\(lse\): expected dimension 0 to be 0 or 2 but got 1"):
+        custom_call(
+            "XlaGpuPagedAttention",
+            [query, cache, cache, *data, None, None],
+            [query, ([1, 2], torch.float32), ([4], torch.float32)],
+            attributes=attributes,
+        )[0].cpu()
 
 
 def test_large_logits(device: torch.device) -> None:

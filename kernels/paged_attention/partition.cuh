@@ -48,7 +48,9 @@ struct DecodeArgs {
   const int32_t* block_tables;  // [num_seqs, max_blocks]
   const int32_t* context_lens;  // [num_seqs]
   const float* alibi_slopes;    // [num_heads] or null
+  const float* sinks;           // the same
   void* out;                    // T[num_seqs, num_heads, head_dim]
+  float* lse;                   // [num_seqs, num_heads] or null
 
   int num_seqs;
   int num_heads;

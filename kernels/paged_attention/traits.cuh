@@ -49,6 +49,8 @@ struct AttendTraits {
   static constexpr int kSumRow = kSumDims + 4;
   static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
   static_assert(kSumBytes % 128 == 0 && kTileBytes % 128 == 0);
+  // Of the units in the shared memory of a block of ClusterKernel.
+  static constexpr int kClusterBytes = 192 * 1024;
 
   // Where chunk `chunk` of row `row` lies in a tile: permuted so that the same
   // chunk of 8 rows lies in 8 different groups of 4 banks.

@@ -115,10 +115,9 @@ __device__ inline void LoadQuery(const DecodeArgs& args, int seq, int head,
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int h = tile * 8 + lane % 4 * 2 + j;
-      state->slope[tile][j] =
-          args.alibi_slopes != nullptr && h < heads
-              ? args.alibi_slopes[head + h] * 1.44269504088896341f
-              : 0;
+      state->slope[tile][j] = args.alibi_slopes != nullptr && h < heads
+                                  ? args.alibi_slopes[head + h] * kLog2e
+                                  : 0;
       state->max[tile][j] = -INFINITY;
       state->sum[tile][j] = 0;
     }

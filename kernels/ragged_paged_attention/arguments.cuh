@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/common/ptx.cuh"
+#include "kernels/common/softmax.cuh"
 
 namespace torch_xla_ext::ragged {
 
@@ -19,7 +20,10 @@ struct Arguments {
   const int32_t* page_indices;
   const int32_t* cu_q_lens;
   const int32_t* num_seqs;
+  const float* sinks;          // or null
+  const int32_t* custom_mask;  // or null
   void* out;
+  float* lse;  // or null
   float* workspace;
   int64_t workspace_size;
 
@@ -38,6 +42,8 @@ struct Arguments {
   float soft_cap;     // 0: none
   float v_scale;
   int sliding_window;  // INT_MAX: none
+  bool causal;
+  int mask_words;  // of a row of custom_mask
 };
 
 // Chosen by the launch function where Supports… says that it fits.
@@ -48,8 +54,6 @@ cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 template <typename C>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments);
-
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 __device__ inline int Clamp(int value, int low, int high) {
   return min(max(value, low), high);
@@ -83,6 +87,12 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
                           arguments.pages_per_seq * arguments.page_size);
   sequence.first_position = sequence.kv_len - sequence.q_len;
   return sequence;
+}
+
+// The last token that row `row` of a sequence's in q sees.
+__device__ inline int PositionOf(const Arguments& arguments,
+                                 const Sequence& sequence, int row) {
+  return arguments.causal ? sequence.first_position + row : sequence.kv_len - 1;
 }
 
 // The last sequence s with first_slot(s) <= slot, of a function that does not
@@ -120,7 +130,28 @@ __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
     for (int j = thread; j < row_packets; j += num_threads) {
       out[j] = make_uint4(0, 0, 0, 0);
     }
+    if (arguments.lse == nullptr) continue;
+    const int num_heads = arguments.num_q_heads;
+    for (int head = thread; head < num_heads; head += num_threads) {
+      arguments.lse[int64_t{1} * row * num_heads + head] =
+          arguments.sinks == nullptr ? -INFINITY : arguments.sinks[head];
+    }
   }
+}
+
+// Of a row of `out`, of a token and a head, whose sum of weights, relative to
+// 2^max, is complete but for the sink: returns what its sums of values are to
+// be multiplied by, and writes its element of `lse` if it is asked to.
+__device__ inline float Finish(const Arguments& arguments, int64_t row,
+                               bool writes_lse, float max, float sum) {
+  PartialSum total = {max, sum, {1, 0, 0, 0}};
+  if (arguments.sinks != nullptr) {
+    total.AddSink(arguments.sinks[row % arguments.num_q_heads]);
+  }
+  if (arguments.lse != nullptr && writes_lse) {
+    arguments.lse[row] = LogSum(total.max, total.sum);
+  }
+  return total.sum == 0 ? 0 : arguments.v_scale * total.values.x / total.sum;
 }
 
 // cap * tanh(y), given cap and x * factor = 2 log2(e) y. tanh.approx is not

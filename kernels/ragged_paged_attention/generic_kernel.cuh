@@ -11,7 +11,6 @@
 
 #include <algorithm>
 
-#include "kernels/common/softmax.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/generic_loader.cuh"
 #include "kernels/ragged_paged_attention/generic_shape.cuh"
@@ -20,10 +19,12 @@
 
 namespace torch_xla_ext::ragged {
 
-// Writes the four elements of `out` from `index` on.
-__device__ inline void Store(const Arguments& arguments, int64_t index,
+// Writes four elements of a row of `out`, from `dim` on, and its element of
+// `lse` if they are the first.
+template <int kHeadDim>
+__device__ inline void Store(const Arguments& arguments, int64_t row, int dim,
                              const PartialSum& total) {
-  const float f = total.sum == 0 ? 0 : arguments.v_scale / total.sum;
+  const float f = Finish(arguments, row, dim == 0, total.max, total.sum);
   const float4& values = total.values;
   const uint2 bits =
       arguments.is_bf16
@@ -31,8 +32,8 @@ __device__ inline void Store(const Arguments& arguments, int64_t index,
                        Pack<__nv_bfloat16>(values.z * f, values.w * f))
           : make_uint2(Pack<__half>(values.x * f, values.y * f),
                        Pack<__half>(values.z * f, values.w * f));
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(arguments.out) + index) =
-      bits;
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(arguments.out) +
+                            row * kHeadDim + dim) = bits;
 }
 
 // What a block has in static shared memory.
@@ -73,9 +74,11 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   const Sequence& sequence = piece.sequence;
   const int group = arguments.group_size;
   WarpRows<Plan::kFragments> rows;
-  rows.min_position = sequence.first_position + piece.first_row / group;
-  rows.max_position =
-      sequence.first_position + (piece.first_row + piece.num_rows - 1) / group;
+  rows.min_position = PositionOf(arguments, sequence, piece.first_row / group);
+  rows.max_position = PositionOf(
+      arguments, sequence, (piece.first_row + piece.num_rows - 1) / group);
+  rows.first_new = sequence.first_position;
+  rows.first_token = sequence.begin;
   const VisibleTokens visible = {
       max(max(rows.min_position, 0) - arguments.sliding_window + 1, 0),
       max(rows.max_position + 1, 0)};
@@ -141,7 +144,8 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
                                      sums + at * Shape::kSumRow + dim));
     }
     if (piece.sums == nullptr) {
-      Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim, total);
+      Store<kHeadDim>(arguments, RowIndex(arguments, piece, kv_head, row), dim,
+                      total);
     } else {
       float* to = piece.sums + row * kHeadDim + dim;
       *reinterpret_cast<float4*>(to) = total.values;
@@ -182,7 +186,8 @@ __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
                 __ldcg(reinterpret_cast<const float4*>(from + values)));
       from = piece.other_sums + p * piece.piece_stride;
     }
-    Store(arguments, RowOffset(arguments, piece, kv_head, row) + dim, total);
+    Store<Shape::kHeadDim>(arguments, RowIndex(arguments, piece, kv_head, row),
+                           dim, total);
   }
 }
 

@@ -19,16 +19,15 @@ struct TokenTable {
 template <typename Plan>
 using TokenTables = TokenTable<Plan::kTileTokens>[Plan::kStages + 1];
 
-// The element of q and out with which row `row` of a piece begins.
-__device__ inline int64_t RowOffset(const Arguments& arguments,
-                                    const Piece& piece, int kv_head, int row) {
+// The row of q and out, of a token and a head, that row `row` of a piece is.
+__device__ inline int64_t RowIndex(const Arguments& arguments,
+                                   const Piece& piece, int kv_head, int row) {
   const int group = arguments.group_size;
   const int token = (piece.first_row + row) / group;
   const int head = (piece.first_row + row) % group;
-  return (static_cast<int64_t>(piece.sequence.begin + token) *
-              arguments.num_q_heads +
-          kv_head * group + head) *
-         arguments.head_dim;
+  return static_cast<int64_t>(piece.sequence.begin + token) *
+             arguments.num_q_heads +
+         kv_head * group + head;
 }
 
 // Copies a piece's queries, and zeros for rows that it does not have.
@@ -41,7 +40,10 @@ __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
     const int row = i / kChunks, chunk = i % kChunks;
     const uint16_t* q = static_cast<const uint16_t*>(arguments.q);
     const bool exists = row < piece.num_rows;
-    if (exists) q += RowOffset(arguments, piece, kv_head, row) + chunk * 8;
+    if (exists) {
+      q += RowIndex(arguments, piece, kv_head, row) * Shape::kHeadDim +
+           chunk * 8;
+    }
     CopyAsync16(to + ChunkOffset<Shape::kQueryBytes>(row, chunk), q, exists);
   }
 }
@@ -65,7 +67,7 @@ __device__ inline void LoadQueryF8(const Arguments& arguments,
       if (row >= piece.num_rows || dim >= Shape::kHeadDim) continue;
       const uint2 bits = __ldg(reinterpret_cast<const uint2*>(
           static_cast<const uint16_t*>(arguments.q) +
-          RowOffset(arguments, piece, kv_head, row) + dim));
+          RowIndex(arguments, piece, kv_head, row) * Shape::kHeadDim + dim));
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint32_t pair = j == 0 ? bits.x : bits.y;

@@ -75,17 +75,6 @@ struct Plans {
   static_assert(kUnit % kTileTokens == 0);
 };
 
-// The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
-// permuted so that the same chunk of 8 rows lies in 8 different groups of
-// banks.
-template <int kRowBytes>
-__device__ inline uint32_t ChunkOffset(int row, int chunk) {
-  constexpr int kChunks = kRowBytes / 16;
-  constexpr int kLowBits = kChunks & -kChunks;
-  constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;
-  return (row * kChunks + (chunk ^ (row / (8 / kSpan)) % kSpan)) * 16;
-}
-
 // Two F8E4M3FN, the lower half of `pair`, as two F16; exact, with NaN for NaN.
 __device__ inline uint32_t Widen(uint32_t pair) {
 #if __CUDA_ARCH__ >= 890

@@ -11,10 +11,13 @@ namespace torch_xla_ext::ragged {
 // The warp's rows of a tile, and what is known of their positions.
 template <int kFragments>
 struct WarpRows {
-  // Of this lane's rows, 16 f + lane / 4 and 8 further.
+  // Of this lane's rows, 16 f + lane / 4 and 8 further; the first new token's
+  // position and row in q are first_new and first_token.
   int position[kFragments][2];
+  int first_new;
+  int first_token;
   float power[kFragments][2];  // what the queries are to be multiplied by
-  int min_position;            // of the tile's rows
+  int min_position;            // that a row of the tile sees last
   int max_position;
 };
 
@@ -177,7 +180,9 @@ class WarpAttention {
   // Whether some logits of the warp's tokens are to be masked.
   __device__ bool NeedsMask(int begin, const uint16_t* valid) const {
     bool masked = begin + kTokens - 1 > rows_.min_position ||
-                  begin <= rows_.max_position - arguments_.sliding_window;
+                  begin <= rows_.max_position - arguments_.sliding_window ||
+                  (arguments_.custom_mask != nullptr &&
+                   begin + kTokens > rows_.first_new);
 #pragma unroll
     for (int i = 0; i < kTokens / 16; ++i) masked |= valid[i] != 0xffff;
     return masked;
@@ -217,9 +222,40 @@ class WarpAttention {
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
           const int distance = rows_.position[f][i / 2] - begin - column;
-          if (distance < 0 || distance >= arguments_.sliding_window ||
-              !is_valid) {
+          if ((distance < 0 && arguments_.causal) ||
+              distance >= arguments_.sliding_window || !is_valid) {
             s[f][n][i] = -INFINITY;
+          }
+        }
+      }
+    }
+    if (arguments_.custom_mask != nullptr) MaskNewTokens(begin, s);
+  }
+
+  // Masks the tokens that custom_mask hides.
+  __device__ void MaskNewTokens(int begin,
+                                float (&s)[kFragments][kTokens / 8][4]) const {
+    const int bits = arguments_.mask_words * 32;
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Rows beyond the sequence's are nobody's, but may not read elsewhere.
+        const int row =
+            min(rows_.first_token + rows_.position[f][i] - rows_.first_new,
+                arguments_.num_tokens - 1);
+        const int32_t* mask =
+            arguments_.custom_mask + int64_t{1} * row * arguments_.mask_words;
+#pragma unroll
+        for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int token =
+                begin + n * 8 + threadIdx.x % 4 * 2 + j - rows_.first_new;
+            if (token >= 0 && token < bits &&
+                (__ldg(mask + token / 32) >> token % 32 & 1) == 0) {
+              s[f][n][2 * i + j] = -INFINITY;
+            }
           }
         }
       }

@@ -136,10 +136,10 @@ __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
   work.row_tiles =
       CeilDivide(work.sequence.q_len * arguments.group_size, kTileRows);
   if (work.row_tiles > kShortTiles) work.row_tiles = 0;
-  work.kv_begin =
-      max(max(work.sequence.first_position, 0) - arguments.sliding_window + 1,
-          0) /
-      kUnit;
+  work.kv_begin = max(max(PositionOf(arguments, work.sequence, 0), 0) -
+                          arguments.sliding_window + 1,
+                      0) /
+                  kUnit;
   // At least one: somebody writes zeros if there are no tokens.
   work.kv_units =
       max(CeilDivide(work.sequence.kv_len, kUnit) - work.kv_begin, 1);

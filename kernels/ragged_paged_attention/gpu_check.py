@@ -44,32 +44,44 @@ class Kernel:
         self.name = Path(path).stem
         self.library = KernelLibrary(path)
 
-    def bind(self, batch: Batch, workspace_size: int = 1) -> tuple[Callable, torch.Tensor]:
+    def bind(
+        self, batch: Batch, workspace_size: int = 1, lse: torch.Tensor | None = None
+    ) -> tuple[Callable, torch.Tensor]:
         """Returns a function that enqueues the call, and its result, poisoned."""
         out = torch.empty_like(batch.q)
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
         workspace.fill_(float("nan"))
-        return self.bind_results(batch, out, workspace), out
+        return self.bind_results(batch, out, workspace, lse), out
 
-    def bind_results(self, batch: Batch, out: torch.Tensor, workspace: torch.Tensor) -> Callable:
-        """The same with given results."""
-        arrays = batch.arrays() | {"out": out, "workspace": workspace}
+    def bind_results(
+        self,
+        batch: Batch,
+        out: torch.Tensor,
+        workspace: torch.Tensor,
+        lse: torch.Tensor | None = None,
+    ) -> Callable:
+        """The same with given results; without `lse`, it is not asked for."""
+        if lse is None:
+            lse = torch.empty(0, out.shape[1], device=out.device)
+        arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
-        params |= {"report_out_of_range": False} | batch.params
+        params |= {"causal": True, "report_out_of_range": False} | batch.params
         return self.library.bind(TARGET, arrays, params)
 
 
 def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float:
-    """Returns the relative error; raises if it is too large or a second run differs."""
-    call, out = kernel.bind(batch, workspace_size)
+    """Returns the relative error; raises if it is too large or a second run differs.
+
+    The second run is asked for the logarithms of the softmax's denominators, too.
+    """
+    call, first = kernel.bind(batch, workspace_size)
+    call()
+    lse = torch.full(batch.q.shape[:2], float("nan"), device=batch.q.device)
+    call, out = kernel.bind(batch, workspace_size, lse)
     call()
     torch.cuda.synchronize()
-    first = out.clone()
-    out.view(torch.uint8).fill_(0xFF)
-    call()
-    torch.cuda.synchronize()
-    expected = reference(batch)
+    expected, expected_lse = reference(batch)
     error = (first.double() - expected).norm() / expected.norm().clamp_min(1e-30)
     faults = []
     if not torch.equal(first.view(torch.int16), out.view(torch.int16)):
@@ -77,6 +89,9 @@ def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float
     if not error <= LIMITS[batch.q.dtype]:
         rows = (first.double() - expected).abs().amax((1, 2)).nan_to_num(1e9)
         faults.append(f"error {error:.3g}, worst row {int(rows.argmax())}")
+    if not torch.allclose(lse.double(), expected_lse, rtol=1e-4, atol=2e-3):
+        rows = (lse.double() - expected_lse).nan_to_num(0).abs().amax(1)
+        faults.append(f"lse {float(rows.max()):.3g}, worst row {int(rows.argmax())}")
     if not bool((first[(expected == 0).all(-1)] == 0).all()):
         faults.append("rows that should be zero are not")
     if faults:
@@ -133,10 +148,13 @@ def run_small(kernel: Kernel, count: int, seed: int) -> None:
             spare_tokens=2,
             bad_pages=rng.random() < 0.5,
             sliding_window=rng.choice([0, 70]),
+            sinks=rng.random() < 0.5,
+            mask_words=rng.choice([0, 1]),
         )
         if i >= count // 2:
             fill_with_garbage(rng, batch)
-        kernel.bind(batch, rng.choice([1, 1 << 20]))[0]()
+        lse = torch.empty(batch.q.shape[:2], device="cuda")
+        kernel.bind(batch, rng.choice([1, 1 << 20]), rng.choice([None, lse]))[0]()
         torch.cuda.synchronize()
     print(f"{kernel.name}: {count} small batches")
 
@@ -156,9 +174,10 @@ def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
         results = [
             torch.full((size + 2048,), 7.0, dtype=batch.q.dtype, device="cuda"),
             torch.full((workspace + 2048,), 7.0, device="cuda"),
+            torch.full((batch.q[..., 0].numel() + 2048,), 7.0, device="cuda"),
         ]
         out, scratch = results[0][1024:-1024].view_as(batch.q), results[1][1024:-1024]
-        kernel.bind_results(batch, out, scratch)()
+        kernel.bind_results(batch, out, scratch, results[2][1024:-1024].view(batch.q.shape[:2]))()
         torch.cuda.synchronize()
         for result in results:
             if not bool((torch.cat([result[:1024], result[-1024:]]) == 7).all()):
@@ -208,7 +227,7 @@ def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
     out.view(torch.uint8).fill_(0xFF)
     graph.replay()
     torch.cuda.synchronize()
-    expected = reference(batch)
+    expected, _ = reference(batch)
     error = (out.double() - expected).norm() / expected.norm()
     return [] if error <= 1e-2 else [f"{kernel.name}: captured graph: error {error:.3g}"]
 
@@ -242,7 +261,26 @@ CASES = {
     "mixed 2 x 2048 + 62 x 1 of 2048": ([2048] * 2 + [1] * 62, [2048] * 64, {}),
     "decode 64 x 1024": ([1] * 64, [1024] * 64, {}),
     "decode 128 x 4096": ([1] * 128, [4096] * 128, {}),
+    "decode 16 x 4096": ([1] * 16, [4096] * 16, {}),
+    "decode 1 x 8192": ([1], [8192], {}),
     "decode 1 x 131072": ([1], [131072], {}),
+    "sinks, decode 128 x 4096": ([1] * 128, [4096] * 128, {"sinks": True}),
+    "sinks, prefill 1 x 8192": ([8192], [8192], {"sinks": True}),
+    "not causal, 1 x 8192": ([8192], [8192], {"causal": False}),
+    **{
+        f"{q} guesses of {n} x {length}": ([q] * n, [length] * n, {})
+        for q, n, length in (
+            (2, 1, 131072),
+            (4, 1, 131072),
+            (8, 1, 131072),
+            (16, 1, 131072),
+            (4, 1, 8192),
+            (4, 4, 32768),
+            (4, 16, 4096),
+            (4, 128, 4096),
+        )
+    },
+    "tree, 8 guesses of 16 x 4096": ([8] * 16, [4096] * 16, {"mask_words": 1}),
     "fp8 decode 128 x 4096": ([1] * 128, [4096] * 128, F8_CACHE),
     "fp8 decode 16 x 4096": ([1] * 16, [4096] * 16, F8_CACHE),
     "fp8 decode 1 x 8192": ([1], [8192], F8_CACHE),

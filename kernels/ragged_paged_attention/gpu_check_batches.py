@@ -21,8 +21,10 @@ class Batch:
     cu_q_lens: torch.Tensor  # i32[max_num_seqs + 1]
     num_seqs: torch.Tensor  # i32[1]
     params: dict[str, float] = field(default_factory=dict)
+    sinks: torch.Tensor | None = None  # [num_q_heads]
+    custom_mask: torch.Tensor | None = None  # i32[max_num_batched_tokens, mask_words]
 
-    def arrays(self) -> dict[str, torch.Tensor]:
+    def arrays(self) -> dict[str, torch.Tensor | None]:
         """The operands by their names."""
         return {name: value for name, value in vars(self).items() if name != "params"}
 
@@ -43,6 +45,8 @@ def make_batch(
     shared_pages: bool = False,
     bad_pages: bool = False,
     poison: bool = True,
+    sinks: bool = False,
+    mask_words: int = 0,
     **params: float,
 ) -> Batch:
     """Random operands; what no token of a sequence refers to is NaN in the cache."""
@@ -101,6 +105,10 @@ def make_batch(
         ints(cu),
         ints([num_seqs]),
         {"sm_scale": head_dim**-0.5} | params,
+        torch.randn(q.shape[1], device=device) * 4 if sinks else None,
+        ints(torch.randint(-(2**31), 2**31, (num_tokens, mask_words)).tolist())
+        if mask_words
+        else None,
     )
 
 
@@ -123,8 +131,13 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
         "first_row": rng.choice([0, 0, 5]),
         "shared_pages": rng.random() < 0.3,
         "bad_pages": rng.random() < 0.2,
+        "sinks": rng.random() < 0.3,
+        "mask_words": rng.choice([0, 0, 0, 0, 1, 3]),
+        "causal": rng.random() < 0.8,
     }
     options |= fixed
+    if not options["causal"]:
+        options["sliding_window"] = 0
     if options["cache_dtype"] == F8:
         options["k_scale"] = 0.7
     q_lens, kv_lens = [], []
@@ -168,21 +181,27 @@ def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
     batch.num_seqs.copy_(ints(-5, seqs + 5, 1))
 
 
-def reference(batch: Batch) -> torch.Tensor:
-    """The result in float64, as kernels/ragged_paged_attention.h defines it."""
+def reference(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The results in float64, as kernels/ragged_paged_attention.h defines them."""
     q = batch.q.double()
     num_tokens, num_q_heads, _ = q.shape
     total_pages, page_size, combined, _ = batch.kv_pages.shape
     group = num_q_heads // (combined // 2)
     max_seqs, pages_per_seq = batch.page_indices.shape
     p = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0} | batch.params
+    causal = p.get("causal", True)
     out = torch.zeros_like(q)
+    lse = torch.full_like(q[..., 0], float("-inf"))
+    if batch.sinks is not None:
+        lse[:] = batch.sinks.double()
     cu = batch.cu_q_lens.clamp(0, num_tokens).tolist()
     for s in range(min(max(int(batch.num_seqs), 0), max_seqs)):
         begin, end = cu[s], max(cu[s + 1], cu[s])
         kv_len = min(max(int(batch.kv_lens[s]), 0), pages_per_seq * page_size)
-        begin = max(begin, end - kv_len)
-        if begin >= end:
+        first_new = kv_len - (end - begin)
+        if causal:
+            begin = max(begin, end - kv_len)
+        if begin >= end or kv_len == 0:
             continue
         token = torch.arange(kv_len, device=q.device)
         page = batch.page_indices[s].long()[token // page_size]
@@ -197,9 +216,20 @@ def reference(batch: Batch) -> torch.Tensor:
         if p["soft_cap"] > 0:
             logits = p["soft_cap"] * torch.tanh(logits / p["soft_cap"])
         position = torch.arange(kv_len - (end - begin), kv_len, device=q.device)[:, None]
-        visible = (token <= position) & valid
+        visible = ((token <= position) | (not causal)) & valid
         if p["sliding_window"] > 0:
             visible &= token > position - p["sliding_window"]
-        weights = logits.masked_fill(~visible, float("-inf")).softmax(-1).nan_to_num(0.0)
+        if batch.custom_mask is not None:
+            new = token - first_new
+            has_bit = (new >= 0) & (new < 32 * batch.custom_mask.shape[1])
+            new = torch.where(has_bit, new, 0)
+            words = batch.custom_mask[begin:end][:, new // 32]
+            visible &= ~has_bit | (words >> (new % 32) & 1).bool()
+        logits = logits.masked_fill(~visible, float("-inf"))
+        if batch.sinks is not None:
+            sink = batch.sinks.double()[:, None, None].expand(-1, end - begin, 1)
+            logits = torch.cat([logits, sink], -1)
+        weights = logits.softmax(-1)[..., :kv_len].nan_to_num(0.0)
         out[begin:end] = torch.einsum("hqk,khd->qhd", weights, v) * p["v_scale"]
-    return out
+        lse[begin:end] = logits.logsumexp(-1).T
+    return out, lse

@@ -24,6 +24,7 @@ def _check(
     mask_value: float | None,
     k_scale: float | None,
     v_scale: float | None,
+    causal: bool,
     **others: Value,
 ) -> None:
     _paged.require_logit_options(_NAME, "sm_scale", sm_scale, sliding_window, soft_cap)
@@ -31,6 +32,10 @@ def _check(
         raise ValueError(
             f"{_NAME}: mask_value must be None or at most {_MAX_MASK_VALUE}, by which masked "
             f"tokens take no part, but is {mask_value}"
+        )
+    if not causal and sliding_window is not None:
+        raise ValueError(
+            f"{_NAME}: sliding_window must be None if causal is False, but is {sliding_window}"
         )
     _paged.require_scale(_NAME, "k_scale", k_scale, kv_pages)
     _paged.require_scale(_NAME, "v_scale", v_scale, kv_pages)
@@ -42,6 +47,7 @@ def _attributes(
     soft_cap: float | None,
     k_scale: float | None,
     v_scale: float | None,
+    causal: bool,
     **others: Value,
 ) -> dict[str, object]:
     return {
@@ -50,22 +56,38 @@ def _attributes(
         "soft_cap": soft_cap or 0.0,
         "k_scale": 1.0 if k_scale is None else k_scale,
         "v_scale": 1.0 if v_scale is None else v_scale,
+        "causal": causal,
         "report_out_of_range": _paged.reports_out_of_range(),
     }
 
 
 register_reference(TARGET, _paged_reference.ragged_paged_attention)
 
+_ARGUMENTS = (
+    "(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, Tensor cu_q_lens, "
+    "Tensor num_seqs, float sm_scale=1.0, int? sliding_window=None, float? soft_cap=None, "
+    "float? mask_value=None, float? k_scale=None, float? v_scale=None, Tensor? sinks=None, "
+    "bool causal=True, Tensor? custom_mask=None)"
+)
+_RULE = "_ (k g) _, _ _ (k 2) _, _, _ _, _, _, (k g), _ _ -> _ (k g) _"
+
 define_operator(
-    "xla_gpu::ragged_paged_attention(Tensor q, Tensor kv_pages, Tensor kv_lens, "
-    "Tensor page_indices, Tensor cu_q_lens, Tensor num_seqs, float sm_scale=1.0, "
-    "int? sliding_window=None, float? soft_cap=None, float? mask_value=None, "
-    "float? k_scale=None, float? v_scale=None) -> Tensor",
+    f"xla_gpu::ragged_paged_attention{_ARGUMENTS} -> Tensor",
     target=TARGET,
     environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
-    sharding_rule="_ (k g) _, _ _ (k 2) _, _, _ _, _, _ -> _ (k g) _",
+    sizes=lambda **_: {"lse_rows": 0},
+    sharding_rule=_RULE,
+)
+define_operator(
+    f"xla_gpu::ragged_paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
+    target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
+    check=_check,
+    attributes=_attributes,
+    sizes=lambda q, **_: {"lse_rows": q.shape[0]},
+    sharding_rule=f"{_RULE}, _ (k g)",
 )
 
 
@@ -82,10 +104,16 @@ def ragged_paged_attention(
     mask_value: float | None = None,
     k_scale: float | None = None,
     v_scale: float | None = None,
-) -> torch.Tensor:
-    """Causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
+    sinks: torch.Tensor | None = None,
+    causal: bool = True,
+    custom_mask: torch.Tensor | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention of all new tokens, causal: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
-    Arguments and meaning are those of torch_xla's operator for TPUs,
+    With `return_lse`, it is ``torch.ops.xla_gpu.ragged_paged_attention_with_lse``.
+
+    Arguments up to `v_scale` and their meaning are those of torch_xla's operator for TPUs,
     ``torch.ops.xla.ragged_paged_attention``, whose calls on a CPU or GPU come here
     (torch_xla_ext.upstream).
 
@@ -117,9 +145,21 @@ def ragged_paged_attention(
         mask_value: the logit of masked tokens in upstream's kernel. Here they take no part, so that
             only values by which this is so are accepted: None, or at most -65504.
         k_scale, v_scale: what the elements of float8_e4m3fn pages are multiplied by.
+        sinks: [num_q_heads], float32: logits without a value, one of each head, that are in the
+            softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
+            Sinks", 2023; learned, as in gpt-oss).
+        causal: if False, all rows of a sequence attend to all of its tokens, as in encoders and
+            cross-attention. There may be more rows than tokens then, and no `sliding_window`.
+        custom_mask: [max_num_batched_tokens, mask_words], int32, mask_words 1 to 64: which of its
+            sequence's new tokens a row attends to, as for trees of guesses (Miao et al.,
+            "SpecInfer", 2024). New token j has bit ``j % 32`` of ``custom_mask[row, j // 32]``; a
+            bit of 0 hides it, beside what `causal` hides. Tokens without a bit are not hidden.
+        return_lse: whether the logarithm of the softmax's denominator is returned, too.
 
     Returns:
-        The attended values, of the shape and dtype of `q`.
+        The attended values, of the shape and dtype of `q`. With `return_lse`, a tuple of them and
+        of [max_num_batched_tokens, num_q_heads], float32: ``log(sum(exp(logits)))``, the sink
+        included, -inf where there is nothing to attend to. `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
@@ -139,7 +179,13 @@ def ragged_paged_attention(
         >>> out[4:].any().item()
         False
     """
-    return torch.ops.xla_gpu.ragged_paged_attention(
+    operators = torch.ops.xla_gpu
+    attend = (
+        operators.ragged_paged_attention_with_lse
+        if return_lse
+        else operators.ragged_paged_attention
+    )
+    return attend(
         q,
         kv_pages,
         kv_lens,
@@ -152,4 +198,7 @@ def ragged_paged_attention(
         mask_value,
         k_scale,
         v_scale,
+        sinks,
+        causal,
+        custom_mask,
     )

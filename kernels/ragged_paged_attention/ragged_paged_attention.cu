@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 
 #include "kernels/common/checks.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
@@ -44,15 +45,16 @@ __global__ void ReportOutOfRange(const Arguments arguments) {
           "%s: cu_q_lens[%d] and [%d]: expected numbers that do not decrease, "
           "0 to %d, but got %d and %d\n",
           target, s, s + 1, arguments.num_tokens, begin, end);
-    } else if (sequence.q_len > sequence.kv_len) {
+    } else if (arguments.causal && sequence.q_len > sequence.kv_len) {
       printf("%s: sequence %d: expected at most %d query rows but got %d\n",
              target, s, sequence.kv_len, sequence.q_len);
     }
   }
   if (sequence.q_len == 0) return;
   // Those in front of the window may be any.
+  const int first_position = ragged::PositionOf(arguments, sequence, 0);
   const int first_token =
-      max(max(sequence.first_position, 0) - arguments.sliding_window + 1, 0);
+      max(max(first_position, 0) - arguments.sliding_window + 1, 0);
   const int num_pages =
       ragged::CeilDivide(sequence.kv_len, arguments.page_size);
   for (int i = first_token / arguments.page_size + threadIdx.x; i < num_pages;
@@ -78,9 +80,14 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                                   AnyBuffer kv_pages, Buffer<S32, 1> kv_lens,
                                   Buffer<S32, 2> page_indices,
                                   Buffer<S32, 1> cu_q_lens,
-                                  Buffer<S32, 1> num_seqs, AnyResult out,
+                                  Buffer<S32, 1> num_seqs,
+                                  std::optional<Buffer<F32, 1>> sinks,
+                                  std::optional<Buffer<S32, 2>> custom_mask,
+                                  AnyResult out, Result<F32, 2> lse,
                                   Result<F32, 1> workspace,
                                   const RaggedPagedAttentionParams& params) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckLseRows(lse.dim(0), q.dim(0)));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckParams(params));
   const int64_t num_tokens = q.dim(0), num_q_heads = q.dim(1);
   const int64_t total_num_pages = kv_pages.dim(0), page_size = kv_pages.dim(1);
   const int64_t num_combined = kv_pages.dim(2), num_kv_heads = num_combined / 2;
@@ -105,7 +112,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 0 (out)", out.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
-      CheckAligned("result 1 (workspace)", workspace.untyped_data()));
+      CheckAligned("result 2 (workspace)", workspace.untyped_data()));
 
   Arguments arguments;
   arguments.q = q.untyped_data();
@@ -114,7 +121,12 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.page_indices = page_indices.data();
   arguments.cu_q_lens = cu_q_lens.data();
   arguments.num_seqs = num_seqs.data();
+  arguments.sinks = sinks ? sinks->data() : nullptr;
+  arguments.custom_mask = custom_mask ? custom_mask->data() : nullptr;
+  arguments.mask_words =
+      custom_mask ? static_cast<int>(custom_mask->dim(1)) : 0;
   arguments.out = out.untyped_data();
+  arguments.lse = lse.size() > 0 ? lse.data() : nullptr;
   arguments.workspace = workspace.data();
   arguments.workspace_size = workspace.size();
   arguments.is_bf16 = q.dtype() == BF16;
@@ -130,6 +142,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.logit_scale = static_cast<float>(params.sm_scale * params.k_scale);
   arguments.soft_cap = static_cast<float>(params.soft_cap);
   arguments.v_scale = static_cast<float>(params.v_scale);
+  arguments.causal = params.causal;
   arguments.sliding_window =
       params.sliding_window == 0
           ? INT_MAX

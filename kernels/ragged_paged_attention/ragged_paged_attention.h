@@ -10,8 +10,19 @@
 // the tokens j <= p, and j > p - sliding_window if that is > 0:
 //   logit_j = sm_scale * k_scale * <q, k_j>
 //   logit_j = soft_cap * tanh(logit_j / soft_cap)      if soft_cap > 0
-//   out = sum_j softmax(logit)_j * v_scale * v_j
-// Rows of q that belong to no sequence give zeros.
+//   out = sum_j exp(logit_j - lse) * v_scale * v_j
+//   lse = log(sum_j exp(logit_j) + exp(sinks[h]))      the sink if there are
+//   any
+// Rows of q that see no token, as those that belong to no sequence, give zeros,
+// and an lse of the sink or -inf.
+//
+// If not `causal`, all query rows of a sequence see all of its tokens: there is
+// no sliding window then, and there may be more rows than tokens.
+//
+// With a custom_mask, as for the trees of guesses of a speculative decoder, row
+// i does not see those of its sequence's own new tokens, which are the last
+// q_len, whose bits are 0: new token j has bit j % 32 of custom_mask[i][j /
+// 32]. Tokens for which it has no bits are seen as without one.
 //
 // What the device data says is not trusted: num_seqs and kv_lens are clamped to
 // [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
@@ -32,17 +43,22 @@ namespace torch_xla_ext::ragged {
 // The workspace's size is the caller's choice: with less, contexts are split
 // into fewer parts, or not at all. WorkspaceSize, beside the Host version, says
 // what is worth having.
+//
+// lse_rows is max_num_batched_tokens, or 0: then nobody wants to know.
 inline constexpr Signature kRaggedPagedAttention = ParseSignature(
     "XlaGpuRaggedPagedAttention("
     "q: T[max_num_batched_tokens, num_q_heads, head_dim], "
     "kv_pages: C[total_num_pages, page_size, 2 * num_kv_heads, head_dim], "
     "kv_lens: S32[max_num_seqs], page_indices: S32[max_num_seqs, "
-    "pages_per_seq], cu_q_lens: S32[max_num_seqs + 1], num_seqs: S32[1]) -> "
+    "pages_per_seq], cu_q_lens: S32[max_num_seqs + 1], num_seqs: S32[1], "
+    "sinks?: F32[num_q_heads], "
+    "custom_mask?: S32[max_num_batched_tokens, mask_words]) -> "
     "(out: T[max_num_batched_tokens, num_q_heads, head_dim], "
-    "workspace: F32[workspace_size]) "
+    "lse: F32[lse_rows, num_q_heads], workspace: F32[workspace_size]) "
     "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
     "256, "
-    "page_size: 8..256, num_q_heads: 1.., num_q_heads % num_kv_heads == 0");
+    "page_size: 8..256, num_q_heads: 1.., mask_words: 1..64, "
+    "num_q_heads % num_kv_heads == 0");
 
 struct RaggedPagedAttentionParams {
   double sm_scale;
@@ -50,19 +66,28 @@ struct RaggedPagedAttentionParams {
   double soft_cap;         // 0: none
   double k_scale;          // 1 unless the pages are F8E4M3FN
   double v_scale;
+  bool causal;
   // Prints each page number and length that is out of range.
   bool report_out_of_range;
 
   static constexpr auto Fields() {
     using P = RaggedPagedAttentionParams;
-    return MakeFields(Field("sm_scale", &P::sm_scale),
-                      Field("sliding_window", &P::sliding_window, 0),
-                      Field("soft_cap", &P::soft_cap, 0),
-                      Field("k_scale", &P::k_scale),
-                      Field("v_scale", &P::v_scale),
-                      Field("report_out_of_range", &P::report_out_of_range));
+    return MakeFields(
+        Field("sm_scale", &P::sm_scale),
+        Field("sliding_window", &P::sliding_window, 0),
+        Field("soft_cap", &P::soft_cap, 0), Field("k_scale", &P::k_scale),
+        Field("v_scale", &P::v_scale), Field("causal", &P::causal),
+        Field("report_out_of_range", &P::report_out_of_range));
   }
 };
+
+// What parameters have to be that the signature cannot say.
+inline Status CheckParams(const RaggedPagedAttentionParams& params) {
+  if (params.causal || params.sliding_window == 0) return Status::Ok();
+  return Status::Error(
+      "sliding_window: expected 0, since causal is false, but got ",
+      params.sliding_window);
+}
 
 }  // namespace torch_xla_ext::ragged
 

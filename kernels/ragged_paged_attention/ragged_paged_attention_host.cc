@@ -1,7 +1,9 @@
 // XlaGpuRaggedPagedAttention for the CPU.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "kernels/common/checks.h"
 #include "kernels/common/host_attention.h"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "kernels/ragged_paged_attention/workspace.h"
@@ -10,13 +12,27 @@ namespace torch_xla_ext::ragged {
 namespace {
 
 // A sequence, as far as the device data can be trusted: the query rows
-// [first_row, end_row) are those of its last tokens, of kv_len.
+// [first_row, end_row) are those of its last tokens, of kv_len. The first new
+// token is first_new, which is negative if there were more rows than tokens.
 struct Sequence {
-  int64_t first_row, end_row, kv_len;
+  int64_t first_row, end_row, kv_len, first_new;
+};
+
+// The bits of custom_mask, of which there may be none.
+struct Mask {
+  const int32_t* bits;
+  int64_t words;  // of a row
+
+  // Whether row `row` sees the new token `token` of its sequence.
+  bool Shows(int64_t row, int64_t token) const {
+    if (bits == nullptr || token < 0 || token >= words * 32) return true;
+    return bits[row * words + token / 32] >> token % 32 & 1;
+  }
 };
 
 Sequence ReadSequence(AnyBuffer kv_lens, AnyBuffer cu_q_lens, int64_t s,
-                      int64_t num_rows, int64_t max_kv_len, bool report) {
+                      int64_t num_rows, int64_t max_kv_len, bool causal,
+                      bool report) {
   const int32_t* ends = cu_q_lens.data<int32_t>();
   const auto clamp = [&](int64_t value, int64_t low, int64_t high,
                          const char* name, int64_t index) {
@@ -30,7 +46,8 @@ Sequence ReadSequence(AnyBuffer kv_lens, AnyBuffer cu_q_lens, int64_t s,
   sequence.end_row = clamp(ends[s + 1], sequence.first_row, num_rows,
                            "XlaGpuRaggedPagedAttention: cu_q_lens", s + 1);
   const int64_t num_queries = sequence.end_row - sequence.first_row;
-  if (num_queries > sequence.kv_len) {
+  sequence.first_new = sequence.kv_len - num_queries;
+  if (causal && num_queries > sequence.kv_len) {
     if (report) {
       std::fprintf(stderr,
                    "XlaGpuRaggedPagedAttention: sequence %lld has %lld query "
@@ -48,7 +65,8 @@ Sequence ReadSequence(AnyBuffer kv_lens, AnyBuffer cu_q_lens, int64_t s,
 template <typename T, typename C>
 void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
                           AnyBuffer page_indices, AnyBuffer cu_q_lens,
-                          AnyBuffer num_seqs, AnyResult out,
+                          AnyBuffer num_seqs, const float* sinks, Mask mask,
+                          AnyResult out, AnyResult lse,
                           const RaggedPagedAttentionParams& params) {
   const int64_t num_heads = q.dim(1), head_dim = q.dim(2);
   const int64_t num_pages = kv_pages.dim(0), page_size = kv_pages.dim(1);
@@ -72,11 +90,14 @@ void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
       static_cast<float>(params.soft_cap)};
   std::vector<float> row(head_dim), attended;
   for (int64_t s = 0; s < count; ++s) {
-    const Sequence sequence = ReadSequence(kv_lens, cu_q_lens, s, q.dim(0),
-                                           pages_per_seq * page_size, report);
+    const Sequence sequence =
+        ReadSequence(kv_lens, cu_q_lens, s, q.dim(0), pages_per_seq * page_size,
+                     params.causal, report);
     if (sequence.first_row == sequence.end_row) continue;
-    const int64_t first_position =
-        sequence.kv_len - (sequence.end_row - sequence.first_row);
+    const auto position_of = [&](int64_t row) {
+      return params.causal ? sequence.kv_len - (sequence.end_row - row)
+                           : sequence.kv_len - 1;
+    };
     const auto window_begin = [&](int64_t position) {
       return params.sliding_window > 0
                  ? std::max<int64_t>(0, position - params.sliding_window + 1)
@@ -84,7 +105,7 @@ void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
     };
     const PageTable table{page_indices.data<int32_t>() + s * pages_per_seq,
                           page_size, num_pages};
-    const int64_t begin = window_begin(first_position);
+    const int64_t begin = window_begin(position_of(sequence.first_row));
     if (report) {
       table.Report("XlaGpuRaggedPagedAttention: page_indices", s, begin,
                    sequence.kv_len);
@@ -100,15 +121,21 @@ void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
       const std::vector<float> values =
           GatherRows(pages(2 * g + 1), table, tokens, head_dim);
       for (int64_t i = sequence.first_row; i < sequence.end_row; ++i) {
-        const int64_t position = first_position + i - sequence.first_row;
+        const int64_t position = position_of(i);
         const int64_t first = index_of(window_begin(position));
         const int64_t last = index_of(position + 1);
         for (int64_t h = g * heads_per_kv_head; h < (g + 1) * heads_per_kv_head;
              ++h) {
           const int64_t offset = (i * num_heads + h) * head_dim;
           ToFloats(q.data<T>() + offset, head_dim, row.data());
-          Attend(row.data(), position, tokens, first, last, keys, values,
-                 head_dim, options, &attended);
+          const float row_lse = Attend(
+              row.data(), position, tokens, first, last,
+              [&](int64_t token) {
+                return mask.Shows(i, token - sequence.first_new);
+              },
+              keys, values, head_dim, options,
+              sinks == nullptr ? -INFINITY : sinks[h], &attended);
+          if (lse.size() > 0) lse.data<float>()[i * num_heads + h] = row_lse;
           for (int64_t d = 0; d < head_dim; ++d) {
             out.data<T>()[offset + d] =
                 FromFloat<T>(attended[d] * static_cast<float>(params.v_scale));
@@ -119,17 +146,26 @@ void RaggedPagedAttention(AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens,
   }
 }
 
-Status RaggedPagedAttentionOnHost(AnyBuffer q, AnyBuffer kv_pages,
-                                  AnyBuffer kv_lens, AnyBuffer page_indices,
-                                  AnyBuffer cu_q_lens, AnyBuffer num_seqs,
-                                  AnyResult out, AnyResult workspace,
-                                  const RaggedPagedAttentionParams& params) {
+Status RaggedPagedAttentionOnHost(
+    AnyBuffer q, AnyBuffer kv_pages, AnyBuffer kv_lens, AnyBuffer page_indices,
+    AnyBuffer cu_q_lens, AnyBuffer num_seqs, std::optional<AnyBuffer> sinks,
+    std::optional<AnyBuffer> custom_mask, AnyResult out, AnyResult lse,
+    AnyResult workspace, const RaggedPagedAttentionParams& params) {
+  XLA_KERNEL_RETURN_IF_ERROR(CheckLseRows(lse.dim(0), q.dim(0)));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckParams(params));
+  const float* sink = sinks ? sinks->data<float>() : nullptr;
+  Mask mask = {};
+  if (custom_mask) mask = {custom_mask->data<int32_t>(), custom_mask->dim(1)};
+  for (int64_t i = 0; i < lse.size(); ++i) {
+    lse.data<float>()[i] = sink == nullptr ? -INFINITY : sink[i % q.dim(1)];
+  }
   std::memset(out.untyped_data(), 0, out.size_bytes());
   std::fill_n(workspace.data<float>(), workspace.size(), 0.0f);
   VisitFloat(q.dtype(), [&](auto t) {
     VisitFloat(kv_pages.dtype(), [&](auto c) {
       RaggedPagedAttention<decltype(t), decltype(c)>(
-          q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, out, params);
+          q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs, sink, mask,
+          out, lse, params);
     });
   });
   return Status::Ok();
@@ -138,7 +174,7 @@ Status RaggedPagedAttentionOnHost(AnyBuffer q, AnyBuffer kv_pages,
 // A context is split into parts of at least so many tokens, and their results
 // are at most so many floats.
 constexpr int64_t kMinPartSize = 256;
-constexpr int64_t kMaxWorkspaceSize = 1 << 22;
+constexpr int64_t kMaxWorkspaceSize = 1 << 23;
 // As many thread blocks as any GPU runs at a time.
 constexpr int64_t kMaxBlocks = 512;
 
@@ -164,19 +200,21 @@ int64_t GenericWorkspaceSize(const Sizes& sizes) {
   return parts < 2 ? 1 : kMaxBlocks + parts * part_size;
 }
 
-// As many parts for each sequence of the Hopper kernel. Of each part and query
-// head a result, its maximum and its sum; beside them a counter of tiles, and
-// one for each sequence and kv head. Parts are aligned to 16 bytes.
+// As many parts for each place of the Hopper kernel (sm90_split.cuh). Of each
+// part and query head a result, its maximum and its sum.
 int64_t HopperWorkspaceSize(const Sizes& sizes) {
   const int64_t max_num_seqs = sizes["max_num_seqs"];
+  const int64_t places =
+      max_num_seqs +
+      NumTokenPlaces(sizes["max_num_batched_tokens"], max_num_seqs);
   const int64_t part_size =
-      max_num_seqs * sizes["num_q_heads"] * (sizes["head_dim"] + 2);
+      places * sizes["num_q_heads"] * (sizes["head_dim"] + 2);
   const int64_t num_parts = std::min(
       {int64_t{kMaxParts}, kMaxWorkspaceSize / std::max<int64_t>(part_size, 1),
        CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize)});
   if (num_parts < 2) return 1;
-  const int64_t num_counters = 1 + max_num_seqs * sizes["num_kv_heads"];
-  return CeilDivide(num_counters, 4) * 4 + num_parts * part_size;
+  return SplitHeader(max_num_seqs, sizes["num_kv_heads"]) +
+         num_parts * part_size;
 }
 
 // Counters, and where the kernels keep the parts of long contexts until they

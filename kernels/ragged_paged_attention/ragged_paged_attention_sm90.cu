@@ -62,11 +62,12 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
     const int first_row = warpgroup * 64;
     const int row = first_row + thread / 32 * 16 + lane / 4;
     const int group = arguments.group_size;
-    const int min_position = tile.position + first_row / group;
+    const int step = tile.position_step;
+    const int min_position = tile.position + first_row / group * step;
     const int max_position =
-        tile.position + (min(first_row + 64, tile.num_rows) - 1) / group;
-    const int position[2] = {tile.position + row / group,
-                             tile.position + (row + 8) / group};
+        tile.position + (min(first_row + 64, tile.num_rows) - 1) / group * step;
+    const int position[2] = {tile.position + row / group * step,
+                             tile.position + (row + 8) / group * step};
 
     float row_max[2] = {-INFINITY, -INFINITY}, row_sum[2] = {0, 0};
     float out[kHeadDim / 2];
@@ -263,56 +264,57 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
       row_sum[r] += __shfl_xor_sync(~0u, row_sum[r], 2);
     }
     if (tile.num_parts > 1) {
-      if (warpgroup == 0) {
-        const int64_t pair =
-            static_cast<int64_t>(tile.sequence) * arguments.num_kv_heads +
-            tile.kv_head;
-        float* parts = split.parts + pair * split.max_parts * split.part_size;
-        float* part = parts + tile.part * split.part_size;
+      if (first_row < tile.num_rows) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int this_row = row + r * 8;
-          if (this_row >= group) continue;
+          if (this_row >= tile.num_rows) continue;
+          float* part = PartsOf(arguments, split, tile.place + this_row / group,
+                                tile.kv_head) +
+                        tile.part * split.part_size;
 #pragma unroll
           for (int i = 0; i < kHeadDim / 8; ++i) {
             const int column = i * 8 + lane % 4 * 2;
-            *reinterpret_cast<float2*>(part + this_row * kHeadDim + column) =
+            *reinterpret_cast<float2*>(part + this_row % group * kHeadDim +
+                                       column) =
                 make_float2(out[i * 4 + r * 2], out[i * 4 + r * 2 + 1]);
           }
-          *reinterpret_cast<float2*>(part + group * kHeadDim + this_row * 2) =
+          *reinterpret_cast<float2*>(part + group * kHeadDim +
+                                     this_row % group * 2) =
               make_float2(row_max[r] * scale, row_sum[r]);
         }
         __threadfence();
-        SyncNamed(kGroupBarrier, 128);
+        SyncNamed(kGroupBarrier + warpgroup, 128);
         if (thread == 0) {
-          shared.is_last_part = atomicAdd(split.arrivals + pair, 1) ==
-                                static_cast<unsigned>(tile.num_parts - 1);
+          const int64_t pair =
+              int64_t{1} * tile.sequence * arguments.num_kv_heads +
+              tile.kv_head;
+          shared.is_last_part[warpgroup] =
+              atomicAdd(split.arrivals + pair * 2 + warpgroup, 1) ==
+              static_cast<unsigned>(tile.num_parts - 1);
         }
-        SyncNamed(kGroupBarrier, 128);
-        if (shared.is_last_part) {
+        SyncNamed(kGroupBarrier + warpgroup, 128);
+        if (shared.is_last_part[warpgroup]) {
           __threadfence();
-          CombineParts<T, kHeadDim>(
-              arguments, split, parts, tile.num_parts, thread,
-              static_cast<T*>(arguments.out) +
-                  (static_cast<int64_t>(tile.q_row) * arguments.num_q_heads +
-                   tile.kv_head * group) *
-                      kHeadDim);
+          CombineParts<T, kHeadDim>(arguments, split, tile.place, tile.kv_head,
+                                    tile.num_parts, tile.q_row, first_row,
+                                    min(first_row + 64, tile.num_rows), thread);
         }
       }
       continue;
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float sum = row_sum[r];
-      const float factor = sum == 0 ? 0 : arguments.v_scale / sum;
       const int this_row = row + r * 8;
       const bool exists = this_row < tile.num_rows;
-      T* to = static_cast<T*>(arguments.out) +
-              (static_cast<int64_t>(tile.q_row + this_row / group) *
-                   arguments.num_q_heads +
-               tile.kv_head * group + this_row % group) *
-                  kHeadDim +
-              lane % 4 * 8;
+      const int64_t out_row =
+          static_cast<int64_t>(tile.q_row + this_row / group) *
+              arguments.num_q_heads +
+          tile.kv_head * group + this_row % group;
+      const float factor = Finish(arguments, out_row, exists && lane % 4 == 0,
+                                  row_max[r] * scale, row_sum[r]);
+      T* to =
+          static_cast<T*>(arguments.out) + out_row * kHeadDim + lane % 4 * 8;
 #pragma unroll
       for (int i = 0; i < kHeadDim / 8; i += 4) {
         auto word = [&](int j) {
@@ -420,7 +422,7 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
     const size_t arrivals = split.max_parts == 1
                                 ? 0
                                 : static_cast<size_t>(arguments.max_num_seqs) *
-                                      arguments.num_kv_heads;
+                                      arguments.num_kv_heads * 2;
     const cudaError_t error =
         cudaMemsetAsync(split.counter, 0, 4 * (1 + arrivals), stream);
     if (error != cudaSuccess) return error;
@@ -437,8 +439,9 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8) {
   using namespace sm90;  // NOLINT
   const int page_size = arguments.page_size;
-  return !cache_is_fp8 && arguments.head_dim == kHeadDim &&
-         arguments.group_size <= kRows && page_size % 8 == 0 &&
+  return !cache_is_fp8 && arguments.custom_mask == nullptr &&
+         arguments.head_dim == kHeadDim && arguments.group_size <= kRows &&
+         page_size % 8 == 0 &&
          (kTokens % page_size == 0 || page_size % kTokens == 0) &&
          arguments.total_num_pages > 0 && arguments.logit_scale > 0 &&
          DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&

@@ -4,7 +4,15 @@ import itertools
 
 import pytest
 import torch
-from testing.paged import FP8, Pages, assert_close, attention, int32
+from testing.paged import (
+    FP8,
+    Pages,
+    assert_close,
+    assert_lse_close,
+    attention,
+    attention_and_lse,
+    int32,
+)
 from torch_xla.experimental.custom_kernel import ragged_paged_attention as upstream
 
 from torch_xla_ext import custom_call
@@ -43,25 +51,60 @@ class Batch:
             int32([len(q_lens)]),
         )
 
-    def expected(self, k_scale: float = 1, v_scale: float = 1, **options: object) -> torch.Tensor:
+    def expected(self, **options: object) -> torch.Tensor:
+        return self.expected_with_lse(**options)[0]
+
+    def expected_with_lse(
+        self,
+        k_scale: float = 1,
+        v_scale: float = 1,
+        custom_mask: torch.Tensor | None = None,
+        **options: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         result = torch.zeros(self.q.shape, dtype=torch.float64)
+        sinks = options.get("sinks", torch.tensor(float("-inf")))
+        lse = sinks.double().expand(self.q.shape[:2]).clone()
         for s, rows in enumerate(self.rows):
             keys, values = self.pages.tokens(s)
+            present = None
+            if custom_mask is not None:
+                present = shown(custom_mask[rows], len(keys))
             if rows.start < rows.stop:
-                result[rows] = attention(self.q[rows], keys * k_scale, values * v_scale, **options)
-        return result
+                result[rows], lse[rows] = attention_and_lse(
+                    self.q[rows], keys * k_scale, values * v_scale, present=present, **options
+                )
+        return result, lse
+
+
+def shown(mask: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """What the rows of a sequence's in custom_mask show, [rows, num_tokens]."""
+    bits = (mask.unsqueeze(-1) >> torch.arange(32)) & 1
+    bits = bits.flatten(1)[:, : len(mask)].bool()
+    result = torch.ones(len(mask), num_tokens, dtype=torch.bool)
+    first = num_tokens - len(mask)
+    result[:, first : first + bits.shape[1]] = bits
+    return result
 
 
 def check(device: torch.device, batch: Batch, **options: object) -> None:
-    """Compares a call with the reference, and with itself on the CPU without XLA."""
+    """Compares calls with the reference, and with themselves on the CPU without XLA."""
     scale = batch.q.shape[-1] ** -0.5
-    result = ragged_paged_attention(*(x.to(device) for x in batch.args), scale, **options).cpu()
-    assert_close(result, batch.expected(scale=scale, **options))
+
+    def call(place: torch.device | str, **more: object) -> object:
+        moved = {k: v.to(place) if torch.is_tensor(v) else v for k, v in options.items()}
+        args = (x.to(place) for x in batch.args)
+        return ragged_paged_attention(*args, scale, **moved, **more)
+
+    expected, expected_lse = batch.expected_with_lse(scale=scale, **options)
+    result = call(device).cpu()
+    assert_close(result, expected)
     assert result[batch.rows[-1].stop :].count_nonzero() == 0
-    again = ragged_paged_attention(*(x.to(device) for x in batch.args), scale, **options).cpu()
-    assert torch.equal(result, again)
-    direct = ragged_paged_attention(*batch.args, scale, **options)
+    again, lse = call(device, return_lse=True)
+    assert torch.equal(result, again.cpu())
+    assert_lse_close(lse, expected_lse)
+    direct, direct_lse = call("cpu", return_lse=True)
     torch.testing.assert_close(direct.float(), result.float(), rtol=2e-2, atol=2e-2)
+    assert_lse_close(direct_lse, expected_lse)
 
 
 @for_each_dtype
@@ -93,14 +136,86 @@ OPTIONS = {
     "soft cap": {"soft_cap": 2.5},
     "soft cap that caps nothing": {"soft_cap": 1e6},
     "both": {"sliding_window": 37, "soft_cap": 5.0},
+    "sinks": {"sinks": torch.linspace(-3, 3, 8)},
+    "sinks that are larger than all logits": {"sinks": torch.full((8,), 7.0)},
+    "sinks that are none": {"sinks": torch.full((8,), float("-inf"))},
+    "sinks and both": {
+        "sinks": torch.linspace(2, -2, 8),
+        "sliding_window": 37,
+        "soft_cap": 5.0,
+    },
+    "not causal": {"causal": False},
+    "not causal, soft cap and sinks": {
+        "causal": False,
+        "soft_cap": 5.0,
+        "sinks": torch.linspace(2, -2, 8),
+    },
 }
 
 
 @for_each_dtype
+@pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(device: torch.device, options: dict[str, object], dtype: torch.dtype) -> None:
-    pages = Pages.random([100, 5, 64], 2, 64, 16, dtype)
+def test_options(
+    device: torch.device, options: dict[str, object], head_dim: int, dtype: torch.dtype
+) -> None:
+    pages = Pages.random([100, 5, 64], 2, head_dim, 16, dtype)
     check(device, Batch(pages, [60, 5, 1], 8, dtype), **options)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_rows_without_causality(device: torch.device, head_dim: int) -> None:
+    """Cross-attention: more rows than tokens, and some that have none."""
+    pages = Pages.random([20, 300, 40], 2, head_dim, 16, DTYPES[0])
+    batch = Batch(pages, [70, 9, 200], 8, DTYPES[0])
+    check(device, batch, causal=False)
+    q, kv_pages, _, *others = (x.to(device) for x in batch.args)
+    lengths = int32([0, 300, 40, 0, 0]).to(device)
+    result = ragged_paged_attention(q, kv_pages, lengths, *others, causal=False).cpu()
+    assert result[:70].count_nonzero() == 0
+    expected = batch.expected(scale=1.0, causal=False)
+    assert_close(result[70:], expected[70:])
+
+
+# A GPU splits the context of few query tokens over its multiprocessors.
+@pytest.mark.parametrize("options", [{}, {"sliding_window": 700}, {"causal": False}], ids=str)
+@pytest.mark.parametrize("num_heads", [4, 5, 12, 16])
+def test_few_query_tokens_at_long_contexts(
+    device: torch.device, num_heads: int, options: dict[str, object]
+) -> None:
+    pages = Pages.random([3000, 1500, 40, 2500, 5], 1, 128, 16, DTYPES[0])
+    batch = Batch(pages, [4, 1, 16, 8, 2], num_heads, DTYPES[0])
+    check(device, batch, sinks=torch.linspace(-1, 7, num_heads), **options)
+
+
+def random_trees(batch: Batch, words: int) -> torch.Tensor:
+    """For each new token, which of those before it are its ancestors, or else any."""
+    mask = torch.randint(-(2**31), 2**31, (len(batch.q), words)).int()
+    for rows in batch.rows:
+        for i, row in enumerate(range(rows.start, rows.stop)):  # a token sees itself
+            if i < 32 * words:
+                bit = torch.tensor(1) << i % 32
+                mask[row, i // 32] |= torch.where(bit >= 2**31, bit - 2**32, bit).int()
+    return mask
+
+
+@for_each_dtype
+@pytest.mark.parametrize("words", [1, 2])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_custom_mask(device: torch.device, head_dim: int, words: int, dtype: torch.dtype) -> None:
+    pages = Pages.random([100, 5, 64, 2000, 70], 2, head_dim, 16, dtype)
+    batch = Batch(pages, [60, 5, 1, 8, 70], 8, dtype)
+    mask = random_trees(batch, words)
+    check(device, batch, custom_mask=mask)
+    check(device, batch, custom_mask=mask, causal=False, soft_cap=4.0)
+    check(device, batch, custom_mask=mask, sliding_window=13, sinks=torch.linspace(-2, 2, 8))
+
+
+def test_a_mask_that_hides_everything(device: torch.device) -> None:
+    """Also the rows of which nothing is left are zeros."""
+    pages = Pages.random([6, 30], 1, 64, 16, DTYPES[0])
+    batch = Batch(pages, [6, 3], 4, DTYPES[0])
+    check(device, batch, custom_mask=torch.zeros(len(batch.q), 1, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -174,8 +289,9 @@ def test_pages_without_tokens(device: torch.device) -> None:
     args = [tensor.to(device) for tensor in batch.args]
     args[1] = args[1][:, :0]
     attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
-    attributes |= {"v_scale": 1.0, "report_out_of_range": True}
-    outputs = [args[0], ([1], torch.float32)]
+    attributes |= {"v_scale": 1.0, "causal": True, "report_out_of_range": True}
+    args += [None, None]
+    outputs = [args[0], ([0, 4], torch.float32), ([1], torch.float32)]
     with pytest.raises(ValueError, match="expected page_size to be 8 to 256 but got 0"):
         custom_call("XlaGpuRaggedPagedAttention", args, outputs, attributes=attributes)
 

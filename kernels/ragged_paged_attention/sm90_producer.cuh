@@ -36,13 +36,15 @@ struct Tile {
   int sequence;
   int q_row;  // token of row 0, in q
   int num_rows;
-  int position;  // of row 0's token
+  int position;       // that row 0 sees last
+  int position_step;  // of the next token's rows: 1 if causal, else 0
   int kv_begin;  // tiles of keys and values: first, and one behind the last
   int kv_end;
   int kv_len;
   int kv_head;
   int part;
   int num_parts;  // of the context; 1: kv_begin to kv_end is all of it
+  int place;      // of the parts, if there are several
 };
 
 // Stages of keys or of values.
@@ -60,7 +62,7 @@ struct alignas(1024) SharedMemory {
   uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
   Tile tiles[kTileSlots];
   Stage stages[2];
-  int is_last_part;  // of the computing warpgroup
+  int is_last_part[2];  // of the computing warpgroups
 };
 
 // A ring's position: the slot, and the parity of its phase.
@@ -246,16 +248,18 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
   tile->sequence = sequence.index;
   tile->q_row = sequence.begin + token;
   tile->num_rows = num_tokens * arguments.group_size;
-  tile->position = sequence.first_position + token;
+  tile->position = PositionOf(arguments, sequence, token);
+  tile->position_step = arguments.causal ? 1 : 0;
   tile->kv_len = sequence.kv_len;
   tile->kv_head = index % arguments.num_kv_heads;
   const KvRange range =
-      VisibleTiles(arguments, tile->position, num_tokens, kTokens);
+      VisibleTiles(arguments, sequence, token, token + num_tokens, kTokens);
   tile->kv_begin = range.begin;
   tile->kv_end = range.end;
   tile->part = part;
   tile->num_parts = NumParts(arguments, split, sequence, kTokens);
   if (tile->num_parts > 1) {
+    tile->place = FirstPlace(arguments, split, sequence);
     const int tiles = PartTiles(arguments, split, range.end - range.begin);
     tile->kv_begin = range.begin + part * tiles;
     tile->kv_end = min(tile->kv_begin + tiles, range.end);

@@ -1,4 +1,4 @@
-// Splits a long context of a sequence with one query token over several blocks:
+// Splits a long context of a sequence with few query rows over several blocks:
 // Flash-Decoding (Dao et al., 2023). Each part leaves its result in the
 // workspace, and the last one to finish combines them, always in one order.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
@@ -17,23 +17,31 @@ inline constexpr int kMinPartTiles = 2;
 // blocks.
 inline constexpr int kMaxPartTiles = 64;
 
-// The workspace: the tile counter, then for each sequence and kv head how many
-// parts have arrived, then, from a multiple of 16 bytes on, max_parts parts for
-// each of them, which are group_size rows of head_dim sums, and a maximum and a
-// sum of weights for each row.
+// The workspace: the tile counter, then for each sequence, kv head and
+// warpgroup how many parts have arrived, then, from a multiple of 16 bytes on,
+// max_parts parts for each kv head of each place, which are group_size rows of
+// head_dim sums, and a maximum and a sum of weights for each row.
+//
+// A place is room for a query token: there is one for each sequence, for the
+// case that it has no more, and one for each of the first tokens of q.
 struct Split {
   int max_parts;      // 1: nothing is split
   unsigned* counter;  // null: there is no workspace
   unsigned* arrivals;
   float* parts;
   int64_t part_size;
+  int num_token_places;
 };
 
 inline Split MakeSplit(const Arguments& arguments, int head_dim) {
-  const int64_t num_pairs =
-      int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads;
-  const int64_t header = (num_pairs + 1 + 3) / 4 * 4;
+  const int64_t header =
+      SplitHeader(arguments.max_num_seqs, arguments.num_kv_heads);
   Split split = {};
+  split.num_token_places = static_cast<int>(
+      NumTokenPlaces(arguments.num_tokens, arguments.max_num_seqs));
+  const int64_t num_pairs =
+      (int64_t{1} * arguments.max_num_seqs + split.num_token_places) *
+      arguments.num_kv_heads;
   split.max_parts = 1;
   if (arguments.workspace_size == 0) return split;
   split.counter = reinterpret_cast<unsigned*>(arguments.workspace);
@@ -41,7 +49,7 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
   split.parts = arguments.workspace + header;
   split.part_size = int64_t{1} * arguments.group_size * (head_dim + 2);
   const int64_t space = arguments.workspace_size - header;
-  if (arguments.group_size <= 64 && num_pairs > 0 && space > 0) {
+  if (num_pairs > 0 && space > 0) {
     split.max_parts = static_cast<int>(std::clamp<int64_t>(
         space / (num_pairs * split.part_size), 1, kMaxParts));
   }
@@ -59,25 +67,43 @@ __device__ inline int PartTiles(const Arguments& arguments, const Split& split,
   return max(CeilDivide(tiles, max(parts, 1)), kMinPartTiles);
 }
 
-// The tiles of keys that the rows of `num_tokens` tokens from `position` on
+// The tiles of keys that the rows of tokens [token, end_token) of a sequence
 // see.
 struct KvRange {
   int begin, end;
 };
-__device__ inline KvRange VisibleTiles(const Arguments& arguments, int position,
-                                       int num_tokens, int tile_tokens) {
-  const int end = CeilDivide(max(position + num_tokens, 0), tile_tokens);
+__device__ inline KvRange VisibleTiles(const Arguments& arguments,
+                                       const Sequence& sequence, int token,
+                                       int end_token, int tile_tokens) {
+  const int position = PositionOf(arguments, sequence, token);
+  const int last = PositionOf(arguments, sequence, end_token - 1);
+  const int end = CeilDivide(max(last + 1, 0), tile_tokens);
   const int begin =
       max(max(position, 0) - arguments.sliding_window + 1, 0) / tile_tokens;
   return {min(begin, end), end};
 }
 
+// The place of a sequence's first query token, of those that are next to each
+// other; negative if its context is not to be split.
+__device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
+                                 const Sequence& sequence) {
+  const int q_len = sequence.q_len;
+  if (q_len == 1) return sequence.index;
+  return q_len <= kMaxSplitTokens && q_len > 1 &&
+                 q_len * arguments.group_size <= kSplitRows &&
+                 sequence.begin + q_len <= split.num_token_places
+             ? arguments.max_num_seqs + sequence.begin
+             : -1;
+}
+
 // How many parts there are of a sequence's context.
 __device__ inline int NumParts(const Arguments& arguments, const Split& split,
                                const Sequence& sequence, int tile_tokens) {
-  if (split.max_parts == 1 || sequence.q_len != 1) return 1;
+  if (split.max_parts == 1 || FirstPlace(arguments, split, sequence) < 0) {
+    return 1;
+  }
   const KvRange range =
-      VisibleTiles(arguments, sequence.first_position, 1, tile_tokens);
+      VisibleTiles(arguments, sequence, 0, sequence.q_len, tile_tokens);
   const int tiles = range.end - range.begin;
   return max(CeilDivide(tiles, PartTiles(arguments, split, tiles)), 1);
 }
@@ -113,15 +139,27 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
   return false;
 }
 
-// Combines the parts of a kv head's rows of one token; called by 128 threads.
-// A part has sums of values weighted by 2^(logit - maximum), and of weights.
+// Where the rows of a place's first part are.
+__device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
+                                 int place, int kv_head) {
+  return split.parts + (int64_t{1} * place * arguments.num_kv_heads + kv_head) *
+                           split.max_parts * split.part_size;
+}
+
+// Combines the parts of the rows [first_row, end_row) of a sequence and kv
+// head, of which row 0 is token q_row's; called by 128 threads. A part has sums
+// of values weighted by 2^(logit - maximum), and of weights.
 template <typename T, int kHeadDim>
 __device__ inline void CombineParts(const Arguments& arguments,
-                                    const Split& split, const float* parts,
-                                    int num_parts, int thread, T* out) {
+                                    const Split& split, int place, int kv_head,
+                                    int num_parts, int q_row, int first_row,
+                                    int end_row, int thread) {
   const int group = arguments.group_size;
-  for (int i = thread; i < group * kHeadDim / 2; i += 128) {
-    const int row = i / (kHeadDim / 2), pair = i % (kHeadDim / 2);
+  constexpr int kPairs = kHeadDim / 2;
+  for (int i = first_row * kPairs + thread; i < end_row * kPairs; i += 128) {
+    const int token = i / kPairs / group, row = i / kPairs % group;
+    const int pair = i % kPairs;
+    const float* parts = PartsOf(arguments, split, place + token, kv_head);
     const float* limits = parts + group * kHeadDim + row * 2;
     float highest = -INFINITY;
 #pragma unroll 8
@@ -140,8 +178,12 @@ __device__ inline void CombineParts(const Arguments& arguments,
       x += weight * value.x;
       y += weight * value.y;
     }
-    const float factor = sum == 0 ? 0 : arguments.v_scale / sum;
-    reinterpret_cast<uint32_t*>(out)[i] = Pack<T>(x * factor, y * factor);
+    const int64_t out_row =
+        int64_t{1} * (q_row + token) * arguments.num_q_heads + kv_head * group +
+        row;
+    const float factor = Finish(arguments, out_row, pair == 0, highest, sum);
+    static_cast<uint32_t*>(arguments.out)[out_row * kPairs + pair] =
+        Pack<T>(x * factor, y * factor);
   }
 }
 

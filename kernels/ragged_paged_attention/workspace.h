@@ -3,13 +3,31 @@
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_WORKSPACE_H_
 #define KERNELS_RAGGED_PAGED_ATTENTION_WORKSPACE_H_
 
+#include <cstdint>
+
 namespace torch_xla_ext::ragged {
 
 // Rows of a tile of a sequence with few rows.
 inline constexpr int kTileRows = 64;
-// The Hopper kernel splits the context of a sequence with one query into at
-// most so many parts.
+// The Hopper kernel splits the context of a sequence into at most so many
+// parts, if it has no more query tokens and rows (a row being a token and one
+// of the heads of a kv head) than these.
 inline constexpr int kMaxParts = 64;
+inline constexpr int kMaxSplitTokens = 16;
+inline constexpr int kSplitRows = 128;
+
+// Of how many of the first tokens of q the Hopper kernel can split the context
+// if they are not their sequence's only ones.
+constexpr int64_t NumTokenPlaces(int64_t num_tokens, int64_t max_num_seqs) {
+  const int64_t limit = max_num_seqs > 128 ? max_num_seqs : 128;
+  if (num_tokens < 2) return 0;
+  return num_tokens < limit ? num_tokens : limit;
+}
+
+// The counters with which its workspace begins: a multiple of 4.
+constexpr int64_t SplitHeader(int64_t max_num_seqs, int64_t num_kv_heads) {
+  return (1 + 2 * max_num_seqs * num_kv_heads + 3) / 4 * 4;
+}
 
 }  // namespace torch_xla_ext::ragged
 

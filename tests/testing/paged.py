@@ -88,6 +88,13 @@ class Pages:
 
 
 def attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: object
+) -> torch.Tensor:
+    """The first result of `attention_and_lse`."""
+    return attention_and_lse(queries, keys, values, **options)[0]
+
+
+def attention_and_lse(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -97,13 +104,17 @@ def attention(
     soft_cap: float | None = None,
     alibi_slopes: torch.Tensor | None = None,
     present: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Causal attention of a sequence's last tokens, in float64.
+    sinks: torch.Tensor | None = None,
+    causal: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of a sequence's last tokens, in float64, and log(sum(exp(logits))).
 
     Args:
         queries: [num_queries, num_heads, head_dim].
         keys, values: [num_tokens, num_kv_heads, head_dim].
-        present: [num_tokens], bool: which tokens take part.
+        present: [num_tokens] or [num_queries, num_tokens], bool: which tokens take part.
+        sinks: [num_heads]: one logit more for each row, without a value.
+        causal: whether tokens behind a query's are hidden.
     """
     num_queries, num_heads, _ = queries.shape
     num_tokens, num_kv_heads, _ = keys.shape
@@ -115,10 +126,20 @@ def attention(
     distance = token - torch.arange(num_tokens - num_queries, num_tokens)[:, None]
     if alibi_slopes is not None:
         logits = logits + alibi_slopes.double()[:, None, None] * distance
-    visible = distance <= 0
+    visible = distance <= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     if sliding_window is not None:
         visible &= distance > -sliding_window
     if present is not None:
         visible &= present
-    weights = logits.masked_fill(~visible, float("-inf")).softmax(dim=-1)
-    return torch.einsum("hqk,khd->qhd", weights.nan_to_num(0), values.nan_to_num(0))
+    logits = logits.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        sink = sinks.double()[:, None, None].expand(-1, num_queries, 1)
+        logits = torch.cat([logits, sink], dim=-1)
+    weights = logits.softmax(dim=-1)[..., :num_tokens].nan_to_num(0)
+    attended = torch.einsum("hqk,khd->qhd", weights, values.nan_to_num(0))
+    return attended, logits.logsumexp(dim=-1).transpose(0, 1)
+
+
+def assert_lse_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual.cpu().double(), expected, rtol=1e-4, atol=2e-3)
