@@ -26,7 +26,8 @@ from torch_xla_ext import ops
 
 
 def test_every_operator_has_samples() -> None:
-    assert sorted(OPERATORS) == sorted(ops.__all__)
+    without_kernel = ["merge_attention_states"]  # torch's own operations
+    assert sorted([*OPERATORS, *without_kernel]) == sorted(ops.__all__)
 
 
 def test_importing_the_package_registers_them() -> None:

@@ -169,6 +169,64 @@ def test_heads_of_ragged_paged_attention(model: xs.Mesh, num_devices: int) -> No
     assert f"bf16[6,16,{8 // num_devices},64]" in program
 
 
+def check_with_lse(
+    function: Callable, tensors: tuple, args: list[torch.Tensor], sinks: torch.Tensor
+) -> str:
+    """Checks both results, and returns the program."""
+    results = []
+
+    def attend() -> torch.Tensor:
+        results[:] = function(*args, SCALE, sinks=sinks.to("xla"), return_lse=True)
+        return results[0]
+
+    out, program = run(attend, f"XlaGpu{function.__name__.title().replace('_', '')}")
+    expected = function(*tensors, SCALE, sinks=sinks, return_lse=True)
+    check(out, expected[0])
+    torch.testing.assert_close(results[1].cpu(), expected[1])
+    assert programs.collectives(program) == []
+    return program
+
+
+def test_second_result_of_sharded_heads(model: xs.Mesh, num_devices: int) -> None:
+    tensors, sinks = batch(), torch.linspace(-2, 2, 8)
+    specs = (None, CACHE, CACHE, None, None)
+    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
+    program = check_with_lse(ops.paged_attention, tensors, args, sinks)
+    assert f"f32[4,{8 // num_devices}]" in program
+    pages = torch.randn(6, 16, 8, 64).bfloat16()
+    others = (int32([3, 21, 0]), int32([[5, 0], [1, 4], [0, 0]]), int32([0, 3, 4, 0]), int32([2]))
+    tensors = torch.randn(8, 8, 64).bfloat16(), pages, *others
+    specs = (None, CACHE, *[None] * 4)
+    args = [placed(t, model, s) for t, s in zip(tensors, specs, strict=True)]
+    program = check_with_lse(ops.ragged_paged_attention, tensors, args, sinks)
+    assert f"f32[8,{8 // num_devices}]" in program
+
+
+def test_second_result_of_sharded_sequences(num_devices: int) -> None:
+    """Its rows are of an operand's part, though no operand says how many they are."""
+    data = mesh_of(data=num_devices)
+    specs = (("data", None, None), None, None, ("data", None), ("data",))
+    tensors = batch()
+    args = [placed(t, data, s) for t, s in zip(tensors, specs, strict=True)]
+    program = check_with_lse(ops.paged_attention, tensors, args, torch.linspace(-2, 2, 8))
+    assert f"f32[{4 // num_devices},8]" in program
+
+
+def test_latent_attention(num_devices: int) -> None:
+    """Heads are independent, and so are sequences; the cache is every device's."""
+    cache = torch.randn(10, 16, 576).bfloat16()
+    query = torch.randn(4, 8, 576).bfloat16()
+    tensors = query, cache, *batch()[3:]
+    for axis, spec in (("data", ("data", None, None)), ("model", HEADS)):
+        mesh = mesh_of(**{axis: num_devices})
+        args = [placed(t, mesh, s) for t, s in zip(tensors, (spec, *[None] * 3), strict=True)]
+        result, program = run(
+            lambda args=args: ops.mla_paged_attention(*args, SCALE), "XlaGpuMlaPagedAttention"
+        )
+        check(result, ops.mla_paged_attention(*tensors, SCALE))
+        assert programs.collectives(program) == []
+
+
 def run_as(way: str, step: Callable, caches: list[torch.Tensor]) -> Callable:
     """The step as users run it; compiled, it donates caches as docs/paged_attention.md says."""
 

@@ -1,0 +1,154 @@
+// XlaGpuMlaPagedAttention for CUDA: checks, the choice of a kernel, and
+// launches.
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstdio>
+
+#include "kernels/common/checks.h"
+#include "kernels/mla_paged_attention/attend.cuh"
+#include "kernels/mla_paged_attention/mla_paged_attention.h"
+#include "torch_xla_ext/cuda_status.h"
+
+namespace torch_xla_ext::mla {
+namespace {
+
+template <typename Shape>
+Status Launch(cudaStream_t stream, const Arguments& arguments) {
+  const auto kernel = AttendKernel<Shape>;
+  constexpr int kBytes = sizeof(typename Shape::Memory);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes)));
+  const dim3 grid((arguments.num_heads + Shape::kRows - 1) / Shape::kRows,
+                  arguments.parts, arguments.num_seqs);
+  kernel<<<grid, Shape::kThreads, kBytes, stream>>>(arguments);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  if (arguments.parts == 1) return Status::Ok();
+  const dim3 rows(arguments.num_heads, arguments.num_seqs);
+  CombineKernel<typename Shape::T>
+      <<<rows, kValueDim / 4, 0, stream>>>(arguments);
+  return CudaStatus(cudaGetLastError());
+}
+
+// Few heads leave most of a large tile empty; and a GPU of compute capability
+// 12 has shared memory for the small one alone.
+template <typename T, typename C>
+Status LaunchRows(cudaStream_t stream, int shared_memory,
+                  const Arguments& arguments) {
+  using Large = Shape<T, C, kManyRows>;
+  using Small = Shape<T, C, kFewRows>;
+  if (arguments.num_heads <= Small::kRows ||
+      shared_memory < static_cast<int>(sizeof(typename Large::Memory))) {
+    return Launch<Small>(stream, arguments);
+  }
+  return Launch<Large>(stream, arguments);
+}
+
+template <typename T>
+Status LaunchCache(cudaStream_t stream, bool is_f8, int shared_memory,
+                   const Arguments& arguments) {
+  return is_f8 ? LaunchRows<T, __nv_fp8_e4m3>(stream, shared_memory, arguments)
+               : LaunchRows<T, T>(stream, shared_memory, arguments);
+}
+
+// A thread for each sequence: a debugging aid need not be fast.
+__global__ void ReportOutOfRange(const Arguments arguments) {
+  const int seq = blockIdx.x * blockDim.x + threadIdx.x;
+  if (seq >= arguments.num_seqs) return;
+  const int context = arguments.context_lens[seq];
+  if (context < 0 || context > arguments.max_tokens) {
+    printf("XlaGpuMlaPagedAttention: context_lens[%d] = %d is not in [0, %d]\n",
+           seq, context, arguments.max_tokens);
+  }
+  const int tokens = ContextOf(arguments, seq);
+  for (int i = 0; int64_t{1} * i * arguments.block_size < tokens; ++i) {
+    const int block =
+        arguments.block_tables[int64_t{1} * seq * arguments.max_blocks + i];
+    if (block < 0 || block >= arguments.num_blocks) {
+      printf(
+          "XlaGpuMlaPagedAttention: block_tables[%d][%d] = %d is not in [0, "
+          "%d)\n",
+          seq, i, block, arguments.num_blocks);
+    }
+  }
+}
+
+Status CheckAtMost(const char* what, int64_t value, int64_t limit) {
+  if (value <= limit) return Status::Ok();
+  return Status::Error("expected ", what, " to be at most ", limit, " but got ",
+                       value);
+}
+
+Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
+                               AnyBuffer kv_cache, Buffer<S32, 2> block_tables,
+                               Buffer<S32, 1> context_lens, AnyResult out,
+                               Result<F32, 2> lse, Result<F32, 1> workspace,
+                               const MlaPagedAttentionParams& params) {
+  const int64_t num_seqs = query.dim(0), num_heads = query.dim(1);
+  XLA_KERNEL_RETURN_IF_ERROR(CheckLseRows(lse.dim(0), num_seqs));
+  if (out.size() == 0) return Status::Ok();
+  const int64_t max_tokens = block_tables.dim(1) * kv_cache.dim(1);
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_seqs", num_seqs, 65535));
+  XLA_KERNEL_RETURN_IF_ERROR(CheckAtMost("num_heads", num_heads, 1 << 16));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAtMost("num_blocks", kv_cache.dim(0), INT_MAX));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAtMost("max_blocks * block_size", max_tokens, INT_MAX - 65536));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("operand 0 (query)", query.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("operand 1 (kv_cache)", kv_cache.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("result 0 (out)", out.untyped_data()));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      CheckAligned("result 2 (workspace)", workspace.untyped_data()));
+  int device = 0, multiprocessors = 0, shared_memory = 0;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device)));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
+      &multiprocessors, cudaDevAttrMultiProcessorCount, device)));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
+      &shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+
+  Arguments arguments = {};
+  arguments.query = query.untyped_data();
+  arguments.kv_cache = kv_cache.untyped_data();
+  arguments.block_tables = block_tables.data();
+  arguments.context_lens = context_lens.data();
+  arguments.out = out.untyped_data();
+  arguments.lse = lse.size() > 0 ? lse.data() : nullptr;
+  arguments.num_seqs = static_cast<int>(num_seqs);
+  arguments.num_heads = static_cast<int>(num_heads);
+  arguments.num_blocks = static_cast<int>(kv_cache.dim(0));
+  arguments.block_size = static_cast<int>(kv_cache.dim(1));
+  arguments.max_blocks = static_cast<int>(block_tables.dim(1));
+  arguments.max_tokens = static_cast<int>(max_tokens);
+  arguments.logit_scale =
+      static_cast<float>(params.scale * params.kv_scale * kLog2e);
+  arguments.kv_scale = static_cast<float>(params.kv_scale);
+  const int64_t part_floats = PartFloats(num_seqs, num_heads);
+  const int64_t parts =
+      std::min(WantedParts(multiprocessors, num_seqs, num_heads, max_tokens),
+               workspace.size() / part_floats);
+  arguments.parts = static_cast<int>(std::max<int64_t>(parts, 1));
+  arguments.partial_out = workspace.data();
+  arguments.partial_stats = reinterpret_cast<float2*>(
+      workspace.data() + num_seqs * num_heads * arguments.parts * kValueDim);
+
+  if (params.report_out_of_range) {
+    ReportOutOfRange<<<(arguments.num_seqs + 127) / 128, 128, 0, stream>>>(
+        arguments);
+    XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  const bool is_f8 = kv_cache.dtype() == F8E4M3FN;
+  return query.dtype() == BF16
+             ? LaunchCache<__nv_bfloat16>(stream, is_f8, shared_memory,
+                                          arguments)
+             : LaunchCache<__half>(stream, is_f8, shared_memory, arguments);
+}
+
+}  // namespace
+}  // namespace torch_xla_ext::mla
+
+XLA_KERNEL_CUDA(XlaGpuMlaPagedAttention, torch_xla_ext::mla::kMlaPagedAttention,
+                torch_xla_ext::mla::LaunchMlaPagedAttention,
+                xla::ffi::Traits::kCmdBufferCompatible);

@@ -1,0 +1,110 @@
+"""Multi-head latent attention of one token a sequence to a paged cache of latent rows."""
+
+import torch
+
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.operators import define_operator
+from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.ops import _paged, _paged_reference
+
+__all__ = ["mla_paged_attention"]
+
+TARGET = "XlaGpuMlaPagedAttention"
+_NAME = "xla_gpu::mla_paged_attention"
+
+
+def _check(kv_cache: torch.Tensor, scale: float, kv_scale: float | None, **others: Value) -> None:
+    _paged.require_logit_options(_NAME, "scale", scale, None, None)
+    _paged.require_scale(_NAME, "kv_scale", kv_scale, kv_cache)
+
+
+def _attributes(scale: float, kv_scale: float | None, **others: Value) -> dict[str, object]:
+    return {
+        "scale": scale,
+        "kv_scale": 1.0 if kv_scale is None else kv_scale,
+        "report_out_of_range": _paged.reports_out_of_range(),
+    }
+
+
+register_reference(TARGET, _paged_reference.mla_paged_attention)
+
+_ARGUMENTS = (
+    "(Tensor query, Tensor kv_cache, Tensor block_tables, Tensor context_lens, float scale, "
+    "float? kv_scale=None)"
+)
+_RULE = "s h _, _ _ _, s _, s -> s h _"
+
+define_operator(
+    f"xla_gpu::mla_paged_attention{_ARGUMENTS} -> Tensor",
+    target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
+    check=_check,
+    attributes=_attributes,
+    sizes=lambda **_: {"lse_rows": 0},
+    sharding_rule=_RULE,
+)
+define_operator(
+    f"xla_gpu::mla_paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
+    target=TARGET,
+    environment=(_paged.REPORT_ENVIRONMENT,),
+    check=_check,
+    attributes=_attributes,
+    sizes=lambda query, **_: {"lse_rows": query.shape[0]},
+    sharding_rule=f"{_RULE}, s h",
+)
+
+
+def mla_paged_attention(
+    query: torch.Tensor,
+    kv_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+    kv_scale: float | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Latent attention with one query token a sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
+
+    With `return_lse`, it is ``torch.ops.xla_gpu.mla_paged_attention_with_lse``.
+
+    All heads attend to one latent row a token: its 576 elements are the key, and the first 512 of
+    them the value (DeepSeek-AI, "DeepSeek-V2", 2024; the queries have been multiplied by the key
+    projections, and the results are to be multiplied by the value projections). Token j of sequence
+    s is in row ``j % block_size`` of block ``block_tables[s, j // block_size]``. Products and sums
+    are float32.
+
+    Lengths and tables are read by the kernel only, as of `paged_attention`, and what is out of
+    range in them is treated as there.
+
+    Args:
+        query: [num_seqs, num_heads, 576], float16 or bfloat16.
+        kv_cache: [num_blocks, block_size, 576], of the query's dtype or float8_e4m3fn; block_size
+            is 8 to 256.
+        block_tables: [num_seqs, max_blocks], int32.
+        context_lens: [num_seqs], int32, how many tokens each sequence has. 0 gives zeros.
+        scale: what the products of query and key are multiplied by.
+        kv_scale: what the elements of a float8_e4m3fn cache are multiplied by.
+        return_lse: whether the logarithm of the softmax's denominator is returned, too.
+
+    Returns:
+        The attended values, [num_seqs, num_heads, 512], of the query's dtype. With `return_lse`, a
+        tuple of them and of [num_seqs, num_heads], float32: ``log(sum(exp(logits)))``, -inf where
+        there is nothing to attend to. `merge_attention_states` takes both.
+
+    Raises:
+        TypeError: a tensor has another dtype than these.
+        ValueError: tensors differ in their device, a shape does not fit, or a number is one that
+            the kernel does not support.
+
+    Example:
+        >>> cache = torch.randn(6, 8, 576, dtype=torch.bfloat16, device="xla")
+        >>> query = torch.randn(2, 16, 576, dtype=torch.bfloat16, device="xla")
+        >>> tables = torch.tensor([[4, 2], [0, 0]], dtype=torch.int32, device="xla")
+        >>> lengths = torch.tensor([11, 1], dtype=torch.int32, device="xla")
+        >>> out = mla_paged_attention(query, cache, tables, lengths, scale=192**-0.5)
+        >>> torch.equal(out[1].cpu(), cache[0, 0, :512].expand(16, 512).cpu())  # its only token
+        True
+    """
+    operators = torch.ops.xla_gpu
+    attend = operators.mla_paged_attention_with_lse if return_lse else operators.mla_paged_attention
+    return attend(query, kv_cache, block_tables, context_lens, scale, kv_scale)

@@ -1,0 +1,42 @@
+"""What mla_paged_attention is tested with in tests/ops."""
+
+import torch
+from testing.paged import TOLERANCES, Pages, attention, int32
+from testing.samples import Arguments, OperatorSamples
+
+from torch_xla_ext import ops
+
+_LENGTHS = (5, 0, 17)
+
+
+def _arguments(dtype: torch.dtype) -> Arguments:
+    pages = Pages.random(_LENGTHS, 1, 576, 16, dtype)
+    cache = pages.keys.nan_to_num(0).squeeze(2)
+    return torch.randn(3, 4, 576).to(dtype), cache, pages.tables, int32(_LENGTHS)
+
+
+def _reference(
+    query: torch.Tensor, cache: torch.Tensor, tables: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    rows = cache.unsqueeze(2)
+    pages = Pages(rows, rows, tables, tuple(lengths.tolist()))
+    results = [
+        attention(row[None], *pages.tokens(sequence), scale=0.07)[0, :, :512]
+        if pages.lengths[sequence]
+        else torch.zeros(row[:, :512].shape, dtype=torch.float64)
+        for sequence, row in enumerate(query)
+    ]
+    return torch.stack(results).to(query.dtype)
+
+
+SAMPLES = [
+    OperatorSamples(
+        documented=ops.mla_paged_attention,
+        target="XlaGpuMlaPagedAttention",
+        reference=_reference,
+        dtypes=(torch.bfloat16, torch.float16),
+        arguments=_arguments,
+        others=(0.07,),
+        tolerance=TOLERANCES[torch.bfloat16],
+    ),
+]
