@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 import torch_xla.debug.metrics as metrics
 import transformers
 from vllm import LLM, RequestOutput, SamplingParams
+from vllm.sampling_params import GuidedDecodingParams
 from vllm_xla_gpu import memory
 
 PAGES = 24  # of 16 tokens, for 8 sequences of up to 128
@@ -140,6 +142,44 @@ def test_sampling_keeps_to_the_best(llm: LLM, model: str) -> None:
     assert ranks[1].any()
     assert ranks[1].max() < 4
     assert ranks[2].max() > 4
+
+
+def _sampled(llm: LLM, *params: SamplingParams) -> list[list[int]]:
+    """The answer to one prompt for each of the requests, which are served together."""
+    prompts = [{"prompt_token_ids": _tokens(10, 110)}] * len(params)
+    answers = llm.generate(prompts, list(params), use_tqdm=False)
+    return [answer.outputs[0].token_ids for answer in answers]
+
+
+def test_each_request_is_sampled_as_it_asks(llm: LLM) -> None:
+    ask = functools.partial(SamplingParams, max_tokens=6, ignore_eos=True)
+    (best,) = _sampled(llm, ask(temperature=0))
+    greedy, little_p, min_p, *free = _sampled(
+        llm,
+        ask(temperature=0),
+        ask(temperature=1, top_p=0.01),
+        ask(temperature=1, min_p=0.99),
+        *[ask(temperature=2)] * 4,
+    )
+    assert greedy == little_p == min_p == best
+    assert len({tuple(tokens) for tokens in free}) == 4
+
+
+def test_several_answers(llm: LLM) -> None:
+    params = SamplingParams(temperature=2, n=3, max_tokens=6, ignore_eos=True)
+    (answer,) = _generate(llm, [_tokens(10, 120)], params)
+    assert len({tuple(output.token_ids) for output in answer.outputs}) == 3
+
+
+def test_structured_output(llm: LLM) -> None:
+    guided = SamplingParams(
+        temperature=0, max_tokens=4, guided_decoding=GuidedDecodingParams(choice=["w7", "w9"])
+    )
+    free = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    (alone,) = _sampled(llm, free)
+    chosen, beside = _sampled(llm, guided, free)
+    assert chosen in ([7, 0], [9, 0])  # and the end
+    assert beside == alone
 
 
 @pytest.mark.parametrize(
