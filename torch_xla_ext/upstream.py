@@ -3,8 +3,8 @@
 ``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
 ``torch.ops.xla.<name>``. With CPU and CUDA tensors upstream's operators return memory that nobody
 has written to; with XLA tensors on a CPU or a GPU they ask for JAX. Here each of them runs a kernel
-of this wheel, or torch's own operations, or raises NotImplementedError, so that code for TPUs runs
-unchanged or says why it cannot. On TPUs everything is upstream's.
+of this wheel, or torch's own operations, so that code for TPUs runs unchanged. On TPUs everything
+is upstream's.
 
 The functions are replaced when their module is imported (torch_xla_ext_plugin), which torch_xla
 does not do by itself.
@@ -13,12 +13,12 @@ does not do by itself.
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import NoReturn
 
 import torch
 import torch_xla
 
-_MODULE = "torch_xla.experimental.custom_kernel"
+from torch_xla_ext import products
+
 # XLA's device types that are no TPUs, and torch's own.
 _XLA_DEVICE_TYPES = ("CPU", "CUDA")
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -33,12 +33,12 @@ def replace(module: ModuleType) -> None:
         return
     functions: dict[str, _Function] = {
         "flash_attention": _flash_attention,
-        "gmm": functools.partial(_refuse, "gmm"),
+        "gmm": products.gmm,
         "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
         "paged_attention": functools.partial(_paged_attention, module),
-        "quantized_matmul_int8": functools.partial(_refuse, "quantized_matmul_int8"),
+        "quantized_matmul_int8": _quantized_matmul_int8,
         "ragged_paged_attention": functools.partial(_ragged_paged_attention, module),
-        "tgmm": functools.partial(_refuse, "tgmm"),
+        "tgmm": products.tgmm,
     }
     for name, function in functions.items():
         setattr(module, name, _dispatching(getattr(module, name), function))
@@ -68,14 +68,6 @@ def _dispatching(upstream: _Function, ours: _Function) -> _Function:
     function._torch_xla_ext = True
 
     return function
-
-
-def _refuse(name: str, *args: object, **kwargs: object) -> NoReturn:
-    raise NotImplementedError(
-        f"{_MODULE}.{name} is a kernel for TPUs, and torch_xla_ext has none in its place for CPUs "
-        "and GPUs; compute it with torch's own operators, or call a kernel of your own with "
-        "torch_xla_ext.custom_call"
-    )
 
 
 def _flash_attention(
@@ -192,4 +184,22 @@ def _ragged_paged_attention(
         sliding_window=sliding_window,
         soft_cap=soft_cap,
         mask_value=module.DEFAULT_MASK_VALUE if mask_value is None else mask_value,
+    )
+
+
+def _quantized_matmul_int8(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    scalar: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    quant_block_size: torch.Tensor | None = None,
+    quantize_activation: bool = False,
+    batch_block_size: int | None = None,
+    out_block_size: int | None = None,
+    in_block_size: int | None = None,
+    vmem_limit_bytes: int | None = None,
+) -> torch.Tensor:
+    """The last four are about the TPU's kernel."""
+    return products.quantized_matmul_int8(
+        x, w, scalar, zero_point, quant_block_size, quantize_activation
     )

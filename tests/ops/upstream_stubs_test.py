@@ -1,4 +1,4 @@
-"""torch_xla's operators for TPUs, on CPUs and GPUs: right numbers, or an error with their name.
+"""torch_xla's operators for TPUs, on CPUs and GPUs: right numbers.
 
 Upstream's own answer to CPU and CUDA tensors is memory that nobody has written to.
 """
@@ -76,46 +76,27 @@ def run_multi_queries_paged_attention(device: str, function: Callable[..., torch
     torch.testing.assert_close(result.cpu()[:, 0], attended_pages())
 
 
-def refuses(name: str, *args: torch.Tensor) -> Callable[..., None]:
-    def run(device: str, function: Callable[..., torch.Tensor]) -> None:
-        with pytest.raises(NotImplementedError, match=f"custom_kernel.{name} .* for TPUs"):
-            function(*(tensor.to(device) for tensor in args))
-
-    return run
-
-
-def float32(*shape: int) -> torch.Tensor:
-    return torch.ones(shape)
-
-
-# upstream_test.py has ragged_paged_attention.
+# What other tests have: upstream_test.py and products_test.py.
+ELSEWHERE = ["gmm", "quantized_matmul_int8", "ragged_paged_attention"]
 RUN = {
     "flash_attention": run_flash_attention,
-    "gmm": refuses("gmm", float32(4, 3), float32(2, 3, 5), torch.tensor([1, 3])),
     "multi_queries_paged_attention": run_multi_queries_paged_attention,
     "paged_attention": run_paged_attention,
-    "quantized_matmul_int8": refuses(
-        "quantized_matmul_int8", float32(4, 3), torch.ones(5, 3, dtype=torch.int8), float32(5)
-    ),
 }
 
 
 def test_every_operator_is_known() -> None:
     """A new release's further operators need an answer, too."""
-    assert sorted([*RUN, "ragged_paged_attention"]) == OPERATORS
+    assert sorted([*RUN, *ELSEWHERE]) == OPERATORS
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", RUN)
 @pytest.mark.parametrize("module", [torch.ops.xla, custom_kernel], ids=["operator", "function"])
-def test_right_or_refused(module: object, name: str, device: str) -> None:
+def test_right(module: object, name: str, device: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RUN[name](device, getattr(module, name))
-
-
-def test_tgmm_is_refused() -> None:
-    refuses("tgmm", float32(4, 3), float32(3, 5), torch.tensor([1, 2]))("xla", custom_kernel.tgmm)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,0 +1,151 @@
+"""Products of matrices in groups, and with int8 weights, by torch's own operators.
+
+What upstream's kernels for TPUs compute (torch_xla.experimental.custom_kernel), on every device and
+with gradients. Each group is multiplied with all rows, because XLA has no sizes that vary: the time
+is that of as many whole products as there are groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) -> None:
+    if not condition:
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise ValueError(f"{name}: expected {expected}, but got {shapes}")
+
+
+def _group_of_rows(group_sizes: torch.Tensor, rows: int) -> torch.Tensor:
+    """int64 [rows]; group_sizes' length for rows behind the last group."""
+    ends = group_sizes.long().cumsum(0)
+    return (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(1)
+
+
+def gmm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Sequence[int] | None = None,
+    group_offset: torch.Tensor | None = None,
+    transpose_rhs: bool = False,
+) -> torch.Tensor:
+    """The product of each group of rows with its own matrix.
+
+    Args:
+        lhs: [m, k]; the rows of the groups, one group behind the other.
+        rhs: [num_matrices, k, n]; with transpose_rhs [num_matrices, n, k].
+        group_sizes: int32 or int64 [num_groups].
+        tiling: of the kernel for TPUs; without effect.
+        group_offset: the group of rhs[0], a tensor of one number; 0 if it is None.
+        transpose_rhs: how rhs is stored.
+
+    Returns:
+        [m, n] of lhs' dtype; zero in rows of no group, or of one without a matrix.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    contracted = 2 if transpose_rhs else 1
+    fits = lhs.dim() == 2 and rhs.dim() == 3 and group_sizes.dim() == 1
+    fits = fits and lhs.shape[1] == rhs.shape[contracted]
+    fits = fits and (group_offset is not None or group_sizes.shape[0] == rhs.shape[0])
+    last = "n, k" if transpose_rhs else "k, n"
+    _check(
+        "gmm",
+        fits,
+        f"lhs [m, k], rhs [num_groups, {last}] and group_sizes [num_groups]",
+        *(lhs, rhs, group_sizes),
+    )
+    group = _group_of_rows(group_sizes, lhs.shape[0])
+    if group_offset is not None:
+        group = group - group_offset.reshape(())
+    matrices = rhs.transpose(1, 2) if transpose_rhs else rhs
+    result = lhs.new_zeros(lhs.shape[0], matrices.shape[2])
+    for i in range(matrices.shape[0]):
+        result = torch.where((group == i)[:, None], lhs @ matrices[i].to(lhs.dtype), result)
+    return result
+
+
+def tgmm(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    group_sizes: torch.Tensor,
+    tiling: Sequence[int] = (512, 512, 512),
+    group_offset: torch.Tensor | None = None,
+    num_actual_groups: int | None = None,
+) -> torch.Tensor:
+    """The product of each group of columns of `lhs` with the same rows of `rhs`.
+
+    Args:
+        lhs: [k, m].
+        rhs: [m, n].
+        group_sizes: int32 or int64 [num_groups].
+        tiling: of the kernel for TPUs; without effect.
+        group_offset: the group of result[0], a tensor of one number; 0 if it is None.
+        num_actual_groups: how many groups are computed; all if it is None.
+
+    Returns:
+        [num_actual_groups, k, n] of lhs' dtype; zero for an empty group.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    fits = lhs.dim() == rhs.dim() == 2 and group_sizes.dim() == 1 and lhs.shape[1] == rhs.shape[0]
+    _check("tgmm", fits, "lhs [k, m], rhs [m, n] and group_sizes [g]", lhs, rhs, group_sizes)
+    group = _group_of_rows(group_sizes, rhs.shape[0])
+    if group_offset is not None:
+        group = group - group_offset.reshape(())
+    products = []
+    for i in range(group_sizes.shape[0] if num_actual_groups is None else num_actual_groups):
+        is_in = group == i
+        # Both, for an infinity that is multiplied by zero is no zero.
+        columns = lhs.masked_fill(~is_in, 0)
+        products.append(columns @ rhs.to(lhs.dtype).masked_fill(~is_in[:, None], 0))
+    return torch.stack(products)
+
+
+def quantized_matmul_int8(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    scalar: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    quant_block_size: torch.Tensor | None = None,
+    quantize_activation: bool = False,
+) -> torch.Tensor:
+    """`x` times the transposed of `w`, whose rows are scaled.
+
+    Args:
+        x: [batch_size, in_features].
+        w: int8 [out_features, in_features].
+        scalar: [out_features]; what the rows of w are multiplied by.
+        zero_point, quant_block_size: None; upstream's kernel has them neither.
+        quantize_activation: round the rows of x to int8 first, the largest of a row to 127. Sums of
+            such products are float32.
+
+    Returns:
+        [batch_size, out_features] of x's dtype.
+
+    Raises:
+        NotImplementedError: zero_point or quant_block_size is given.
+        ValueError: the shapes or w's dtype do not fit.
+    """
+    if zero_point is not None or quant_block_size is not None:
+        raise NotImplementedError(
+            "quantized_matmul_int8: zero_point and quant_block_size are not supported, nor are "
+            "they by upstream's kernel; leave them out"
+        )
+    fits = x.dim() == w.dim() == 2 and x.shape[1] == w.shape[1] and scalar.shape == w.shape[:1]
+    expected = "x [batch, in], w [out, in] and scalar [out]"
+    _check("quantized_matmul_int8", fits, expected, x, w, scalar)
+    if w.dtype != torch.int8:
+        raise ValueError(f"quantized_matmul_int8: expected w of int8, but got {w.dtype}")
+    if not quantize_activation:
+        return ((x @ w.to(x.dtype).t()).float() * scalar.float()).to(x.dtype)
+    # In float32 for every dtype: XLA may keep that precision, and would round otherwise than torch.
+    scale = x.abs().amax(1, keepdim=True).float() / 127
+    scale = torch.where(scale == 0, 1, scale)
+    rounded = (x.float() / scale).round()
+    return (rounded @ w.float().t() * scalar.float() * scale).to(x.dtype)
