@@ -1,0 +1,55 @@
+"""capture(check_python=False): arguments and tensors are compared, Python objects are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_xla
+
+from torch_xla_ext import CaptureError, capture
+
+
+def on_device(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to("xla")
+
+
+class Server:
+    """Finds its tensors where Python's names do not lead, and counts its calls."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        self.weight, self.cache = on_device(4), torch.zeros(4, device="xla")
+        self.find = iter(self.weight for _ in range(100))
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        global _context
+        _context = self
+        self.calls += 1
+        self.cache.add_(x * next(self.find))
+        return self.cache * 2
+
+
+_context: Server | None = None
+
+
+def test_without_a_look_at_python() -> None:
+    with pytest.raises(CaptureError, match="assigns the global _context"):
+        capture(Server().step)(on_device(4))
+    server = Server()
+    step = capture(server.step, check_python=False)
+    expected = torch.zeros(4)
+    weight = server.weight.cpu()
+    for seed in range(4):
+        x = on_device(4, seed=seed)
+        expected += x.cpu() * weight
+        torch.testing.assert_close(step(x).cpu(), expected * 2)
+    torch.testing.assert_close(server.cache.cpu(), expected)
+    assert server.calls == step.num_captures == 1
+    server.weight.copy_(weight + 1)  # tensors are looked at
+    torch_xla.sync()
+    torch.testing.assert_close(step(x).cpu(), (expected + x.cpu() * (weight + 1)) * 2)
+    assert step.num_captures == 1
+    step(on_device(1))
+    assert step.num_captures == 2
