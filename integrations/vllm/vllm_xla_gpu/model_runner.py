@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import time
 from typing import TYPE_CHECKING
@@ -187,7 +188,12 @@ class XlaGpuModelRunner(TPUModelRunner):
         )
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
-            required, mask, bits = self.prepare_structured_decoding_input(logits, scheduler_output)
+            # vLLM's code takes the request's number in the queue for the row of its mask.
+            numbers = scheduler_output.structured_output_request_ids
+            rows = {req_id: row for row, req_id in enumerate(sorted(numbers, key=numbers.get))}
+            required, mask, bits = self.prepare_structured_decoding_input(
+                logits, dataclasses.replace(scheduler_output, structured_output_request_ids=rows)
+            )
             logits = self.structured_decode(required, mask, logits, bits)
         if has_grammar or not wishes.all_greedy:
             tokens = self.sample_from_logits_func(logits, wishes)

@@ -172,14 +172,17 @@ def test_several_answers(llm: LLM) -> None:
 
 
 def test_structured_output(llm: LLM) -> None:
-    guided = SamplingParams(
-        temperature=0, max_tokens=4, guided_decoding=GuidedDecodingParams(choice=["w7", "w9"])
+    ask = functools.partial(SamplingParams, temperature=0, max_tokens=4)
+    one, other = (
+        ask(guided_decoding=GuidedDecodingParams(choice=words)) for words in (["w7", "w9"], ["w11"])
     )
-    free = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    free = ask(ignore_eos=True)
     (alone,) = _sampled(llm, free)
-    chosen, beside = _sampled(llm, guided, free)
+    # The others before them, and between: a request's number is not that of its mask.
+    first, chosen, second, also_chosen = _sampled(llm, free, one, free, other)
+    assert first == second == alone
     assert chosen in ([7, 0], [9, 0])  # and the end
-    assert beside == alone
+    assert also_chosen == [11, 0]
 
 
 @pytest.mark.parametrize(
