@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import difflib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -25,7 +27,9 @@ _references: dict[str, Reference] = {}
 # thread, or another task of asyncio, has its own.
 _in_use: ContextVar[tuple[str, ...]] = ContextVar("references in use", default=())
 # What the whole process was told.
-_everywhere = frozenset(filter(None, os.environ.get(ENVIRONMENT, "").split(",")))
+_everywhere = frozenset(
+    filter(None, (name.strip() for name in os.environ.get(ENVIRONMENT, "").split(",")))
+)
 
 
 def _count_blocks(count: int) -> None:
@@ -33,8 +37,15 @@ def _count_blocks(count: int) -> None:
     torch_xla._XLAC._xla_add_reference_blocks(count)
 
 
+def _warn_of_unknown_names() -> None:
+    """At the end: until then, a program can register the reference of any name."""
+    for name in sorted(_everywhere - {"*"} - _references.keys()):
+        print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
+
+
 if _everywhere:
     _count_blocks(1)
+    atexit.register(_warn_of_unknown_names)
 
 
 def register_reference(target: str, function: Reference) -> None:
@@ -75,7 +86,8 @@ def use_reference(*targets: str) -> Iterator[None]:
 
     Arguments are checked as they are for the kernel. The environment variable
     TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names with
-    commas between them, or `*` for all targets that have a reference.
+    commas between them, or `*` for all targets that have a reference. A name that has none when
+    the process ends is reported on standard error.
 
     Raises:
         ValueError: at once, if a target has no reference.

@@ -200,3 +200,10 @@ def test_launches_are_logged(device: torch.device, capfd: pytest.CaptureFixture[
 def test_references_by_the_environment(names: str) -> None:
     log = run(TORCH_XLA_EXT_LOG_LAUNCHES="1", TORCH_XLA_EXT_USE_REFERENCE=names).stderr
     assert "[torch_xla_ext]" not in log
+    assert ("no effect for 'other'" in log) == ("other" in names)
+
+
+def test_misspelt_name_in_the_environment() -> None:
+    log = run(TORCH_XLA_EXT_USE_REFERENCE="XlaGpuSimpleAd").stderr
+    assert "no effect for 'XlaGpuSimpleAd': " in log
+    assert "did you mean 'XlaGpuSimpleAdd'?" in log
