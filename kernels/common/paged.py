@@ -1,8 +1,11 @@
-"""What the operators on paged caches have in common: checks, and the debug switch."""
+"""What the operators on paged caches have in common: definitions, checks, and the debug switch."""
 
 import os
+from collections.abc import Callable
 
 import torch
+
+from torch_xla_ext.operators import define_operator
 
 QUANTIZED_DTYPE = torch.float8_e4m3fn
 # Of scales and caps: the kernels' products of them are numbers of float32, neither infinite nor 0.
@@ -43,3 +46,48 @@ def require_logit_options(
         raise ValueError(
             f"{operator}: soft_cap must be from 1e-12 to 1e12, or None, but is {soft_cap}"
         )
+
+
+def define_attention(
+    name: str,
+    arguments: str,
+    *,
+    target: str,
+    check: Callable[..., None],
+    attributes: Callable[..., dict[str, object]],
+    query: str,
+    sharding_rule: str,
+    lse_rule: str,
+) -> None:
+    """Defines the operator `name`, and `name`_with_lse, which also gives its second result.
+
+    Args:
+        arguments: of both, with parentheses.
+        target, check, attributes: as of define_operator.
+        query: the argument whose rows the second result has.
+        sharding_rule, lse_rule: of the operands and the first result, and of the second one.
+    """
+
+    def define(name: str, results: str, rule: str, sizes: Callable[..., dict[str, int]]) -> None:
+        define_operator(
+            f"{name}{arguments} -> {results}",
+            target=target,
+            environment=(REPORT_ENVIRONMENT,),
+            check=check,
+            attributes=attributes,
+            sizes=sizes,
+            sharding_rule=rule,
+        )
+
+    define(name, "Tensor", sharding_rule, lambda **_: {"lse_rows": 0})
+    define(
+        f"{name}_with_lse",
+        "(Tensor, Tensor)",
+        f"{sharding_rule}, {lse_rule}",
+        lambda **values: {"lse_rows": values[query].shape[0]},
+    )
+
+
+def attention_operator(name: str, return_lse: bool) -> Callable[..., object]:
+    """What define_attention defined as xla_gpu::`name`."""
+    return getattr(torch.ops.xla_gpu, f"{name}_with_lse" if return_lse else name)

@@ -3,7 +3,6 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators import define_operator
 from torch_xla_ext.operators.arguments import Value
 from torch_xla_ext.ops import _paged, _paged_reference
 
@@ -34,23 +33,15 @@ _ARGUMENTS = (
 )
 _RULE = "s h _, _ _ _, s _, s -> s h _"
 
-define_operator(
-    f"xla_gpu::mla_paged_attention{_ARGUMENTS} -> Tensor",
+_paged.define_attention(
+    _NAME,
+    _ARGUMENTS,
     target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
-    sizes=lambda **_: {"lse_rows": 0},
+    query="query",
     sharding_rule=_RULE,
-)
-define_operator(
-    f"xla_gpu::mla_paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
-    target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
-    check=_check,
-    attributes=_attributes,
-    sizes=lambda query, **_: {"lse_rows": query.shape[0]},
-    sharding_rule=f"{_RULE}, s h",
+    lse_rule="s h",
 )
 
 
@@ -105,6 +96,5 @@ def mla_paged_attention(
         >>> torch.equal(out[1].cpu(), cache[0, 0, :512].expand(16, 512).cpu())  # its only token
         True
     """
-    operators = torch.ops.xla_gpu
-    attend = operators.mla_paged_attention_with_lse if return_lse else operators.mla_paged_attention
+    attend = _paged.attention_operator("mla_paged_attention", return_lse)
     return attend(query, kv_cache, block_tables, context_lens, scale, kv_scale)

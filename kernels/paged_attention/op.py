@@ -3,7 +3,6 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators import define_operator
 from torch_xla_ext.operators.arguments import Value
 from torch_xla_ext.ops import _paged, _paged_reference
 
@@ -55,23 +54,15 @@ _ARGUMENTS = (
 )
 _RULE = "s (k g) _, _ _ k _, _ _ k _, s _, s, (k g), (k g) -> s (k g) _"
 
-define_operator(
-    f"xla_gpu::paged_attention{_ARGUMENTS} -> Tensor",
+_paged.define_attention(
+    _NAME,
+    _ARGUMENTS,
     target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
-    sizes=lambda **_: {"lse_rows": 0},
+    query="query",
     sharding_rule=_RULE,
-)
-define_operator(
-    f"xla_gpu::paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
-    target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
-    check=_check,
-    attributes=_attributes,
-    sizes=lambda query, **_: {"lse_rows": query.shape[0]},
-    sharding_rule=f"{_RULE}, s (k g)",
+    lse_rule="s (k g)",
 )
 
 
@@ -140,8 +131,7 @@ def paged_attention(
         >>> torch.equal(out[1].cpu(), cache[1, 0, 0].expand(4, 64).cpu())  # its only token's value
         True
     """
-    operators = torch.ops.xla_gpu
-    attend = operators.paged_attention_with_lse if return_lse else operators.paged_attention
+    attend = _paged.attention_operator("paged_attention", return_lse)
     return attend(
         query,
         key_cache,

@@ -3,7 +3,6 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators import define_operator
 from torch_xla_ext.operators.arguments import Value
 from torch_xla_ext.ops import _paged, _paged_reference
 
@@ -71,23 +70,15 @@ _ARGUMENTS = (
 )
 _RULE = "_ (k g) _, _ _ (k 2) _, _, _ _, _, _, (k g), _ _ -> _ (k g) _"
 
-define_operator(
-    f"xla_gpu::ragged_paged_attention{_ARGUMENTS} -> Tensor",
+_paged.define_attention(
+    _NAME,
+    _ARGUMENTS,
     target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
     check=_check,
     attributes=_attributes,
-    sizes=lambda **_: {"lse_rows": 0},
+    query="q",
     sharding_rule=_RULE,
-)
-define_operator(
-    f"xla_gpu::ragged_paged_attention_with_lse{_ARGUMENTS} -> (Tensor, Tensor)",
-    target=TARGET,
-    environment=(_paged.REPORT_ENVIRONMENT,),
-    check=_check,
-    attributes=_attributes,
-    sizes=lambda q, **_: {"lse_rows": q.shape[0]},
-    sharding_rule=f"{_RULE}, _ (k g)",
+    lse_rule="_ (k g)",
 )
 
 
@@ -179,12 +170,7 @@ def ragged_paged_attention(
         >>> out[4:].any().item()
         False
     """
-    operators = torch.ops.xla_gpu
-    attend = (
-        operators.ragged_paged_attention_with_lse
-        if return_lse
-        else operators.ragged_paged_attention
-    )
+    attend = _paged.attention_operator("ragged_paged_attention", return_lse)
     return attend(
         q,
         kv_pages,
