@@ -128,11 +128,22 @@ __device__ inline uint32_t Pack<__nv_bfloat16>(float x, float y) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// Two F8E4M3FN as two F16, which is exact.
+// Two F8E4M3FN, the lower half of `pair`, as two F16; exact, with NaN for NaN.
 __device__ inline uint32_t WidenF8Pair(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
   const __half2_raw wide = __nv_cvt_fp8x2_to_halfraw2(
       static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(wide.x) | static_cast<uint32_t>(wide.y) << 16;
+#else
+  // There is no instruction. Shifted to where F16 has them, exponent and
+  // mantissa mean 2^8 times too little; above 448 there is only NaN.
+  const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
+  const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
+  const __half2 wide =
+      __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256.0f));
+  return reinterpret_cast<const uint32_t&>(wide) |
+         __hgt2_mask(__habs2(wide), __float2half2_rn(448.0f));
+#endif
 }
 
 __device__ inline float Exp2(float x) {

@@ -128,15 +128,15 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
   }
 }
 
-// Grid: [head blocks of all kv heads, parts]. Neighbouring thread blocks read
-// neighbouring heads of the same tokens.
-//
 // kExtras: there may be sinks, or somebody asks for lse. ptxas gives such a
-// kernel fewer registers, and 128 × 4,096 tokens took 1.5% longer: it is for
-// these calls alone.
+// kernel fewer registers on compute capability 9.0, and 128 × 4,096 tokens took
+// 1.5% longer: calls without either have a kernel of their own there.
+__host__ __device__ constexpr bool HasKernelWithoutExtras(int arch) {
+  return arch == 900;
+}
+
 template <typename Traits, bool kExtras>
-__global__ void __launch_bounds__(32 * kMaxWarps)
-    AttendKernel(const __grid_constant__ DecodeArgs args) {
+__device__ inline void AttendParts(const DecodeArgs& args) {
   // Rows are written as whole lines of 128 bytes; copies to elsewhere are
   // split.
   extern __shared__ __align__(128) unsigned char memory[];
@@ -197,6 +197,18 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
     place = PlaceOf<Traits::kUnit>(args, place.seq + 1, place.end);
   }
   WaitForCopies<0>();
+}
+
+// Grid: [head blocks of all kv heads, parts]. Neighbouring thread blocks read
+// neighbouring heads of the same tokens.
+template <typename Traits, bool kExtras>
+__global__ void __launch_bounds__(32 * kMaxWarps)
+    AttendKernel(const __grid_constant__ DecodeArgs args) {
+#ifdef __CUDA_ARCH__
+  if constexpr (kExtras || HasKernelWithoutExtras(__CUDA_ARCH__)) {
+    AttendParts<Traits, kExtras>(args);
+  }
+#endif
 }
 
 }  // namespace torch_xla_ext::paged_attention

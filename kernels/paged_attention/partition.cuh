@@ -14,6 +14,8 @@
 
 #include <cstdint>
 
+#include "torch_xla_ext/cuda_status.h"
+
 namespace torch_xla_ext::paged_attention {
 
 inline constexpr unsigned kAllLanes = 0xffffffff;
@@ -81,6 +83,11 @@ struct DecodeArgs {
   float* partial_out;     // [all head blocks, parts, 2, rows, head_dim]
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
 };
+
+// Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
+template <typename C>
+Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
+                      int64_t workspace_size, const DecodeArgs& args);
 
 // The units of a sequence that its query sees any of.
 struct Units {

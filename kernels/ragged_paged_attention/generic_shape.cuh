@@ -75,22 +75,6 @@ struct Plans {
   static_assert(kUnit % kTileTokens == 0);
 };
 
-// Two F8E4M3FN, the lower half of `pair`, as two F16; exact, with NaN for NaN.
-__device__ inline uint32_t Widen(uint32_t pair) {
-#if __CUDA_ARCH__ >= 890
-  return WidenF8Pair(pair);
-#else
-  // There is no instruction. Shifted to where F16 has them, exponent and
-  // mantissa mean 2^8 times too little; above 448 there is only NaN.
-  const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
-  const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
-  const __half2 wide =
-      __hmul2(reinterpret_cast<const __half2&>(bits), __float2half2_rn(256.0f));
-  return reinterpret_cast<const uint32_t&>(wide) |
-         __hgt2_mask(__habs2(wide), __float2half2_rn(448.0f));
-#endif
-}
-
 // The second factors of products with 32 bytes of 16 keys: of 16 dimensions, or
 // of 2 * 16; each of twice 8 keys.
 //
@@ -113,8 +97,8 @@ struct KeyFragments {
       if constexpr (Shape::kWiden) {
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
-          b[step][n][0] = Widen(m[n * 2 + step]);
-          b[step][n][1] = Widen(m[n * 2 + step] >> 16);
+          b[step][n][0] = WidenF8Pair(m[n * 2 + step]);
+          b[step][n][1] = WidenF8Pair(m[n * 2 + step] >> 16);
         }
       } else {
         b[0][n][0] = m[n * 2];
@@ -142,8 +126,8 @@ struct ValueFragments {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (Shape::kWiden) {
-        b[i / 2 * 2][i % 2] = Widen(__byte_perm(m[i], 0, 0x4420));
-        b[i / 2 * 2 + 1][i % 2] = Widen(__byte_perm(m[i], 0, 0x4431));
+        b[i / 2 * 2][i % 2] = WidenF8Pair(__byte_perm(m[i], 0, 0x4420));
+        b[i / 2 * 2 + 1][i % 2] = WidenF8Pair(__byte_perm(m[i], 0, 0x4431));
       } else {
         b[i / 2][i % 2] = m[i];
       }

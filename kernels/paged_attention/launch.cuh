@@ -1,0 +1,275 @@
+// Which kernel a call takes, with how many blocks, and its launch.
+#ifndef KERNELS_PAGED_ATTENTION_LAUNCH_CUH_
+#define KERNELS_PAGED_ATTENTION_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/paged_attention/attend.cuh"
+#include "kernels/paged_attention/cluster.cuh"
+#include "kernels/paged_attention/combine.cuh"
+#include "torch_xla_ext/cuda_status.h"
+
+namespace torch_xla_ext::paged_attention {
+
+struct Device {
+  int multiprocessors;
+  int shared_memory;            // of a multiprocessor
+  int shared_memory_per_block;  // at most
+  bool has_dependent_launch;
+  bool has_clusters;        // and ClusterKernel
+  bool has_without_extras;  // AttendKernel
+};
+
+// The architecture that the code was compiled for which a GPU of compute
+// capability `major`.`minor` runs: the newest that is not newer than the GPU.
+inline int CodeArch(int major, int minor) {
+  int newest = 0;
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+  }
+  return newest;
+}
+
+inline Status GetDevice(Device* device) {
+  int id, major, minor;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
+  const auto get = [id](int* value, cudaDeviceAttr attribute) {
+    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
+  };
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerMultiprocessor));
+  XLA_KERNEL_RETURN_IF_ERROR(get(&device->shared_memory_per_block,
+                                 cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
+  XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
+  const int arch = CodeArch(major, minor);
+  device->has_dependent_launch = arch >= 900;
+  device->has_clusters = HasClusterKernel(arch);
+  device->has_without_extras = HasKernelWithoutExtras(arch);
+  return Status::Ok();
+}
+
+// How AttendKernel uses a multiprocessor.
+struct Occupancy {
+  int blocks;
+  int warps;  // of a block
+  int stages;
+  int shared_memory;  // of a block
+};
+
+// Two blocks of four warps are enough to keep the memory busy, with three
+// stages or more; where those do not fit, one block has all the shared memory.
+template <typename Traits>
+Occupancy ChooseOccupancy(const Device& device) {
+  // What the system takes of a block's memory, and the static variables.
+  constexpr int kReserved = 2048;
+  const auto with = [&](int blocks, int warps) {
+    const int available = std::min(device.shared_memory_per_block,
+                                   device.shared_memory / blocks) -
+                          kReserved;
+    const int sums = warps * Traits::kSumBytes;
+    const int stage = warps * Traits::kStageBytes;
+    const int stages = std::min((available - sums) / stage, kMaxStages);
+    return Occupancy{blocks, warps, stages, sums + stages * stage};
+  };
+  if (const Occupancy two = with(2, kMaxWarps); two.stages >= 3) return two;
+  if (const Occupancy one = with(1, kMaxWarps); one.stages >= 2) return one;
+  return with(1, kMaxWarps / 2);
+}
+
+// Divides the work, and the workspace: partial_out is aligned to 16 bytes.
+inline void ChooseParts(int blocks, int head_dim, float* workspace,
+                        int64_t workspace_size, DecodeArgs* args) {
+  const int64_t head_blocks = int64_t{args->num_kv_heads} * args->head_blocks;
+  const int parts =
+      static_cast<int>(std::max(blocks / head_blocks, int64_t{1}));
+  const int64_t skipped =
+      (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
+  const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
+  const int64_t room =
+      std::max(workspace_size - skipped, int64_t{0}) / part_floats;
+  // Fewer parts that may be split are worth it only if they are still more
+  // than whole sequences would give.
+  args->split =
+      parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
+  args->parts =
+      args->split ? static_cast<int>(std::min<int64_t>(parts, room)) : parts;
+  const int64_t rows = head_blocks * args->parts * 2 * args->rows;
+  args->partial_out = workspace + skipped;
+  args->partial_stats =
+      reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
+}
+
+// Launches a kernel in clusters of `cluster` blocks, or none for 0. If
+// `dependent`, it may start before the kernel in front of it on the stream
+// ends, and waits for that itself.
+template <typename... Args>
+Status Launch(void (*kernel)(Args...), dim3 grid, int threads,
+              int shared_memory, cudaStream_t stream, int cluster,
+              bool dependent, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_memory;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (cluster > 0) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  }
+  if (dependent) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, args...));
+}
+
+template <int kUnit>
+Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
+                     const DecodeArgs& args) {
+  const int candidates = Candidates(args);
+  // A block for each head shortens the sums of few long contexts; more blocks
+  // than fit beside AttendKernel's would wait for those to end.
+  const int rows =
+      args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
+  const dim3 grid(args.num_kv_heads * args.head_blocks * (args.rows / rows),
+                  candidates);
+  return Launch(CombineKernel<kUnit>, grid, kCombineThreads, 0, stream, 0,
+                device.has_dependent_launch, args, head_dim, rows);
+}
+
+template <typename Traits>
+Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
+                    int64_t workspace_size, DecodeArgs args) {
+  const Occupancy occupancy = ChooseOccupancy<Traits>(device);
+  args.stages = occupancy.stages;
+  ChooseParts(device.multiprocessors * occupancy.blocks, Traits::kHeadDim,
+              workspace, workspace_size, &args);
+  const bool extras = args.sinks != nullptr || args.lse != nullptr ||
+                      !device.has_without_extras;
+  const auto kernel =
+      extras ? AttendKernel<Traits, true> : AttendKernel<Traits, false>;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           occupancy.shared_memory)));
+  const dim3 grid(args.num_kv_heads * args.head_blocks, args.parts);
+  XLA_KERNEL_RETURN_IF_ERROR(Launch(kernel, grid, 32 * occupancy.warps,
+                                    occupancy.shared_memory, stream, 0, false,
+                                    args));
+  if (!args.split) return Status::Ok();
+  return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
+}
+
+// The thread blocks of ClusterKernel for a sequence.
+inline int64_t ClusterBlocks(const DecodeArgs& args) {
+  return int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
+}
+
+// Whether a context can be so long that what a kernel for clusters saves is
+// lost again.
+inline bool IsLong(const DecodeArgs& args, int head_dim) {
+  constexpr int64_t kElements = 1 << 22;
+  return int64_t{args.max_tokens} * 2 * head_dim > kElements;
+}
+
+// Whether ClusterKernel is the better one whatever the lengths are: it has no
+// second kernel, but only eight multiprocessors for a head block of a sequence.
+template <typename Traits>
+bool UseClusters(const Device& device, const DecodeArgs& args) {
+  const int64_t of_sequence = ClusterBlocks(args);
+  // Some multiprocessors are in no cluster of eight.
+  if (!device.has_clusters ||
+      static_cast<int>(sizeof(ClusterMemory<Traits>)) >
+          device.shared_memory_per_block ||
+      args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
+    return false;
+  }
+  // Without much work for each byte, some more than a third of the GPU keep the
+  // memory busy.
+  constexpr bool kKeepsUp =
+      !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
+  if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
+  return !IsLong(args, Traits::kHeadDim);
+}
+
+// The same of two or three sequences, for whose clusters there is room if two
+// blocks share a multiprocessor.
+template <typename Traits>
+bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
+  constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
+  return device.has_clusters && 2 * kBytes <= device.shared_memory &&
+         args.num_seqs * ClusterBlocks(args) <=
+             device.multiprocessors * 7 / 4 &&
+         !IsLong(args, Traits::kHeadDim);
+}
+
+template <typename Traits>
+Status LaunchCluster(cudaStream_t stream, const DecodeArgs& args) {
+  const auto kernel = ClusterKernel<Traits>;
+  constexpr int kSharedMemory = sizeof(ClusterMemory<Traits>);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMemory)));
+  const dim3 grid(kClusterBlocks, args.num_kv_heads * args.head_blocks,
+                  args.num_seqs);
+  return Launch(kernel, grid, 32 * kClusterWarps, kSharedMemory, stream,
+                kClusterBlocks, true, args);
+}
+
+template <typename C, int kHeadDim, int kHeadTiles>
+Status LaunchKernels(cudaStream_t stream, float* workspace,
+                     int64_t workspace_size, const DecodeArgs& args) {
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  using Cluster = ClusterTraits<C, kHeadDim, kHeadTiles>;
+  if (UseClusters<Cluster>(device, args)) {
+    return LaunchCluster<Cluster>(stream, args);
+  }
+  // The most usual shape alone: it is one more kernel.
+  if constexpr (kHeadDim == 128 && kHeadTiles == 1 && !Cluster::kWiden) {
+    using HalfCluster = HalfClusterTraits<C, kHeadDim, kHeadTiles>;
+    if (UseHalfClusters<HalfCluster>(device, args)) {
+      return LaunchCluster<HalfCluster>(stream, args);
+    }
+  }
+  return LaunchAttend<AttendTraits<C, kHeadDim, kHeadTiles>>(
+      stream, device, workspace, workspace_size, args);
+}
+
+template <typename C, int kHeadDim>
+Status LaunchHeads(cudaStream_t stream, float* workspace,
+                   int64_t workspace_size, const DecodeArgs& args) {
+  return args.rows <= 8 ? LaunchKernels<C, kHeadDim, 1>(stream, workspace,
+                                                        workspace_size, args)
+                        : LaunchKernels<C, kHeadDim, 2>(stream, workspace,
+                                                        workspace_size, args);
+}
+
+// One of the cache's types C for each source file, which are compiled side by
+// side.
+template <typename C>
+Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
+                      int64_t workspace_size, const DecodeArgs& args) {
+  switch (head_dim) {
+    case 64:
+      return LaunchHeads<C, 64>(stream, workspace, workspace_size, args);
+    case 96:
+      return LaunchHeads<C, 96>(stream, workspace, workspace_size, args);
+    case 128:
+      return LaunchHeads<C, 128>(stream, workspace, workspace_size, args);
+    case 192:
+      return LaunchHeads<C, 192>(stream, workspace, workspace_size, args);
+    default:  // 256
+      return LaunchHeads<C, 256>(stream, workspace, workspace_size, args);
+  }
+}
+
+}  // namespace torch_xla_ext::paged_attention
+
+#endif  // KERNELS_PAGED_ATTENTION_LAUNCH_CUH_
