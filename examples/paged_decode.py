@@ -436,10 +436,6 @@ def parse_arguments() -> argparse.Namespace:
     args = parser.parse_args()
     # Of logits of the size of 1. What rounds is the cache and what the operators take and return.
     args.tolerance = {"float16": 0.01, "bfloat16": 0.08}[args.dtype]
-    # torch_xla's openxla backend fails on this model where it is sharded.
-    args.ways = [way for way in WAYS if args.tensor_parallel == 1 or way != "openxla"]
-    if args.way not in args.ways:
-        parser.error(f"--way={args.way} does not work with --tensor-parallel")
     return args
 
 

@@ -380,6 +380,28 @@ def test_vmap(num_devices: int) -> None:
     assert programs.collectives(program) == []
 
 
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
+def test_replicated_state_beside_sharded(model: xs.Mesh, num_devices: int, way: str) -> None:
+    """State that is replicated, beside what is sharded: upstream's torch.compile lost its value."""
+    weight, count = torch.randn(8, 16), torch.zeros(8, dtype=torch.int32)
+    sharded = placed(weight, model, (None, "model"))
+    state = placed(count, model, (None,))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        result = (sharded * x).sum(1) + state
+        state.copy_((sharded * x).argmax(1))
+        return result
+
+    function = run_as(way, step, [])
+    for i in range(3):
+        x = torch.randn(16)
+        result = function(placed(x, model))
+        torch_xla.sync()
+        torch.testing.assert_close(result.cpu(), (weight * x).sum(1) + count)
+        count = (weight * x).argmax(1).int()
+        assert torch.equal(state.cpu(), count), i
+
+
 @pytest.mark.parametrize("way", ["openxla", "captured"])
 def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
     def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -86,6 +86,40 @@ def test_updates_in_place() -> None:
     assert (a.tolist(), b.tolist()) == ([1331, 10164, 33759], [121, 462, 1023])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
+def test_old_value_of_what_is_copied_into(way: str, dtype: torch.dtype) -> None:
+    """torch.compile moved the copy before what reads the old value, which then read the new one."""
+    state = torch.zeros(4, dtype=dtype)
+    on_device = state.to("xla")
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        result = x + on_device
+        on_device.copy_(x * 3)
+        return result
+
+    ways = {
+        "lazy": lambda: step,
+        "openxla": lambda: torch.compile(step, backend="openxla"),
+        "captured": lambda: torch_xla_ext.capture(step),
+    }
+    run = ways[way]()
+    for _ in range(3):
+        x = torch.randint(1, 9, (4,)).float()
+        result = run(x.to("xla"))
+        torch_xla.sync()
+        assert torch.equal(result.cpu(), x + state)
+        state = (x * 3).to(dtype)
+        assert torch.equal(on_device.cpu(), state)
+
+
+def test_functional_copy() -> None:
+    old, new = torch.ones(2, 3).to("xla"), torch.full((3,), 7).to("xla")
+    result = torch.ops.aten.copy(old, new)
+    assert torch.equal(result.cpu(), torch.full((2, 3), 7.0))
+    assert torch.equal(old.cpu(), torch.ones(2, 3))
+
+
 def test_kernels() -> None:
     a, b = tensors()
     for api in ("untyped", "ffi"):

@@ -1,5 +1,6 @@
 #include "torch_xla_ext/csrc/calls/shards.h"
 
+#include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <memory>
@@ -117,6 +118,24 @@ std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor) {
   const auto spec = tensor.sharding_spec();
   if (spec == nullptr) return std::nullopt;
   return spec->sharding.SerializeAsString();
+}
+
+torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
+  static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
+  // Hands on its operand (front/node_hash.cc).
+  static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
+  const std::string shape = torch_xla::GetXlaShape(value).ToString();
+  while (value.node->op() == sharding || value.node->op() == hashed) {
+    const torch::lazy::Output& operand = value.node->operand(0);
+    value = torch::lazy::Value(
+        torch::lazy::NodePtr(value.node,
+                             const_cast<torch::lazy::Node*>(operand.node)),
+        operand.index);
+  }
+  // Some shardings take a device's part of a value.
+  if (torch_xla::GetXlaShape(value).ToString() != shape) return nullptr;
+  return torch::lazy::getBackend()->GetComputationDataFromNode(
+      value.node.get());
 }
 
 }  // namespace torch_xla_ext

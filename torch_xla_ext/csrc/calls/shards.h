@@ -3,6 +3,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_SHARDS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_SHARDS_H_
 
+#include <torch/csrc/lazy/backend/backend_data.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -43,6 +45,11 @@ torch::lazy::NodePtr MakeFromShardNode(const torch::lazy::Value& part,
 
 // The sharding that a tensor has, serialized; none if it has none.
 std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor);
+
+// What is on the device of a value, or of that which shardings alone were put
+// around to make it; null if there is no such thing. Copying into a tensor that
+// has a sharding makes such values.
+torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value);
 
 }  // namespace torch_xla_ext
 

@@ -1,5 +1,5 @@
 // Stands before PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
-// with its functions for custom calls replaced.
+// with its functions for custom calls, and some others, replaced.
 //
 // The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
 // this library under the name that Python imports. Being a dependency of this
@@ -10,8 +10,10 @@
 
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "torch_xla_ext/csrc/calls/bindings.h"
+#include "torch_xla_ext/csrc/calls/shards.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
 namespace torch_xla_ext {
@@ -28,6 +30,25 @@ void DefineEagerMode(py::module_& module, const py::object& stock_set) {
   module.def("_set_use_eager_mode", [stock_set](bool enable) {
     stock_set(enable);
     use_eager_mode = enable;
+  });
+}
+
+// torch.compile traces a function once, copies the old values back into the
+// inputs that the function wrote to, and then drops what is still pending. If
+// the programs are sharded, such a copy is pending, and the input is left
+// without a value.
+void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
+  module.def("_clear_pending_irs", [stock_clear](const std::string& device) {
+    if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) {
+      auto* const executor = torch_xla::XLAGraphExecutor::Get();
+      for (const auto& tensor : executor->GetLiveTensors(/*device=*/nullptr)) {
+        const auto& data = tensor->torch::lazy::LazyTensor::data();
+        if (data->handle != nullptr || !data->ir_value) continue;
+        torch::lazy::BackendDataPtr value = DataUnderShardings(data->ir_value);
+        if (value != nullptr) tensor->SetXlaData(std::move(value));
+      }
+    }
+    stock_clear(device);
   });
 }
 
@@ -73,6 +94,8 @@ extern "C" PyObject* PyInit__XLAC() {
   try {
     using torch_xla_ext::Take;
     torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
+    torch_xla_ext::DefineClearPendingIrs(module,
+                                         Take(module, "_clear_pending_irs"));
     Take(module, "_xla_gpu_custom_call");
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");

@@ -139,6 +139,8 @@ class XLAGraphExecutor {
   void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
                         absl::Span<const std::string> devices, bool wait,
                         bool sync_ltc_data, bool warm_up_cache_only);
+  std::vector<XLATensorPtr> GetLiveTensors(
+      const torch::lazy::BackendDevice* device);
   void WaitDeviceOps(absl::Span<const std::string> devices);
   void MarkStep(const torch::lazy::BackendDevice& device, bool reset_scope);
   std::vector<torch::lazy::BackendDataPtr> ExecuteComputationWithBarrier(
