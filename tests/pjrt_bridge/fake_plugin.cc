@@ -181,6 +181,27 @@ PJRT_Error* Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
   return new PJRT_Error{"not implemented here"};
 }
 
+// A map in another order each time, inside of a message inside of bytes.
+PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
+  CHECK_GROWN(PJRT_TopologyDescription_Serialize_Args, args);
+  static bool is_first = false;
+  is_first = !is_first;
+  const std::string one = "\x12\x06\x0a\x01" "a\x12\x01" "1";
+  const std::string other = "\x12\x06\x0a\x01" "b\x12\x01" "2";
+  const std::string map = is_first ? one + other : other + one;
+  const std::string any = "\x0a\x01t\x12\x10" + map;
+  auto* bytes = new std::string("\x0a\x04" "cuda\x1a\x15" + any);
+  ++observations.topologies;
+  args->serialized_bytes = bytes->data();
+  args->serialized_bytes_size = bytes->size();
+  args->serialized_topology = reinterpret_cast<PJRT_SerializedTopology*>(bytes);
+  args->serialized_topology_deleter = [](PJRT_SerializedTopology* topology) {
+    --observations.topologies;
+    delete reinterpret_cast<std::string*>(topology);
+  };
+  return nullptr;
+}
+
 [[maybe_unused]] PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
   CHECK_SIZE(RegisterCustomCallArgs, sizeof(*args), args);
   const std::string name(args->function_name, args->function_name_size);
@@ -266,6 +287,7 @@ PJRT_Api MakeApi() {
   api.PJRT_Executable_OptimizedProgram = OptimizedProgram;
   api.PJRT_Executable_Serialize = Serialize;
   api.PJRT_Executable_Fingerprint = Fingerprint;
+  api.PJRT_TopologyDescription_Serialize = SerializeTopology;
   return api;
 }
 
