@@ -249,7 +249,10 @@ class Tracer:
             if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
                 _XLAC._xla_optimization_barrier_([tensor])
         ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
-        sources = self._find_sources(ids, graph, set(written))
+        sources = self._find_sources(ids, graph)
+        if self._read_what_is_written(results, written, sources):
+            ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
+            sources = self._find_sources(ids, graph)
         with alias_with_buffer_donor_config():
             donated = [
                 tensor
@@ -279,8 +282,25 @@ class Tracer:
                     "mark_sharding on it before, with None for each dimension if it is replicated"
                 )
 
+    def _read_what_is_written(
+        self,
+        results: list[torch.Tensor],
+        written: list[int],
+        sources: list[tuple[int | None, tuple[int, int] | None]],
+    ) -> bool:
+        """Makes all that the step writes to parameters of its program. Returns whether some were not.
+
+        Only a parameter can be donated, and what is not donated gets a new buffer at each replay.
+        """
+        read = {number for number, _ in sources}
+        unread = [i for i, number in enumerate(written) if number not in read]
+        for i in unread:
+            before = self._saved.before(self._known[written[i]].tensor)
+            _XLAC._xla_optimization_barrier_([results[i], before])
+        return bool(unread)
+
     def _find_sources(
-        self, ids: list[int], graph: list[torch.Tensor], written: set[int]
+        self, ids: list[int], graph: list[torch.Tensor]
     ) -> list[tuple[int | None, tuple[int, int] | None]]:
         """For each parameter of the program the known tensor that it is, or what else it is."""
         by_address = {

@@ -146,6 +146,7 @@ void DefineState(py::module_& module) {
            py::call_guard<py::gil_scoped_release>())
       .def("data_address", &SavedState::DataAddress)
       .def("is_written", &SavedState::IsWritten)
+      .def("before", &SavedState::Before)
       .def("restore", &SavedState::Restore)
       .def_property_readonly("first_new_id", &SavedState::first_new_id);
 
