@@ -52,14 +52,19 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.kv_cache_dtype = checks.dtype_of_cache(self.kv_cache_dtype)
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
-        # Where the steps of each number of sequences leave logits and the best tokens: in the same
-        # buffers each time, or XLA would rewrite its CUDA graphs.
+        # What the steps of each number of tokens read, and where those of each number of sequences
+        # leave logits and the best tokens: in the same buffers each time, or XLA would rewrite its
+        # CUDA graphs.
+        self._packed: dict[int, torch.Tensor] = {}
         self._results: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # vLLM's code names much that changes from step to step, and that no model reads.
-        self._steps = {
-            n: torch_xla_ext.capture(functools.partial(self._run_model, n), check_python=False)
-            for n in self.num_tokens_paddings
-        }
+        self._receivers, self._steps = (
+            {
+                n: torch_xla_ext.capture(functools.partial(function, n), check_python=False)
+                for n in self.num_tokens_paddings
+            }
+            for function in (self._receive, self._run_model)
+        )
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
@@ -75,7 +80,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = Sampler()
-        self._make_results()
+        self._make_buffers()
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         # It makes them by torch.zeros on the default device, and moves them.
@@ -87,7 +92,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         num_seqs = min(num_tokens, self.max_num_reqs)
         return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
 
-    def _make_results(self) -> None:
+    def _make_buffers(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self.model.compute_logits(hidden, None)  # only its shape is used
         # As vLLM names the logits' dtype for the programs that sample.
@@ -97,13 +102,19 @@ class XlaGpuModelRunner(TPUModelRunner):
                 torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device),
                 torch.zeros(num_seqs, 1, dtype=torch.int64, device=self.device),
             )
+        for num_tokens in self.num_tokens_paddings:
+            empty = pack_empty(self._shape(num_tokens))
+            self._packed[num_tokens] = torch.from_numpy(empty).to(self.device)
         del logits, hidden
         torch_xla.sync(wait=True)
 
-    def _run_model(self, num_tokens: int, packed: torch.Tensor) -> None:
+    def _receive(self, num_tokens: int, packed: torch.Tensor) -> None:
+        self._packed[num_tokens].copy_(packed)
+
+    def _run_model(self, num_tokens: int) -> None:
         """Writes the logits of the last tokens and the best tokens into self._results."""
         shape = self._shape(num_tokens)
-        batch = Batch.unpack(packed, shape)
+        batch = Batch.unpack(self._packed[num_tokens], shape)
         metadata = dict.fromkeys(self._layers, batch)
         with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
             hidden = self.model(input_ids=batch.input_ids, positions=batch.positions)
@@ -116,19 +127,21 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
-    def _to_device(self, packed: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(packed).to(self.device)
+    def _start(self, num_tokens: int, packed: np.ndarray) -> None:
+        """Starts a step, which leaves its results in self._results."""
+        self._receivers[num_tokens](torch.from_numpy(packed).to(self.device))
+        self._steps[num_tokens]()
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
-        self._run_model(num_tokens, self._to_device(pack_empty(self._shape(num_tokens))))
+        self._run_model(num_tokens)
         torch_xla.sync(wait=True)
 
     @torch.no_grad()
     def _precompile_backbone(self) -> None:
         start = time.perf_counter()
-        for num_tokens, step in self._steps.items():
-            step(self._to_device(pack_empty(self._shape(num_tokens))))
+        for num_tokens in self.num_tokens_paddings:
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
@@ -154,7 +167,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
         packed = pack(shape, batch, new_tokens, self.block_size)
-        self._steps[shape.num_tokens](self._to_device(packed))
+        self._start(shape.num_tokens, packed)
         tokens, logprobs = self._sample(scheduler_output, shape)
         sampled = tokens.cpu()[:num_seqs].tolist()
         for i, req_id in enumerate(req_ids):
