@@ -7,7 +7,7 @@ Weights are random and are made on the device. Two parts:
 
   loads   as many sequences as SEQSxPROMPT+NEW says, of that many tokens: tokens a second; and for the
           steps that decode all of them the medians, in milliseconds, of a whole step, of the host's
-          time from one step's results to the next step's start on the device, and of the wait.
+          work in it, and of its wait for the device, which computes meanwhile.
   aborts  requests of random lengths, served once whole, and once with some aborted after a random
           number of tokens. An answer that differs is asked for again, token after token, up to where
           it differs: it is right if the two tokens there are the best two, and as good as equal.
@@ -39,7 +39,7 @@ from torch_xla.debug import metrics
 from transformers import LlamaConfig
 from vllm import LLM, SamplingParams
 from vllm.model_executor.model_loader import dummy_loader
-from vllm_xla_gpu import memory
+from vllm_xla_gpu import memory, model_runner
 
 SHAPES = {
     "8b": {
@@ -84,30 +84,27 @@ def make_weights(model: torch.nn.Module) -> None:
 
 
 class StepTimes:
-    """Looks at the clock where the runner begins a step, has started it, and has its tokens."""
+    """Looks at the clock where the engine begins to wait for a step's tokens, and where it has them."""
 
     def __init__(self, runner: Any) -> None:
-        self.steps: list[tuple[int, float, float, float]] = []
-        start, execute = runner._start, runner.execute_model
-        started = 0.0
+        self.steps: list[tuple[int, float, float]] = []
+        execute, result = runner.execute_model, model_runner.StartedStep.result
 
-        def timed_start(*args: Any) -> Any:
-            nonlocal started
-            result = start(*args)
-            started = time.perf_counter()
-            return result
-
-        def timed_execute(scheduled: Any, *args: Any) -> Any:
-            begin = time.perf_counter()
-            result = execute(scheduled, *args)
+        def tagged_execute(scheduled: Any, *args: Any) -> Any:
+            step = execute(scheduled, *args)
             new = scheduled.num_scheduled_tokens.values()
-            num_seqs = len(new) if all(n == 1 for n in new) else 0
-            self.steps.append((num_seqs, begin, started, time.perf_counter()))
-            return result
+            step.decoding = len(new) if all(count == 1 for count in new) else 0
+            return step
 
-        runner._start, runner.execute_model = timed_start, timed_execute
+        def timed_result(step: Any) -> Any:
+            begin = time.perf_counter()
+            output = result(step)
+            self.steps.append((step.decoding, begin, time.perf_counter()))
+            return output
 
-    def medians(self, num_seqs: int) -> dict[str, float]:
+        runner.execute_model, model_runner.StartedStep.result = tagged_execute, timed_result
+
+    def medians(self, num_seqs: int) -> dict[str, float | None]:
         """Milliseconds, of the steps that decode `num_seqs` sequences one after the other."""
         pairs = [
             (before, step)
@@ -115,12 +112,14 @@ class StepTimes:
             if before[0] == step[0] == num_seqs
         ]
         columns = {
-            "step": [step[3] - before[3] for before, step in pairs],
-            "host": [step[2] - before[3] for before, step in pairs],
-            "between": [step[1] - before[3] for before, step in pairs],
-            "wait": [step[3] - step[2] for _, step in pairs],
+            "step": [step[2] - before[2] for before, step in pairs],
+            "host": [step[1] - before[2] for before, step in pairs],
+            "wait": [step[2] - step[1] for _, step in pairs],
         }
-        return {name: round(1e3 * statistics.median(times), 3) for name, times in columns.items()}
+        return {
+            name: round(1e3 * statistics.median(times), 3) if times else None
+            for name, times in columns.items()
+        }
 
 
 def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, float]]:

@@ -11,6 +11,7 @@ from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor.abstract import UniProcExecutor
+from vllm.v1.outputs import ModelRunnerOutput
 
 _STEPS_IN_FLIGHT = 2
 
@@ -39,7 +40,20 @@ class XlaGpuScheduler(AsyncScheduler):
         if output.total_num_scheduled_tokens:
             output.finished_req_ids, finished = finished, set()
         self._finished_later = finished
+        output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Gives the tokens of a step to the requests that it was for.
+
+        One may have ended since then, and another one may have its name.
+        """
+        for name, request in scheduler_output.requests.items():
+            if self.requests.get(name) is not request:
+                del scheduler_output.num_scheduled_tokens[name]
+        return super().update_from_output(scheduler_output, model_runner_output)
 
 
 def _nothing() -> SchedulerOutput:
