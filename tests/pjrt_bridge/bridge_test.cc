@@ -306,10 +306,10 @@ void TestCanonical(const std::string&) {
     const std::string part = whole.substr(0, size);
     EXPECT(Canonical(part) == part);
   }
-  for (const std::string& text :
-       {std::string("{\"a\": 1}"), std::string(99, '\xff'),
-        std::string(1, '\0'), std::string("\x0a\xff\xff\xff\xff\xff\xff\xff"
-                                         "\xff\xff\x01")}) {
+  for (const std::string& text : {std::string("{\"a\": 1}"),
+                                  std::string(99, '\xff'), std::string(1, '\0'),
+                                  std::string("\x0a\xff\xff\xff\xff\xff\xff\xff"
+                                              "\xff\xff\x01")}) {
     EXPECT(Canonical(text + whole) == text + whole);
   }
   std::string deep;
@@ -324,7 +324,7 @@ void TestTopology(const std::string& path) {
     auto args = ARGS(PJRT_TopologyDescription_Serialize_Args);
     EXPECT(GetPjrtApi()->PJRT_TopologyDescription_Serialize(&args) == nullptr);
     const std::string bytes(args.serialized_bytes, args.serialized_bytes_size);
-    EXPECT(bytes.size() == 29);
+    EXPECT(bytes.size() == 16);
     EXPECT(i == 0 || bytes == before);
     before = bytes;
     args.serialized_topology_deleter(args.serialized_topology);

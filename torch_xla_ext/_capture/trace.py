@@ -250,7 +250,13 @@ class Tracer:
                 _XLAC._xla_optimization_barrier_([tensor])
         ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
         sources = self._find_sources(ids, graph)
-        if self._read_what_is_written(results, written, sources):
+        read = {number for number, _ in sources}
+        if not read.issuperset(written):
+            # Only a parameter can be donated, and what is not gets a new buffer at each replay.
+            for number, result in zip(written, results, strict=False):
+                if number not in read:
+                    before = saved.before(known[number].tensor)
+                    _XLAC._xla_optimization_barrier_([result, before])
             ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
             sources = self._find_sources(ids, graph)
         with alias_with_buffer_donor_config():
@@ -281,23 +287,6 @@ class Tracer:
                     f"the function writes to {known.name}, which has no sharding: call "
                     "mark_sharding on it before, with None for each dimension if it is replicated"
                 )
-
-    def _read_what_is_written(
-        self,
-        results: list[torch.Tensor],
-        written: list[int],
-        sources: list[tuple[int | None, tuple[int, int] | None]],
-    ) -> bool:
-        """Makes all that the step writes to parameters of its program. Returns whether some were not.
-
-        Only a parameter can be donated, and what is not donated gets a new buffer at each replay.
-        """
-        read = {number for number, _ in sources}
-        unread = [i for i, number in enumerate(written) if number not in read]
-        for i in unread:
-            before = self._saved.before(self._known[written[i]].tensor)
-            _XLAC._xla_optimization_barrier_([results[i], before])
-        return bool(unread)
 
     def _find_sources(
         self, ids: list[int], graph: list[torch.Tensor]
@@ -424,8 +413,7 @@ class Tracer:
         gradients: list[tuple[Reference, int | None]],
     ) -> Replay:
         read = [number for number, _ in sources if number is not None]
-        unread = [number for number in written if number not in read]
-        used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read + written}
+        used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read}
         # Every tensor of Python's that the program depends on, also other views of its storages,
         # and those whose .grad it reads or replaces.
         owners = set(self._gradients) if gradients else set()
@@ -464,11 +452,7 @@ class Tracer:
             else:
                 parameters.append(other)
                 names.append("the seed of random numbers")
-        for number in unread:
-            parameters.append(source(number))
-            names.append(self._known[number].name)
         positions = {number: position for position, (number, _) in enumerate(sources)}
-        positions |= {number: len(sources) + i for i, number in enumerate(unread)}
         state_storages: dict[int, int] = {}
         for place, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
@@ -480,7 +464,6 @@ class Tracer:
         program = _XLAC._XlaCapturedProgram(
             key,
             parameters,
-            len(sources),
             names,
             [self._known[number].tensor for number in state],
             constants,

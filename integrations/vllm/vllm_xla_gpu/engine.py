@@ -1,7 +1,7 @@
 """Steps that overlap: the engine starts one while the one before it runs.
 
-The tokens of a step feed the next one on the device. While that runs, the host takes the tokens, gives
-them out and schedules.
+The tokens of a step feed the next one on the device. While that runs, the host takes the tokens,
+gives them out and schedules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class XlaGpuExecutor(UniProcExecutor):
 class XlaGpuScheduler(AsyncScheduler):
     """vLLM's scheduler for steps that overlap, with what it lacks for structured output."""
 
-    _finished_later: set[str] = set()  # requests of which the worker has not been told
+    _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
@@ -38,7 +38,7 @@ class XlaGpuScheduler(AsyncScheduler):
         # The engine drops an output that is empty.
         finished = self._finished_later | output.finished_req_ids
         if output.total_num_scheduled_tokens:
-            output.finished_req_ids, finished = finished, set()
+            output.finished_req_ids, finished = set(finished), frozenset()
         self._finished_later = finished
         output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output

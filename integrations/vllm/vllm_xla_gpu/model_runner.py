@@ -187,9 +187,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
-        self._start(
-            shape.num_tokens, pack(shape, batch, new_tokens, self.block_size, rows_before)
-        )
+        self._start(shape.num_tokens, pack(shape, batch, new_tokens, self.block_size, rows_before))
         logprobs = self._sample(scheduler_output, shape)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         # In the middle of a prompt a token means nothing.
@@ -208,7 +206,7 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _sample(
         self, scheduler_output: SchedulerOutput, shape: BatchShape
     ) -> LogprobsTensors | None:
-        """Replaces the tokens of the step that has been started by those that its requests ask for."""
+        """Replaces the best tokens of the step that has been started by what its requests want."""
         logits = self._logits[shape.num_seqs]
         wishes = TPUSupportedSamplingMetadata.from_input_batch(
             self.input_batch, shape.num_seqs, self.device

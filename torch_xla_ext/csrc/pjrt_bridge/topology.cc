@@ -103,10 +103,9 @@ std::string CanonicalAt(std::string_view message, int depth) {
   }
   std::string result;
   for (auto begin = written.begin(); begin != written.end();) {
-    const auto end =
-        std::find_if(begin, written.end(), [begin](const Written& field) {
-          return field.map != begin->map;
-        });
+    const auto end = std::find_if(
+        begin, written.end(),
+        [begin](const Written& field) { return field.map != begin->map; });
     if (begin->map != 0) {
       std::sort(begin, end, [](const Written& one, const Written& other) {
         return one.text < other.text;
