@@ -157,6 +157,30 @@ def test_compiles_once() -> None:
     assert torch_xla._XLAC._check_tensor_need_materialization([pending]) == [True]
 
 
+def test_buffers_stay_where_they_are() -> None:
+    """Those that a step writes to without reading them, too."""
+    state = [on_device(8), on_device(8, seed=1), on_device(2, 4, seed=2)]
+    inputs = [on_device(8, seed=10 + i) for i in range(3)]
+    torch_xla.sync()
+
+    @capture
+    def step(x: torch.Tensor) -> None:
+        state[0].copy_(x)
+        state[1].copy_(state[2].view(8) * x)
+        state[2].copy_(torch.ones_like(state[2]))
+
+    pointers = []
+    for x in inputs * 2:
+        before = state[2].view(8).cpu()
+        step(x)
+        assert state[0].cpu().equal(x.cpu())
+        assert state[1].cpu().equal(before * x.cpu())
+        assert state[2].cpu().equal(torch.ones(2, 4))
+        pointers.append([torch_xla._XLAC._unsafe_buffer_pointer(tensor) for tensor in state])
+    assert step.num_captures == 1
+    assert pointers == [pointers[0]] * len(pointers)
+
+
 def test_results_alias_state() -> None:
     cache = on_device(4, 4)
     step = capture(lambda: (cache.add_(1), cache[1], cache.view(16)))

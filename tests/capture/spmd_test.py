@@ -33,6 +33,22 @@ def test_state_keeps_its_sharding(mesh: xs.Mesh, spec: tuple) -> None:
     assert step.num_captures == 1
 
 
+@pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")], ids=str)
+def test_state_that_is_only_written(mesh: xs.Mesh, spec: tuple) -> None:
+    cache = sharded(torch.zeros(4, 4), mesh, spec)
+    before = XLAC._get_xla_sharding_spec(cache)
+
+    @capture
+    def step(x: torch.Tensor) -> None:
+        cache.copy_(2 * x)
+
+    for i in range(3):
+        x = torch.arange(16.0).reshape(4, 4) + i
+        step(sharded(x, mesh, ("x", None)))
+        torch.testing.assert_close(cache.cpu(), 2 * x)
+    assert XLAC._get_xla_sharding_spec(cache) == before
+
+
 def test_state_without_sharding(mesh: xs.Mesh) -> None:
     cache = sharded(torch.zeros(4, 4), mesh, None)
     with pytest.raises(CaptureError, match="cache, which has no sharding: call mark_sharding"):

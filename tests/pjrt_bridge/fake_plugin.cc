@@ -181,6 +181,25 @@ PJRT_Error* Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
   return new PJRT_Error{"not implemented here"};
 }
 
+// Field 2 of a message, a map of two entries, in another order each time.
+PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
+  CHECK_GROWN(PJRT_TopologyDescription_Serialize_Args, args);
+  static bool is_first = false;
+  is_first = !is_first;
+  const std::string one = "\x12\x06\x0a\x01k\x12\x01v";
+  const std::string other = "\x12\x06\x0a\x01l\x12\x01w";
+  auto* bytes = new std::string(is_first ? one + other : other + one);
+  ++observations.topologies;
+  args->serialized_bytes = bytes->data();
+  args->serialized_bytes_size = bytes->size();
+  args->serialized_topology = reinterpret_cast<PJRT_SerializedTopology*>(bytes);
+  args->serialized_topology_deleter = [](PJRT_SerializedTopology* topology) {
+    --observations.topologies;
+    delete reinterpret_cast<std::string*>(topology);
+  };
+  return nullptr;
+}
+
 [[maybe_unused]] PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
   CHECK_SIZE(RegisterCustomCallArgs, sizeof(*args), args);
   const std::string name(args->function_name, args->function_name_size);
@@ -266,6 +285,7 @@ PJRT_Api MakeApi() {
   api.PJRT_Executable_OptimizedProgram = OptimizedProgram;
   api.PJRT_Executable_Serialize = Serialize;
   api.PJRT_Executable_Fingerprint = Fingerprint;
+  api.PJRT_TopologyDescription_Serialize = SerializeTopology;
   return api;
 }
 

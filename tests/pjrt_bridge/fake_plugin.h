@@ -16,6 +16,7 @@ struct FakeObservations {
   void* last_function = nullptr;
   int last_api = -1;
   int profiles = 0;
+  int topologies = 0;  // serialized, and not deleted yet
 };
 
 #endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_

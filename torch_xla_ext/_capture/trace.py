@@ -249,7 +249,16 @@ class Tracer:
             if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
                 _XLAC._xla_optimization_barrier_([tensor])
         ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
-        sources = self._find_sources(ids, graph, set(written))
+        sources = self._find_sources(ids, graph)
+        read = {number for number, _ in sources}
+        if not read.issuperset(written):
+            # Only a parameter can be donated, and what is not gets a new buffer at each replay.
+            for number, result in zip(written, results, strict=False):
+                if number not in read:
+                    before = saved.before(known[number].tensor)
+                    _XLAC._xla_optimization_barrier_([result, before])
+            ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
+            sources = self._find_sources(ids, graph)
         with alias_with_buffer_donor_config():
             donated = [
                 tensor
@@ -280,7 +289,7 @@ class Tracer:
                 )
 
     def _find_sources(
-        self, ids: list[int], graph: list[torch.Tensor], written: set[int]
+        self, ids: list[int], graph: list[torch.Tensor]
     ) -> list[tuple[int | None, tuple[int, int] | None]]:
         """For each parameter of the program the known tensor that it is, or what else it is."""
         by_address = {
@@ -404,8 +413,7 @@ class Tracer:
         gradients: list[tuple[Reference, int | None]],
     ) -> Replay:
         read = [number for number, _ in sources if number is not None]
-        unread = [number for number in written if number not in read]
-        used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read + written}
+        used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read}
         # Every tensor of Python's that the program depends on, also other views of its storages,
         # and those whose .grad it reads or replaces.
         owners = set(self._gradients) if gradients else set()
@@ -444,11 +452,7 @@ class Tracer:
             else:
                 parameters.append(other)
                 names.append("the seed of random numbers")
-        for number in unread:
-            parameters.append(source(number))
-            names.append(self._known[number].name)
         positions = {number: position for position, (number, _) in enumerate(sources)}
-        positions |= {number: len(sources) + i for i, number in enumerate(unread)}
         state_storages: dict[int, int] = {}
         for place, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
@@ -460,7 +464,6 @@ class Tracer:
         program = _XLAC._XlaCapturedProgram(
             key,
             parameters,
-            len(sources),
             names,
             [self._known[number].tensor for number in state],
             constants,

@@ -10,6 +10,7 @@ import torch
 from vllm.v1.worker.tpu_input_batch import InputBatch
 
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
+KNOWN = -1  # the token is in input_ids
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class BatchShape:
     def fields(self) -> list[tuple[int, int]]:
         """Begin and end of the fields of Batch, in their order."""
         sizes = [
-            *(self.num_tokens, self.num_tokens, self.num_tokens),
+            *(self.num_tokens, self.num_tokens, self.num_tokens, self.num_tokens),
             *(self.num_seqs * self.pages_per_seq, self.num_seqs),
             *(self.num_seqs + 1, 1, self.num_seqs),
         ]
@@ -44,6 +45,8 @@ class Batch:
 
     Attributes:
         input_ids, positions: [T].
+        previous: [T]; KNOWN, or the row of the step before whose token takes input_ids' place: that
+            step may still run.
         slots: [T]; where kv_pages_update writes each token.
         page_indices: [S, P].
         kv_lens: [S]; tokens of each sequence, with those of the step.
@@ -53,6 +56,7 @@ class Batch:
     """
 
     input_ids: torch.Tensor
+    previous: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
     page_indices: torch.Tensor
@@ -65,7 +69,7 @@ class Batch:
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
         """The parts of what `pack` returned, as views."""
         parts = [packed[begin:end] for begin, end in shape.fields]
-        parts[3] = parts[3].reshape(shape.num_seqs, shape.pages_per_seq)
+        parts[4] = parts[4].reshape(shape.num_seqs, shape.pages_per_seq)
         return cls(*parts)
 
 
@@ -73,14 +77,18 @@ def pack_empty(shape: BatchShape) -> np.ndarray:
     """As pack, of one sequence with one token, which is written to no page."""
     packed = np.zeros(shape.fields[-1][1], dtype=np.int32)
     batch = Batch.unpack(packed, shape)
-    batch.slots[:] = UNUSED_SLOT
+    batch.slots[:], batch.previous[:] = UNUSED_SLOT, KNOWN
     batch.kv_lens[0] = batch.num_seqs[0] = 1
     batch.cu_q_lens[1:] = 1
     return packed
 
 
 def pack(
-    shape: BatchShape, requests: InputBatch, new_tokens: np.ndarray, page_size: int
+    shape: BatchShape,
+    requests: InputBatch,
+    new_tokens: np.ndarray,
+    page_size: int,
+    rows_before: np.ndarray,
 ) -> np.ndarray:
     """The step of vLLM's batch as one array, for Batch.unpack.
 
@@ -88,9 +96,14 @@ def pack(
         shape: with room for it.
         requests: have the tokens and pages.
         new_tokens: [number of requests]; how many tokens of each the step computes.
+        rows_before: [number of requests]; their rows in the step before, for those whose last token
+            is not known yet.
 
     Returns:
         int32 [end of the last field].
+
+    Raises:
+        RuntimeError: a token is not there.
     """
     num_seqs, total = len(new_tokens), int(new_tokens.sum())
     computed = requests.num_computed_tokens_cpu[:num_seqs]
@@ -102,6 +115,10 @@ def pack(
     packed = pack_empty(shape)
     batch = Batch.unpack(packed, shape)
     batch.input_ids[:total] = requests.token_ids_cpu[seq, position]
+    is_known = position < requests.num_tokens[seq]
+    batch.previous[:total] = np.where(is_known, KNOWN, rows_before[seq])
+    if not (is_known | (rows_before[seq] != KNOWN)).all():
+        raise RuntimeError("a token is neither known nor computed by the step before")
     batch.positions[:total] = position
     batch.slots[:total] = pages[seq, position // page_size] * page_size + position % page_size
     batch.page_indices[:num_seqs] = pages

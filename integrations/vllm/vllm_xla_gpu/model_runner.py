@@ -6,7 +6,8 @@ import bisect
 import dataclasses
 import functools
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from vllm.model_executor.model_loader.utils import (
     process_weights_after_loading,
     set_default_torch_dtype,
 )
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsLists, ModelRunnerOutput
+from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
 from vllm.v1.sample.tpu.sampler import Sampler
 from vllm.v1.worker import tpu_model_runner
@@ -31,13 +32,14 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 import torch_xla_ext
 from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
-from vllm_xla_gpu.batch import Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import KNOWN, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.memory import DeviceMemory
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 logger = init_logger("vllm.xla_gpu")
 
@@ -52,13 +54,27 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.kv_cache_dtype = checks.dtype_of_cache(self.kv_cache_dtype)
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
-        # Where the steps of each number of sequences leave logits and the best tokens: in the same
-        # buffers each time, or XLA would rewrite its CUDA graphs.
-        self._results: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # All that a step reads and writes stays in the same buffers, or XLA would rewrite its CUDA
+        # graph each time: what _start sends, by the number of tokens; the logits, by the number of
+        # sequences; and the tokens of the last step.
+        self._packed: dict[int, torch.Tensor] = {}
+        self._logits: dict[int, torch.Tensor] = {}
+        self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
+        self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
+        self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
+        self._run = self._captured(self._run_model, self.num_tokens_paddings)
+        self._keep = self._captured(self._copy_tokens, self.num_reqs_paddings)
+        self._snapshot = self._captured(self._clone_tokens, self.num_reqs_paddings)
+
+    @staticmethod
+    def _captured(
+        function: Callable[..., Any], sizes: Iterable[int]
+    ) -> dict[int, Callable[..., Any]]:
+        """The function for each size, its first argument."""
         # vLLM's code names much that changes from step to step, and that no model reads.
-        self._steps = {
-            n: torch_xla_ext.capture(functools.partial(self._run_model, n), check_python=False)
-            for n in self.num_tokens_paddings
+        return {
+            size: torch_xla_ext.capture(functools.partial(function, size), check_python=False)
+            for size in sizes
         }
 
     def load_model(self) -> None:
@@ -75,7 +91,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = Sampler()
-        self._make_results()
+        self._make_buffers()
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         # It makes them by torch.zeros on the default device, and moves them.
@@ -87,48 +103,67 @@ class XlaGpuModelRunner(TPUModelRunner):
         num_seqs = min(num_tokens, self.max_num_reqs)
         return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
 
-    def _make_results(self) -> None:
+    def _make_buffers(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self.model.compute_logits(hidden, None)  # only its shape is used
         # As vLLM names the logits' dtype for the programs that sample.
         self._hidden_states_dtype = logits.dtype
         for num_seqs in self.num_reqs_paddings:
-            self._results[num_seqs] = (
-                torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device),
-                torch.zeros(num_seqs, 1, dtype=torch.int64, device=self.device),
+            self._logits[num_seqs] = torch.zeros(
+                num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device
             )
+        for num_tokens in self.num_tokens_paddings:
+            empty = pack_empty(self._shape(num_tokens))
+            self._packed[num_tokens] = torch.from_numpy(empty).to(self.device)
         del logits, hidden
         torch_xla.sync(wait=True)
 
-    def _run_model(self, num_tokens: int, packed: torch.Tensor) -> None:
-        """Writes the logits of the last tokens and the best tokens into self._results."""
+    # What is captured.
+
+    def _copy_packed(self, num_tokens: int, packed: torch.Tensor) -> None:
+        self._packed[num_tokens].copy_(packed)
+
+    def _run_model(self, num_tokens: int) -> None:
+        """Writes the logits of the last tokens, and the best tokens."""
         shape = self._shape(num_tokens)
-        batch = Batch.unpack(packed, shape)
+        batch = Batch.unpack(self._packed[num_tokens], shape)
+        before = self._tokens[batch.previous.clamp(min=0), 0]
+        input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
         metadata = dict.fromkeys(self._layers, batch)
         with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
-            hidden = self.model(input_ids=batch.input_ids, positions=batch.positions)
+            hidden = self.model(input_ids=input_ids, positions=batch.positions)
         logits = self.model.compute_logits(hidden[batch.last_tokens], None)
-        last_logits, best_tokens = self._results[shape.num_seqs]
-        last_logits.copy_(logits)
-        best_tokens.copy_(logits.argmax(-1, keepdim=True))
+        self._logits[shape.num_seqs].copy_(logits)
+        self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
+
+    def _copy_tokens(self, num_seqs: int, tokens: torch.Tensor) -> None:
+        self._tokens[:num_seqs] = tokens
+
+    def _clone_tokens(self, num_seqs: int) -> torch.Tensor:
+        """The tokens in a buffer of their own, which the next step does not write to."""
+        return self._tokens[:num_seqs].clone()
 
     @property
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
-    def _to_device(self, packed: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(packed).to(self.device)
+    def _start(self, num_tokens: int, packed: np.ndarray) -> None:
+        """Starts a step, which leaves its results in self._logits and self._tokens."""
+        self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
+        self._run[num_tokens]()
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
-        self._run_model(num_tokens, self._to_device(pack_empty(self._shape(num_tokens))))
+        self._run_model(num_tokens)
         torch_xla.sync(wait=True)
 
     @torch.no_grad()
     def _precompile_backbone(self) -> None:
         start = time.perf_counter()
-        for num_tokens, step in self._steps.items():
-            step(self._to_device(pack_empty(self._shape(num_tokens))))
+        for num_tokens in self.num_tokens_paddings:
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+        for num_seqs, keep in self._keep.items():
+            keep(self._snapshot[num_seqs]())
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
@@ -143,46 +178,36 @@ class XlaGpuModelRunner(TPUModelRunner):
     @torch.no_grad()
     def execute_model(
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
-    ) -> ModelRunnerOutput:
-        """One step of vLLM's scheduler."""
+    ) -> StartedStep:
+        """Starts one step of vLLM's scheduler, which has tokens to compute."""
         self._update_states(scheduler_output)
-        if not scheduler_output.total_num_scheduled_tokens:
-            return EMPTY_MODEL_RUNNER_OUTPUT
         batch, num_seqs = self.input_batch, self.input_batch.num_reqs
         req_ids = batch.req_ids[:num_seqs]
         new_tokens = np.array([scheduler_output.num_scheduled_tokens[r] for r in req_ids])
+        rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
-        packed = pack(shape, batch, new_tokens, self.block_size)
-        self._steps[shape.num_tokens](self._to_device(packed))
-        tokens, logprobs = self._sample(scheduler_output, shape)
-        sampled = tokens.cpu()[:num_seqs].tolist()
-        for i, req_id in enumerate(req_ids):
-            state = self.requests[req_id]
-            end = state.num_computed_tokens + int(new_tokens[i])
-            if end < state.num_tokens:  # the middle of a prompt: its token means nothing
-                sampled[i].clear()
-                continue
-            (token,) = sampled[i]
-            batch.token_ids_cpu[i, end] = token
-            batch.num_tokens[i] += 1
-            state.output_token_ids.append(token)
+        self._start(shape.num_tokens, pack(shape, batch, new_tokens, self.block_size, rows_before))
+        logprobs = self._sample(scheduler_output, shape)
+        ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
+        # In the middle of a prompt a token means nothing.
+        has_token = (ends >= batch.num_tokens[:num_seqs]).tolist()
+        self._rows = {req_id: row for row, req_id in enumerate(req_ids)}
         self._verify_num_xla_graphs("execute_model")
-        return ModelRunnerOutput(
-            req_ids=req_ids,
-            req_id_to_index=batch.req_id_to_index,
-            sampled_token_ids=sampled,
-            spec_token_ids=None,
+        return StartedStep(
+            runner=self,
+            requests=[self.requests[r] for r in req_ids],
+            ends=ends.tolist(),
+            has_token=has_token,
+            tokens=self._snapshot[shape.num_seqs](),
             logprobs=logprobs,
-            prompt_logprobs_dict=dict.fromkeys(req_ids),
-            pooler_output=[],
         )
 
     def _sample(
         self, scheduler_output: SchedulerOutput, shape: BatchShape
-    ) -> tuple[torch.Tensor, LogprobsLists | None]:
-        """Tokens [num_seqs, 1] of the step that has been started, by what the requests ask for."""
-        logits, tokens = self._results[shape.num_seqs]
+    ) -> LogprobsTensors | None:
+        """Replaces the best tokens of the step that has been started by what its requests want."""
+        logits = self._logits[shape.num_seqs]
         wishes = TPUSupportedSamplingMetadata.from_input_batch(
             self.input_batch, shape.num_seqs, self.device
         )
@@ -196,6 +221,53 @@ class XlaGpuModelRunner(TPUModelRunner):
             )
             logits = self.structured_decode(required, mask, logits, bits)
         if has_grammar or not wishes.all_greedy:
-            tokens = self.sample_from_logits_func(logits, wishes)
-        logprobs = self.gather_logprobs(logits, tokens).tolists() if wishes.logprobs else None
-        return tokens, logprobs
+            self._keep[shape.num_seqs](self.sample_from_logits_func(logits, wishes))
+        if not wishes.logprobs:
+            return None
+        return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
+
+
+@dataclasses.dataclass
+class StartedStep:
+    """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
+
+    Attributes:
+        runner: has started it.
+        requests: in the order of their rows.
+        ends: how many tokens of each request have been computed after the step.
+        has_token: of which requests the step computes a new token.
+        tokens: int64 [at least as many as requests, 1] on the device.
+        logprobs: of the tokens, if a request asks for them.
+    """
+
+    runner: XlaGpuModelRunner
+    requests: list[CachedRequestState]
+    ends: list[int]
+    has_token: list[bool]
+    tokens: torch.Tensor
+    logprobs: LogprobsTensors | None
+
+    def result(self) -> ModelRunnerOutput:
+        """Waits for the tokens, and writes them down for the steps to come."""
+        tokens = self.tokens.cpu()[: len(self.requests)].tolist()
+        batch = self.runner.input_batch
+        for i, state in enumerate(self.requests):
+            if not self.has_token[i]:
+                tokens[i].clear()
+                continue
+            (token,) = tokens[i]
+            state.output_token_ids.append(token)
+            row = batch.req_id_to_index.get(state.req_id)
+            if row is not None and self.runner.requests[state.req_id] is state:
+                batch.token_ids_cpu[row, self.ends[i]] = token
+                batch.num_tokens[row] = self.ends[i] + 1
+        req_ids = [state.req_id for state in self.requests]
+        return ModelRunnerOutput(
+            req_ids=req_ids,
+            req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
+            sampled_token_ids=tokens,
+            spec_token_ids=None,
+            logprobs=None if self.logprobs is None else self.logprobs.tolists(),
+            prompt_logprobs_dict=dict.fromkeys(req_ids),
+            pooler_output=[],
+        )

@@ -73,8 +73,13 @@ class XlaGpuPlatform(TpuPlatform):
         """Raises UnsupportedError for a configuration that cannot be served."""
         from vllm.config import CompilationLevel, CUDAGraphMode
 
+        from vllm_xla_gpu.engine import XlaGpuExecutor, XlaGpuScheduler
+
         checks.check_config(vllm_config)
-        vllm_config.parallel_config.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
+        parallel = vllm_config.parallel_config
+        parallel.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
+        parallel.distributed_executor_backend = XlaGpuExecutor
+        vllm_config.scheduler_config.scheduler_cls = XlaGpuScheduler
         cache = vllm_config.cache_config
         cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
         # The runner captures whole steps.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import types
 
 import numpy as np
+import pytest
 import torch
 import torch_xla
-from vllm_xla_gpu.batch import UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import KNOWN, UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
 # Of each sequence: tokens that the cache has, and those of the step.
 COMPUTED, NEW = np.array([0, 13, 39, 8]), np.array([9, 1, 1, 12])
+# Of each sequence: tokens that the host knows, and the row in the step before.
+TOKENS, ROWS = np.array([9, 13, 39, 30]), np.array([KNOWN, 4, 0, 2])
 
 
 def _requests() -> types.SimpleNamespace:
@@ -20,6 +23,7 @@ def _requests() -> types.SimpleNamespace:
     pages = generator.permutation(30).astype(np.int32).reshape(6, 5)
     return types.SimpleNamespace(
         num_computed_tokens_cpu=np.append(COMPUTED, [3, 3]),
+        num_tokens=np.append(TOKENS, [7, 7]),
         token_ids_cpu=generator.integers(1, 500, (6, 40), dtype=np.int32),
         block_table=[types.SimpleNamespace(block_table_np=pages)],
     )
@@ -28,7 +32,7 @@ def _requests() -> types.SimpleNamespace:
 def test_batch() -> None:
     requests = _requests()
     pages = requests.block_table[0].block_table_np
-    packed = pack(SHAPE, requests, NEW, PAGE_SIZE)
+    packed = pack(SHAPE, requests, NEW, PAGE_SIZE, ROWS)
     on_device = Batch.unpack(torch.from_numpy(packed).to(torch_xla.device()), SHAPE)
     batch = {name: value.tolist() for name, value in vars(on_device).items()}
     expected: dict[str, list[int]] = {"input_ids": [], "positions": [], "slots": []}
@@ -44,6 +48,9 @@ def test_batch() -> None:
     for name, values in expected.items():
         assert batch[name][:count] == values
     assert batch["slots"][count:] == [UNUSED_SLOT] * (32 - count)
+    previous = [KNOWN] * 32
+    previous[9], previous[10] = 4, 0
+    assert batch["previous"] == previous
     assert batch["page_indices"][:4] == pages[:4].tolist()
     assert batch["kv_lens"][:4] == [9, 14, 40, 20]
     assert batch["cu_q_lens"] == [0, 9, 10, 11, 23, 23, 23]
@@ -51,9 +58,15 @@ def test_batch() -> None:
     assert batch["last_tokens"][:4] == last_tokens
 
 
+def test_token_that_nobody_has() -> None:
+    with pytest.raises(RuntimeError, match="neither known nor computed"):
+        pack(SHAPE, _requests(), NEW, PAGE_SIZE, np.full(4, KNOWN))
+
+
 def test_empty_batch_writes_nothing() -> None:
     batch = Batch.unpack(pack_empty(SHAPE), SHAPE)
     assert (batch.slots == UNUSED_SLOT).all()
+    assert (batch.previous == KNOWN).all()
     assert batch.num_seqs.tolist() == [1]
     assert batch.kv_lens[0] == 1
     assert batch.cu_q_lens.tolist() == [0, 1, 1, 1, 1, 1, 1]

@@ -91,6 +91,32 @@ def test_prefix_is_cached(llm: LLM, model: str) -> None:
     _assert_right(model, [first, second])
 
 
+def test_aborted_requests_and_others_of_their_names(llm: LLM, model: str) -> None:
+    engine = llm.llm_engine
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+
+    def add(first_seed: int) -> None:
+        for i in range(4):
+            prompt = {"prompt_token_ids": _tokens(6 + i, first_seed + i)}
+            engine.add_request(f"request {i}", prompt, params)
+
+    add(130)
+    for _ in range(5):
+        engine.step()
+    engine.abort_request([f"request {i}" for i in range(4)])  # a step of theirs still runs
+    assert not engine.has_unfinished_requests()
+    add(140)
+    answers = []
+    while engine.has_unfinished_requests():
+        answers += [answer for answer in engine.step() if answer.finished]
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [9] * 4
+    assert {len(answer.prompt_token_ids) for answer in answers} == {6, 7, 8, 9}
+    _assert_right(model, answers)
+    runner = engine.model_executor.driver_worker.worker.model_runner
+    _generate(llm, [[5, 6]], GREEDY)
+    assert len(runner.requests) <= 1  # the others are forgotten
+
+
 def test_stop_string(llm: LLM) -> None:
     (free,) = _generate(llm, [_tokens(9, 70)], GREEDY)
     words = free.outputs[0].text.split()

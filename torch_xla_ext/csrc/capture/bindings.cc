@@ -98,7 +98,7 @@ std::unique_ptr<View> ViewOf(const at::Tensor& tensor) {
 
 Program MakeProgram(const std::string& hash,
                     const std::vector<std::pair<int, size_t>>& parameters,
-                    size_t num_read, std::vector<std::string> names,
+                    std::vector<std::string> names,
                     std::vector<at::Tensor> state,
                     std::vector<at::Tensor> constants,
                     std::vector<size_t> written,
@@ -114,7 +114,6 @@ Program MakeProgram(const std::string& hash,
   for (const auto& [kind, index] : parameters) {
     description.parameters.push_back({static_cast<Source::Kind>(kind), index});
   }
-  description.num_read = num_read;
   description.names = std::move(names);
   description.state = std::move(state);
   description.constants = std::move(constants);
@@ -127,8 +126,8 @@ Program MakeProgram(const std::string& hash,
 void DefineProgram(py::module_& module) {
   py::class_<Program>(module, "_XlaCapturedProgram")
       .def(py::init(&MakeProgram), py::arg("hash"), py::arg("parameters"),
-           py::arg("num_read"), py::arg("names"), py::arg("state"),
-           py::arg("constants"), py::arg("written"), py::arg("output_dtypes"),
+           py::arg("names"), py::arg("state"), py::arg("constants"),
+           py::arg("written"), py::arg("output_dtypes"),
            py::arg("argument_state"))
       .def("matches", &Program::Matches)
       .def("run", &Program::Run, py::call_guard<py::gil_scoped_release>());
@@ -146,6 +145,7 @@ void DefineState(py::module_& module) {
            py::call_guard<py::gil_scoped_release>())
       .def("data_address", &SavedState::DataAddress)
       .def("is_written", &SavedState::IsWritten)
+      .def("before", &SavedState::Before)
       .def("restore", &SavedState::Restore)
       .def_property_readonly("first_new_id", &SavedState::first_new_id);
 

@@ -106,7 +106,7 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
 
 void Program::CheckValues(
     const std::vector<torch_xla::XLATensorPtr>& bases) const {
-  for (size_t i = 0; i < description_.num_read; ++i) {
+  for (size_t i = 0; i < bases.size(); ++i) {
     if (bases[i] == nullptr) continue;  // the seed
     const torch::lazy::BackendDataPtr data = DataOf(bases[i]);
     if (data == nullptr || data->HasValue()) continue;
@@ -142,7 +142,6 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
     }
     storages[i] = StorageOf(tensor);
     bases[i] = BaseOf(storages[i]);
-    if (i >= description_.num_read) continue;
     inputs.emplace_back(storages[i]->base());
     if (DataOf(bases[i]) == nullptr) pending.push_back(bases[i]);
   }
@@ -155,7 +154,6 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
     // results.
     executor->WaitDeviceOps({});
     for (size_t i : description_.written) {
-      if (i >= description_.num_read) continue;
       torch::lazy::BackendDataPtr data = DataOf(bases[i]);
       bases[i]->SetXlaData(data);
       // What else holds the buffer, such as a clone that was not computed yet,

@@ -31,14 +31,12 @@ class Program {
  public:
   struct Description {
     torch::lazy::hash_t hash;
-    // Of the program, and behind them what it writes to without reading.
     std::vector<Source> parameters;
-    size_t num_read;                 // parameters that the program has
     std::vector<std::string> names;  // of the parameters, for errors
     std::vector<at::Tensor> state;   // held weakly
     std::vector<at::Tensor> constants;
-    // The parameters whose new values are the program's first results. The
-    // buffers of those that it reads are donated.
+    // The parameters whose new values are the program's first results, and
+    // whose buffers are donated.
     std::vector<size_t> written;
     std::vector<at::ScalarType> output_dtypes;  // of the results after those
     // For each argument the number in `state` of a tensor with the same

@@ -58,6 +58,12 @@ bool SavedState::IsWritten(const at::Tensor& tensor) const {
   return found != saved_.end() && DataOf(BaseOf(storage)) != found->second.data;
 }
 
+at::Tensor SavedState::Before(const at::Tensor& tensor) const {
+  Storage* const storage = StorageOf(tensor);
+  return torch_xla::bridge::AtenFromXlaTensor(torch_xla::XLATensor::Create(
+      saved_.at(storage).data, storage->base().scalar_type()));
+}
+
 void SavedState::Restore() {
   for (const auto& [storage, saved] : saved_) {
     Storage* const mutable_storage = StorageOf(saved.holder);

@@ -32,6 +32,9 @@ class SavedState {
   // Whether the storage of `tensor` has other values than it had.
   bool IsWritten(const at::Tensor& tensor) const;
 
+  // A tensor of its own with the data that the storage of `tensor` had.
+  at::Tensor Before(const at::Tensor& tensor) const;
+
   // Gives all storages their data again.
   void Restore();
 

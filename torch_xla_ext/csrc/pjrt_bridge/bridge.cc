@@ -10,6 +10,7 @@
 #include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
 
 namespace torch_xla_ext::pjrt_bridge {
@@ -118,6 +119,7 @@ const PluginInfo& Load(const std::string& path) {
   }
   PJRT_Api* widened = WidenedApi(plugin);
   widened->extension_start = WithProfiler(plugin->extension_start);
+  MakeTopologyCanonical(widened);
   CheckNamedValueSize(path, plugin, widened);
   state.widened = widened;
   state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,

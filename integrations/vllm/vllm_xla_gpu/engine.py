@@ -1,0 +1,81 @@
+"""Steps that overlap: the engine starts one while the one before it runs.
+
+The tokens of a step feed the next one on the device. While that runs, the host takes the tokens,
+gives them out and schedules.
+"""
+
+from __future__ import annotations
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine.core_client import InprocClient
+from vllm.v1.executor.abstract import UniProcExecutor
+from vllm.v1.outputs import ModelRunnerOutput
+
+_STEPS_IN_FLIGHT = 2
+
+
+class XlaGpuExecutor(UniProcExecutor):
+    """Its `execute_model` returns a step that has been started, of which `result()` waits."""
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        return _STEPS_IN_FLIGHT
+
+
+class XlaGpuScheduler(AsyncScheduler):
+    """vLLM's scheduler for steps that overlap, with what it lacks for structured output."""
+
+    _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step; an empty one if it has to wait for the tokens of the one before."""
+        # The mask of a structured request's next token depends on the token before it.
+        if any(r.use_structured_output and r.num_output_placeholders for r in self.running):
+            return _nothing()
+        output = super().schedule()
+        # The engine drops an output that is empty.
+        finished = self._finished_later | output.finished_req_ids
+        if output.total_num_scheduled_tokens:
+            output.finished_req_ids, finished = set(finished), frozenset()
+        self._finished_later = finished
+        output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Gives the tokens of a step to the requests that it was for.
+
+        One may have ended since then, and another one may have its name.
+        """
+        for name, request in scheduler_output.requests.items():
+            if self.requests.get(name) is not request:
+                del scheduler_output.num_scheduled_tokens[name]
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+def _nothing() -> SchedulerOutput:
+    return SchedulerOutput(
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=CachedRequestData.make_empty(),
+        num_scheduled_tokens={},
+        total_num_scheduled_tokens=0,
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        num_common_prefix_blocks=[],
+        finished_req_ids=set(),
+        free_encoder_input_ids=[],
+        structured_output_request_ids={},
+        grammar_bitmask=None,
+    )
+
+
+def _get_output(client: InprocClient) -> EngineCoreOutputs:
+    outputs, _ = client.engine_core.step_with_batch_queue()
+    return (outputs or {}).get(0) or EngineCoreOutputs()
+
+
+# The client for an engine in the caller's process knows of no steps that overlap.
+InprocClient.get_output = _get_output
