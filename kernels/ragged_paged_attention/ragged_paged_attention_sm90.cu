@@ -336,6 +336,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                const __grid_constant__ Split split,
                const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (NothingIsLeft(arguments)) return;
   extern __shared__ uint8_t shared_bytes[];
   // The swizzle is a function of the address: tiles begin at multiples of 1 KB.
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(
@@ -418,19 +419,14 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const Split split = MakeSplit(arguments, kHeadDim);
-  if (split.counter != nullptr) {
-    const size_t arrivals = split.max_parts == 1
-                                ? 0
-                                : static_cast<size_t>(arguments.max_num_seqs) *
-                                      arguments.num_kv_heads * 2;
-    const cudaError_t error =
-        cudaMemsetAsync(split.counter, 0, 4 * (1 + arrivals), stream);
-    if (error != cudaSuccess) return error;
-  }
+  const int64_t arrivals = split.max_parts == 1
+                               ? 0
+                               : int64_t{2} * arguments.max_num_seqs *
+                                     arguments.num_kv_heads;
+  const int64_t counters = split.counter == nullptr ? 0 : 2 + arrivals;
   const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  Sm90Kernel<T, kSoftCap>
-      <<<blocks, kThreads, bytes, stream>>>(arguments, split, maps);
-  return cudaGetLastError();
+  return LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,
+                      counters, arguments, split, maps);
 }
 
 }  // namespace
