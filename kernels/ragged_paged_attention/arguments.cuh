@@ -230,35 +230,6 @@ __device__ inline float SoftCap(float x, float factor, float cap) {
   return y2 < 0.0625f ? near : far;
 }
 
-// Transposes 4 x 4 words in each group of four threads: of a row of 32 columns
-// that the tensor cores left as columns 8 j + 2 t, 8 j + 2 t + 1 in word j of
-// thread t, thread t gets columns 8 t to 8 t + 7, 16 bytes to be stored at
-// once.
-__device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
-                                      uint32_t w3) {
-  const int t = threadIdx.x % 4;
-  // Exchange with the neighbour, then with the one two further.
-  const uint32_t a = __shfl_xor_sync(~0u, t & 1 ? w0 : w1, 1);
-  const uint32_t b = __shfl_xor_sync(~0u, t & 1 ? w2 : w3, 1);
-  if (t & 1) {
-    w0 = a;
-    w2 = b;
-  } else {
-    w1 = a;
-    w3 = b;
-  }
-  const uint32_t c = __shfl_xor_sync(~0u, t & 2 ? w0 : w2, 2);
-  const uint32_t d = __shfl_xor_sync(~0u, t & 2 ? w1 : w3, 2);
-  if (t & 2) {
-    w0 = c;
-    w1 = d;
-  } else {
-    w2 = c;
-    w3 = d;
-  }
-  return make_uint4(w0, w1, w2, w3);
-}
-
 }  // namespace torch_xla_ext::ragged
 
 #endif  // KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_

@@ -7,10 +7,10 @@
 
 #include <cstdint>
 
+#include "kernels/common/wgmma.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/sm90_queue.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
-#include "kernels/ragged_paged_attention/wgmma.cuh"
 
 namespace torch_xla_ext::ragged::sm90 {
 
@@ -66,19 +66,6 @@ struct alignas(1024) SharedMemory {
   int is_last_part[2];  // of the computing warpgroups
 };
 
-// A ring's position: the slot, and the parity of its phase.
-template <int kSlots>
-struct Ring {
-  int slot = 0;
-  int parity = 0;
-  __device__ void Advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Of the copy engine.
 struct Maps {
   CUtensorMap q;         // [tokens, heads * head_dim as (heads, head_dim)]
@@ -97,17 +84,6 @@ __device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
   }
   ring.Advance();
   return tile;
-}
-
-// True in one thread of the warp. The compiler knows this and issues its copies
-// one after another; for lanes that copy a page each it would make a loop.
-__device__ inline bool ElectOne() {
-  int elected;
-  asm volatile(
-      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
-  return elected != 0;
 }
 
 // Copies tiles of keys (part 0) or values (part 1) of the pages of a context;
