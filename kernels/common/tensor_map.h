@@ -13,8 +13,9 @@ namespace torch_xla_ext {
 // A map of `data`, of BF16 or F16, as [z, y, x] with the box's extents, in
 // elements. In shared memory, rows of 128 bytes are in the 128-byte swizzle.
 inline CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
-                   const uint64_t (&sizes)[3], const uint64_t (&strides)[2],
-                   const uint32_t (&box)[3]) {
+                          const uint64_t (&sizes)[3],
+                          const uint64_t (&strides)[2],
+                          const uint32_t (&box)[3]) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result;

@@ -1,12 +1,12 @@
-// The kernel for Hopper, for caches of the query's dtype: FlashMLA (DeepSeek-AI,
-// 2025) over a paged cache.
+// The kernel for Hopper, for caches of the query's dtype: FlashMLA
+// (DeepSeek-AI, 2025) over a paged cache.
 //
 // A block has 64 heads of a sequence and a part of its context (attend.cuh),
 // which the copy engine brings to shared memory in tiles of 64 rows, each of
 // which is key and value. The 64 x 512 sums are those of two warpgroups, 256
-// dimensions each. The first one computes the logits and weights, too, and hands
-// the weights to the second one through shared memory: the second's product
-// runs while the first takes exponentials.
+// dimensions each. The first one computes the logits and weights, too, and
+// hands the weights to the second one through shared memory: the second's
+// product runs while the first takes exponentials.
 #include <cuda.h>
 
 #include <algorithm>
@@ -90,8 +90,8 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
   // The page of box `lane`. It takes long: one tile ahead.
   const auto fetch_page = [&](int n) {
     if (!has_tokens(n)) return -1;
-    return __ldg(table + (n * kSm90Tokens + lane * box_tokens) /
-                             arguments.block_size);
+    return __ldg(table +
+                 (n * kSm90Tokens + lane * box_tokens) / arguments.block_size);
   };
   Ring<kStages> ring;
   int next_page = fetch_page(part.begin);
@@ -113,9 +113,9 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
         const int page = shared.pages[i];
 #pragma unroll
         for (int panel = 0; panel < kPanels; ++panel) {
-          CopyBox(SharedAddress(shared.kv[ring.slot][panel]) +
-                      i * box_tokens * 128,
-                  &maps.kv, panel * 64, num_boxes > 1 ? 0 : y, page, full);
+          CopyBox(
+              SharedAddress(shared.kv[ring.slot][panel]) + i * box_tokens * 128,
+              &maps.kv, panel * 64, num_boxes > 1 ? 0 : y, page, full);
         }
       }
     }
@@ -373,8 +373,8 @@ __device__ void ConsumeSecond(const Arguments& arguments, const Part& part,
     WgmmaFence();
 #pragma unroll
     for (int i = 0; i < kSm90Tokens / 16; ++i) {
-      WgmmaTransposed<T>(out, p_descriptor + (i * 32 >> 4),
-                         v + (i * 2048 >> 4), true);
+      WgmmaTransposed<T>(out, p_descriptor + (i * 32 >> 4), v + (i * 2048 >> 4),
+                         true);
     }
     WgmmaCommit();
     WgmmaWait<0>();

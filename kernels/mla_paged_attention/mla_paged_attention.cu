@@ -51,10 +51,11 @@ template <typename T>
 Status LaunchKernels(cudaStream_t stream, bool is_f8, bool is_sm90,
                      int shared_memory, const Arguments& arguments) {
   constexpr bool kIsBf16 = std::is_same_v<T, __nv_bfloat16>;
-  XLA_KERNEL_RETURN_IF_ERROR(
+  const Status status =
       is_sm90 ? CudaStatus(LaunchSm90Kernel(stream, kIsBf16, arguments))
       : is_f8 ? LaunchRows<T, __nv_fp8_e4m3>(stream, shared_memory, arguments)
-              : LaunchRows<T, T>(stream, shared_memory, arguments));
+              : LaunchRows<T, T>(stream, shared_memory, arguments);
+  XLA_KERNEL_RETURN_IF_ERROR(status);
   return Combine<T>(stream, arguments);
 }
 
@@ -141,10 +142,10 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
   arguments.tile_tokens = is_sm90 ? kSm90Tokens : kTokens;
   const int64_t part_floats = PartFloats(num_seqs, num_heads);
   // The kernel for Hopper has one block a multiprocessor, as for many rows.
-  const int64_t wanted = WantedParts(
-      multiprocessors, num_seqs,
-      is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,
-      max_tokens);
+  const int64_t wanted =
+      WantedParts(multiprocessors, num_seqs,
+                  is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,
+                  max_tokens);
   const int64_t parts = std::min(wanted, workspace.size() / part_floats);
   arguments.parts = static_cast<int>(std::max<int64_t>(parts, 1));
   arguments.partial_out = workspace.data();

@@ -56,11 +56,11 @@ struct Divisor {
 };
 
 struct DecodeArgs {
-  const void* query;        // T[num_seqs, num_heads, head_dim]
+  const void* query;  // T[num_seqs, num_heads, head_dim]
   // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], from the
   // first kv head's on; those of the next one are head_step further.
   const void* key_cache;
-  const void* value_cache;  // the same
+  const void* value_cache;      // the same
   const int32_t* block_tables;  // [num_seqs, max_blocks]
   const int32_t* context_lens;  // [num_seqs]
   const float* alibi_slopes;    // [num_heads] or null

@@ -145,8 +145,7 @@ template <typename... Others>
 cudaError_t LaunchKernel(cudaStream_t stream,
                          void (*kernel)(Arguments, Others...), int blocks,
                          int threads, int shared_bytes, int64_t counters,
-                         const Arguments& arguments,
-                         const Others&... others) {
+                         const Arguments& arguments, const Others&... others) {
   cudaLaunchAttribute attribute = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);

@@ -102,14 +102,13 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
   arguments->decoded = true;
   // One thread block does it.
   constexpr int64_t kMostZeroed = 4096;
-  arguments->num_zeroed = std::min(
-      {NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
-       arguments->workspace_size, kMostZeroed});
+  arguments->num_zeroed =
+      std::min({NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
+                arguments->workspace_size, kMostZeroed});
   paged_attention::DecodeArgs args = {};
   args.query = arguments->q;
   args.key_cache = arguments->kv_pages;
-  args.value_cache =
-      static_cast<const char*>(arguments->kv_pages) + head_bytes;
+  args.value_cache = static_cast<const char*>(arguments->kv_pages) + head_bytes;
   args.head_step = 2;
   args.block_tables = arguments->page_indices;
   args.context_lens = arguments->kv_lens;

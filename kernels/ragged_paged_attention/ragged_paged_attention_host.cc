@@ -5,8 +5,8 @@
 
 #include "kernels/common/checks.h"
 #include "kernels/common/host_attention.h"
-#include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "kernels/paged_attention/workspace.h"
+#include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "kernels/ragged_paged_attention/workspace.h"
 
 namespace torch_xla_ext::ragged {
@@ -226,10 +226,10 @@ int64_t WorkspaceSize(const Sizes& sizes) {
   }
   // What may be a decode step, as MayBeDecode says.
   if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"]) {
-    size = std::max(size, NumCounters(sizes["max_num_seqs"], num_kv_heads) +
-                              paged_attention::WorkspaceSize(
-                                  sizes["num_q_heads"], num_kv_heads,
-                                  sizes["head_dim"]));
+    size = std::max(
+        size, NumCounters(sizes["max_num_seqs"], num_kv_heads) +
+                  paged_attention::WorkspaceSize(
+                      sizes["num_q_heads"], num_kv_heads, sizes["head_dim"]));
   }
   return size;
 }

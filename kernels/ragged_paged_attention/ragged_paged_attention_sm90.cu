@@ -397,10 +397,10 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const Split split = MakeSplit(arguments, kHeadDim);
-  const int64_t arrivals = split.max_parts == 1
-                               ? 0
-                               : int64_t{2} * arguments.max_num_seqs *
-                                     arguments.num_kv_heads;
+  const int64_t arrivals =
+      split.max_parts == 1
+          ? 0
+          : int64_t{2} * arguments.max_num_seqs * arguments.num_kv_heads;
   const int64_t counters = split.counter == nullptr ? 0 : 2 + arrivals;
   const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
   return LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,

@@ -260,8 +260,7 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
   Ring<kTileSlots> tile_ring;
   Ring<1> q_ring;
 
-  const int num_slots =
-      NumSlots(arguments, kRows / arguments.group_size);
+  const int num_slots = NumSlots(arguments, kRows / arguments.group_size);
   TileQueue queue(arguments, split, num_slots * arguments.num_kv_heads);
   for (;; queue.Advance()) {
     queue.Take();

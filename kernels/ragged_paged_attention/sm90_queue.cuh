@@ -57,8 +57,7 @@ class TileQueue {
     const int blocks = gridDim.x, block = blockIdx.x;
     if (counter_ == nullptr) {
       // In turns, in every other round backwards.
-      index_ =
-          blocks * round_ + (round_ % 2 == 0 ? block : blocks - 1 - block);
+      index_ = blocks * round_ + (round_ % 2 == 0 ? block : blocks - 1 - block);
       return;
     }
     const unsigned long long taken = __shfl_sync(~0u, taken_, 0);

@@ -26,7 +26,7 @@ inline constexpr int kMaxPartTiles = 64;
 // A place is room for a query token: there is one for each sequence, for the
 // case that it has no more, and one for each of the first tokens of q.
 struct Split {
-  int max_parts;      // 1: nothing is split
+  int max_parts;                // 1: nothing is split
   unsigned long long* counter;  // of tiles; null: there is no workspace
   unsigned* arrivals;
   float* parts;
@@ -189,8 +189,8 @@ __device__ inline void CombineParts(const Arguments& arguments,
     float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int p = 0; p < num_parts; ++p) {
-      const float4 value = __ldcg(
-          reinterpret_cast<const float4*>(values + p * split.part_size));
+      const float4 value =
+          __ldcg(reinterpret_cast<const float4*>(values + p * split.part_size));
       const float w = __shfl_sync(~0u, p < 32 ? weight[0] : weight[1], p % 32);
       total.x += w * value.x;
       total.y += w * value.y;
