@@ -224,7 +224,8 @@ int64_t WorkspaceSize(const Sizes& sizes) {
   if (sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q")) {
     size = std::max(size, HopperWorkspaceSize(sizes));
   }
-  // What may be a decode step, as MayBeDecode says, of contexts worth splitting.
+  // What may be a decode step, as MayBeDecode says, of contexts worth
+  // splitting.
   if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"] &&
       sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize) {
     size = std::max(
