@@ -38,14 +38,16 @@ struct Arguments {
   float logit_scale;  // scale * kv_scale * log2(e): the softmax is of base 2
   float kv_scale;
 
-  // Each context is split into `parts` of equal size, but for short ones. What
-  // they leave if there are several:
+  // Each context is split into `parts` of equal size, but for short ones, in
+  // tiles of so many tokens. What they leave if there are several:
+  int tile_tokens;
   int parts;
   float* partial_out;     // [num_seqs, num_heads, parts, kValueDim]
   float2* partial_stats;  // [num_seqs, num_heads, parts]
 };
 
-inline constexpr int kTokens = 32;  // of a tile
+inline constexpr int kTokens = 32;      // of a tile of AttendKernel
+inline constexpr int kSm90Tokens = 64;  // and of the kernel for Hopper
 inline constexpr int kRowBytes = kKeyDim * 2;
 inline constexpr int kTileBytes = kTokens * kRowBytes;
 
@@ -80,6 +82,11 @@ struct Shape {
   };
 };
 
+// The kernel for Hopper (attend_sm90.cu), for caches of the query's dtype.
+bool Sm90KernelSupports(const Arguments& arguments, int major, int minor);
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, bool is_bf16,
+                             const Arguments& arguments);
+
 __device__ inline int ContextOf(const Arguments& arguments, int seq) {
   return min(max(arguments.context_lens[seq], 0), arguments.max_tokens);
 }
@@ -87,11 +94,11 @@ __device__ inline int ContextOf(const Arguments& arguments, int seq) {
 // How many tiles a part of a context of `tiles` has.
 __device__ inline int PartTiles(const Arguments& arguments, int tiles) {
   const int size = (tiles + arguments.parts - 1) / arguments.parts;
-  return max(size, static_cast<int>(kMinPartTokens) / kTokens);
+  return max(size, static_cast<int>(kMinPartTokens) / arguments.tile_tokens);
 }
 
-__device__ inline int TilesOf(int context) {
-  return (context + kTokens - 1) / kTokens;
+__device__ inline int TilesOf(const Arguments& arguments, int context) {
+  return (context + arguments.tile_tokens - 1) / arguments.tile_tokens;
 }
 
 // Writes the row of `lse` if `dim` is 0; returns what the sums of values are to
@@ -399,7 +406,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   const int heads = min(arguments.num_heads - head, Shape::kRows);
   const int part = blockIdx.y, seq = blockIdx.z;
   const int context = ContextOf(arguments, seq);
-  const int tiles = TilesOf(context);
+  const int tiles = TilesOf(arguments, context);
   const int part_tiles = PartTiles(arguments, tiles);
   const int begin = part * part_tiles;
   const int end = min(begin + part_tiles, tiles);
@@ -452,7 +459,7 @@ template <typename T>
 __global__ void __launch_bounds__(kValueDim / 4)
     CombineKernel(const __grid_constant__ Arguments arguments) {
   const int seq = blockIdx.y;
-  const int tiles = TilesOf(ContextOf(arguments, seq));
+  const int tiles = TilesOf(arguments, ContextOf(arguments, seq));
   const int part_tiles = PartTiles(arguments, tiles);
   if (tiles <= part_tiles) return;
   const int parts = (tiles + part_tiles - 1) / part_tiles;

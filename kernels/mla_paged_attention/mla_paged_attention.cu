@@ -22,11 +22,14 @@ Status Launch(cudaStream_t stream, const Arguments& arguments) {
   const dim3 grid((arguments.num_heads + Shape::kRows - 1) / Shape::kRows,
                   arguments.parts, arguments.num_seqs);
   kernel<<<grid, Shape::kThreads, kBytes, stream>>>(arguments);
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  return CudaStatus(cudaGetLastError());
+}
+
+template <typename T>
+Status Combine(cudaStream_t stream, const Arguments& arguments) {
   if (arguments.parts == 1) return Status::Ok();
   const dim3 rows(arguments.num_heads, arguments.num_seqs);
-  CombineKernel<typename Shape::T>
-      <<<rows, kValueDim / 4, 0, stream>>>(arguments);
+  CombineKernel<T><<<rows, kValueDim / 4, 0, stream>>>(arguments);
   return CudaStatus(cudaGetLastError());
 }
 
@@ -45,10 +48,15 @@ Status LaunchRows(cudaStream_t stream, int shared_memory,
 }
 
 template <typename T>
-Status LaunchCache(cudaStream_t stream, bool is_f8, int shared_memory,
-                   const Arguments& arguments) {
-  return is_f8 ? LaunchRows<T, __nv_fp8_e4m3>(stream, shared_memory, arguments)
-               : LaunchRows<T, T>(stream, shared_memory, arguments);
+Status LaunchKernels(cudaStream_t stream, bool is_f8, bool is_sm90,
+                     int shared_memory, const Arguments& arguments) {
+  constexpr bool kIsBf16 = std::is_same_v<T, __nv_bfloat16>;
+  const Status status =
+      is_sm90 ? CudaStatus(LaunchSm90Kernel(stream, kIsBf16, arguments))
+      : is_f8 ? LaunchRows<T, __nv_fp8_e4m3>(stream, shared_memory, arguments)
+              : LaunchRows<T, T>(stream, shared_memory, arguments);
+  XLA_KERNEL_RETURN_IF_ERROR(status);
+  return Combine<T>(stream, arguments);
 }
 
 // A thread for each sequence: a debugging aid need not be fast.
@@ -102,12 +110,16 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
       CheckAligned("result 0 (out)", out.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 2 (workspace)", workspace.untyped_data()));
-  int device = 0, multiprocessors = 0, shared_memory = 0;
+  int device = 0, multiprocessors = 0, shared_memory = 0, major = 0, minor = 0;
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device)));
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
       &multiprocessors, cudaDevAttrMultiProcessorCount, device)));
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
       &shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
+      &major, cudaDevAttrComputeCapabilityMajor, device)));
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
+      &minor, cudaDevAttrComputeCapabilityMinor, device)));
 
   Arguments arguments = {};
   arguments.query = query.untyped_data();
@@ -125,10 +137,16 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
   arguments.logit_scale =
       static_cast<float>(params.scale * params.kv_scale * kLog2e);
   arguments.kv_scale = static_cast<float>(params.kv_scale);
+  const bool is_f8 = kv_cache.dtype() == F8E4M3FN;
+  const bool is_sm90 = !is_f8 && Sm90KernelSupports(arguments, major, minor);
+  arguments.tile_tokens = is_sm90 ? kSm90Tokens : kTokens;
   const int64_t part_floats = PartFloats(num_seqs, num_heads);
-  const int64_t parts =
-      std::min(WantedParts(multiprocessors, num_seqs, num_heads, max_tokens),
-               workspace.size() / part_floats);
+  // The kernel for Hopper has one block a multiprocessor, as for many rows.
+  const int64_t wanted =
+      WantedParts(multiprocessors, num_seqs,
+                  is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,
+                  max_tokens);
+  const int64_t parts = std::min(wanted, workspace.size() / part_floats);
   arguments.parts = static_cast<int>(std::max<int64_t>(parts, 1));
   arguments.partial_out = workspace.data();
   arguments.partial_stats = reinterpret_cast<float2*>(
@@ -139,11 +157,11 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
         arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
-  const bool is_f8 = kv_cache.dtype() == F8E4M3FN;
   return query.dtype() == BF16
-             ? LaunchCache<__nv_bfloat16>(stream, is_f8, shared_memory,
-                                          arguments)
-             : LaunchCache<__half>(stream, is_f8, shared_memory, arguments);
+             ? LaunchKernels<__nv_bfloat16>(stream, is_f8, is_sm90,
+                                            shared_memory, arguments)
+             : LaunchKernels<__half>(stream, is_f8, is_sm90, shared_memory,
+                                     arguments);
 }
 
 }  // namespace

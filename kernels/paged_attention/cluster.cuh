@@ -84,11 +84,11 @@ class ClusterLoader {
                            int unit, int stride, Memory& memory)
       : args_(args),
         keys_(static_cast<const char*>(args.key_cache) +
-              kv_head * Traits::kRowBytes),
+              kv_head * args.head_step * Traits::kRowBytes),
         values_(static_cast<const char*>(args.value_cache) +
-                kv_head * Traits::kRowBytes),
+                kv_head * args.head_step * Traits::kRowBytes),
         table_(args.block_tables + static_cast<int64_t>(seq) * args.max_blocks),
-        row_bytes_(args.num_kv_heads * Traits::kRowBytes),
+        row_bytes_(args.num_kv_heads * args.head_step * Traits::kRowBytes),
         shared_(SharedAddress(memory.warps[threadIdx.x / 32].units)),
         block_numbers_(memory.block_numbers[threadIdx.x / 32]),
         masks_(memory.masks[threadIdx.x / 32]),
@@ -291,6 +291,7 @@ __device__ inline void AttendInCluster(const DecodeArgs& args) {
   if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
   ArriveAtCluster();
   WaitForPreviousKernel();
+  if (blockIdx.x + blockIdx.y + blockIdx.z == 0) SetZeros(args);
 
   const int stride = kClusterBlocks * kClusterWarps;
   int unit = blockIdx.x * kClusterWarps + warp;

@@ -22,16 +22,6 @@ struct Device {
   bool has_without_extras;  // AttendKernel
 };
 
-// The architecture that the code was compiled for which a GPU of compute
-// capability `major`.`minor` runs: the newest that is not newer than the GPU.
-inline int CodeArch(int major, int minor) {
-  int newest = 0;
-  for (const int arch : {__CUDA_ARCH_LIST__}) {
-    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
-  }
-  return newest;
-}
-
 inline Status GetDevice(Device* device) {
   int id, major, minor;
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));

@@ -44,10 +44,10 @@ class Loader {
                     uint32_t shared, uint32_t* masks)
       : args_(args),
         keys_(static_cast<const char*>(args.key_cache) +
-              kv_head * Traits::kRowBytes),
+              kv_head * args.head_step * Traits::kRowBytes),
         values_(static_cast<const char*>(args.value_cache) +
-                kv_head * Traits::kRowBytes),
-        row_bytes_(args.num_kv_heads * Traits::kRowBytes),
+                kv_head * args.head_step * Traits::kRowBytes),
+        row_bytes_(args.num_kv_heads * args.head_step * Traits::kRowBytes),
         shared_(shared),
         masks_(masks),
         at_(part.begin + threadIdx.x / 32),

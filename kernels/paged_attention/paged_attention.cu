@@ -10,13 +10,11 @@
 #include "kernels/paged_attention/paged_attention.h"
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
+#include "kernels/paged_attention/workspace.h"
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::paged_attention {
 namespace {
-
-// The heads of a head block fill this many columns at most.
-constexpr int kMaxRows = 16;
 
 // A thread for each sequence: a debugging aid need not be fast.
 __global__ void ReportOutOfRangeKernel(DecodeArgs args) {
@@ -91,6 +89,7 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   args.num_seqs = static_cast<int>(num_seqs);
   args.num_heads = static_cast<int>(num_heads);
   args.num_kv_heads = static_cast<int>(num_kv_heads);
+  args.head_step = 1;
   args.max_blocks = static_cast<int>(max_blocks);
   args.block_size = Divisor::Of(static_cast<uint32_t>(block_size));
   args.num_blocks = static_cast<uint32_t>(num_blocks);
@@ -102,9 +101,6 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
                                          num_seqs * (args.max_tokens + 32),
                                          int64_t{16} * INT_MAX));
   args.query_is_bf16 = query.dtype() == BF16;
-  const int group = static_cast<int>(num_heads / num_kv_heads);
-  args.head_blocks = (group + kMaxRows - 1) / kMaxRows;
-  args.rows = (group + args.head_blocks - 1) / args.head_blocks;
   args.sliding_window =
       params.sliding_window > 0
           ? static_cast<int>(std::min<int64_t>(params.sliding_window, INT_MAX))
@@ -119,21 +115,30 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
         args);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
-  const int64_t head_dim = query.dim(2);
-  switch (key_cache.dtype()) {
-    case F16:
-      return LaunchForCache<__half>(stream, head_dim, workspace.data(),
-                                    workspace.size(), args);
-    case BF16:
-      return LaunchForCache<__nv_bfloat16>(stream, head_dim, workspace.data(),
-                                           workspace.size(), args);
-    default:  // the signature lets nothing else by
-      return LaunchForCache<__nv_fp8_e4m3>(stream, head_dim, workspace.data(),
-                                           workspace.size(), args);
-  }
+  return LaunchDecode(stream, key_cache.dtype(), query.dim(2), workspace.data(),
+                      workspace.size(), args);
 }
 
 }  // namespace
+
+Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
+                    float* workspace, int64_t workspace_size, DecodeArgs args) {
+  const int group = args.num_heads / args.num_kv_heads;
+  args.head_blocks = static_cast<int>((group + kMaxRows - 1) / kMaxRows);
+  args.rows = (group + args.head_blocks - 1) / args.head_blocks;
+  switch (cache_dtype) {
+    case F16:
+      return LaunchForCache<__half>(stream, head_dim, workspace, workspace_size,
+                                    args);
+    case BF16:
+      return LaunchForCache<__nv_bfloat16>(stream, head_dim, workspace,
+                                           workspace_size, args);
+    default:  // the signatures let nothing else by
+      return LaunchForCache<__nv_fp8_e4m3>(stream, head_dim, workspace,
+                                           workspace_size, args);
+  }
+}
+
 }  // namespace torch_xla_ext::paged_attention
 
 XLA_KERNEL_CUDA(XlaGpuPagedAttention,

@@ -5,6 +5,7 @@
 #include "kernels/common/checks.h"
 #include "kernels/common/host_attention.h"
 #include "kernels/paged_attention/paged_attention.h"
+#include "kernels/paged_attention/workspace.h"
 
 namespace torch_xla_ext::paged_attention {
 namespace {
@@ -91,16 +92,9 @@ Status PagedAttentionOnHost(AnyBuffer query, AnyBuffer key_cache,
   return Status::Ok();
 }
 
-// kernels/paged_attention.cu starts no more thread blocks.
-constexpr int64_t kMaxBlocks = 512;
-
-// Two partial results for each block, of a number of query heads that the
-// kernel takes at once, with two floats each for the maximum and the sum, and 4
-// floats to align them (paged_attention.h).
-int64_t WorkspaceSize(const Sizes& sizes) {
-  const int64_t num_kv_heads = std::max<int64_t>(sizes["num_kv_heads"], 1);
-  const int64_t rows = std::min<int64_t>(sizes["num_heads"] / num_kv_heads, 16);
-  return kMaxBlocks * (2 * rows * (sizes["head_dim"] + 2) + 2) + 4;
+int64_t SizeOfWorkspace(const Sizes& sizes) {
+  return WorkspaceSize(sizes["num_heads"], sizes["num_kv_heads"],
+                       sizes["head_dim"]);
 }
 
 }  // namespace
@@ -111,4 +105,4 @@ XLA_KERNEL_HOST(XlaGpuPagedAttention,
                 torch_xla_ext::paged_attention::PagedAttentionOnHost);
 XLA_KERNEL_SIZE(XlaGpuPagedAttention,
                 torch_xla_ext::paged_attention::kPagedAttention, workspace_size,
-                torch_xla_ext::paged_attention::WorkspaceSize);
+                torch_xla_ext::paged_attention::SizeOfWorkspace);

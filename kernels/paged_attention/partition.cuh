@@ -12,15 +12,27 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "torch_xla_ext/cuda_status.h"
+#include "torch_xla_ext/dtype.h"
 
 namespace torch_xla_ext::paged_attention {
 
 inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has this many warps, or fewer where shared memory is small.
 inline constexpr int kMaxWarps = 4;
+
+// The architecture that the code was compiled for which a GPU of compute
+// capability `major`.`minor` runs: the newest that is not newer than the GPU.
+inline int CodeArch(int major, int minor) {
+  int newest = 0;
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+  }
+  return newest;
+}
 
 // Division of numbers below 2^31 by a constant of the call (Granlund and
 // Montgomery 1994): a multiplication.
@@ -44,9 +56,11 @@ struct Divisor {
 };
 
 struct DecodeArgs {
-  const void* query;        // T[num_seqs, num_heads, head_dim]
-  const void* key_cache;    // C[num_blocks, block_size, num_kv_heads, head_dim]
-  const void* value_cache;  // the same
+  const void* query;  // T[num_seqs, num_heads, head_dim]
+  // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], from the
+  // first kv head's on; those of the next one are head_step further.
+  const void* key_cache;
+  const void* value_cache;      // the same
   const int32_t* block_tables;  // [num_seqs, max_blocks]
   const int32_t* context_lens;  // [num_seqs]
   const float* alibi_slopes;    // [num_heads] or null
@@ -54,9 +68,18 @@ struct DecodeArgs {
   void* out;                    // T[num_seqs, num_heads, head_dim]
   float* lse;                   // [num_seqs, num_heads] or null
 
+  // Of a ragged batch, else null: row s of the query is sequence s's if
+  // HasOwnRow says so, and is treated as that of an empty one if not.
+  const int32_t* cu_q_lens;
+  const int32_t* num_live_seqs;
+  // What some block sets to zero, for a kernel behind this one.
+  uint32_t* zeroed;
+  int num_zeroed;
+
   int num_seqs;
   int num_heads;
   int num_kv_heads;
+  int head_step;
   int max_blocks;
   Divisor block_size;
   uint32_t num_blocks;
@@ -89,6 +112,21 @@ template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args);
 
+// The same for a cache of type `cache_dtype`. Sets what follows from the number
+// of heads: rows, head_blocks.
+Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
+                    float* workspace, int64_t workspace_size, DecodeArgs args);
+
+// Whether row s of the num_rows rows of a ragged batch is a sequence's only
+// query, and that sequence the s-th.
+__device__ inline bool HasOwnRow(const int32_t* cu_q_lens, int num_rows,
+                                 const int32_t* num_live_seqs, int s) {
+  const int begin = __ldg(cu_q_lens + s), end = __ldg(cu_q_lens + s + 1);
+  const bool begins = begin == s || (s == 0 && begin < 0);
+  const bool ends = end == s + 1 || (s + 1 == num_rows && end > num_rows);
+  return begins && ends && s < __ldg(num_live_seqs);
+}
+
 // The units of a sequence that its query sees any of.
 struct Units {
   int context;  // tokens
@@ -100,6 +138,10 @@ template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   Units units;
   units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
+  if (args.cu_q_lens != nullptr &&
+      !HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq)) {
+    units.context = 0;
+  }
   units.first = max(units.context - args.sliding_window, 0) / kUnit;
   units.end = max((units.context + kUnit - 1) / kUnit, units.first + 1);
   return units;
@@ -147,6 +189,13 @@ struct Division {
                : longer + rest / static_cast<uint32_t>(size);
   }
 };
+
+// Called by the threads of one block.
+__device__ inline void SetZeros(const DecodeArgs& args) {
+  for (int i = threadIdx.x; i < args.num_zeroed; i += blockDim.x) {
+    args.zeroed[i] = 0;
+  }
+}
 
 __device__ inline Division Divide(const DecodeArgs& args, int total) {
   return Division(total, min(args.parts, total));

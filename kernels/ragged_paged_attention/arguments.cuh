@@ -9,6 +9,7 @@
 
 #include "kernels/common/ptx.cuh"
 #include "kernels/common/softmax.cuh"
+#include "kernels/paged_attention/partition.cuh"
 
 namespace torch_xla_ext::ragged {
 
@@ -44,6 +45,13 @@ struct Arguments {
   int sliding_window;  // INT_MAX: none
   bool causal;
   int mask_words;  // of a row of custom_mask
+
+  // The kernels of paged_attention were launched before: rows that are their
+  // sequence's only ones, and in the place of its number (HasOwnRow), are done,
+  // and in all others there are zeros.
+  bool decoded;
+  // So many words at the beginning of the workspace are zero by then.
+  int64_t num_zeroed;
 };
 
 // Chosen by the launch function where Supports… says that it fits.
@@ -86,7 +94,25 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
   sequence.kv_len = Clamp(__ldg(arguments.kv_lens + s), 0,
                           arguments.pages_per_seq * arguments.page_size);
   sequence.first_position = sequence.kv_len - sequence.q_len;
+  if (arguments.decoded && s < arguments.num_tokens &&
+      paged_attention::HasOwnRow(arguments.cu_q_lens, arguments.num_tokens,
+                                 arguments.num_seqs, s)) {
+    sequence.q_len = 0;
+  }
   return sequence;
+}
+
+// Waits for the kernels of paged_attention if they were launched before, and
+// says whether they have left nothing to do. Called by a whole block.
+__device__ inline bool NothingIsLeft(const Arguments& arguments) {
+  if (!arguments.decoded) return false;
+  WaitForPreviousKernel();
+  bool is_left = false;
+  const int num_seqs = NumSequences(arguments);
+  for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
+    is_left |= LoadSequence(arguments, s).q_len > 0;
+  }
+  return !__syncthreads_or(is_left);
 }
 
 // The last token that row `row` of a sequence's in q sees.
@@ -111,6 +137,42 @@ __device__ inline int FindSequence(const Arguments& arguments, int slot,
     end = min(end, begin + step);
   }
   return begin;
+}
+
+// Launches one of the two kernels, which begin with NothingIsLeft, with the
+// first `counters` words of the workspace zero.
+template <typename... Others>
+cudaError_t LaunchKernel(cudaStream_t stream,
+                         void (*kernel)(Arguments, Others...), int blocks,
+                         int threads, int shared_bytes, int64_t counters,
+                         const Arguments& arguments, const Others&... others) {
+  cudaLaunchAttribute attribute = {};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  if (counters > arguments.num_zeroed) {
+    const cudaError_t error =
+        cudaMemsetAsync(arguments.workspace, 0, 4 * counters, stream);
+    if (error != cudaSuccess) return error;
+  } else if (arguments.decoded) {
+    int device = 0, major = 0, minor = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                   device);
+    if (error != cudaSuccess) return error;
+    error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
+                                   device);
+    if (error != cudaSuccess) return error;
+    // It may start before the kernel in front of it ends, for it waits itself.
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = paged_attention::CodeArch(major, minor) >= 900 ? 1 : 0;
+  }
+  return cudaLaunchKernelEx(&config, kernel, arguments, others...);
 }
 
 // Zeros the rows of `out` before the first sequence and after the last one.
@@ -165,35 +227,6 @@ __device__ inline float SoftCap(float x, float factor, float cap) {
   const float near =
       cap * y * (1 + y2 * (-1.0f / 3 + y2 * (2.0f / 15 - y2 * (17.0f / 315))));
   return y2 < 0.0625f ? near : far;
-}
-
-// Transposes 4 x 4 words in each group of four threads: of a row of 32 columns
-// that the tensor cores left as columns 8 j + 2 t, 8 j + 2 t + 1 in word j of
-// thread t, thread t gets columns 8 t to 8 t + 7, 16 bytes to be stored at
-// once.
-__device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
-                                      uint32_t w3) {
-  const int t = threadIdx.x % 4;
-  // Exchange with the neighbour, then with the one two further.
-  const uint32_t a = __shfl_xor_sync(~0u, t & 1 ? w0 : w1, 1);
-  const uint32_t b = __shfl_xor_sync(~0u, t & 1 ? w2 : w3, 1);
-  if (t & 1) {
-    w0 = a;
-    w2 = b;
-  } else {
-    w1 = a;
-    w3 = b;
-  }
-  const uint32_t c = __shfl_xor_sync(~0u, t & 2 ? w0 : w2, 2);
-  const uint32_t d = __shfl_xor_sync(~0u, t & 2 ? w1 : w3, 2);
-  if (t & 2) {
-    w0 = c;
-    w1 = d;
-  } else {
-    w2 = c;
-    w3 = d;
-  }
-  return make_uint4(w0, w1, w2, w3);
 }
 
 }  // namespace torch_xla_ext::ragged

@@ -201,6 +201,7 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   // Rows are written as whole lines; copies to elsewhere are split.
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockState<S> state;
+  if (NothingIsLeft(arguments)) return;
 
   // Neighbouring heads, whose keys are neighbours, at the same time.
   const int block = blockIdx.x / arguments.num_kv_heads;
@@ -278,15 +279,12 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   }
   shares.long_slots = NumLongSlots(arguments, shares.long_tile_rows);
   const int blocks_per_head = shares.long_slots + shares.count;
-  if (shares.arrivals != nullptr) {
-    error = cudaMemsetAsync(
-        shares.arrivals, 0,
-        sizeof(unsigned) * shares.count * arguments.num_kv_heads, stream);
-    if (error != cudaSuccess) return error;
-  }
-  kernel<<<blocks_per_head * arguments.num_kv_heads, kGenericThreads, bytes,
-           stream>>>(arguments, shares);
-  return cudaGetLastError();
+  const int64_t counters =
+      shares.arrivals == nullptr
+          ? 0
+          : int64_t{1} * shares.count * arguments.num_kv_heads;
+  return LaunchKernel(stream, kernel, blocks_per_head * arguments.num_kv_heads,
+                      kGenericThreads, bytes, counters, arguments, shares);
 }
 
 // One of the cache's types C for each source file, which are compiled side by

@@ -141,9 +141,17 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
     if options["cache_dtype"] == F8:
         options["k_scale"] = 0.7
     q_lens, kv_lens = [], []
+    is_step = rng.random() < 0.4  # a decode step's shapes
+    if is_step:
+        changes = {"first_row": rng.choice([0, 0, 0, 2]), "spare_tokens": rng.choice([0, 0, 1])}
+        options |= changes | {"spare_seqs": rng.choice([0, 0, 3, 40])}
     kinds = ["decode", "far", "prefill", "chunk", "empty", "none", "long", "guesses", "late"]
     if rng.random() < 0.3:  # a batch of one kind
         kinds = [rng.choice(kinds)]
+    if is_step:
+        kinds = ["decode", "far"]
+        if rng.random() < 0.5:
+            kinds = [*kinds * 3, "guesses", "empty", "empty", "empty"]
     for _ in range(rng.choice([1, 2, 5, 40])):
         kind = rng.choice(kinds)
         q_len = 1 if kind in ("decode", "far") else rng.randint(1, 300)

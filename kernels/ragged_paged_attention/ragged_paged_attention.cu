@@ -7,8 +7,12 @@
 #include <optional>
 
 #include "kernels/common/checks.h"
+#include "kernels/paged_attention/partition.cuh"
+#include "kernels/paged_attention/traits.cuh"
+#include "kernels/paged_attention/workspace.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
+#include "kernels/ragged_paged_attention/workspace.h"
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::ragged {
@@ -76,6 +80,63 @@ Status CheckFits(const char* what, int64_t value) {
                        value);
 }
 
+// Whether the shapes are those of a decode step, for which the kernels of
+// paged_attention are faster. With more heads of a kv head than they take at a
+// time, they are not.
+bool MayBeDecode(const Arguments& arguments) {
+  const int64_t max_tokens =
+      int64_t{1} * arguments.pages_per_seq * arguments.page_size;
+  return arguments.num_tokens <= arguments.max_num_seqs &&
+         arguments.custom_mask == nullptr &&
+         arguments.group_size <= paged_attention::kMaxRows &&
+         int64_t{1} * arguments.total_num_pages * arguments.page_size <
+             paged_attention::kNoRow &&
+         arguments.num_tokens * (max_tokens + 32) <= int64_t{16} * INT_MAX;
+}
+
+// Launches them, for the rows that are HasOwnRow's.
+Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
+                    Arguments* arguments) {
+  const int64_t head_bytes =
+      int64_t{arguments->head_dim} * (cache_dtype == F8E4M3FN ? 1 : 2);
+  arguments->decoded = true;
+  // One thread block does it.
+  constexpr int64_t kMostZeroed = 4096;
+  arguments->num_zeroed =
+      std::min({NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
+                arguments->workspace_size, kMostZeroed});
+  paged_attention::DecodeArgs args = {};
+  args.query = arguments->q;
+  args.key_cache = arguments->kv_pages;
+  args.value_cache = static_cast<const char*>(arguments->kv_pages) + head_bytes;
+  args.head_step = 2;
+  args.block_tables = arguments->page_indices;
+  args.context_lens = arguments->kv_lens;
+  args.sinks = arguments->sinks;
+  args.out = arguments->out;
+  args.lse = arguments->lse;
+  args.cu_q_lens = arguments->cu_q_lens;
+  args.num_live_seqs = arguments->num_seqs;
+  args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
+  args.num_zeroed = static_cast<int>(arguments->num_zeroed);
+  args.num_seqs = arguments->num_tokens;
+  args.num_heads = arguments->num_q_heads;
+  args.num_kv_heads = arguments->num_kv_heads;
+  args.max_blocks = arguments->pages_per_seq;
+  args.block_size = paged_attention::Divisor::Of(arguments->page_size);
+  args.num_blocks = arguments->total_num_pages;
+  args.max_tokens = arguments->pages_per_seq * arguments->page_size;
+  args.query_is_bf16 = arguments->is_bf16;
+  args.sliding_window = arguments->sliding_window;
+  args.logit_scale = arguments->logit_scale * kLog2e;
+  args.soft_cap = arguments->soft_cap * kLog2e;
+  args.value_scale = arguments->v_scale;
+  return paged_attention::LaunchDecode(
+      stream, cache_dtype, arguments->head_dim,
+      arguments->workspace + arguments->num_zeroed,
+      arguments->workspace_size - arguments->num_zeroed, args);
+}
+
 Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                                   AnyBuffer kv_pages, Buffer<S32, 1> kv_lens,
                                   Buffer<S32, 2> page_indices,
@@ -114,7 +175,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 2 (workspace)", workspace.untyped_data()));
 
-  Arguments arguments;
+  Arguments arguments = {};
   arguments.q = q.untyped_data();
   arguments.kv_pages = kv_pages.untyped_data();
   arguments.kv_lens = kv_lens.data();
@@ -152,6 +213,12 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     ReportOutOfRange<<<static_cast<unsigned>(max_num_seqs + 1), 128, 0,
                        stream>>>(arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  if (MayBeDecode(arguments)) {
+    XLA_KERNEL_RETURN_IF_ERROR(
+        LaunchDecode(stream, kv_pages.dtype(), &arguments));
+    // The only row is the only sequence's, or nobody's.
+    if (max_num_seqs == 1) return Status::Ok();
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
     return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));

@@ -5,6 +5,7 @@
 
 #include "kernels/common/checks.h"
 #include "kernels/common/host_attention.h"
+#include "kernels/paged_attention/workspace.h"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "kernels/ragged_paged_attention/workspace.h"
 
@@ -175,8 +176,6 @@ Status RaggedPagedAttentionOnHost(
 // are at most so many floats.
 constexpr int64_t kMinPartSize = 256;
 constexpr int64_t kMaxWorkspaceSize = 1 << 23;
-// As many thread blocks as any GPU runs at a time.
-constexpr int64_t kMaxBlocks = 512;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -208,11 +207,11 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
       max_num_seqs +
       NumTokenPlaces(sizes["max_num_batched_tokens"], max_num_seqs);
   const int64_t part_size =
-      places * sizes["num_q_heads"] * (sizes["head_dim"] + 2);
+      places * PartSize(sizes["num_q_heads"], sizes["head_dim"]);
   const int64_t num_parts = std::min(
       {int64_t{kMaxParts}, kMaxWorkspaceSize / std::max<int64_t>(part_size, 1),
        CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize)});
-  if (num_parts < 2) return 1;
+  if (num_parts < 2) return 2;  // the counter of tiles
   return SplitHeader(max_num_seqs, sizes["num_kv_heads"]) +
          num_parts * part_size;
 }
@@ -220,10 +219,21 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
 // Counters, and where the kernels keep the parts of long contexts until they
 // combine them.
 int64_t WorkspaceSize(const Sizes& sizes) {
-  const int64_t size = GenericWorkspaceSize(sizes);
-  const bool hopper =
-      sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q");
-  return hopper ? std::max(size, HopperWorkspaceSize(sizes)) : size;
+  int64_t size = GenericWorkspaceSize(sizes);
+  const int64_t num_kv_heads = sizes["num_kv_heads"];
+  if (sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q")) {
+    size = std::max(size, HopperWorkspaceSize(sizes));
+  }
+  // What may be a decode step, as MayBeDecode says, of contexts worth
+  // splitting.
+  if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"] &&
+      sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize) {
+    size = std::max(
+        size, NumCounters(sizes["max_num_seqs"], num_kv_heads) +
+                  paged_attention::WorkspaceSize(
+                      sizes["num_q_heads"], num_kv_heads, sizes["head_dim"]));
+  }
+  return size;
 }
 
 }  // namespace

@@ -8,16 +8,16 @@
 // warpgroup run while the other takes exponentials, and a warpgroup's own next
 // product of queries and keys while it does.
 #include <cuda.h>
-#include <cudaTypedefs.h>
 
 #include <algorithm>
 #include <climits>
 #include <cstdint>
 
+#include "kernels/common/tensor_map.h"
+#include "kernels/common/wgmma.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/sm90_producer.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
-#include "kernels/ragged_paged_attention/wgmma.cuh"
 
 namespace torch_xla_ext::ragged {
 namespace sm90 {
@@ -336,6 +336,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                const __grid_constant__ Split split,
                const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  if (NothingIsLeft(arguments)) return;
   extern __shared__ uint8_t shared_bytes[];
   // The swizzle is a function of the address: tiles begin at multiples of 1 KB.
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(
@@ -379,28 +380,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// A map of `data` as [z, y, x] with the box's extents, in elements.
-CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
-                   const uint64_t (&sizes)[3], const uint64_t (&strides)[2],
-                   const uint32_t (&box)[3]) {
-  static const auto encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                     cudaEnableDefault, &result);
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
-  }();
-  if (encode == nullptr) return CUDA_ERROR_NOT_FOUND;
-  const uint32_t element_strides[3] = {1, 1, 1};
-  return encode(map,
-                is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                3, const_cast<void*>(data), sizes, strides, box,
-                element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
-
 // Of the device that the calling thread has chosen.
 int DeviceAttribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
@@ -418,19 +397,14 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   const Split split = MakeSplit(arguments, kHeadDim);
-  if (split.counter != nullptr) {
-    const size_t arrivals = split.max_parts == 1
-                                ? 0
-                                : static_cast<size_t>(arguments.max_num_seqs) *
-                                      arguments.num_kv_heads * 2;
-    const cudaError_t error =
-        cudaMemsetAsync(split.counter, 0, 4 * (1 + arrivals), stream);
-    if (error != cudaSuccess) return error;
-  }
+  const int64_t arrivals =
+      split.max_parts == 1
+          ? 0
+          : int64_t{2} * arguments.max_num_seqs * arguments.num_kv_heads;
+  const int64_t counters = split.counter == nullptr ? 0 : 2 + arrivals;
   const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  Sm90Kernel<T, kSoftCap>
-      <<<blocks, kThreads, bytes, stream>>>(arguments, split, maps);
-  return cudaGetLastError();
+  return LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,
+                      counters, arguments, split, maps);
 }
 
 }  // namespace

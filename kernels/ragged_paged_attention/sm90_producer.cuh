@@ -7,9 +7,10 @@
 
 #include <cstdint>
 
+#include "kernels/common/wgmma.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/sm90_queue.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
-#include "kernels/ragged_paged_attention/wgmma.cuh"
 
 namespace torch_xla_ext::ragged::sm90 {
 
@@ -65,19 +66,6 @@ struct alignas(1024) SharedMemory {
   int is_last_part[2];  // of the computing warpgroups
 };
 
-// A ring's position: the slot, and the parity of its phase.
-template <int kSlots>
-struct Ring {
-  int slot = 0;
-  int parity = 0;
-  __device__ void Advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Of the copy engine.
 struct Maps {
   CUtensorMap q;         // [tokens, heads * head_dim as (heads, head_dim)]
@@ -96,17 +84,6 @@ __device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
   }
   ring.Advance();
   return tile;
-}
-
-// True in one thread of the warp. The compiler knows this and issues its copies
-// one after another; for lanes that copy a page each it would make a loop.
-__device__ inline bool ElectOne() {
-  int elected;
-  asm volatile(
-      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n"
-      "selp.b32 %0, 1, 0, p;\n}"
-      : "=r"(elected));
-  return elected != 0;
 }
 
 // Copies tiles of keys (part 0) or values (part 1) of the pages of a context;
@@ -222,10 +199,11 @@ __device__ inline bool FindTile(const Arguments& arguments, int slot, int size,
   return *tile * size < sequence->q_len;
 }
 
-// Finds the tile of an index; called by a warp. Returns false if there is none,
-// though there may be of a higher index.
+// Finds the tile of the queue's index; called by a warp. Returns false if there
+// is none, though there may be of a higher index.
 __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
-                                int index, Tile* tile) {
+                                const TileQueue& queue, Tile* tile) {
+  const int index = queue.index();
   const int tokens_of_tile = kRows / arguments.group_size;
   const int num_slots = NumSlots(arguments, tokens_of_tile);
   // The heaviest tiles, which are the last of a sequence, come first.
@@ -236,6 +214,10 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
     if (!FindTile(arguments, slot, tokens_of_tile, &sequence,
                   &tile_of_sequence)) {
       return false;
+    }
+    if (queue.is_mirrored()) {
+      tile_of_sequence =
+          (sequence.q_len - 1) / tokens_of_tile - tile_of_sequence;
     }
   } else if (!FindPart(arguments, split,
                        index / arguments.num_kv_heads - num_slots, kTokens,
@@ -278,30 +260,12 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
   Ring<kTileSlots> tile_ring;
   Ring<1> q_ring;
 
-  // Each block takes the next tile when it is ready; without a counter, blocks
-  // take them in turns, in every other round backwards.
-  int round = 0;
-  unsigned taken = 0;
-  auto take_index = [&] {
-    ++round;
-    if (split.counter != nullptr && lane == 0) {
-      taken = atomicAdd(split.counter, 1);
-    }
-  };
-  // Apart from taking it, for that takes long.
-  auto taken_index = [&]() -> int {
-    const int blocks = gridDim.x;
-    if (split.counter != nullptr) {
-      return static_cast<int>(__shfl_sync(~0u, taken, 0)) + blocks;
-    }
-    return blocks * round +
-           (round % 2 == 0 ? blockIdx.x : blocks - 1 - blockIdx.x);
-  };
-
-  for (int index = blockIdx.x;; index = taken_index()) {
-    take_index();
+  const int num_slots = NumSlots(arguments, kRows / arguments.group_size);
+  TileQueue queue(arguments, split, num_slots * arguments.num_kv_heads);
+  for (;; queue.Advance()) {
+    queue.Take();
     Tile tile = {};
-    if (!MakeTile(arguments, split, index, &tile)) continue;
+    if (!MakeTile(arguments, split, queue, &tile)) continue;
     Wait(SharedAddress(&shared.tile_empty[tile_ring.slot]),
          tile_ring.parity ^ 1);
     if (lane == 0) {

@@ -20,13 +20,14 @@ inline constexpr int kMaxPartTiles = 64;
 // The workspace: the tile counter, then for each sequence, kv head and
 // warpgroup how many parts have arrived, then, from a multiple of 16 bytes on,
 // max_parts parts for each kv head of each place, which are group_size rows of
-// head_dim sums, and a maximum and a sum of weights for each row.
+// head_dim sums, and a maximum and a sum of weights for each row. It begins at
+// a multiple of 16 bytes.
 //
 // A place is room for a query token: there is one for each sequence, for the
 // case that it has no more, and one for each of the first tokens of q.
 struct Split {
-  int max_parts;      // 1: nothing is split
-  unsigned* counter;  // null: there is no workspace
+  int max_parts;                // 1: nothing is split
+  unsigned long long* counter;  // of tiles; null: there is no workspace
   unsigned* arrivals;
   float* parts;
   int64_t part_size;
@@ -43,11 +44,11 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
       (int64_t{1} * arguments.max_num_seqs + split.num_token_places) *
       arguments.num_kv_heads;
   split.max_parts = 1;
-  if (arguments.workspace_size == 0) return split;
-  split.counter = reinterpret_cast<unsigned*>(arguments.workspace);
-  split.arrivals = split.counter + 1;
+  if (arguments.workspace_size < 2) return split;
+  split.counter = reinterpret_cast<unsigned long long*>(arguments.workspace);
+  split.arrivals = reinterpret_cast<unsigned*>(split.counter + 1);
   split.parts = arguments.workspace + header;
-  split.part_size = int64_t{1} * arguments.group_size * (head_dim + 2);
+  split.part_size = PartSize(arguments.group_size, head_dim);
   const int64_t space = arguments.workspace_size - header;
   if (num_pairs > 0 && space > 0) {
     split.max_parts = static_cast<int>(std::clamp<int64_t>(
@@ -147,43 +148,62 @@ __device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
 }
 
 // Combines the parts of the rows [first_row, end_row) of a sequence and kv
-// head, of which row 0 is token q_row's; called by 128 threads. A part has sums
-// of values weighted by 2^(logit - maximum), and of weights.
+// head, of which row 0 is token q_row's; called by four warps, which take turns
+// at the rows. A part has sums of values weighted by 2^(logit - maximum), and
+// of weights: lane i has those of parts i and i + 32, and sums up four
+// dimensions.
 template <typename T, int kHeadDim>
 __device__ inline void CombineParts(const Arguments& arguments,
                                     const Split& split, int place, int kv_head,
                                     int num_parts, int q_row, int first_row,
                                     int end_row, int thread) {
+  static_assert(kHeadDim == 32 * 4 && kMaxParts == 64);
   const int group = arguments.group_size;
-  constexpr int kPairs = kHeadDim / 2;
-  for (int i = first_row * kPairs + thread; i < end_row * kPairs; i += 128) {
-    const int token = i / kPairs / group, row = i / kPairs % group;
-    const int pair = i % kPairs;
+  const int lane = thread % 32;
+#pragma unroll 1
+  for (int row = first_row + thread / 32; row < end_row; row += 4) {
+    const int token = row / group, head = row % group;
     const float* parts = PartsOf(arguments, split, place + token, kv_head);
-    const float* limits = parts + group * kHeadDim + row * 2;
-    float highest = -INFINITY;
-#pragma unroll 8
-    for (int p = 0; p < num_parts; ++p) {
-      highest = fmaxf(highest, __ldcg(limits + p * split.part_size));
+    const float* limits = parts + group * kHeadDim + head * 2;
+    const float* values = parts + head * kHeadDim + lane * 4;
+    float2 limit[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int p = i * 32 + lane;
+      limit[i] = p < num_parts ? __ldcg(reinterpret_cast<const float2*>(
+                                     limits + p * split.part_size))
+                               : make_float2(-INFINITY, 0);
+    }
+    float highest = fmaxf(limit[0].x, limit[1].x);
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, lanes));
     }
     const float base = highest == -INFINITY ? 0 : highest;
-    float sum = 0, x = 0, y = 0;
+    const float weight[2] = {Exp2(limit[0].x - base), Exp2(limit[1].x - base)};
+    float sum = weight[0] * limit[0].y + weight[1] * limit[1].y;
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+      sum += __shfl_xor_sync(~0u, sum, lanes);
+    }
+    float4 total = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int p = 0; p < num_parts; ++p) {
-      const float* at = limits + p * split.part_size;
-      const float weight = Exp2(__ldcg(at) - base);
-      const float2 value = __ldcg(reinterpret_cast<const float2*>(
-          parts + p * split.part_size + row * kHeadDim + pair * 2));
-      sum += weight * __ldcg(at + 1);
-      x += weight * value.x;
-      y += weight * value.y;
+      const float4 value =
+          __ldcg(reinterpret_cast<const float4*>(values + p * split.part_size));
+      const float w = __shfl_sync(~0u, p < 32 ? weight[0] : weight[1], p % 32);
+      total.x += w * value.x;
+      total.y += w * value.y;
+      total.z += w * value.z;
+      total.w += w * value.w;
     }
     const int64_t out_row =
         int64_t{1} * (q_row + token) * arguments.num_q_heads + kv_head * group +
-        row;
-    const float factor = Finish(arguments, out_row, pair == 0, highest, sum);
-    static_cast<uint32_t*>(arguments.out)[out_row * kPairs + pair] =
-        Pack<T>(x * factor, y * factor);
+        head;
+    const float factor = Finish(arguments, out_row, lane == 0, highest, sum);
+    reinterpret_cast<uint2*>(arguments.out)[out_row * 32 + lane] =
+        make_uint2(Pack<T>(total.x * factor, total.y * factor),
+                   Pack<T>(total.z * factor, total.w * factor));
   }
 }
 

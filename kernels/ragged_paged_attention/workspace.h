@@ -26,7 +26,22 @@ constexpr int64_t NumTokenPlaces(int64_t num_tokens, int64_t max_num_seqs) {
 
 // The counters with which its workspace begins: a multiple of 4.
 constexpr int64_t SplitHeader(int64_t max_num_seqs, int64_t num_kv_heads) {
-  return (1 + 2 * max_num_seqs * num_kv_heads + 3) / 4 * 4;
+  return (2 + 2 * max_num_seqs * num_kv_heads + 3) / 4 * 4;
+}
+
+// The floats of a part of one place and kv head: a multiple of 4.
+constexpr int64_t PartSize(int64_t group_size, int64_t head_dim) {
+  return group_size * (head_dim + 4);
+}
+
+// As many thread blocks as any GPU runs at a time: the generic kernel's
+// counters, at most.
+inline constexpr int64_t kMaxBlocks = 512;
+
+// With what a workspace begins, whichever kernel it is for.
+constexpr int64_t NumCounters(int64_t max_num_seqs, int64_t num_kv_heads) {
+  const int64_t header = SplitHeader(max_num_seqs, num_kv_heads);
+  return header > kMaxBlocks ? header : kMaxBlocks;
 }
 
 }  // namespace torch_xla_ext::ragged

@@ -75,7 +75,9 @@ def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
         (64, BF16, 8, 256, 1),  # nothing to split
         # 512 counters, and 2 parts of 4 heads' sums for each of 64 blocks of 8 kv heads
         (64, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 68),
-        (128, torch.float8_e4m3fn, 1, 1024, 512 + 4 * 2 * 8 * 4 * 132),
+        # a decode step: 512 counters, and what paged_attention asks for
+        (128, torch.float8_e4m3fn, 1, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
+        (128, torch.float8_e4m3fn, 2, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
         (128, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 132),
         (128, BF16, 256, 1 << 17, None),
         (256, BF16, 8192, 1 << 17, None),

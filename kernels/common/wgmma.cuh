@@ -1,8 +1,8 @@
 // Hopper's asynchronous copies, barriers and matrix products: PTX of sm_90a.
 // The encodings are those of the PTX manual (sections on wgmma, mbarrier and
 // cp.async.bulk.tensor) and of CUTLASS's cute/arch/mma_sm90_desc.hpp.
-#ifndef KERNELS_RAGGED_PAGED_ATTENTION_WGMMA_CUH_
-#define KERNELS_RAGGED_PAGED_ATTENTION_WGMMA_CUH_
+#ifndef KERNELS_COMMON_WGMMA_CUH_
+#define KERNELS_COMMON_WGMMA_CUH_
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace torch_xla_ext::ragged {
+namespace torch_xla_ext {
 
 // Barriers in shared memory. A phase ends when the expected arrivals, and the
 // bytes that copies were announced to bring, are there.
@@ -50,6 +50,19 @@ __device__ inline void Wait(uint32_t barrier, int parity) {
       : "memory");
 }
 
+// A ring's position: the slot, and the parity of its phase.
+template <int kSlots>
+struct Ring {
+  int slot = 0;
+  int parity = 0;
+  __device__ void Advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // Barriers of the hardware, 1 to 15, for `threads` threads.
 __device__ inline void SyncNamed(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -62,6 +75,17 @@ __device__ inline void ArriveNamed(int barrier, int threads) {
 // cores see after it.
 __device__ inline void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// True in one thread of the warp. The compiler knows this and issues its copies
+// one after another; for lanes that copy a page each it would make a loop.
+__device__ inline bool ElectOne() {
+  int elected;
+  asm volatile(
+      "{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(elected));
+  return elected != 0;
 }
 
 // Copies a box of a tensor; coordinates outside it give zeros.
@@ -114,21 +138,63 @@ __device__ inline void Pin(R (&registers)[n]) {
   }
 }
 
+// Transposes 4 x 4 words in each group of four threads: of a row of 32 columns
+// that the tensor cores left as columns 8 j + 2 t, 8 j + 2 t + 1 in word j of
+// thread t, thread t gets columns 8 t to 8 t + 7, 16 bytes to be stored at
+// once.
+__device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
+                                      uint32_t w3) {
+  const int t = threadIdx.x % 4;
+  // Exchange with the neighbour, then with the one two further.
+  const uint32_t a = __shfl_xor_sync(~0u, t & 1 ? w0 : w1, 1);
+  const uint32_t b = __shfl_xor_sync(~0u, t & 1 ? w2 : w3, 1);
+  if (t & 1) {
+    w0 = a;
+    w2 = b;
+  } else {
+    w1 = a;
+    w3 = b;
+  }
+  const uint32_t c = __shfl_xor_sync(~0u, t & 2 ? w0 : w2, 2);
+  const uint32_t d = __shfl_xor_sync(~0u, t & 2 ? w1 : w3, 2);
+  if (t & 2) {
+    w0 = c;
+    w1 = d;
+  } else {
+    w2 = c;
+    w3 = d;
+  }
+  return make_uint4(w0, w1, w2, w3);
+}
+
 // d = a * b, or d += a * b, with a of 64 x 16 and b of 16 x N elements; d has
 // 64 x N, of which thread t of the warpgroup holds, in d[4 j] to d[4 j + 3],
 // columns 8 j + 2 (t % 4) and the next one of rows 16 (t / 32) + t % 32 / 4 and
-// 8 further.
+// 8 further. N is 64, 128 or 256, as d says.
 //   Wgmma(d, a, b, add): a and b in shared memory, both K-major
+//   WgmmaTransposed(d, a, b, add): the same, with b's K in rows
 //   WgmmaRegisters(d, a, b, add): a in registers, of the layout of d's pairs;
 //     b in shared memory with its K in rows
 
+#define WGMMA_REGISTERS_64                                                  \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "  \
+  "%30, %31}"
+#define WGMMA_OPERANDS_64                                                 \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
+      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),        \
+      "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),    \
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),    \
+      "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),    \
+      "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),    \
+      "+f"(d[31])
 #define WGMMA_REGISTERS_128                                                 \
   "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "  \
   "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "  \
   "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "  \
   "%58, %59, %60, %61, %62, %63}"
-#define WGMMA_OPERANDS_128(d)                                             \
+#define WGMMA_OPERANDS_128                                                \
   "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), \
       "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),        \
       "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),    \
@@ -142,13 +208,52 @@ __device__ inline void Pin(R (&registers)[n]) {
       "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),    \
       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),    \
       "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+#define WGMMA_REGISTERS_256                                                 \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "  \
+  "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "  \
+  "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "  \
+  "%58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "  \
+  "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "  \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "  \
+  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "      \
+  "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "      \
+  "%122, %123, %124, %125, %126, %127}"
+#define WGMMA_OPERANDS_256                                                  \
+  "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),   \
+      "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),          \
+      "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),      \
+      "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),      \
+      "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),      \
+      "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),      \
+      "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),      \
+      "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),      \
+      "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]),      \
+      "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),      \
+      "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),      \
+      "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),      \
+      "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]), "+f"(d[65]),      \
+      "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]),      \
+      "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]),      \
+      "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),      \
+      "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]),      \
+      "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),      \
+      "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]),      \
+      "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]),     \
+      "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), \
+      "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), \
+      "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), \
+      "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), \
+      "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), \
+      "+f"(d[126]), "+f"(d[127])
 
-#define WGMMA_SHARED(n, type, a_, b_, add_)                                    \
+#define WGMMA_SHARED(n, type, transposed, a_, b_, add_)                        \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_                        \
                ", 0;\n"                                                        \
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
-               " " WGMMA_REGISTERS_##n ", " a_ ", " b_ ", p, 1, 1, 0, 0;\n}"   \
-               : WGMMA_OPERANDS_##n(d)                                         \
+               " " WGMMA_REGISTERS_##n ", " a_ ", " b_                         \
+                                       ", p, 1, 1, 0, " transposed ";\n}"      \
+               : WGMMA_OPERANDS_##n                                            \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define WGMMA_A_IN_REGISTERS(n, type, a0_, a1_, a2_, a3_, b_, add_)            \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_                        \
@@ -156,7 +261,7 @@ __device__ inline void Pin(R (&registers)[n]) {
                "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type \
                " " WGMMA_REGISTERS_##n ", {" a0_ ", " a1_ ", " a2_ ", " a3_    \
                                        "}, " b_ ", p, 1, 1, 1;\n}"             \
-               : WGMMA_OPERANDS_##n(d)                                         \
+               : WGMMA_OPERANDS_##n                                            \
                : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b),                   \
                  "r"(static_cast<int>(add)))
 #define WGMMA_DEFINE(n, i0, i1, i2, i3, i4, i5)                                \
@@ -164,9 +269,18 @@ __device__ inline void Pin(R (&registers)[n]) {
   __device__ inline void Wgmma(float(&d)[n / 2], uint64_t a, uint64_t b,       \
                                bool add) {                                     \
     if constexpr (std::is_same_v<T, __half>) {                                 \
-      WGMMA_SHARED(n, "f16", i0, i1, i2);                                      \
+      WGMMA_SHARED(n, "f16", "0", i0, i1, i2);                                 \
     } else {                                                                   \
-      WGMMA_SHARED(n, "bf16", i0, i1, i2);                                     \
+      WGMMA_SHARED(n, "bf16", "0", i0, i1, i2);                                \
+    }                                                                          \
+  }                                                                            \
+  template <typename T>                                                        \
+  __device__ inline void WgmmaTransposed(float(&d)[n / 2], uint64_t a,         \
+                                         uint64_t b, bool add) {               \
+    if constexpr (std::is_same_v<T, __half>) {                                 \
+      WGMMA_SHARED(n, "f16", "1", i0, i1, i2);                                 \
+    } else {                                                                   \
+      WGMMA_SHARED(n, "bf16", "1", i0, i1, i2);                                \
     }                                                                          \
   }                                                                            \
   template <typename T>                                                        \
@@ -179,11 +293,13 @@ __device__ inline void Pin(R (&registers)[n]) {
       WGMMA_A_IN_REGISTERS(n, "bf16", i0, i1, i2, i3, i4, i5);                 \
     }                                                                          \
   }
+WGMMA_DEFINE(64, "%32", "%33", "%34", "%35", "%36", "%37")
 WGMMA_DEFINE(128, "%64", "%65", "%66", "%67", "%68", "%69")
+WGMMA_DEFINE(256, "%128", "%129", "%130", "%131", "%132", "%133")
 #undef WGMMA_DEFINE
 #undef WGMMA_A_IN_REGISTERS
 #undef WGMMA_SHARED
 
-}  // namespace torch_xla_ext::ragged
+}  // namespace torch_xla_ext
 
-#endif  // KERNELS_RAGGED_PAGED_ATTENTION_WGMMA_CUH_
+#endif  // KERNELS_COMMON_WGMMA_CUH_

@@ -1,0 +1,39 @@
+// Maps of tensors for the copy engine of compute capability 9.0.
+#ifndef KERNELS_COMMON_TENSOR_MAP_H_
+#define KERNELS_COMMON_TENSOR_MAP_H_
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext {
+
+// A map of `data`, of BF16 or F16, as [z, y, x] with the box's extents, in
+// elements. In shared memory, rows of 128 bytes are in the 128-byte swizzle.
+inline CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
+                          const uint64_t (&sizes)[3],
+                          const uint64_t (&strides)[2],
+                          const uint32_t (&box)[3]) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                     cudaEnableDefault, &result);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  if (encode == nullptr) return CUDA_ERROR_NOT_FOUND;
+  const uint32_t element_strides[3] = {1, 1, 1};
+  return encode(map,
+                is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                3, const_cast<void*>(data), sizes, strides, box,
+                element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_COMMON_TENSOR_MAP_H_

@@ -1,0 +1,27 @@
+// The size of the workspace, for the kernels' launches and for the functions
+// that say it.
+#ifndef KERNELS_PAGED_ATTENTION_WORKSPACE_H_
+#define KERNELS_PAGED_ATTENTION_WORKSPACE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace torch_xla_ext::paged_attention {
+
+// launch.cuh starts no more thread blocks.
+inline constexpr int64_t kMaxBlocks = 512;
+// The heads of a head block fill this many columns at most.
+inline constexpr int64_t kMaxRows = 16;
+
+// Two partial results for each block, of a number of query heads that the
+// kernel takes at once, with two floats each for the maximum and the sum, and 4
+// floats to align them (paged_attention.h).
+constexpr int64_t WorkspaceSize(int64_t num_heads, int64_t num_kv_heads,
+                                int64_t head_dim) {
+  const int64_t group = num_heads / std::max<int64_t>(num_kv_heads, 1);
+  return kMaxBlocks * (2 * std::min(group, kMaxRows) * (head_dim + 2) + 2) + 4;
+}
+
+}  // namespace torch_xla_ext::paged_attention
+
+#endif  // KERNELS_PAGED_ATTENTION_WORKSPACE_H_

@@ -1,0 +1,88 @@
+// In which order the blocks of the Hopper kernel take the tiles.
+//
+// Tiles have indices: by falling slots (sm90_producer.cuh), in each the kv
+// heads, and then the further parts of split contexts. Each block takes the
+// next index when it is ready for it, so that the heaviest tiles of a sequence,
+// which are its last, come first.
+//
+// A batch with prefill at one end and decode at the other is begun at both
+// ends, by half of the blocks each: products are the limit of one and memory
+// that of the other, and together they take less time than one after another.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_QUEUE_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_SM90_QUEUE_CUH_
+
+#include <cstdint>
+
+#include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/sm90_split.cuh"
+
+namespace torch_xla_ext::ragged::sm90 {
+
+// Called by a warp.
+class TileQueue {
+ public:
+  // `num_indices` are those of the slots.
+  __device__ TileQueue(const Arguments& arguments, const Split& split,
+                       int num_indices)
+      : counter_(split.counter), num_indices_(num_indices) {
+    const int blocks = gridDim.x, block = blockIdx.x;
+    const int num_seqs = NumSequences(arguments);
+    bool has_two_ends = false;
+    if (counter_ != nullptr && num_seqs > 1 && num_indices >= 2 * blocks) {
+      const bool first = IsLong(arguments, 0);
+      has_two_ends = first != IsLong(arguments, num_seqs - 1);
+      is_mirrored_ = has_two_ends && first;
+    }
+    at_back_ = has_two_ends && block % 2 == 1;
+    back_blocks_ = has_two_ends ? blocks / 2 : 0;
+    index_ = !has_two_ends ? block
+             : at_back_    ? num_indices - 1 - block / 2
+                           : block / 2;
+  }
+
+  __device__ int index() const { return index_; }
+  // Whether the tiles of a sequence are taken from its first to its last one,
+  // for its slots to be in the order of their weight from the other end.
+  __device__ bool is_mirrored() const { return is_mirrored_; }
+
+  // Starts to take another index; it takes long.
+  __device__ void Take() {
+    ++round_;
+    if (counter_ != nullptr && threadIdx.x % 32 == 0) {
+      taken_ = atomicAdd(counter_, at_back_ ? 1ull << 32 : 1ull);
+    }
+  }
+  // Ends it.
+  __device__ void Advance() {
+    const int blocks = gridDim.x, block = blockIdx.x;
+    if (counter_ == nullptr) {
+      // In turns, in every other round backwards.
+      index_ = blocks * round_ + (round_ % 2 == 0 ? block : blocks - 1 - block);
+      return;
+    }
+    const unsigned long long taken = __shfl_sync(~0u, taken_, 0);
+    const int front = static_cast<int>(taken) + blocks - back_blocks_;
+    const int back = static_cast<int>(taken >> 32) + back_blocks_;
+    index_ = front + back >= num_indices_ ? front + back
+             : at_back_                   ? num_indices_ - 1 - back
+                                          : front;
+  }
+
+ private:
+  __device__ static bool IsLong(const Arguments& arguments, int s) {
+    return LoadSequence(arguments, s).q_len > kMaxSplitTokens;
+  }
+
+  unsigned long long* const counter_;
+  const int num_indices_;
+  bool at_back_;
+  bool is_mirrored_ = false;
+  int back_blocks_;
+  int index_;
+  int round_ = 0;
+  unsigned long long taken_ = 0;
+};
+
+}  // namespace torch_xla_ext::ragged::sm90
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_SM90_QUEUE_CUH_
