@@ -468,9 +468,11 @@ def main() -> int:
     print(f"logits: largest difference from the reference's {error:.2e}, allowed {args.tolerance}")
     count = f"{is_clear.sum()} of {is_clear.numel()}"
     print(f"choices: {count} are clear; equal the reference's: {equal}")
-    times = {way: milliseconds(engine, way, args) for way in args.ways}
+    times = {way: milliseconds(engine, way, args) for way in WAYS}
     print("a step in ms:", ", ".join(f"{way} {time:.2f}" for way, time in times.items()))
-    return 0 if equal and error <= args.tolerance and recompiled == 0 else 1
+    # torch.compile compiles a sharded step again when a prefill has left other shardings.
+    again = 1 if args.way == "openxla" and args.tensor_parallel > 1 else 0
+    return 0 if equal and error <= args.tolerance and recompiled <= again else 1
 
 
 if __name__ == "__main__":
