@@ -8,6 +8,7 @@ from pathlib import Path
 
 import families
 import pytest
+import serving
 import torch
 import torch_xla.debug.metrics as metrics
 import transformers
@@ -115,6 +116,15 @@ def test_aborted_requests_and_others_of_their_names(llm: LLM, model: str) -> Non
     runner = engine.model_executor.driver_worker.worker.model_runner
     _generate(llm, [[5, 6]], GREEDY)
     assert len(runner.requests) <= 1  # the others are forgotten
+
+
+def test_random_lengths_and_aborts(llm: LLM) -> None:
+    """What benchmarks/serving.py does with 1,000 requests on a GPU."""
+    found = serving.run_aborts(llm, 40, families.VOCABULARY, longest=120)
+    assert found["aborted"] > 5
+    assert found["equal"] > 15
+    assert found["different"] == found["different_at_a_tie"]
+    assert found["lost"] == found["unfinished"] == 0
 
 
 def test_stop_string(llm: LLM) -> None:
