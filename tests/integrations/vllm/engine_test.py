@@ -83,6 +83,18 @@ def test_prompt_in_chunks(llm: LLM, model: str) -> None:
     _assert_right(model, _generate(llm, [_tokens(110, 50)], GREEDY))
 
 
+def test_answer_up_to_the_longest_text(llm: LLM, model: str) -> None:
+    """With requests beside it that end before and after it."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=count, ignore_eos=True) for count in (3, 50, 20)
+    ]
+    prompts = [{"prompt_token_ids": _tokens(length, 55 + length)} for length in (9, 118, 30)]
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [3, 10, 20]
+    assert answers[1].outputs[0].finish_reason == "length"
+    _assert_right(model, answers)
+
+
 def test_prefix_is_cached(llm: LLM, model: str) -> None:
     prefix = _tokens(70, 60)
     (first,) = _generate(llm, [[*prefix, 5, 6]], GREEDY)
