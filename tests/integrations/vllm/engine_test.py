@@ -213,6 +213,16 @@ def test_each_request_is_sampled_as_it_asks(llm: LLM) -> None:
     assert len({tuple(tokens) for tokens in free}) == 4
 
 
+def test_seeds(llm: LLM) -> None:
+    ask = functools.partial(SamplingParams, temperature=2, max_tokens=8, ignore_eos=True)
+    (alone,) = _sampled(llm, ask(seed=3))
+    free, *with_seed, other, greedy = _sampled(
+        llm, ask(), ask(seed=3), ask(seed=3), ask(seed=4), ask(temperature=0)
+    )
+    assert with_seed == [alone, alone]
+    assert len({tuple(tokens) for tokens in (alone, free, other, greedy)}) == 4
+
+
 def test_several_answers(llm: LLM) -> None:
     params = SamplingParams(temperature=2, n=3, max_tokens=6, ignore_eos=True)
     (answer,) = _generate(llm, [_tokens(10, 120)], params)
@@ -236,7 +246,6 @@ def test_structured_output(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        {"seed": 3},
         {"repetition_penalty": 1.2},
         {"presence_penalty": 0.5},
         {"frequency_penalty": 0.5},
