@@ -33,7 +33,13 @@ from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 from vllm_xla_gpu.batch import KNOWN, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.memory import DeviceMemory
-from vllm_xla_gpu.sampling import KeyedSampler, SamplingMetadata, make_key
+from vllm_xla_gpu.sampling import (
+    KeyedSampler,
+    SamplingMetadata,
+    make_key,
+    penalized,
+    penalty_operands,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -61,6 +67,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
+        self._penalize = self._captured(self._penalized, self.num_reqs_paddings)
         self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
         self._seeds = random.Random(self.model_config.seed)  # of the requests that have none
         self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
@@ -145,6 +152,11 @@ class XlaGpuModelRunner(TPUModelRunner):
         """The tokens in a buffer of their own, which the next step does not write to."""
         return self._tokens[:num_seqs].clone()
 
+    def _penalized(
+        self, num_seqs: int, logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor
+    ) -> torch.Tensor:
+        return penalized(logits, tokens, penalties)
+
     @property
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
@@ -166,6 +178,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             self._start(num_tokens, pack_empty(self._shape(num_tokens)))
         for num_seqs, keep in self._keep.items():
             keep(self._snapshot[num_seqs]())
+            self._with_penalties(self._logits[num_seqs], num_seqs)
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
@@ -222,11 +235,18 @@ class XlaGpuModelRunner(TPUModelRunner):
                 logits, dataclasses.replace(scheduler_output, structured_output_request_ids=rows)
             )
             logits = self.structured_decode(required, mask, logits, bits)
-        if has_grammar or not wishes.all_greedy:
-            self._keep[shape.num_seqs](self.sample_from_logits_func(logits, wishes))
+        adjusted = logits
+        if has_penalties := not self.input_batch.no_penalties:
+            adjusted = self._with_penalties(logits, shape.num_seqs)
+        if has_grammar or has_penalties or not wishes.all_greedy:
+            self._keep[shape.num_seqs](self.sample_from_logits_func(adjusted, wishes))
         if not wishes.logprobs:
             return None
         return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
+
+    def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
+        operands = penalty_operands(self.input_batch, num_seqs)
+        return self._penalize[num_seqs](logits, *(operand.to(self.device) for operand in operands))
 
     def _keys(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor:
         """int64 [num_seqs, 2]; `ends` are the places of the tokens to be sampled."""

@@ -13,6 +13,7 @@ import torch
 import torch_xla.debug.metrics as metrics
 import transformers
 from vllm import LLM, RequestOutput, SamplingParams
+from vllm.model_executor.layers.utils import apply_penalties
 from vllm.sampling_params import GuidedDecodingParams
 from vllm_xla_gpu import memory
 
@@ -229,6 +230,38 @@ def test_several_answers(llm: LLM) -> None:
     assert len({tuple(output.token_ids) for output in answer.outputs}) == 3
 
 
+@torch.no_grad()
+def test_penalties(llm: LLM, model: str) -> None:
+    wishes = [
+        {},
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.7},
+        {"frequency_penalty": -0.5, "repetition_penalty": 0.9},
+    ]
+    params = [
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, **wish) for wish in wishes
+    ]
+    prompts = [{"prompt_token_ids": _tokens(40, 150 + i)} for i in range(len(wishes))]
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model)
+    changed = []
+    for answer, param in zip(answers, params, strict=True):
+        prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
+        logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        changed.append(tokens != logits.argmax(-1).tolist())
+        for place, row in enumerate(logits):
+            expected = apply_penalties(
+                row[None].clone(),
+                torch.tensor([prompt]),
+                torch.tensor([tokens[:place]], dtype=torch.int64),
+                torch.tensor([param.presence_penalty]),
+                torch.tensor([param.frequency_penalty]),
+                torch.tensor([param.repetition_penalty]),
+            )[0]
+            assert expected.max() - expected[tokens[place]] < 0.01
+    assert changed == [False, True, True, True]
+
+
 def test_structured_output(llm: LLM) -> None:
     ask = functools.partial(SamplingParams, temperature=0, max_tokens=4)
     one, other = (
@@ -246,9 +279,6 @@ def test_structured_output(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        {"repetition_penalty": 1.2},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": 0.5},
         {"logit_bias": {7: 1.0}},
         {"min_tokens": 2},
         {"allowed_token_ids": [3, 4]},
