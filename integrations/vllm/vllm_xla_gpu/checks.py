@@ -136,10 +136,6 @@ def check_quantization(method: str) -> None:
 def check_sampling(params: SamplingParams) -> None:
     """vLLM's sampler for XLA ignores these. An ignored wish is a wrong answer."""
     refused = {
-        "seed": params.seed is not None,
-        "presence_penalty": params.presence_penalty != 0,
-        "frequency_penalty": params.frequency_penalty != 0,
-        "repetition_penalty": params.repetition_penalty != 1,
         "logit_bias": bool(params.logit_bias),
         "min_tokens": params.min_tokens > 0,
         "allowed_token_ids": bool(params.allowed_token_ids),

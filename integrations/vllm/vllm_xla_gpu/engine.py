@@ -12,6 +12,9 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core_client import InprocClient
 from vllm.v1.executor.abstract import UniProcExecutor
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from vllm_xla_gpu.sampling import has_penalties
 
 _STEPS_IN_FLIGHT = 2
 
@@ -25,14 +28,13 @@ class XlaGpuExecutor(UniProcExecutor):
 
 
 class XlaGpuScheduler(AsyncScheduler):
-    """vLLM's scheduler for steps that overlap, with what it lacks for structured output."""
+    """vLLM's scheduler for steps that overlap, with what it lacks for some requests."""
 
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
-        # The mask of a structured request's next token depends on the token before it.
-        if any(r.use_structured_output and r.num_output_placeholders for r in self.running):
+        if any(r.num_output_placeholders and _needs_its_tokens(r) for r in self.running):
             return _nothing()
         output = super().schedule()
         # The engine drops an output that is empty.
@@ -54,6 +56,11 @@ class XlaGpuScheduler(AsyncScheduler):
             if self.requests.get(name) is not request:
                 del scheduler_output.num_scheduled_tokens[name]
         return super().update_from_output(scheduler_output, model_runner_output)
+
+
+def _needs_its_tokens(request: Request) -> bool:
+    """Whether the host has to know a token for the choice of the next one: masks and penalties."""
+    return request.use_structured_output or has_penalties(request.sampling_params)
 
 
 def _nothing() -> SchedulerOutput:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import random
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,6 @@ from vllm.model_executor.model_loader.utils import (
     set_default_torch_dtype,
 )
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
-from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
-from vllm.v1.sample.tpu.sampler import Sampler
 from vllm.v1.worker import tpu_model_runner
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
@@ -34,6 +33,13 @@ from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 from vllm_xla_gpu.batch import KNOWN, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.memory import DeviceMemory
+from vllm_xla_gpu.sampling import (
+    KeyedSampler,
+    SamplingMetadata,
+    make_key,
+    penalized,
+    penalty_operands,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -46,6 +52,7 @@ logger = init_logger("vllm.xla_gpu")
 moe.fused_moe_pallas = fused_moe  # the other one calls torch_xla's gmm, a TPU kernel
 # The runner takes the caches' shape from this name, whatever the attention's backend is.
 tpu_model_runner.PallasAttentionBackend = XlaGpuAttentionBackend
+tpu_model_runner.TPUSupportedSamplingMetadata = SamplingMetadata
 
 
 class XlaGpuModelRunner(TPUModelRunner):
@@ -60,7 +67,9 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
+        self._penalize = self._captured(self._penalized, self.num_reqs_paddings)
         self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
+        self._seeds = random.Random(self.model_config.seed)  # of the requests that have none
         self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
         self._run = self._captured(self._run_model, self.num_tokens_paddings)
         self._keep = self._captured(self._copy_tokens, self.num_reqs_paddings)
@@ -90,7 +99,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             process_weights_after_loading(model, self.model_config, self.device)
         torch_xla.sync(wait=True)
         self.model = model.eval()
-        self.sampler = Sampler()
+        self.sampler = KeyedSampler()
         self._make_buffers()
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
@@ -143,6 +152,11 @@ class XlaGpuModelRunner(TPUModelRunner):
         """The tokens in a buffer of their own, which the next step does not write to."""
         return self._tokens[:num_seqs].clone()
 
+    def _penalized(
+        self, num_seqs: int, logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor
+    ) -> torch.Tensor:
+        return penalized(logits, tokens, penalties)
+
     @property
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
@@ -164,6 +178,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             self._start(num_tokens, pack_empty(self._shape(num_tokens)))
         for num_seqs, keep in self._keep.items():
             keep(self._snapshot[num_seqs]())
+            self._with_penalties(self._logits[num_seqs], num_seqs)
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
@@ -188,8 +203,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
         self._start(shape.num_tokens, pack(shape, batch, new_tokens, self.block_size, rows_before))
-        logprobs = self._sample(scheduler_output, shape)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
+        logprobs = self._sample(scheduler_output, shape, ends)
         # In the middle of a prompt a token means nothing.
         has_token = (ends >= batch.num_tokens[:num_seqs]).tolist()
         self._rows = {req_id: row for row, req_id in enumerate(req_ids)}
@@ -204,13 +219,13 @@ class XlaGpuModelRunner(TPUModelRunner):
         )
 
     def _sample(
-        self, scheduler_output: SchedulerOutput, shape: BatchShape
+        self, scheduler_output: SchedulerOutput, shape: BatchShape, ends: np.ndarray
     ) -> LogprobsTensors | None:
         """Replaces the best tokens of the step that has been started by what its requests want."""
         logits = self._logits[shape.num_seqs]
-        wishes = TPUSupportedSamplingMetadata.from_input_batch(
-            self.input_batch, shape.num_seqs, self.device
-        )
+        wishes = SamplingMetadata.from_input_batch(self.input_batch, shape.num_seqs, self.device)
+        if not wishes.all_greedy:
+            wishes.keys = self._keys(shape.num_seqs, ends).to(self.device)
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
             # vLLM's code takes the request's number in the queue for the row of its mask.
@@ -220,11 +235,26 @@ class XlaGpuModelRunner(TPUModelRunner):
                 logits, dataclasses.replace(scheduler_output, structured_output_request_ids=rows)
             )
             logits = self.structured_decode(required, mask, logits, bits)
-        if has_grammar or not wishes.all_greedy:
-            self._keep[shape.num_seqs](self.sample_from_logits_func(logits, wishes))
+        adjusted = logits
+        if has_penalties := not self.input_batch.no_penalties:
+            adjusted = self._with_penalties(logits, shape.num_seqs)
+        if has_grammar or has_penalties or not wishes.all_greedy:
+            self._keep[shape.num_seqs](self.sample_from_logits_func(adjusted, wishes))
         if not wishes.logprobs:
             return None
         return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
+
+    def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
+        operands = penalty_operands(self.input_batch, num_seqs)
+        return self._penalize[num_seqs](logits, *(operand.to(self.device) for operand in operands))
+
+    def _keys(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor:
+        """int64 [num_seqs, 2]; `ends` are the places of the tokens to be sampled."""
+        keys = np.zeros((num_seqs, 2), dtype=np.int64)
+        for row, end in enumerate(ends.tolist()):
+            seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed
+            keys[row] = make_key(self._seeds.getrandbits(64) if seed is None else seed, end)
+        return torch.from_numpy(keys)
 
 
 @dataclasses.dataclass

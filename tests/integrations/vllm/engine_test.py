@@ -8,10 +8,12 @@ from pathlib import Path
 
 import families
 import pytest
+import serving
 import torch
 import torch_xla.debug.metrics as metrics
 import transformers
 from vllm import LLM, RequestOutput, SamplingParams
+from vllm.model_executor.layers.utils import apply_penalties
 from vllm.sampling_params import GuidedDecodingParams
 from vllm_xla_gpu import memory
 
@@ -82,6 +84,18 @@ def test_prompt_in_chunks(llm: LLM, model: str) -> None:
     _assert_right(model, _generate(llm, [_tokens(110, 50)], GREEDY))
 
 
+def test_answer_up_to_the_longest_text(llm: LLM, model: str) -> None:
+    """With requests beside it that end before and after it."""
+    params = [
+        SamplingParams(temperature=0, max_tokens=count, ignore_eos=True) for count in (3, 50, 20)
+    ]
+    prompts = [{"prompt_token_ids": _tokens(length, 55 + length)} for length in (9, 118, 30)]
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [3, 10, 20]
+    assert answers[1].outputs[0].finish_reason == "length"
+    _assert_right(model, answers)
+
+
 def test_prefix_is_cached(llm: LLM, model: str) -> None:
     prefix = _tokens(70, 60)
     (first,) = _generate(llm, [[*prefix, 5, 6]], GREEDY)
@@ -115,6 +129,15 @@ def test_aborted_requests_and_others_of_their_names(llm: LLM, model: str) -> Non
     runner = engine.model_executor.driver_worker.worker.model_runner
     _generate(llm, [[5, 6]], GREEDY)
     assert len(runner.requests) <= 1  # the others are forgotten
+
+
+def test_random_lengths_and_aborts(llm: LLM) -> None:
+    """What benchmarks/serving.py does with 1,000 requests on a GPU."""
+    found = serving.run_aborts(llm, 40, families.VOCABULARY, longest=120)
+    assert found["aborted"] > 5
+    assert found["equal"] > 15
+    assert found["different"] == found["different_at_a_tie"]
+    assert found["lost"] == found["unfinished"] == 0
 
 
 def test_stop_string(llm: LLM) -> None:
@@ -191,10 +214,52 @@ def test_each_request_is_sampled_as_it_asks(llm: LLM) -> None:
     assert len({tuple(tokens) for tokens in free}) == 4
 
 
+def test_seeds(llm: LLM) -> None:
+    ask = functools.partial(SamplingParams, temperature=2, max_tokens=8, ignore_eos=True)
+    (alone,) = _sampled(llm, ask(seed=3))
+    free, *with_seed, other, greedy = _sampled(
+        llm, ask(), ask(seed=3), ask(seed=3), ask(seed=4), ask(temperature=0)
+    )
+    assert with_seed == [alone, alone]
+    assert len({tuple(tokens) for tokens in (alone, free, other, greedy)}) == 4
+
+
 def test_several_answers(llm: LLM) -> None:
     params = SamplingParams(temperature=2, n=3, max_tokens=6, ignore_eos=True)
     (answer,) = _generate(llm, [_tokens(10, 120)], params)
     assert len({tuple(output.token_ids) for output in answer.outputs}) == 3
+
+
+@torch.no_grad()
+def test_penalties(llm: LLM, model: str) -> None:
+    wishes = [
+        {},
+        {"repetition_penalty": 1.5},
+        {"presence_penalty": 1.5, "frequency_penalty": 0.7},
+        {"frequency_penalty": -0.5, "repetition_penalty": 0.9},
+    ]
+    params = [
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, **wish) for wish in wishes
+    ]
+    prompts = [{"prompt_token_ids": _tokens(40, 150 + i)} for i in range(len(wishes))]
+    answers = llm.generate(prompts, params, use_tqdm=False)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model)
+    changed = []
+    for answer, param in zip(answers, params, strict=True):
+        prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
+        logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        changed.append(tokens != logits.argmax(-1).tolist())
+        for place, row in enumerate(logits):
+            expected = apply_penalties(
+                row[None].clone(),
+                torch.tensor([prompt]),
+                torch.tensor([tokens[:place]], dtype=torch.int64),
+                torch.tensor([param.presence_penalty]),
+                torch.tensor([param.frequency_penalty]),
+                torch.tensor([param.repetition_penalty]),
+            )[0]
+            assert expected.max() - expected[tokens[place]] < 0.01
+    assert changed == [False, True, True, True]
 
 
 def test_structured_output(llm: LLM) -> None:
@@ -214,10 +279,6 @@ def test_structured_output(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "wish",
     [
-        {"seed": 3},
-        {"repetition_penalty": 1.2},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": 0.5},
         {"logit_bias": {7: 1.0}},
         {"min_tokens": 2},
         {"allowed_token_ids": [3, 4]},

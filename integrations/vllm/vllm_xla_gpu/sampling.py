@@ -1,0 +1,140 @@
+"""Penalties, and random tokens that depend on the request's seed and the token's place alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_tpu
+from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
+from vllm.v1.sample.tpu.sampler import Sampler
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.worker.tpu_input_batch import InputBatch
+
+_WORD = 0xFFFFFFFF
+# Of a float32 below 1, less one bit.
+_UNIFORM_BITS = 23
+
+
+def has_penalties(params: SamplingParams) -> bool:
+    """Whether a token's logits depend on the tokens before it."""
+    return (
+        params.presence_penalty != 0
+        or params.frequency_penalty != 0
+        or params.repetition_penalty != 1
+    )
+
+
+def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `penalized` needs of a batch, whose tokens are all known, padded to `num_seqs`."""
+    count = batch.num_reqs
+    tokens = np.zeros((num_seqs, batch.token_ids_cpu.shape[1] + 2), dtype=np.int32)
+    tokens[:count, 0] = batch.num_prompt_tokens[:count]
+    tokens[:count, 1] = batch.num_tokens[:count]
+    tokens[:count, 2:] = batch.token_ids_cpu[:count]
+    penalties = np.tile(np.array([0, 0, 1], dtype=np.float32), (num_seqs, 1))
+    penalties[:count, 0] = batch.presence_penalties_cpu[:count]
+    penalties[:count, 1] = batch.frequency_penalties_cpu[:count]
+    penalties[:count, 2] = batch.repetition_penalties_cpu[:count]
+    return torch.from_numpy(tokens), torch.from_numpy(penalties)
+
+
+def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
+    """Logits after OpenAI's presence and frequency penalties, and the repetition penalty of CTRL.
+
+    Args:
+        logits: [num_seqs, vocabulary].
+        tokens: int32 [num_seqs, 2 + longest text]: how many tokens the prompt has, how many there
+            are in all, and the tokens.
+        penalties: float32 [num_seqs, 3]: presence, frequency (0 for none) and repetition (1 for
+            none). The first two are for tokens of the answer, the third also for the prompt's.
+
+    Returns:
+        [num_seqs, vocabulary] of logits' dtype.
+    """
+    place = torch.arange(tokens.shape[1] - 2, device=tokens.device)
+    is_text = place < tokens[:, 1:2]
+    is_answer = is_text & (place >= tokens[:, :1])
+    index = tokens[:, 2:].long().clamp(0, logits.shape[1] - 1)
+    zeros = torch.zeros(logits.shape, dtype=torch.float32, device=logits.device)
+    in_text = zeros.scatter_add(1, index, is_text.float()) > 0
+    in_answer = zeros.scatter_add(1, index, is_answer.float())
+    presence, frequency, repetition = penalties[:, :, None].unbind(1)
+    result = logits.float()
+    repeated = torch.where(result > 0, result / repetition, result * repetition)
+    result = torch.where(in_text, repeated, result)
+    result = result - frequency * in_answer - presence * (in_answer > 0)
+    return result.to(logits.dtype)
+
+
+def make_key(seed: int, place: int) -> np.ndarray:
+    """uint32 [2] for token `place` of a request with `seed`."""
+    digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+    return np.frombuffer(digest, dtype=np.uint32)
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """The last part of MurmurHash3, of words of 32 bits in int64."""
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _WORD
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _WORD
+    return x ^ (x >> 16)
+
+
+def exponential(keys: torch.Tensor, count: int) -> torch.Tensor:
+    """Independent numbers of the exponential distribution, above 0.
+
+    Args:
+        keys: int64 [rows, 2], words of 32 bits.
+        count: numbers in a row.
+
+    Returns:
+        float32 [rows, count]; a row depends on its key alone.
+    """
+    numbers = torch.arange(count, device=keys.device) * 0x9E3779B1
+    words = _mixed((numbers + keys[:, :1]) & _WORD)
+    words = _mixed((words + keys[:, 1:]) & _WORD)
+    uniform = ((words >> (32 - _UNIFORM_BITS)).float() + 0.5) / 2**_UNIFORM_BITS
+    return -uniform.log()
+
+
+@dataclasses.dataclass
+class SamplingMetadata(TPUSupportedSamplingMetadata):
+    """vLLM's, with keys in place of generators, which XLA does not have."""
+
+    keys: torch.Tensor | None = None  # int64 [num_seqs, 2]
+
+    @property
+    def generators(self) -> torch.Tensor:
+        return self.keys
+
+    @classmethod
+    def from_input_batch(
+        cls, batch: InputBatch, num_seqs: int, device: torch.device, also_if_greedy: bool = False
+    ) -> SamplingMetadata:
+        result = super().from_input_batch(batch, num_seqs, device, also_if_greedy)
+        if result.temperature is not None:
+            result.keys = torch.zeros(num_seqs, 2, dtype=torch.int64).to(device)
+        return result
+
+
+class _TopKTopPSampler(nn.Module):
+    def forward(
+        self, logits: torch.Tensor, keys: torch.Tensor, k: torch.Tensor, p: torch.Tensor
+    ) -> torch.Tensor:
+        """int64 [num_seqs]; a token is taken with its probability, by the Gumbel trick."""
+        probs = apply_top_k_top_p_tpu(logits, k, p).softmax(dim=-1, dtype=torch.float32)
+        return (probs / exponential(keys, probs.shape[1])).argmax(dim=-1)
+
+
+class KeyedSampler(Sampler):
+    """vLLM's sampler for XLA devices, but for its random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topk_topp_sampler = _TopKTopPSampler()
