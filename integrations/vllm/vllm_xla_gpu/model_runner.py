@@ -67,7 +67,14 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
-        self._penalize = self._captured(self._penalized, self.num_reqs_paddings)
+        self._penalize = self._captured_by_rows(penalized)
+        self._best = self._captured_by_rows(lambda logits: logits.argmax(-1, keepdim=True))
+        self._sampled = self._captured_by_rows(self._sampled_tokens)
+        # vLLM compiles these by torch.compile, which looks for torch's own CUDA.
+        self.sample_from_logits_func = self._sample_from_logits
+        for name in ("structured_decode", "gather_logprobs"):
+            function = getattr(TPUModelRunner, name)._torchdynamo_orig_callable
+            setattr(self, name, self._captured_by_rows(functools.partial(function, self)))
         self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
         self._seeds = random.Random(self.model_config.seed)  # of the requests that have none
         self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
@@ -85,6 +92,11 @@ class XlaGpuModelRunner(TPUModelRunner):
             size: torch_xla_ext.capture(functools.partial(function, size), check_python=False)
             for size in sizes
         }
+
+    def _captured_by_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of tensors whose first has a row for each sequence."""
+        captured = self._captured(lambda _, *tensors: function(*tensors), self.num_reqs_paddings)
+        return lambda *tensors: captured[len(tensors[0])](*tensors)
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
@@ -152,10 +164,18 @@ class XlaGpuModelRunner(TPUModelRunner):
         """The tokens in a buffer of their own, which the next step does not write to."""
         return self._tokens[:num_seqs].clone()
 
-    def _penalized(
-        self, num_seqs: int, logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor
+    def _sampled_tokens(
+        self,
+        logits: torch.Tensor,
+        temperature: torch.Tensor,
+        min_p: torch.Tensor,
+        top_k: torch.Tensor,
+        top_p: torch.Tensor,
+        keys: torch.Tensor,
     ) -> torch.Tensor:
-        return penalized(logits, tokens, penalties)
+        wishes = SamplingMetadata(temperature, min_p, top_k, top_p, all_greedy=False, keys=keys)
+        # The sampler writes into float32 logits.
+        return self.sampler(logits.clone(), wishes).sampled_token_ids
 
     @property
     def _layers(self) -> dict[str, torch.nn.Module]:
@@ -244,9 +264,16 @@ class XlaGpuModelRunner(TPUModelRunner):
             return None
         return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
 
+    def _sample_from_logits(self, logits: torch.Tensor, wishes: SamplingMetadata) -> torch.Tensor:
+        if wishes.all_greedy:
+            return self._best(logits)
+        return self._sampled(
+            logits, wishes.temperature, wishes.min_p, wishes.top_k, wishes.top_p, wishes.keys
+        )
+
     def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
         operands = penalty_operands(self.input_batch, num_seqs)
-        return self._penalize[num_seqs](logits, *(operand.to(self.device) for operand in operands))
+        return self._penalize(logits, *(operand.to(self.device) for operand in operands))
 
     def _keys(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor:
         """int64 [num_seqs, 2]; `ends` are the places of the tokens to be sampled."""

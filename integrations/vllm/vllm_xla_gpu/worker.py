@@ -19,10 +19,6 @@ from vllm_xla_gpu.model_runner import XlaGpuModelRunner
 
 logger = init_logger("vllm.xla_gpu")
 
-# vLLM runs one function for each number of tokens, and torch may ask for more of them than it
-# compiles by default.
-_MAX_PROGRAMS_OF_A_FUNCTION = 128
-
 
 class XlaGpuWorker(TPUWorker):
     def init_device(self) -> None:
@@ -38,7 +34,6 @@ class XlaGpuWorker(TPUWorker):
         self.device_config.device = self.device
         set_random_seed(self.model_config.seed)
         xm.set_rng_state(self.model_config.seed, self.device)
-        torch._dynamo.config.cache_size_limit = _MAX_PROGRAMS_OF_A_FUNCTION
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
             if os.environ["PJRT_DEVICE"] == "CPU":
                 logger.warning("VLLM_XLA_CACHE_PATH is ignored: XLA cannot read CPU programs back.")
