@@ -143,7 +143,6 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
   if (args.split) AllowNextKernelToStart();  // CombineKernel
-  if (blockIdx.x + blockIdx.y == 0) SetZeros(args);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int kv_head = blockIdx.x / args.head_blocks;
   const int first_row = blockIdx.x % args.head_blocks * args.rows;
@@ -198,6 +197,7 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
     place = PlaceOf<Traits::kUnit>(args, place.seq + 1, place.end);
   }
   WaitForCopies<0>();
+  SetZeros(args);
 }
 
 // Grid: [head blocks of all kv heads, parts]. Neighbouring thread blocks read

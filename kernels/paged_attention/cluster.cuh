@@ -291,7 +291,7 @@ __device__ inline void AttendInCluster(const DecodeArgs& args) {
   if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
   ArriveAtCluster();
   WaitForPreviousKernel();
-  if (blockIdx.x + blockIdx.y + blockIdx.z == 0) SetZeros(args);
+  if (__builtin_expect(args.lets_next_start, false)) AllowNextKernelToStart();
 
   const int stride = kClusterBlocks * kClusterWarps;
   int unit = blockIdx.x * kClusterWarps + warp;
@@ -318,15 +318,16 @@ __device__ inline void AttendInCluster(const DecodeArgs& args) {
   SendResults<Traits>(heads, state, memory);
   Receive(SharedAddress(&memory.received));
   StoreReceived<Traits>(args, seq, head, heads, memory);
+  SetZeros(args);
 }
 
 // Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; a cluster is
 // a row of it.
 //
 // It may be started before the kernel in front of it on the stream ends, but
-// does not let the next one start early: clusters that take their places while
-// others run get them close to each other, on multiprocessors that share their
-// way to memory.
+// does not let the next one start early if that may have clusters, too: those
+// that take their places while others run get them close to each other, on
+// multiprocessors that share their way to memory.
 template <typename Traits>
 __global__ void __launch_bounds__(32 * kClusterWarps, 1)
     ClusterKernel(const __grid_constant__ DecodeArgs args) {

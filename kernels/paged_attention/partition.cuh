@@ -72,6 +72,9 @@ struct DecodeArgs {
   // HasOwnRow says so, and is treated as that of an empty one if not.
   const int32_t* cu_q_lens;
   const int32_t* num_live_seqs;
+  // Whether the kernel behind ClusterKernel, which waits for it, may take the
+  // multiprocessors that it leaves.
+  bool lets_next_start;
   // What some block sets to zero, for a kernel behind this one.
   uint32_t* zeroed;
   int num_zeroed;
@@ -122,9 +125,11 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
 __device__ inline bool HasOwnRow(const int32_t* cu_q_lens, int num_rows,
                                  const int32_t* num_live_seqs, int s) {
   const int begin = __ldg(cu_q_lens + s), end = __ldg(cu_q_lens + s + 1);
-  const bool begins = begin == s || (s == 0 && begin < 0);
-  const bool ends = end == s + 1 || (s + 1 == num_rows && end > num_rows);
-  return begins && ends && s < __ldg(num_live_seqs);
+  const int live = __ldg(num_live_seqs);
+  // Without branches: they would wait for the loads.
+  const bool begins = (begin == s) | ((s == 0) & (begin < 0));
+  const bool ends = (end == s + 1) | ((s + 1 == num_rows) & (end > num_rows));
+  return begins & ends & (s < live);
 }
 
 // The units of a sequence that its query sees any of.
@@ -138,9 +143,11 @@ template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   Units units;
   units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
-  if (args.cu_q_lens != nullptr &&
-      !HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq)) {
-    units.context = 0;
+  // Out of the way of calls without: code takes its time to be fetched.
+  if (__builtin_expect(args.cu_q_lens != nullptr, false)) {
+    const bool has_row =
+        HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq);
+    units.context = has_row ? units.context : 0;
   }
   units.first = max(units.context - args.sliding_window, 0) / kUnit;
   units.end = max((units.context + kUnit - 1) / kUnit, units.first + 1);
@@ -190,8 +197,11 @@ struct Division {
   }
 };
 
-// Called by the threads of one block.
+// Called at the end of each thread block.
 __device__ inline void SetZeros(const DecodeArgs& args) {
+  if (__builtin_expect(args.num_zeroed == 0, true)) return;
+  if (blockIdx.x + blockIdx.y + blockIdx.z != 0) return;
+#pragma unroll 1
   for (int i = threadIdx.x; i < args.num_zeroed; i += blockDim.x) {
     args.zeroed[i] = 0;
   }

@@ -102,17 +102,19 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
   return sequence;
 }
 
-// Waits for the kernels of paged_attention if they were launched before, and
-// says whether they have left nothing to do. Called by a whole block.
+// Whether the kernels of paged_attention were launched before and have left
+// nothing to do; waits for their end. Called by a whole block.
 __device__ inline bool NothingIsLeft(const Arguments& arguments) {
   if (!arguments.decoded) return false;
-  WaitForPreviousKernel();
   bool is_left = false;
+  // The operands are older than those kernels, which may not have ended.
   const int num_seqs = NumSequences(arguments);
   for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
     is_left |= LoadSequence(arguments, s).q_len > 0;
   }
-  return !__syncthreads_or(is_left);
+  is_left = __syncthreads_or(is_left);
+  WaitForPreviousKernel();
+  return !is_left;
 }
 
 // The last token that row `row` of a sequence's in q sees.

@@ -106,7 +106,7 @@ def make_batch(
         ints([num_seqs]),
         {"sm_scale": head_dim**-0.5} | params,
         torch.randn(q.shape[1], device=device) * 4 if sinks else None,
-        ints(torch.randint(-(2**31), 2**31, (num_tokens, mask_words)).tolist())
+        torch.randint(-(2**31), 2**31, (num_tokens, mask_words)).int().to(device)
         if mask_words
         else None,
     )

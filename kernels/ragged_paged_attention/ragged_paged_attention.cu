@@ -105,6 +105,8 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
   arguments->num_zeroed =
       std::min({NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
                 arguments->workspace_size, kMostZeroed});
+  // Then there is no second kernel.
+  if (arguments->max_num_seqs == 1) arguments->num_zeroed = 0;
   paged_attention::DecodeArgs args = {};
   args.query = arguments->q;
   args.key_cache = arguments->kv_pages;
@@ -117,6 +119,9 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
   args.lse = arguments->lse;
   args.cu_q_lens = arguments->cu_q_lens;
   args.num_live_seqs = arguments->num_seqs;
+  args.lets_next_start =
+      arguments->max_num_seqs > 1 &&
+      Sm90KernelSupports(*arguments, cache_dtype == F8E4M3FN);
   args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
   args.num_zeroed = static_cast<int>(arguments->num_zeroed);
   args.num_seqs = arguments->num_tokens;

@@ -110,7 +110,8 @@ class PageCopier {
     n_ = tile.kv_end - 1;
     next_page_ = FetchPage();
   }
-  __device__ bool Done() const { return n_ < tile_.kv_begin; }
+  __device__ int num_left() const { return n_ + 1 - tile_.kv_begin; }
+  __device__ bool Done() const { return num_left() <= 0; }
 
   __device__ void CopyNext() {
     Stage& stage = shared_.stages[part_];
@@ -263,9 +264,11 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
   const int num_slots = NumSlots(arguments, kRows / arguments.group_size);
   TileQueue queue(arguments, split, num_slots * arguments.num_kv_heads);
   for (;; queue.Advance()) {
-    queue.Take();
     Tile tile = {};
-    if (!MakeTile(arguments, split, queue, &tile)) continue;
+    if (!MakeTile(arguments, split, queue, &tile)) {
+      queue.Take();
+      continue;
+    }
     Wait(SharedAddress(&shared.tile_empty[tile_ring.slot]),
          tile_ring.parity ^ 1);
     if (lane == 0) {
@@ -275,7 +278,10 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
     __syncwarp();
     tile_ring.Advance();
     if (tile.is_last) break;
-    if (tile.kv_begin == tile.kv_end) continue;
+    if (tile.kv_begin == tile.kv_end) {
+      queue.Take();
+      continue;
+    }
 
     keys.Begin(tile);
     keys.CopyNext();
@@ -292,7 +298,10 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
     }
     __syncwarp();
     q_ring.Advance();
-    while (!keys.Done()) keys.CopyNext();
+    // As late as can be: what this block takes, an idle one can not.
+    while (keys.num_left() > 1) keys.CopyNext();
+    queue.Take();
+    if (!keys.Done()) keys.CopyNext();
   }
 }
 

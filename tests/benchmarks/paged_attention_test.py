@@ -88,10 +88,17 @@ def test_wrong_calls(ours: paged_attention.Ours) -> None:
         ours.library.bind("XlaGpuOther", {}, {})
 
 
-@pytest.mark.parametrize("script", ["paged_attention.py", "paged_attention_xla.py"])
-def test_help(script: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        ("paged_attention.py", "--json"),
+        ("paged_attention_turns.py", "--only"),
+        ("paged_attention_xla.py", "--json"),
+    ],
+)
+def test_help(script: str, option: str) -> None:
     result = subprocess.run(
         [sys.executable, f"benchmarks/{script}", "--help"], capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
-    assert "--json" in result.stdout
+    assert option in result.stdout
