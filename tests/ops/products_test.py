@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch_xla import backends
 from torch_xla.experimental import custom_kernel
-
-# A GPU's float32 products are TF32 by default.
-backends.set_mat_mul_precision("highest")
 
 DEVICES = ("cpu", "xla")
 MODULES = pytest.mark.parametrize(
