@@ -12,6 +12,8 @@
 //
 // HashCompilationEnv and DeserializeComputation are called by a vtable, which
 // names them by their symbols. Here the stock functions are called.
+#include "torch_xla_ext/csrc/calls/stored_programs.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -23,7 +25,6 @@
 #include <string_view>
 #include <utility>
 
-#include "torch_xla_ext/csrc/calls/stored_programs.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
 namespace torch_xla_ext {
