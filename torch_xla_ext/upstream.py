@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 import torch_xla
 
-from torch_xla_ext import products
+from torch_xla_ext import products, vllm_operators
 
 # XLA's device types that are no TPUs, and torch's own.
 _XLA_DEVICE_TYPES = ("CPU", "CUDA")
@@ -31,6 +31,7 @@ def replace(module: ModuleType) -> None:
     """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
     if getattr(module.paged_attention, "_torch_xla_ext", False):
         return
+    vllm_operators.define(module.XLA_LIB, _is_ours)
     functions: dict[str, _Function] = {
         "flash_attention": _flash_attention,
         "gmm": products.gmm,
