@@ -116,7 +116,7 @@ def bgmv(inputs: torch.Tensor, loras: torch.Tensor, idxs: torch.Tensor) -> torch
     Args:
         inputs: [num_tokens, in_features].
         loras: [num_loras, out_features, in_features], or with a dimension of 1 behind the first.
-        idxs: int32 or int64 [num_tokens]; which matrix; none if it is not one of 0 to num_loras - 1.
+        idxs: int32 or int64 [num_tokens]; which matrix; none for other numbers than theirs.
 
     Returns:
         [num_tokens, out_features] of inputs' dtype; zero for a token without a matrix.

@@ -1,4 +1,4 @@
-"""The operators ``torch.ops.xla.<name>`` that vllm-tpu 0.10.1.1 defines for itself, on other devices.
+"""The operators that vllm-tpu 0.10.1.1 defines as ``torch.ops.xla.<name>``, on other devices.
 
 vLLM's own implementations call JAX for XLA tensors, and for others they return their argument or
 memory that nobody has written to. Here they are made of torch's own operators. They are defined
@@ -89,9 +89,7 @@ _OPERATORS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
 }
 
 
-def define(
-    library: torch.library.Library, is_ours: Callable[[torch.device], bool]
-) -> None:
+def define(library: torch.library.Library, is_ours: Callable[[torch.device], bool]) -> None:
     """Defines the operators in torch_xla's own library, which vLLM uses for them too.
 
     Args:

@@ -24,9 +24,7 @@ def reference_bgmv(inputs: torch.Tensor, loras: torch.Tensor, idxs: list[int]) -
 @pytest.mark.parametrize(("rank", "features"), [(4, 32), (32, 4), (8, 8)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("idxs", [[0, 2, 1, -1, 2, 0, 3], [-1] * 7, [1] * 7], ids=str)
-def test_bgmv(
-    device: str, rank: int, features: int, dtype: torch.dtype, idxs: list[int]
-) -> None:
+def test_bgmv(device: str, rank: int, features: int, dtype: torch.dtype, idxs: list[int]) -> None:
     torch.manual_seed(4)
     inputs, loras = torch.randn(7, features).to(dtype), torch.randn(3, rank, features).to(dtype)
     expected = reference_bgmv(inputs.float(), loras.float(), idxs)
@@ -101,7 +99,9 @@ def test_kv_cache_update_under_openxla_and_in_place() -> None:
     """What vLLM's attention does with it."""
     torch.manual_seed(7)
 
-    def write(kv: torch.Tensor, mapping: torch.Tensor, pages: torch.Tensor, n: torch.Tensor) -> None:
+    def write(
+        kv: torch.Tensor, mapping: torch.Tensor, pages: torch.Tensor, n: torch.Tensor
+    ) -> None:
         cache = pages.flatten(0, 1)
         cache.copy_(torch.ops.xla.kv_cache_update_op(kv, mapping, cache, n, PAGE_SIZE, 8))
 

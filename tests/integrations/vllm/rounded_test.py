@@ -1,4 +1,4 @@
-"""In float16 and bfloat16 the logits are as near to float32's as transformers' are, token by token."""
+"""In float16 and bfloat16 the logits are as near to float32's as transformers' own are."""
 
 from __future__ import annotations
 
