@@ -273,6 +273,23 @@ def test_gradients_under_openxla() -> None:
         assert_close(arg.grad, other.grad)
 
 
+class Attention(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.ops.xla.flash_attention(q, k, v, True)
+
+
+def test_exported() -> None:
+    """One operator in the program: where it runs decides what computes it."""
+    tensors = inputs()[:3]
+    program = torch.export.export(Attention(), tuple(tensors)).module()
+    wanted = expected(*tensors, tril(64, 64), 1.0)
+    assert_close(program(*tensors), wanted)
+    with computing():
+        result = program(*(tensor.to("xla") for tensor in tensors))
+        assert_close(result, wanted)
+    assert len(custom_call_lines(program(*(tensor.to("xla") for tensor in tensors)))) == 1
+
+
 def test_gradient_of_one_operand() -> None:
     q, k, v, grad = (tensor.to("xla") for tensor in inputs())
     v.requires_grad_()
