@@ -94,8 +94,10 @@ def parser() -> argparse.ArgumentParser:
         "profile", help="run a script, and print what ran on the device and on the host"
     )
     profile.add_argument("--save", metavar="FILE", type=Path, help="trace for Perfetto, .json.gz")
-    profile.add_argument("script", metavar="SCRIPT", type=Path)
-    profile.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER)
+    profile.add_argument("script", metavar="SCRIPT", type=Path, help="a Python file, run as main")
+    profile.add_argument(
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
     profile.set_defaults(run=_profile)
     return result
 

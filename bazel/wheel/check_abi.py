@@ -12,6 +12,7 @@ The stock binary's headers are not published: what abi/ declares is compared wit
   `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
   (layout.h) standing for its four bytes, or with `:8` for its one.
   `NAME base OTHER`: the class with the typeinfo NAME begins with its one base, of typeinfo OTHER.
+  `NAME slot kConstant METHOD`: the vtable NAME has a method of this name at this place.
   `NAME size 4`: the variable has this size.
 """
 
@@ -171,6 +172,11 @@ def check_line(
     if kind == "size":
         is_so = symbol.size == int(expected)
         return None if is_so else f"{name} has {symbol.size} bytes, but abi/ has {expected}"
+    if kind == "slot":
+        slot, _, method_name = expected.partition(" ")
+        _, index, _ = stock.relocations[symbol.address + 16 + 8 * constants[slot]]
+        found = method(dynamic[index].name)
+        return None if found == method_name else f"{name}: {found} in the place of {method_name}"
     if kind == "base":
         base = base_class(stock, dynamic, symbol)
         return None if base == expected else f"{name}: base {base}, but abi/ has {expected}"

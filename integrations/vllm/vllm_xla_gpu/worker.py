@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import torch
 import torch_xla
@@ -35,11 +34,8 @@ class XlaGpuWorker(TPUWorker):
         set_random_seed(self.model_config.seed)
         xm.set_rng_state(self.model_config.seed, self.device)
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
-            if os.environ["PJRT_DEVICE"] == "CPU":
-                logger.warning("VLLM_XLA_CACHE_PATH is ignored: XLA cannot read CPU programs back.")
-            else:
-                # What another wheel compiled is not for this one.
-                xr.initialize_cache(str(Path(path, torch_xla.__version__)), readonly=False)
+            # What another wheel or plugin compiled has other keys.
+            xr.initialize_cache(path, readonly=False)
         self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device)
 
     def determine_available_memory(self) -> int:

@@ -8,12 +8,16 @@ import check_abi
 import pytest
 from fakes import compile_library
 
-LAYOUT = "inline constexpr size_t kNodeSize = 616;\n"
+LAYOUT = """
+inline constexpr size_t kNodeSize = 616;
+inline constexpr size_t kLowerSlot = 1;
+"""
 MACHINE_CODE = """
 # mov $size, %eax
 node_size b8 kNodeSize
 _ZTI6Tensor base _ZTI4Base
 precision size 4
+_ZTVN9torch_xla7XlaNodeE slot kLowerSlot Lower
 """
 
 STOCK = """
@@ -73,7 +77,8 @@ def test_virtual_functions_in_another_order(tmp_path: Path) -> None:
         "0, 0, _ZN9torch_xla7XlaNode5LowerEv, _ZN9torch_xla7XlaNode5CloneEv",
     )
     assert problems(tmp_path, stock=swapped) == [
-        "XlaNode's virtual functions are ['Lower', 'Clone'], but abi/ has ['Clone', 'Lower']"
+        "XlaNode's virtual functions are ['Lower', 'Clone'], but abi/ has ['Clone', 'Lower']",
+        "_ZTVN9torch_xla7XlaNodeE: Clone in the place of Lower",
     ]
 
 

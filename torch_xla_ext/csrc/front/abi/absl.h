@@ -18,6 +18,7 @@ inline namespace lts_20230802 {
 // A tagged word: 0 is OK, an odd value points to a counted representation.
 class Status {
  public:
+  Status() = default;
   Status(const Status&) = delete;
   Status& operator=(const Status&) = delete;
   ~Status() {
@@ -28,16 +29,18 @@ class Status {
  private:
   static void UnrefNonInlined(uintptr_t rep);
 
-  uintptr_t rep_;
+  uintptr_t rep_ = 0;
 };
 static_assert(sizeof(Status) == torch_xla_ext::layout::kStatusSize);
 
-// Of a pointer alone: `value_` has a value if ok().
+// Of a pointer alone, or of a std::unique_ptr, which is returned in the same
+// way and is not destroyed here: `value_` has a value if ok().
 template <typename T>
 class StatusOr {
   static_assert(std::is_pointer_v<T>);
 
  public:
+  explicit StatusOr(T value) : value_(value) {}
   bool ok() const { return status_.ok(); }
   T operator*() const { return value_; }
 

@@ -20,6 +20,12 @@ inline constexpr size_t kCustomCallStatusEngagedOffset = 32;
 inline constexpr size_t kShapeIndexSize = 24;
 inline constexpr size_t kAliasSize = 56;  // of OutputOperandAliasing
 inline constexpr size_t kOpShardingSize = 216;
+inline constexpr size_t kLoadOptionsSize = 24;
+inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
+// Of PjRtClient's virtual functions.
+inline constexpr size_t kDeserializeExecutableSlot = 23;
+inline constexpr size_t kLoadSerializedExecutableSlot = 24;
+inline constexpr size_t kLoadSlot = 25;
 inline constexpr size_t kXlaNodeSize = 616;
 inline constexpr size_t kXlaNodeShapeOffset = 224;
 inline constexpr size_t kXlaNodeShardingsOffset = 592;

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/hash.h>
 #include <torch/csrc/lazy/core/ir.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/tensor.h>
@@ -205,6 +206,10 @@ class PjRtComputationClient {
   };
   Literals TransferFromDevice(
       absl::Span<const ComputationClient::DataPtr> handles);
+
+  std::shared_ptr<ComputationClient::Computation> DeserializeComputation(
+      const std::string& serialized);
+  torch::lazy::hash_t HashCompilationEnv();
 };
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient();

@@ -1,0 +1,99 @@
+"""What initialize_cache stores is loaded by the next process, and by none for which it is stale."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_xla_ext
+
+PROGRAMS = Path(__file__).with_name("stored_programs.py")
+SITE = Path(torch_xla_ext.__file__).parents[1]
+
+
+def run(folder: Path, *args: str, **environment: str) -> dict:
+    result = subprocess.run(
+        [sys.executable, PROGRAMS, folder, *args],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    """A folder of stored programs, and what the process that made them found."""
+    folder = tmp_path_factory.mktemp("stored")
+    first = run(folder, "add")
+    assert first["compiled"] == len(list(folder.iterdir())) >= 10
+    return folder, first
+
+
+def test_nothing_is_compiled_again(stored: tuple[Path, dict]) -> None:
+    folder, first = stored
+    files = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert run(folder, "add") == {**first, "compiled": 0}
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == files
+
+
+def test_a_kernel_that_does_something_else_now(stored: tuple[Path, dict]) -> None:
+    """A program has a kernel's name, and runs what the process has registered under it."""
+    folder, first = stored
+    second = run(folder, "multiply")  # compares with the product
+    assert second["compiled"] == 0
+    assert second["values"]["combined"] != first["values"]["combined"]
+
+
+def test_another_wheel(stored: tuple[Path, dict], tmp_path: Path) -> None:
+    """Its library has one more byte."""
+    folder, first = stored
+    site = tmp_path / "site"
+    site.mkdir()
+    for path in SITE.iterdir():
+        if not path.name.startswith("_XLAC."):
+            (site / path.name).symlink_to(path)
+            continue
+        shutil.copyfile(path, site / path.name)
+        with open(site / path.name, "ab") as file:
+            file.write(b"\0")
+    path = os.pathsep.join([str(site), os.environ["PYTHONPATH"]])
+    before = set(folder.iterdir())
+    assert run(folder, "add", PYTHONPATH=path) == first
+    for new in set(folder.iterdir()) - before:
+        new.unlink()
+
+
+def test_other_flags(stored: tuple[Path, dict], tmp_path: Path) -> None:
+    copy = tmp_path / "stored"
+    shutil.copytree(stored[0], copy)
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+    assert run(copy, "add", XLA_FLAGS=flags)["compiled"] == stored[1]["compiled"]
+
+
+def test_damaged_files(stored: tuple[Path, dict], tmp_path: Path) -> None:
+    """They are compiled again, and stored again."""
+    copy = tmp_path / "stored"
+    shutil.copytree(stored[0], copy)
+    empty, short, *_ = sorted(copy.iterdir())
+    sizes = [path.stat().st_size for path in (empty, short)]
+    os.truncate(empty, 0)
+    os.truncate(short, sizes[1] // 2)
+    assert run(copy, "add") == {**stored[1], "compiled": 2}
+    assert [path.stat().st_size for path in (empty, short)] == sizes
+
+
+def test_sharded_programs(tmp_path: Path) -> None:
+    first = run(tmp_path, CPU_NUM_DEVICES="2")
+    stored = len(list(tmp_path.iterdir()))
+    # What brings a sharded value to the host is compiled each time: upstream stores it nowhere.
+    brought = len(first["values"])
+    assert first["compiled"] == stored + brought >= 2 * brought
+    assert run(tmp_path, CPU_NUM_DEVICES="2") == {**first, "compiled": brought}

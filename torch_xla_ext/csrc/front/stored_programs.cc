@@ -1,0 +1,124 @@
+// Stands before functions of stored programs (calls/stored_programs.h).
+//
+// PjRtComputationClient::DeserializeComputation loads a program in two steps,
+// DeserializeExecutable and Load, which neither the client of a plugin nor that
+// of the CPU has: they inherit PjRtClient's, which report an error. Both have
+// LoadSerializedExecutable, which takes the two steps in one. Here the first
+// step takes both, and the second one passes its result on.
+//
+// DeserializeComputation has code of PjRtClient's functions in itself, for
+// clients that inherit them. So these are not replaced by their names: the
+// client gets a table of virtual functions that differs in the two.
+//
+// HashCompilationEnv and DeserializeComputation are called by a vtable, which
+// names them by their symbols. Here the stock functions are called.
+#include "torch_xla_ext/csrc/calls/stored_programs.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+
+namespace torch_xla_ext {
+namespace {
+
+using layout::kDeserializeExecutableSlot;
+using layout::kLoadSerializedExecutableSlot;
+using layout::kLoadSlot;
+
+using Program = absl::StatusOr<void*>;  // of a std::unique_ptr
+
+// A default one is 0.
+struct LoadOptions {
+  alignas(8) char storage[layout::kLoadOptionsSize] = {};
+};
+
+// Virtual functions of XLA's client, written as functions. A std::optional<
+// CompileOptions> is passed by its address, and so is a std::unique_ptr.
+Program DeserializeExecutable(void* client, std::string_view serialized,
+                              void* compile_options) {
+  using LoadSerializedExecutable =
+      Program (*)(void*, std::string_view, void*, const LoadOptions&);
+  void** const functions = *static_cast<void***>(client);
+  const auto load = reinterpret_cast<LoadSerializedExecutable>(
+      functions[kLoadSerializedExecutableSlot]);
+  return load(client, serialized, compile_options, LoadOptions());
+}
+
+Program Load(void* /*client*/, void** program,
+             const LoadOptions& /*load_options*/) {
+  return Program(std::exchange(*program, nullptr));
+}
+
+// Gives `client` the two functions, if it has PjRtClient's.
+void MakeLoadable(void* client) {
+  const void* inherited =
+      dlsym(RTLD_NEXT,
+            "_ZN3xla10PjRtClient21DeserializeExecutableESt17basic_string_viewI"
+            "cSt11char_traitsIcEESt8optionalINS_14CompileOptionsEE");
+  void**& functions = *static_cast<void***>(client);
+  if (functions[kDeserializeExecutableSlot] != inherited) return;
+  // Two words about the class stand before the functions.
+  constexpr size_t kWordsBefore = 2;
+  Dl_info info;
+  void* extra = nullptr;
+  if (dladdr1(functions, &info, &extra, RTLD_DL_SYMENT) == 0 ||
+      extra == nullptr) {
+    return;
+  }
+  const size_t words =
+      static_cast<const ElfW(Sym)*>(extra)->st_size / sizeof(void*);
+  // The client is never destroyed.
+  auto* const table = new void*[words];
+  std::copy_n(functions - kWordsBefore, words, table);
+  void** const own = table + kWordsBefore;
+  own[kDeserializeExecutableSlot] =
+      reinterpret_cast<void*>(&DeserializeExecutable);
+  own[kLoadSlot] = reinterpret_cast<void*>(&Load);
+  functions = own;
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+namespace torch_xla::runtime {
+
+std::shared_ptr<ComputationClient::Computation>
+PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
+  using Stock = std::shared_ptr<ComputationClient::Computation> (*)(
+      PjRtComputationClient*, const std::string&);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN9torch_xla7runtime21PjRtComputationClient22DeserializeComputationERK"
+      "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  static std::once_flag once;
+  std::call_once(once, [this] {
+    char* const client = reinterpret_cast<char*>(this) +
+                         torch_xla_ext::layout::kPjRtClientOffset;
+    torch_xla_ext::MakeLoadable(*reinterpret_cast<void**>(client));
+  });
+  return stock(this, serialized);
+}
+
+torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
+  using Stock = torch::lazy::hash_t (*)(PjRtComputationClient*);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla7runtime21PjRtComputationClient18HashCompilationEnv"
+            "Ev"));
+  static const torch::lazy::hash_t compiler = [] {
+    const auto plugin = pjrt::PjrtApi("cuda");
+    return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);
+  }();
+  return torch::lazy::HashCombine(stock(this), compiler);
+}
+
+}  // namespace torch_xla::runtime
