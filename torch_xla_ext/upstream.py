@@ -18,6 +18,7 @@ import torch
 import torch_xla
 
 from torch_xla_ext import products, vllm_operators
+from torch_xla_ext.flash_attention import flash_attention
 
 # XLA's device types that are no TPUs, and torch's own.
 _XLA_DEVICE_TYPES = ("CPU", "CUDA")
@@ -33,7 +34,7 @@ def replace(module: ModuleType) -> None:
         return
     vllm_operators.define(module.XLA_LIB, _is_ours)
     functions: dict[str, _Function] = {
-        "flash_attention": _flash_attention,
+        "flash_attention": flash_attention,
         "gmm": products.gmm,
         "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
         "paged_attention": functools.partial(_paged_attention, module),
@@ -61,58 +62,15 @@ def _dispatching(upstream: _Function, ours: _Function) -> _Function:
 
     @functools.wraps(upstream)
     def function(*args: object, **kwargs: object) -> torch.Tensor:
-        tensors = (v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
-        first = next(tensors, None)
-        called = upstream if first is None or not _is_ours(first.device) else ours
-        return called(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                called = ours if _is_ours(value.device) else upstream
+                return called(*args, **kwargs)
+        return upstream(*args, **kwargs)
 
     function._torch_xla_ext = True
 
     return function
-
-
-def _flash_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool = False,
-    q_segment_ids: torch.Tensor | None = None,
-    kv_segment_ids: torch.Tensor | None = None,
-    sm_scale: float = 1.0,
-    *,
-    ab: torch.Tensor | None = None,
-    partition_spec: object = None,
-    mesh: object = None,
-) -> torch.Tensor:
-    """Dense attention by torch's operators, as upstream's documentation defines it.
-
-    Args:
-        q: [batch_size, num_heads, q_seq_len, head_dim].
-        k, v: [batch_size, num_heads, kv_seq_len, head_dim].
-        causal: query i sees keys 0 to i.
-        q_segment_ids, kv_segment_ids: [batch_size, q_seq_len] and [batch_size, kv_seq_len]; a query
-            sees the keys of its own segment.
-        sm_scale: what the products of q and k are multiplied by.
-        ab: [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products before that.
-        partition_spec, mesh: how a TPU's kernel is sharded. XLA shards these operators by itself.
-    """
-    if (q_segment_ids is None) != (kv_segment_ids is None):
-        raise ValueError("flash_attention: give both q_segment_ids and kv_segment_ids, or neither")
-    logits = torch.einsum("...qd,...kd->...qk", q.float(), k.float())
-    if ab is not None:
-        logits = logits + ab
-    logits = logits * sm_scale
-    hidden = None
-    if q_segment_ids is not None and kv_segment_ids is not None:
-        hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)
-    if causal:
-        rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
-        later = rows < torch.arange(k.shape[-2], device=q.device)
-        hidden = later if hidden is None else hidden | later
-    if hidden is not None:
-        # Finite, as upstream's: a query that sees no key gets the mean of the values.
-        logits = logits.masked_fill(hidden, -0.7 * torch.finfo(torch.float32).max)
-    return torch.einsum("...qk,...kd->...qd", logits.softmax(-1), v.float()).to(q.dtype)
 
 
 def _multi_queries_paged_attention(

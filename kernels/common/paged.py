@@ -48,6 +48,51 @@ def require_logit_options(
         )
 
 
+def widened_query(
+    operator: str,
+    query: torch.Tensor | None,
+    scale: float,
+    query_scale: float | torch.Tensor | None,
+    name: str = "query_scale",
+) -> tuple[torch.Tensor, float]:
+    """A float8_e4m3fn query as bfloat16, which has all of its values; others as they are.
+
+    Args:
+        operator: which errors name.
+        query: [rows, num_heads, head_dim]; None, which the operator refuses.
+        scale: of the logits.
+        query_scale: what its elements are multiplied by: a number, or one for each head,
+            [num_heads]; None for 1.
+        name: what it is called.
+
+    Returns:
+        The query, and the scale of its logits.
+
+    Raises:
+        TypeError, ValueError: `query_scale` is none of `query`.
+    """
+    if query is None or query.dtype != QUANTIZED_DTYPE:
+        if query is not None and query_scale is not None:
+            raise ValueError(
+                f"{operator}: {name} is for a query of {QUANTIZED_DTYPE}; for one of "
+                f"{query.dtype} it must be None"
+            )
+        return query, scale
+    if not isinstance(query_scale, torch.Tensor):
+        factor = 1.0 if query_scale is None else query_scale
+        if not _MIN_NUMBER <= factor <= _MAX_NUMBER:
+            raise ValueError(f"{operator}: {name} must be from 1e-12 to 1e12, but is {query_scale}")
+        return query.to(torch.bfloat16), scale * factor
+    if query_scale.dtype != torch.float32:
+        raise TypeError(f"{operator}: {name} must be float32, but is of dtype {query_scale.dtype}")
+    if query.dim() != 3 or query_scale.shape != query.shape[1:2]:
+        raise ValueError(
+            f"{operator}: {name} must be a number or of shape [num_heads], "
+            f"{list(query.shape[1:2])}, but is of shape {list(query_scale.shape)}"
+        )
+    return (query.float() * query_scale[:, None]).to(torch.bfloat16), scale
+
+
 def define_attention(
     name: str,
     arguments: str,

@@ -80,6 +80,7 @@ def paged_attention(
     value_scale: float | None = None,
     sinks: torch.Tensor | None = None,
     return_lse: bool = False,
+    query_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attends with one query token a sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
 
@@ -95,8 +96,8 @@ def paged_attention(
     part. The environment variable TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
 
     Args:
-        query: [num_seqs, num_heads, head_dim], float16 or bfloat16; head_dim is 64, 96, 128, 192 or
-            256.
+        query: [num_seqs, num_heads, head_dim], float16, bfloat16, float32, or float8_e4m3fn, which
+            is attended with as bfloat16; head_dim is 64, 96, 128, 192 or 256.
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the query's
             dtype or float8_e4m3fn; block_size is 8 to 256, num_kv_heads divides num_heads.
         block_tables: [num_seqs, max_blocks], int32.
@@ -111,11 +112,14 @@ def paged_attention(
             softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023; learned, as in gpt-oss).
         return_lse: whether the logarithm of that denominator is returned, too.
+        query_scale: what the elements of a float8_e4m3fn query are multiplied by: a number, or
+            [num_heads], float32, with which the query is rounded to bfloat16 once more.
 
     Returns:
-        The attended values, of the query's shape and dtype. With `return_lse`, a tuple of them and
-        of [num_seqs, num_heads], float32: ``log(sum(exp(logits)))``, the sink included, -inf where
-        there is nothing to attend to. `merge_attention_states` takes both.
+        The attended values, of the query's shape and dtype; bfloat16 for float8_e4m3fn. With
+        `return_lse`, a tuple of them and of [num_seqs, num_heads], float32:
+        ``log(sum(exp(logits)))``, the sink included, -inf where there is nothing to attend to.
+        `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
@@ -131,6 +135,7 @@ def paged_attention(
         >>> torch.equal(out[1].cpu(), cache[1, 0, 0].expand(4, 64).cpu())  # its only token's value
         True
     """
+    query, scale = _paged.widened_query(_NAME, query, scale, query_scale)
     attend = _paged.attention_operator("paged_attention", return_lse)
     return attend(
         query,

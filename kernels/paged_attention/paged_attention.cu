@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/common/checks.h"
+#include "kernels/paged_attention/float32.h"
 #include "kernels/paged_attention/paged_attention.h"
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
@@ -114,6 +115,32 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
     ReportOutOfRangeKernel<<<(args.num_seqs + 127) / 128, 128, 0, stream>>>(
         args);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  if (query.dtype() == F32) {
+    Float32Args exact = {};
+    exact.query = static_cast<const float*>(args.query);
+    exact.key_cache = args.key_cache;
+    exact.value_cache = args.value_cache;
+    exact.head_step = args.head_step;
+    exact.block_tables = args.block_tables;
+    exact.context_lens = args.context_lens;
+    exact.alibi_slopes = args.alibi_slopes;
+    exact.sinks = args.sinks;
+    exact.out = static_cast<float*>(args.out);
+    exact.lse = args.lse;
+    exact.num_rows = exact.max_num_seqs = args.num_seqs;
+    exact.num_heads = args.num_heads;
+    exact.num_kv_heads = args.num_kv_heads;
+    exact.head_dim = static_cast<int>(query.dim(2));
+    exact.max_blocks = args.max_blocks;
+    exact.block_size = static_cast<int>(block_size);
+    exact.num_blocks = static_cast<int>(num_blocks);
+    exact.sliding_window = args.sliding_window;
+    exact.causal = true;
+    exact.logit_scale = static_cast<float>(params.scale * params.key_scale);
+    exact.soft_cap = static_cast<float>(params.soft_cap);
+    exact.value_scale = args.value_scale;
+    return LaunchFloat32(stream, key_cache.dtype(), exact);
   }
   return LaunchDecode(stream, key_cache.dtype(), query.dim(2), workspace.data(),
                       workspace.size(), args);

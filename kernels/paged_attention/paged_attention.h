@@ -42,7 +42,8 @@ inline constexpr Signature kPagedAttention = ParseSignature(
     "alibi_slopes?: F32[num_heads], sinks?: F32[num_heads]) -> "
     "(out: T[num_seqs, num_heads, head_dim], lse: F32[lse_rows, num_heads], "
     "workspace: F32[workspace_size]) "
-    "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
+    "where T: F16 | BF16 | F32, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 "
+    "| "
     "256, "
     "block_size: 8..256, num_heads: 1.., num_heads % num_kv_heads == 0");
 

@@ -99,6 +99,7 @@ def ragged_paged_attention(
     causal: bool = True,
     custom_mask: torch.Tensor | None = None,
     return_lse: bool = False,
+    q_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Attention of all new tokens, causal: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
@@ -121,8 +122,8 @@ def ragged_paged_attention(
     TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
 
     Args:
-        q: [max_num_batched_tokens, num_q_heads, head_dim], float16 or bfloat16; head_dim is 64, 96,
-            128, 192 or 256.
+        q: [max_num_batched_tokens, num_q_heads, head_dim], float16, bfloat16, float32, or
+            float8_e4m3fn, which is attended with as bfloat16; head_dim is 64, 96, 128, 192 or 256.
         kv_pages: [total_num_pages, page_size, 2 * num_kv_heads, head_dim], of the dtype of `q` or
             float8_e4m3fn; page_size is 8 to 256, num_kv_heads divides num_q_heads.
         kv_lens: [max_num_seqs], int32.
@@ -146,11 +147,14 @@ def ragged_paged_attention(
             "SpecInfer", 2024). New token j has bit ``j % 32`` of ``custom_mask[row, j // 32]``; a
             bit of 0 hides it, beside what `causal` hides. Tokens without a bit are not hidden.
         return_lse: whether the logarithm of the softmax's denominator is returned, too.
+        q_scale: what the elements of a float8_e4m3fn `q` are multiplied by: a number, or
+            [num_q_heads], float32, with which `q` is rounded to bfloat16 once more.
 
     Returns:
-        The attended values, of the shape and dtype of `q`. With `return_lse`, a tuple of them and
-        of [max_num_batched_tokens, num_q_heads], float32: ``log(sum(exp(logits)))``, the sink
-        included, -inf where there is nothing to attend to. `merge_attention_states` takes both.
+        The attended values, of the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
+        `return_lse`, a tuple of them and of [max_num_batched_tokens, num_q_heads], float32:
+        ``log(sum(exp(logits)))``, the sink included, -inf where there is nothing to attend to.
+        `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
@@ -170,6 +174,7 @@ def ragged_paged_attention(
         >>> out[4:].any().item()
         False
     """
+    q, sm_scale = _paged.widened_query(_NAME, q, sm_scale, q_scale, "q_scale")
     attend = _paged.attention_operator("ragged_paged_attention", return_lse)
     return attend(
         q,

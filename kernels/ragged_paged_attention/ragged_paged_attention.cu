@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/common/checks.h"
+#include "kernels/paged_attention/float32.h"
 #include "kernels/paged_attention/partition.cuh"
 #include "kernels/paged_attention/traits.cuh"
 #include "kernels/paged_attention/workspace.h"
@@ -142,6 +143,40 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
       arguments->workspace_size - arguments->num_zeroed, args);
 }
 
+Status LaunchFloat32(cudaStream_t stream, DType cache_dtype,
+                     const Arguments& arguments) {
+  const int64_t head_bytes =
+      int64_t{arguments.head_dim} * (cache_dtype == F8E4M3FN ? 1 : 4);
+  paged_attention::Float32Args args = {};
+  args.query = static_cast<const float*>(arguments.q);
+  args.key_cache = arguments.kv_pages;
+  args.value_cache = static_cast<const char*>(arguments.kv_pages) + head_bytes;
+  args.head_step = 2;
+  args.block_tables = arguments.page_indices;
+  args.context_lens = arguments.kv_lens;
+  args.cu_q_lens = arguments.cu_q_lens;
+  args.num_seqs = arguments.num_seqs;
+  args.custom_mask = arguments.custom_mask;
+  args.mask_words = arguments.mask_words;
+  args.sinks = arguments.sinks;
+  args.out = static_cast<float*>(arguments.out);
+  args.lse = arguments.lse;
+  args.num_rows = arguments.num_tokens;
+  args.num_heads = arguments.num_q_heads;
+  args.num_kv_heads = arguments.num_kv_heads;
+  args.head_dim = arguments.head_dim;
+  args.max_num_seqs = arguments.max_num_seqs;
+  args.max_blocks = arguments.pages_per_seq;
+  args.block_size = arguments.page_size;
+  args.num_blocks = arguments.total_num_pages;
+  args.sliding_window = arguments.sliding_window;
+  args.causal = arguments.causal;
+  args.logit_scale = arguments.logit_scale;
+  args.soft_cap = arguments.soft_cap;
+  args.value_scale = arguments.v_scale;
+  return paged_attention::LaunchFloat32(stream, cache_dtype, args);
+}
+
 Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                                   AnyBuffer kv_pages, Buffer<S32, 1> kv_lens,
                                   Buffer<S32, 2> page_indices,
@@ -218,6 +253,9 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     ReportOutOfRange<<<static_cast<unsigned>(max_num_seqs + 1), 128, 0,
                        stream>>>(arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
+  }
+  if (q.dtype() == F32) {
+    return LaunchFloat32(stream, kv_pages.dtype(), arguments);
   }
   if (MayBeDecode(arguments)) {
     XLA_KERNEL_RETURN_IF_ERROR(

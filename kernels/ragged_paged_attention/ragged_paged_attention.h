@@ -55,7 +55,8 @@ inline constexpr Signature kRaggedPagedAttention = ParseSignature(
     "custom_mask?: S32[max_num_batched_tokens, mask_words]) -> "
     "(out: T[max_num_batched_tokens, num_q_heads, head_dim], "
     "lse: F32[lse_rows, num_q_heads], workspace: F32[workspace_size]) "
-    "where T: F16 | BF16, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 | "
+    "where T: F16 | BF16 | F32, C: T | F8E4M3FN, head_dim: 64 | 96 | 128 | 192 "
+    "| "
     "256, "
     "page_size: 8..256, num_q_heads: 1.., mask_words: 1..64, "
     "num_q_heads % num_kv_heads == 0");

@@ -18,7 +18,7 @@ from torch_xla.experimental.custom_kernel import ragged_paged_attention as upstr
 from torch_xla_ext import custom_call
 from torch_xla_ext.ops import ragged_paged_attention
 
-DTYPES = [torch.bfloat16, torch.float16]
+DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 for_each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
@@ -211,10 +211,11 @@ def test_custom_mask(device: torch.device, head_dim: int, words: int, dtype: tor
     check(device, batch, custom_mask=mask, sliding_window=13, sinks=torch.linspace(-2, 2, 8))
 
 
-def test_a_mask_that_hides_everything(device: torch.device) -> None:
+@for_each_dtype
+def test_a_mask_that_hides_everything(device: torch.device, dtype: torch.dtype) -> None:
     """Also the rows of which nothing is left are zeros."""
-    pages = Pages.random([6, 30], 1, 64, 16, DTYPES[0])
-    batch = Batch(pages, [6, 3], 4, DTYPES[0])
+    pages = Pages.random([6, 30], 1, 64, 16, dtype)
+    batch = Batch(pages, [6, 3], 4, dtype)
     check(device, batch, custom_mask=torch.zeros(len(batch.q), 1, dtype=torch.int32))
 
 
@@ -244,6 +245,21 @@ def test_quantized_pages(device: torch.device, dtype: torch.dtype) -> None:
     check(device, batch, k_scale=0.5, v_scale=3.0)
 
 
+@pytest.mark.parametrize("cache", [torch.bfloat16, FP8], ids=str)
+@pytest.mark.parametrize("scale", [None, 0.5, torch.linspace(0.3, 2, 8)], ids=["1", "one", "heads"])
+def test_quantized_queries(
+    device: torch.device, scale: float | torch.Tensor | None, cache: torch.dtype
+) -> None:
+    batch = Batch(Pages.random([50, 3, 300], 2, 128, 16, cache), [9, 3, 1], 8, FP8)
+    given = scale.to(device) if torch.is_tensor(scale) else scale
+    args = [x.to(device) for x in batch.args]
+    result = ragged_paged_attention(*args, 0.1, q_scale=given)
+    assert result.dtype == torch.bfloat16
+    factors = torch.as_tensor(1.0 if scale is None else scale).double().expand(8)
+    batch.q = batch.q.float().double() * factors[:, None]
+    assert_close(result, batch.expected(scale=0.1))
+
+
 def test_decode_and_prefill_alone(device: torch.device) -> None:
     pages = Pages.random([129, 64, 300], 2, 64, 16, DTYPES[0], shared_pages=2)
     check(device, Batch(pages, [1, 1, 1], 8, DTYPES[0], spare_rows=0, spare_seqs=0))
@@ -257,7 +273,7 @@ def test_sequences_without_queries(device: torch.device) -> None:
 
 def test_random_batches(device: torch.device) -> None:
     for _ in range(12):
-        dtype, kv = DTYPES[torch.randint(2, ()).item()], 2 ** torch.randint(3, ()).item()
+        dtype, kv = DTYPES[torch.randint(3, ()).item()], 2 ** torch.randint(3, ()).item()
         lengths = torch.randint(1, 200, (int(torch.randint(1, 9, ())),)).tolist()
         q_lens = [int(torch.randint(1, length + 1, ())) for length in lengths]
         pages = Pages.random(lengths, kv, 64, int(torch.randint(8, 40, ())), dtype)
@@ -296,9 +312,10 @@ def test_pages_without_tokens(device: torch.device) -> None:
         custom_call("XlaGpuRaggedPagedAttention", args, outputs, attributes=attributes)
 
 
-def test_data_out_of_range(device: torch.device) -> None:
-    pages = Pages.random([64, 64, 20], 2, 64, 16, DTYPES[0])
-    batch = Batch(pages, [6, 4, 3], 8, DTYPES[0], spare_seqs=0)
+@for_each_dtype
+def test_data_out_of_range(device: torch.device, dtype: torch.dtype) -> None:
+    pages = Pages.random([64, 64, 20], 2, 64, 16, dtype)
+    batch = Batch(pages, [6, 4, 3], 8, dtype, spare_seqs=0)
     q, kv_pages, _, tables, _, _ = batch.args
     tables = tables[:, :4].clone()
     tables[1, 1], tables[1, 2] = -1, kv_pages.shape[0]

@@ -45,9 +45,9 @@ WRONG = [
     (ops.paged_attention, DECODE, change, error, text)
     for change, error, text in [
         (
-            {"query": torch.zeros(2, 8, 64)},
+            {"query": torch.zeros(2, 8, 64, dtype=torch.float64)},
             TypeError,
-            r"operand 0 \(query\): expected dtype F16 or BF16 but got F32",
+            r"operand 0 \(query\): expected dtype F16, BF16 or F32 but got F64",
         ),
         ({"query": None}, TypeError, "query must be a tensor, but is None"),
         ({"block_tables": None}, TypeError, "block_tables must be a tensor, but is None"),
@@ -158,9 +158,9 @@ WRONG += [
     (ops.ragged_paged_attention, RAGGED, change, error, text)
     for change, error, text in [
         (
-            {"q": torch.zeros(6, 8, 64)},
+            {"q": torch.zeros(6, 8, 64, dtype=torch.float64)},
             TypeError,
-            r"operand 0 \(q\): expected dtype F16 or BF16 but got F32",
+            r"operand 0 \(q\): expected dtype F16, BF16 or F32 but got F64",
         ),
         (
             {"q": torch.zeros(6, 8, 128, dtype=BF16)},

@@ -14,7 +14,8 @@ import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import assert_close, int32
 from testing.spmd import sharded
-from testing.xla import PLATFORM
+from testing.xla import PLATFORM, custom_call_lines
+from torch_xla.experimental import custom_kernel
 
 import torch_xla_ext
 from torch_xla_ext import ops
@@ -417,3 +418,24 @@ def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
         a, b = torch.randn(8, 12), torch.randn(8, 12)
         result = function(placed(a, line, spec), placed(b, line))
         assert torch.equal(result.cpu(), (a + b) * 2)
+
+
+@pytest.mark.parametrize("spec", [HEADS, ("model", None, None)], ids=["heads", "batch"])
+def test_attention_of_cudnn(
+    model: xs.Mesh, num_devices: int, spec: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device calls it for its own heads or examples. The CPU has no cuDNN: only traced."""
+    monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
+    shape = [4, 8, 16, 64]
+    q, k, v = (placed(torch.randn(shape).bfloat16(), model, (*spec, None)) for _ in range(3))
+    q.requires_grad_()
+    result = custom_kernel.flash_attention(q, k, v)
+    result.backward(torch.ones_like(result))
+    shape[spec.index("model")] //= num_devices
+    own = f"bf16[{','.join(map(str, shape))}]{{3,2,1,0}}"
+    forward, backward = (
+        line for line in custom_call_lines(q.grad) if 'target="__cudnn$fmha' in line
+    )
+    assert forward.startswith(f"%custom-call = ({own}, f32[")
+    assert backward.startswith(f"%custom-call = ({own}, {own}, {own}, u8[0]")
+    assert f"operand_layout_constraints={{{own}, {own}, {own}}}" in forward

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/calls/text.h"
 
 namespace torch_xla_ext {
@@ -229,13 +230,15 @@ std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     values.push_back(input->GetIrValue());
   }
   const torch::lazy::BackendDevice& device = inputs[0]->GetDevice();
+  const size_t num_hidden =
+      config.row_major && RunsByCudnn(config.target) ? 1 : 0;
   OutputTypes parts = outputs;
   for (size_t i = 0; i < shards.size(); ++i) parts.shapes[i] = shards[i].shape;
   const torch::lazy::NodePtr node =
       MakeCustomCallNode(kind, values, device, parts, std::move(config));
 
   const size_t num_results =
-      shards.empty() ? outputs.dtypes.size() : shards.size();
+      shards.empty() ? outputs.dtypes.size() - num_hidden : shards.size();
   std::vector<torch_xla::XLATensorPtr> results;
   results.reserve(num_results);
   for (size_t i = 0; i < num_results; ++i) {

@@ -88,7 +88,8 @@ torch::lazy::NodePtr MakeCustomCallNode(
 // device of `inputs`. The arguments are checked already (arguments.h). In eager
 // mode the call has run, all its results in one program, when this returns. If
 // it runs on parts, only the first results, those that `shards` are of, have
-// tensors: others, workspaces, are no whole of anything.
+// tensors: others, workspaces, are no whole of anything. Nor has the workspace
+// of a row-major call that cuDNN runs (RunsByCudnn in gpu_custom_call.h).
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,

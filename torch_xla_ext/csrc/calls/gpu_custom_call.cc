@@ -28,7 +28,12 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
   return BuildCustomCall(std::move(inputs), output_shape, config);
 }
 
+bool RunsByCudnn(const std::string& target) {
+  return target.rfind("__cudnn$", 0) == 0;
+}
+
 void CheckGpuPayload(const std::string& target, const std::string& payload) {
+  if (RunsByCudnn(target)) return;
   std::string_view text = payload;
   const size_t begin = text.find_first_not_of(" \t\n\v\f\r");
   text.remove_prefix(begin == text.npos ? text.size() : begin);

@@ -24,6 +24,12 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
                                            const std::string& payload,
                                            const std::string& target);
 
+// Whether XLA:GPU runs calls of `target` itself, by cuDNN: no kernel is
+// registered, and the payload is a GpuBackendConfig in JSON. The last result is
+// the call's workspace. XLA writes its size into the shape when it compiles the
+// program, so that nothing may read it.
+bool RunsByCudnn(const std::string& target);
+
 // Throws std::invalid_argument if XLA:GPU would take `payload` for its own
 // GpuBackendConfig in JSON: it then hands the kernel that message's `opaque`
 // field, which is empty, instead of the payload.

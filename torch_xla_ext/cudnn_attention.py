@@ -1,0 +1,258 @@
+"""Dense attention by cuDNN, as XLA:GPU calls it: ``torch.ops.xla_gpu.cudnn_attention``.
+
+XLA:GPU has calls of its own for it, ``__cudnn$fmha…``: no kernel is registered, the payload is
+XLA's GpuBackendConfig in JSON, and the last result is a workspace, whose size XLA writes into the
+program when it compiles it. The calls are those that JAX makes for
+``jax.nn.dot_product_attention(implementation="cudnn")``
+(jax/_src/cudnn/fused_attention_stablehlo.py).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.autograd.function import FunctionCtx
+
+from torch_xla_ext.debug import register_reference
+from torch_xla_ext.operators import define_operator
+from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operators.call import Result
+
+DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
+# Of head_dim: what GPUs before compute capability 9.0 can do, too.
+MAX_HEAD_DIM = 128
+HEAD_DIM_MULTIPLE = 8
+
+# The dimensions of batch and heads, of [batch_size, num_heads, seq_len, head_dim] and of the logits
+# [batch_size, num_heads, q_seq_len, kv_seq_len]: in all products the same.
+_BATCH = ["0", "1"]
+# The contracting dimensions of each of the call's products: of its left and of its right side.
+_FORWARD_PRODUCTS = {"bmm1": ("3", "3"), "bmm2": ("3", "2")}
+_BACKWARD_PRODUCTS = {
+    "bmm1_grad_gemm1": ("2", "2"),
+    "bmm1_grad_gemm2": ("3", "2"),
+    "bmm2_grad_gemm1": ("2", "2"),
+    "bmm2_grad_gemm2": ("3", "3"),
+}
+
+
+def _check(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    **others: Value,
+) -> None:
+    name = "xla_gpu::cudnn_attention"
+    if q.dtype not in DTYPES:
+        raise TypeError(f"{name}: q must be float16 or bfloat16, but is {q.dtype}")
+    if q.dim() != 4 or q.shape[3] > MAX_HEAD_DIM or q.shape[3] % HEAD_DIM_MULTIPLE:
+        raise ValueError(
+            f"{name}: q must be [batch_size, num_heads, q_seq_len, head_dim], head_dim a multiple "
+            f"of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, but is {list(q.shape)}"
+        )
+    batch_size, num_heads, q_seq_len, head_dim = q.shape
+    kv_seq_len = k.shape[2] if k.dim() == 4 else 0
+    expected = {"k": (k, [batch_size, num_heads, kv_seq_len, head_dim])}
+    expected["v"] = (v, expected["k"][1])
+    if bias is not None:
+        expected["bias"] = (bias, [batch_size, 1, q_seq_len, kv_seq_len])
+    for label, (tensor, shape) in expected.items():
+        if tensor.dtype != q.dtype:
+            raise TypeError(f"{name}: {label} must be {q.dtype}, as q is, but is {tensor.dtype}")
+        if list(tensor.shape) != shape:
+            raise ValueError(f"{name}: {label} must be {shape}, but is {list(tensor.shape)}")
+
+
+def _payload(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+    products: Mapping[str, tuple[str, str]],
+) -> bytes:
+    dimensions = [str(size) for size in (*q.shape[:3], k.shape[2])]
+    config = {
+        "algorithm": {
+            "algo_id": "0",
+            "math_type": "TENSOR_OP_MATH",
+            "tuning_knobs": {"17": "1", "24": "0"},
+            "is_cudnn_frontend": True,
+            "workspace_size": "0",
+        },
+        "fmha_scale": sm_scale,
+        "intermediate_tensor_shape": {
+            "element_type": DTYPES[q.dtype],
+            "dimensions": dimensions,
+            "layout": {"minor_to_major": ["3", "2", "1", "0"]},
+            "is_dynamic_dimension": [False] * 4,
+        },
+        "is_flash_attention": True,
+        "mask_type": "CAUSAL" if causal else "NO_MASK",
+        "dropout_rate": 0.0,
+        "seed": 42,
+        "sliding_window_length": 0,
+        "max_seg_per_batch": 1,
+        "is_paged_attention": False,
+    }
+    for name, (left, right) in products.items():
+        config[f"{name}_dot_dimension_numbers"] = {
+            "lhs_contracting_dimensions": [left],
+            "rhs_contracting_dimensions": [right],
+            "lhs_batch_dimensions": _BATCH,
+            "rhs_batch_dimensions": _BATCH,
+        }
+    return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config}).encode()
+
+
+def _logits(
+    inputs: Sequence[torch.Tensor], bias: torch.Tensor | None, attributes: Mapping[str, object]
+) -> torch.Tensor:
+    config = attributes["cudnn_fmha_backend_config"]
+    q, k = inputs[0].float(), inputs[1].float()
+    logits = q @ k.mT * config["fmha_scale"]
+    if bias is not None:
+        logits = logits + bias
+    if config["mask_type"] == "CAUSAL":
+        ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
+        logits = logits.masked_fill(ones.triu(1), float("-inf"))
+    return logits
+
+
+def _reference(
+    inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
+) -> list[torch.Tensor]:
+    bias = inputs[3] if len(inputs) == 4 else None
+    logits = _logits(inputs, bias, attributes)
+    result = logits.softmax(-1) @ inputs[2].float()
+    return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
+
+
+def _backward_reference(
+    inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
+) -> list[torch.Tensor]:
+    q, k, v, stats, grad, *biases, result = inputs
+    weights = (_logits(inputs, *(biases or [None]), attributes) - stats.unsqueeze(-1)).exp()
+    inner = (grad.float() * result.float()).sum(-1, keepdim=True)
+    grad_of_logits = weights * (grad.float() @ v.float().mT - inner)
+    grad_of_products = grad_of_logits * attributes["cudnn_fmha_backend_config"]["fmha_scale"]
+    grads = grad_of_products @ k.float(), grad_of_products.mT @ q.float(), weights.mT @ grad.float()
+    return [*(each.to(q.dtype) for each in grads), _no_workspace(q)]
+
+
+def _no_workspace(q: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=q.device)
+
+
+_WORKSPACE: Result = ([0], torch.uint8)
+
+
+def _results(q: torch.Tensor, **others: Value) -> Sequence[Result]:
+    return [(q.shape, q.dtype), (q.shape[:3], torch.float32), _WORKSPACE]
+
+
+def _backward_results(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **others: Value
+) -> Sequence[Result]:
+    return [*((tensor.shape, tensor.dtype) for tensor in (q, k, v)), _WORKSPACE]
+
+
+def _forward_payload(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
+) -> bytes:
+    return _payload(q, k, causal, sm_scale, _FORWARD_PRODUCTS)
+
+
+def _backward_payload(
+    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
+) -> bytes:
+    return _payload(q, k, causal, sm_scale, _BACKWARD_PRODUCTS)
+
+
+def _define(arguments: str, suffix: str, biased: bool) -> torch._ops.OpOverload:
+    """Makes an operator of a forward call, and one of its backward call.
+
+    Args:
+        arguments: of the forward operator, in torch's notation.
+        suffix: of the operators' names.
+        biased: whether there is a bias.
+    """
+    target = f"__cudnn$fmha{'ScaleBias' if biased else ''}Softmax"
+    register_reference(target, _reference)
+    register_reference(f"{target}Backward", _backward_reference)
+    bias_rule = ", b _ _ _" if biased else ""
+    heads = "b h _ _"
+    backward_operator = define_operator(
+        f"xla_gpu::cudnn_attention_backward{suffix}(Tensor q, Tensor k, Tensor v, Tensor stats, "
+        f"Tensor grad, {'Tensor bias, ' if biased else ''}Tensor result, bool causal, "
+        "float sm_scale) -> (Tensor, Tensor, Tensor)",
+        target=f"{target}Backward",
+        check=_check,
+        results=_backward_results,
+        payload=_backward_payload,
+        environment=(),
+        sharding_rule=f"{heads}, {heads}, {heads}, b h _, {heads}{bias_rule}, {heads} -> "
+        f"{heads}, {heads}, {heads}",
+    )
+
+    def setup_context(
+        ctx: FunctionCtx, inputs: tuple[Value, ...], output: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        *tensors, ctx.causal, ctx.sm_scale = inputs
+        if any(bias.requires_grad for bias in tensors[3:]):
+            raise NotImplementedError("xla_gpu::cudnn_attention has no derivative for bias")
+        ctx.save_for_backward(*tensors, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    def backward(
+        ctx: FunctionCtx, grad: torch.Tensor, grad_of_stats: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, *biases, result, stats = ctx.saved_tensors
+        grads = backward_operator(q, k, v, stats, grad, *biases, result, ctx.causal, ctx.sm_scale)
+        return (*grads, *[None] * len(biases), None, None)
+
+    return define_operator(
+        f"xla_gpu::cudnn_attention{suffix}({arguments}) -> (Tensor, Tensor)",
+        target=target,
+        check=_check,
+        results=_results,
+        payload=_forward_payload,
+        setup_context=setup_context,
+        backward=backward,
+        environment=(),
+        sharding_rule=f"{heads}, {heads}, {heads}{bias_rule} -> {heads}, b h _",
+    )
+
+
+_plain = _define("Tensor q, Tensor k, Tensor v, bool causal, float sm_scale", "", False)
+_biased = _define(
+    "Tensor q, Tensor k, Tensor v, Tensor bias, bool causal, float sm_scale", "_biased", True
+)
+
+
+def cudnn_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    causal: bool,
+    sm_scale: float,
+) -> torch.Tensor:
+    """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
+
+    Args:
+        q: [batch_size, num_heads, q_seq_len, head_dim], float16 or bfloat16.
+        k, v: [batch_size, num_heads, kv_seq_len, head_dim], of q's dtype.
+        bias: [batch_size, 1, q_seq_len, kv_seq_len], of q's dtype, or None. It has no derivative.
+        causal: query i sees keys 0 to i.
+
+    Returns:
+        As q. It has a first derivative.
+
+    Raises:
+        TypeError, ValueError: another dtype or shape.
+        NotImplementedError: q is on a device that is not XLA's, or bias requires a gradient.
+    """
+    if bias is None:
+        return _plain(q, k, v, causal, sm_scale)[0]
+    return _biased(q, k, v, bias, causal, sm_scale)[0]
