@@ -47,7 +47,12 @@ def compare(way: str, program: Program, device: torch.device) -> bool:
             [*program.results, *"abcij"], [*results, *state], expected, strict=True
         ):
             torch.testing.assert_close(
-                value.cpu(), wanted, rtol=2e-3, atol=2e-3, equal_nan=True, msg=f"call {call}: {name}"
+                value.cpu(),
+                wanted,
+                rtol=2e-3,
+                atol=2e-3,
+                equal_nan=True,
+                msg=f"call {call}: {name}",
             )
     return True
 
