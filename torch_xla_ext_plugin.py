@@ -3,7 +3,8 @@
 It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
 which takes half a second. What has to hold for programs that never import the package is arranged
 here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
-TPUs on other devices (torch_xla_ext.upstream), and its module for Triton.
+TPUs on other devices (torch_xla_ext.upstream), its module for Triton, and the results of its
+backend for torch.compile (torch_xla_ext.openxla).
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -25,6 +26,7 @@ import torch_xla
 from torch_xla.experimental import plugins
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
+_DYNAMO = "torch_xla._dynamo.dynamo_bridge"
 _TRITON = "torch_xla.experimental.triton"
 _NAMESPACE = "xla_gpu"
 
@@ -95,10 +97,11 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds two modules of torch_xla.
+    """Finds three modules of torch_xla.
 
-    That of kernels is found where it is, and changed when it has run. In the place of that for
-    Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
+    Those of kernels and for Dynamo are found where they are, and changed when they have run. In the
+    place of that for Triton, which needs jaxlib and launches every kernel with four warps, is one
+    of ours.
     """
 
     def find_spec(
@@ -107,7 +110,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name == _TRITON:
             ours = Path(__file__).with_name("torch_xla_ext") / "existing_kernels/upstream_triton.py"
             return importlib.util.spec_from_file_location(name, ours)
-        if name != _KERNELS:
+        if name not in _REPLACED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
@@ -115,16 +118,25 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def run_and_replace(module: ModuleType) -> None:
                 run(module)
-                _replace(module)
+                _REPLACED[name](module)
 
             spec.loader.exec_module = run_and_replace
         return spec
 
 
-def _replace(module: ModuleType) -> None:
+def _replace_kernels(module: ModuleType) -> None:
     from torch_xla_ext import upstream
 
     upstream.replace(module)
+
+
+def _replace_results(module: ModuleType) -> None:
+    from torch_xla_ext import openxla
+
+    openxla.replace(module)
+
+
+_REPLACED = {_KERNELS: _replace_kernels, _DYNAMO: _replace_results}
 
 
 def install() -> None:
@@ -133,8 +145,9 @@ def install() -> None:
         setattr(torch.ops, _NAMESPACE, _Operators(_NAMESPACE))
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
-    if _KERNELS in sys.modules:
-        _replace(sys.modules[_KERNELS])
+    for name, replace in _REPLACED.items():
+        if name in sys.modules:
+            replace(sys.modules[name])
     sys.meta_path.insert(0, _Finder())
 
 

@@ -40,7 +40,6 @@ def _check(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    bias: torch.Tensor | None = None,
     **others: Value,
 ) -> None:
     name = "xla_gpu::cudnn_attention"
@@ -51,12 +50,10 @@ def _check(
             f"{name}: q must be [batch_size, num_heads, q_seq_len, head_dim], head_dim a multiple "
             f"of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, but is {list(q.shape)}"
         )
-    batch_size, num_heads, q_seq_len, head_dim = q.shape
+    batch_size, num_heads, _, head_dim = q.shape
     kv_seq_len = k.shape[2] if k.dim() == 4 else 0
     expected = {"k": (k, [batch_size, num_heads, kv_seq_len, head_dim])}
     expected["v"] = (v, expected["k"][1])
-    if bias is not None:
-        expected["bias"] = (bias, [batch_size, 1, q_seq_len, kv_seq_len])
     for label, (tensor, shape) in expected.items():
         if tensor.dtype != q.dtype:
             raise TypeError(f"{name}: {label} must be {q.dtype}, as q is, but is {tensor.dtype}")
@@ -105,14 +102,10 @@ def _payload(
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config}).encode()
 
 
-def _logits(
-    inputs: Sequence[torch.Tensor], bias: torch.Tensor | None, attributes: Mapping[str, object]
-) -> torch.Tensor:
+def _logits(inputs: Sequence[torch.Tensor], attributes: Mapping[str, object]) -> torch.Tensor:
     config = attributes["cudnn_fmha_backend_config"]
     q, k = inputs[0].float(), inputs[1].float()
     logits = q @ k.mT * config["fmha_scale"]
-    if bias is not None:
-        logits = logits + bias
     if config["mask_type"] == "CAUSAL":
         ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
         logits = logits.masked_fill(ones.triu(1), float("-inf"))
@@ -122,8 +115,7 @@ def _logits(
 def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    bias = inputs[3] if len(inputs) == 4 else None
-    logits = _logits(inputs, bias, attributes)
+    logits = _logits(inputs, attributes)
     result = logits.softmax(-1) @ inputs[2].float()
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
 
@@ -131,8 +123,8 @@ def _reference(
 def _backward_reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, stats, grad, *biases, result = inputs
-    weights = (_logits(inputs, *(biases or [None]), attributes) - stats.unsqueeze(-1)).exp()
+    q, k, v, stats, grad, result = inputs
+    weights = (_logits(inputs, attributes) - stats.unsqueeze(-1)).exp()
     inner = (grad.float() * result.float()).sum(-1, keepdim=True)
     grad_of_logits = weights * (grad.float() @ v.float().mT - inner)
     grad_of_products = grad_of_logits * attributes["cudnn_fmha_backend_config"]["fmha_scale"]
@@ -169,81 +161,62 @@ def _backward_payload(
     return _payload(q, k, causal, sm_scale, _BACKWARD_PRODUCTS)
 
 
-def _define(arguments: str, suffix: str, biased: bool) -> torch._ops.OpOverload:
-    """Makes an operator of a forward call, and one of its backward call.
-
-    Args:
-        arguments: of the forward operator, in torch's notation.
-        suffix: of the operators' names.
-        biased: whether there is a bias.
-    """
-    target = f"__cudnn$fmha{'ScaleBias' if biased else ''}Softmax"
-    register_reference(target, _reference)
-    register_reference(f"{target}Backward", _backward_reference)
-    bias_rule = ", b _ _ _" if biased else ""
-    heads = "b h _ _"
-    backward_operator = define_operator(
-        f"xla_gpu::cudnn_attention_backward{suffix}(Tensor q, Tensor k, Tensor v, Tensor stats, "
-        f"Tensor grad, {'Tensor bias, ' if biased else ''}Tensor result, bool causal, "
-        "float sm_scale) -> (Tensor, Tensor, Tensor)",
-        target=f"{target}Backward",
-        check=_check,
-        results=_backward_results,
-        payload=_backward_payload,
-        environment=(),
-        sharding_rule=f"{heads}, {heads}, {heads}, b h _, {heads}{bias_rule}, {heads} -> "
-        f"{heads}, {heads}, {heads}",
-    )
-
-    def setup_context(
-        ctx: FunctionCtx, inputs: tuple[Value, ...], output: tuple[torch.Tensor, torch.Tensor]
-    ) -> None:
-        *tensors, ctx.causal, ctx.sm_scale = inputs
-        if any(bias.requires_grad for bias in tensors[3:]):
-            raise NotImplementedError("xla_gpu::cudnn_attention has no derivative for bias")
-        ctx.save_for_backward(*tensors, *output)
-        ctx.mark_non_differentiable(output[1])
-
-    def backward(
-        ctx: FunctionCtx, grad: torch.Tensor, grad_of_stats: torch.Tensor
-    ) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, *biases, result, stats = ctx.saved_tensors
-        grads = backward_operator(q, k, v, stats, grad, *biases, result, ctx.causal, ctx.sm_scale)
-        return (*grads, *[None] * len(biases), None, None)
-
-    return define_operator(
-        f"xla_gpu::cudnn_attention{suffix}({arguments}) -> (Tensor, Tensor)",
-        target=target,
-        check=_check,
-        results=_results,
-        payload=_forward_payload,
-        setup_context=setup_context,
-        backward=backward,
-        environment=(),
-        sharding_rule=f"{heads}, {heads}, {heads}{bias_rule} -> {heads}, b h _",
-    )
+def _setup_context(
+    ctx: FunctionCtx, inputs: tuple[Value, ...], output: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    *tensors, ctx.causal, ctx.sm_scale = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.mark_non_differentiable(output[1])
 
 
-_plain = _define("Tensor q, Tensor k, Tensor v, bool causal, float sm_scale", "", False)
-_biased = _define(
-    "Tensor q, Tensor k, Tensor v, Tensor bias, bool causal, float sm_scale", "_biased", True
+def _backward(
+    ctx: FunctionCtx, grad: torch.Tensor, grad_of_stats: torch.Tensor
+) -> tuple[torch.Tensor | None, ...]:
+    q, k, v, result, stats = ctx.saved_tensors
+    grads = _backward_operator(q, k, v, stats, grad, result, ctx.causal, ctx.sm_scale)
+    return (*grads, None, None)
+
+
+_TARGET = "__cudnn$fmhaSoftmax"
+_HEADS = "b h _ _"
+
+register_reference(_TARGET, _reference)
+register_reference(f"{_TARGET}Backward", _backward_reference)
+
+_operator = define_operator(
+    "xla_gpu::cudnn_attention(Tensor q, Tensor k, Tensor v, bool causal, float sm_scale) -> "
+    "(Tensor, Tensor)",
+    target=_TARGET,
+    check=_check,
+    results=_results,
+    payload=_forward_payload,
+    setup_context=_setup_context,
+    backward=_backward,
+    environment=(),
+    sharding_rule=f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
+)
+
+_backward_operator = define_operator(
+    "xla_gpu::cudnn_attention_backward(Tensor q, Tensor k, Tensor v, Tensor stats, Tensor grad, "
+    "Tensor result, bool causal, float sm_scale) -> (Tensor, Tensor, Tensor)",
+    target=f"{_TARGET}Backward",
+    check=_check,
+    results=_backward_results,
+    payload=_backward_payload,
+    environment=(),
+    sharding_rule=f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
+    f"{_HEADS}, {_HEADS}, {_HEADS}",
 )
 
 
 def cudnn_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    causal: bool,
-    sm_scale: float,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
 ) -> torch.Tensor:
-    """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
+    """``softmax(sm_scale * q @ k.mT) @ v`` on a CUDA device of XLA.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim], float16 or bfloat16.
         k, v: [batch_size, num_heads, kv_seq_len, head_dim], of q's dtype.
-        bias: [batch_size, 1, q_seq_len, kv_seq_len], of q's dtype, or None. It has no derivative.
         causal: query i sees keys 0 to i.
 
     Returns:
@@ -251,8 +224,6 @@ def cudnn_attention(
 
     Raises:
         TypeError, ValueError: another dtype or shape.
-        NotImplementedError: q is on a device that is not XLA's, or bias requires a gradient.
+        NotImplementedError: q is on a device that is not XLA's.
     """
-    if bias is None:
-        return _plain(q, k, v, causal, sm_scale)[0]
-    return _biased(q, k, v, bias, causal, sm_scale)[0]
+    return _operator(q, k, v, causal, sm_scale)[0]

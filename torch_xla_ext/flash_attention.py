@@ -5,10 +5,6 @@ import torch_xla
 
 from torch_xla_ext import cudnn_attention
 
-# What a key that is hidden gets added to its logit. cuDNN subtracts such numbers from each other:
-# not the lowest bfloat16, by which JAX avoids an error of it.
-_HIDDEN = {torch.float16: torch.finfo(torch.float16).min, torch.bfloat16: -(2.0**41)}
-
 
 def flash_attention(
     q: torch.Tensor,
@@ -25,9 +21,9 @@ def flash_attention(
 ) -> torch.Tensor:
     """Dense attention, as upstream's documentation defines it.
 
-    On a CUDA device of XLA cuDNN computes it, if `served_by_cudnn`, in memory for a row of the
-    logits at a time; with segment ids there is a mask [batch_size, 1, q_seq_len, kv_seq_len], too.
-    All else is torch's own operators, in float32, which have all logits in memory.
+    On a CUDA device of XLA cuDNN computes it, without segment ids and `ab`, if `served_by_cudnn`:
+    the logits are never in memory. All else is torch's own operators, in float32, which have all
+    logits in memory.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim].
@@ -45,18 +41,16 @@ def flash_attention(
     hidden = None
     if q_segment_ids is not None and kv_segment_ids is not None:
         hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)
-    if ab is None and served_by_cudnn(q, k, v, hidden is not None):
-        return _by_cudnn(q, k, v, causal, hidden, sm_scale)
+    if ab is None and hidden is None and served_by_cudnn(q, k, v):
+        return cudnn_attention.cudnn_attention(q, k, v, causal, sm_scale)
     return _by_torch(q, k, v, causal, hidden, sm_scale, ab)
 
 
-def served_by_cudnn(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: bool = False
-) -> bool:
+def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether cuDNN can do it.
 
-    That is: float16 or bfloat16, at most 128 elements a head, a multiple of 8, as many heads of
-    keys as of queries, and with segment ids even sequence lengths.
+    That is: float16 or bfloat16, at most 128 elements a head, a multiple of 8, and as many heads of
+    keys as of queries.
     """
     if q.device.type != "xla" or torch_xla.runtime.device_type() != "CUDA":
         return False
@@ -65,8 +59,6 @@ def served_by_cudnn(
     if (q.dim(), k.dim()) != (4, 4) or k.shape != v.shape or 0 in (*q.shape, *k.shape):
         return False
     if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
-        return False
-    if segments and (q.shape[2] % 2 or k.shape[2] % 2):
         return False
     head_dim = q.shape[3]
     return (
@@ -79,23 +71,6 @@ def _later(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """[q_seq_len, kv_seq_len]: whether a key is behind its query."""
     rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
     return rows < torch.arange(k.shape[-2], device=q.device)
-
-
-def _by_cudnn(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    hidden: torch.Tensor | None,
-    sm_scale: float,
-) -> torch.Tensor:
-    if hidden is None:
-        return cudnn_attention.cudnn_attention(q, k, v, None, causal, sm_scale)
-    bias = hidden.to(q.dtype) * _HIDDEN[q.dtype]
-    result = cudnn_attention.cudnn_attention(q, k, v, bias, causal, sm_scale)
-    # With all keys hidden, the numbers that are added do not hide any.
-    nothing_seen = (hidden | _later(q, k) if causal else hidden).all(-1, keepdim=True)
-    return torch.where(nothing_seen, v.float().mean(-2, keepdim=True).to(q.dtype), result)
 
 
 def _by_torch(

@@ -19,8 +19,7 @@ import torch_xla_ext
 from torch_xla_ext import reference
 
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
-BIASED, BIASED_BACKWARD = "__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"
-TARGETS = (FORWARD, BACKWARD, BIASED, BIASED_BACKWARD)
+TARGETS = (FORWARD, BACKWARD)
 SHAPE = (2, 3, 64, 32)
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
@@ -144,30 +143,15 @@ def test_the_backward_call() -> None:
     }
 
 
-def test_segments_are_a_mask_for_all_heads() -> None:
-    q, k, v, grad = (tensor.to("xla") for tensor in inputs())
-    ids = torch.arange(64, device="xla").expand(2, 64) // 10
-    q.requires_grad_()
-    custom_kernel.flash_attention(q, k, v, True, ids, ids).backward(grad)
-    lines = custom_call_lines(q.grad)
-    assert [re.search('custom_call_target="([^"]*)"', line)[1] for line in lines] == [
-        BIASED,
-        BIASED_BACKWARD,
-    ]
-    for line in lines:
-        assert "bf16[2,1,64,64]{3,2,1,0}" in line
-        assert payload(line)["mask_type"] == "CAUSAL"
-
-
 OTHERS = {
     "float32": (inputs(torch.float32), {}),
     "head_dim 136": (inputs(q_shape=(1, 2, 16, 136)), {}),
     "head_dim 20": (inputs(q_shape=(1, 2, 16, 20)), {}),
     "no batch": ([tensor[0] for tensor in inputs()], {}),
     "bias": (inputs(), {"ab": torch.zeros(2, 3, 64, 64)}),
-    "odd length with segments": (
-        inputs(q_shape=(2, 3, 63, 32)),
-        dict.fromkeys(("q_segment_ids", "kv_segment_ids"), torch.zeros(2, 63, dtype=torch.int32)),
+    "segments": (
+        inputs(),
+        dict.fromkeys(("q_segment_ids", "kv_segment_ids"), torch.zeros(2, 64, dtype=torch.int32)),
     ),
     "no query": (inputs(q_shape=(2, 3, 0, 32), kv_seq_len=8), {}),
 }
@@ -325,8 +309,3 @@ def test_wrong_calls_of_the_operator() -> None:
         operator(q, k.half(), v, False, 1.0)
     with pytest.raises(ValueError, match=r"v must be \[2, 3, 64, 32\], but is \[2, 3, 32, 32\]"):
         operator(q, k, v[:, :, :32], False, 1.0)
-    with pytest.raises(ValueError, match=r"bias must be \[2, 1, 64, 64\]"):
-        torch.ops.xla_gpu.cudnn_attention_biased(q, k, v, k, False, 1.0)
-    bias = torch.zeros(2, 1, 64, 64, dtype=torch.bfloat16, device="xla", requires_grad=True)
-    with pytest.raises(NotImplementedError, match="no derivative for bias"):
-        torch.ops.xla_gpu.cudnn_attention_biased(q, k, v, bias, False, 1.0)

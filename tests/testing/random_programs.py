@@ -8,6 +8,7 @@ many programs differ in little from one that ran before.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F  # noqa: N812
@@ -35,6 +36,10 @@ torch.zeros_like({x}, dtype={t})
 torch.eq({x}, {y})
 torch.lt({x}, {s})
 {x}.to({t})
+{x}.clone()
+{x}.detach()
+{x}.view(-1)
+{x}.contiguous()
 -{x}
 {x}.abs()
 {x}.tanh()
@@ -181,6 +186,7 @@ _STATEMENTS = """
 {x} -= {s}
 {x}.mul_({y}.clone())
 {x}.copy_({y}.clone())
+{x}.copy_({y})
 {x}.zero_()
 {x}.fill_({s})
 {x}[{n}] = {y}.clone()[{n}] + 0
@@ -208,6 +214,7 @@ _CHOICES = {
     "{b}": ["True", "False"],
     "{t}": ["torch.float32", "torch.int64", "torch.int32", "torch.bool", "torch.float64"],
 }
+State = list[torch.Tensor]
 _LEAVES = {
     "a": lambda g: torch.randint(-8, 9, (4, 4), generator=g) / 4,
     "b": lambda g: torch.randint(-8, 9, (4, 4), generator=g) / 4 + 0.125,
@@ -257,6 +264,17 @@ class Program:
         for line in self.lines:
             exec(line, variables)
         return [variables[name] for name in self.results]
+
+    def step(self, device: torch.device) -> tuple[Callable[..., tuple[torch.Tensor, ...]], State]:
+        """The program as a function of its leaves, which it writes to, and leaves for it."""
+        variables = self._variables(device)
+        lines = [line for line in self.lines if line != "sync()"]
+        body = "".join(f"    {line}\n" for line in lines)
+        exec(
+            f"def step({', '.join(_LEAVES)}):\n{body}    return ({', '.join(self.results)},)",
+            variables,
+        )
+        return variables["step"], [variables[name] for name in _LEAVES]
 
     def _variables(self, device: torch.device) -> dict[str, object]:
         import torch_xla

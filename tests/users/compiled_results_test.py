@@ -1,0 +1,109 @@
+"""torch.compile(backend="openxla"): each result in its place, and inputs copied to one another.
+
+Stock torch_xla 2.8.1 gives `twos` for the product in `return product, twos, twos.clone()`, and an
+IndexError for `state.copy_(x)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def one_value_twice(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    twos = torch.full_like(a, 2)
+    return c.t() @ a, twos, twos.clone()
+
+
+def equal_constants(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    twos = torch.full_like(a, 2, dtype=torch.int64)
+    return c.t() @ a, twos, twos.nan_to_num(1)
+
+
+def views_of_a_result(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    total = a + 1
+    return c @ a, total, total.clone(), total.view(-1)
+
+
+def copied(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    c.copy_(a)
+    return (b + 1,)
+
+
+def copied_to_itself(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    c.copy_(c.clone())
+    return (b + 1,)
+
+
+def only_copied(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    a.copy_(b)
+    return (b,)
+
+
+def exchanged(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    before = a.clone()
+    a.copy_(b)
+    b.copy_(before)
+    return (c + 1,)
+
+
+def moved_on(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    a.copy_(b)
+    b.copy_(c)
+    c.mul_(2)
+    return a, c.sum().view(1)
+
+
+def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    return a, a, b.detach(), b.clone(), c + 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        one_value_twice,
+        equal_constants,
+        views_of_a_result,
+        copied,
+        copied_to_itself,
+        only_copied,
+        exchanged,
+        moved_on,
+        inputs_returned,
+    ],
+)
+def test_results(function: Callable[..., Tensors], device: torch.device) -> None:
+    inputs = [torch.arange(16.0).view(4, 4) * (i + 1) - i for i in range(3)]
+    on_device = [tensor.to(device) for tensor in inputs]
+    torch_xla.sync()
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="openxla")
+    for _ in range(3):
+        expected = [tensor.clone() for tensor in function(*inputs)] + inputs
+        results = [*compiled(*on_device), *on_device]
+        for value, wanted in zip(results, expected, strict=True):
+            torch.testing.assert_close(value.cpu(), wanted, rtol=0, atol=0)
+
+
+def test_copies_are_apart(device: torch.device) -> None:
+    """What is copied has a buffer of its own: one may be written to without the other."""
+    state, x = (torch.arange(4.0, device=device) * i for i in (1, 2))
+    torch_xla.sync()
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        state.copy_(x)
+        return x.detach()
+
+    result = torch.compile(step, backend="openxla")(state, x)
+    x.add_(1)
+    torch_xla.sync()
+    state.mul_(10)
+    torch_xla.sync()
+    assert x.tolist() == [1, 3, 5, 7]
+    assert state.tolist() == [0, 20, 40, 60]
+    assert result.tolist() == [1, 3, 5, 7]  # x itself: detach is a view
