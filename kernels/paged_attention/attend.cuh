@@ -30,11 +30,10 @@ __device__ inline void Store(const DecodeArgs& args, int64_t index,
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(args.out) + index) = bits;
 }
 
-// Writes four elements of `out` of a head, from `dim` on, and the row of `lse`
-// if they are the first.
-__device__ inline void Store(const DecodeArgs& args, int seq, int head, int dim,
-                             int head_dim, PartialSum total) {
-  const int64_t row = static_cast<int64_t>(seq) * args.num_heads + head;
+// Writes four elements of `out` of a row and head, from `dim` on, and the row
+// of `lse` if they are the first.
+__device__ inline void Store(const DecodeArgs& args, int64_t row, int head,
+                             int dim, int head_dim, PartialSum total) {
   if (args.sinks != nullptr) total.AddSink(args.sinks[head]);
   if (args.lse != nullptr && dim == 0) {
     args.lse[row] = LogSum(total.max, total.sum);
@@ -48,9 +47,9 @@ __device__ inline void Store(const DecodeArgs& args, int seq, int head, int dim,
 // Adds up the warps' results, and writes them to `out`, or to the workspace at
 // `slot` if that is not negative. Called by the whole block.
 template <typename Traits, bool kExtras>
-__device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
-                                int heads, int64_t slot, float* sums,
-                                WarpStats* stats, WarpState<Traits>* state) {
+__device__ inline void StoreSum(const DecodeArgs& args, const HeadRows& rows,
+                                int64_t slot, float* sums, WarpStats* stats,
+                                WarpState<Traits>* state) {
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -87,7 +86,7 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
     constexpr int kVectors = Traits::kSumDims / 4;
     // Not unrolled: this runs seldom, and its code has to be fetched.
 #pragma unroll 1
-    for (int i = threadIdx.x; i < heads * kVectors; i += blockDim.x) {
+    for (int i = threadIdx.x; i < rows.count * kVectors; i += blockDim.x) {
       const int column = i / kVectors, dim = i % kVectors * 4;
       float max = -INFINITY;
 #pragma unroll 1
@@ -107,12 +106,11 @@ __device__ inline void StoreSum(const DecodeArgs& args, int seq, int head,
       }
       if (slot < 0) {
         if constexpr (kExtras) {
-          Store(args, seq, head + column, begin + dim, Traits::kHeadDim,
-                {max, sum, total});
+          Store(args, rows.IndexOf(column), rows.HeadOf(column), begin + dim,
+                Traits::kHeadDim, {max, sum, total});
         } else {
           const float factor = sum == 0 ? 0 : args.value_scale / sum;
-          const int64_t row =
-              static_cast<int64_t>(seq) * args.num_heads + head + column;
+          const int64_t row = rows.IndexOf(column);
           Store(args, row * Traits::kHeadDim + begin + dim,
                 {total.x * factor, total.y * factor, total.z * factor,
                  total.w * factor});
@@ -168,7 +166,8 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   int at = part.begin + warp;
   Place place = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
   while (true) {
-    LoadQuery<Traits>(args, place.seq, head, heads, &state);
+    const HeadRows rows = RowsOf(args, place.seq, head, heads);
+    LoadQuery<Traits>(args, rows, &state);
     if (place.end < part.end) {
       const int64_t next =
           static_cast<int64_t>(place.seq + 1) * args.num_heads + head;
@@ -183,14 +182,14 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
       loader.Load(free_stage);
       const int unit = place.units.first + at - place.begin;
       AttendUnit<Traits>(
-          args, shared + stage * Traits::kStageBytes, masks[warp][stage],
+          args, rows, shared + stage * Traits::kStageBytes, masks[warp][stage],
           unit * Traits::kUnit - (place.units.context - 1), &state);
       free_stage = stage;
       stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
     const bool begins = place.begin >= part.begin;
     const bool ends = place.end <= part.end;
-    StoreSum<Traits, kExtras>(args, place.seq, head, heads,
+    StoreSum<Traits, kExtras>(args, rows,
                               begins && ends ? -1 : 2 * slot + (begins ? 1 : 0),
                               sums, &stats, &state);
     if (place.end >= part.end) break;

@@ -238,10 +238,11 @@ __device__ inline void SendResults(int heads, const WarpState<Traits>& state,
 }
 
 // Adds up what the blocks of the cluster have sent, and writes it out.
-template <typename Traits>
-__device__ inline void StoreReceived(const DecodeArgs& args, int seq, int head,
-                                     int heads, ClusterMemory<Traits>& memory) {
+template <typename Traits, typename Rows>
+__device__ inline void StoreReceived(const DecodeArgs& args, const Rows& rows,
+                                     ClusterMemory<Traits>& memory) {
   using Memory = ClusterMemory<Traits>;
+  const int heads = rows.count;
   // As many neighbouring lanes as there are blocks add up a vector.
   const int source = threadIdx.x % kClusterBlocks;
 #pragma unroll 1
@@ -270,54 +271,68 @@ __device__ inline void StoreReceived(const DecodeArgs& args, int seq, int head,
     if (there && source == 0) {
       const int vector =
           static_cast<int>(blockIdx.x) * Memory::kShare + slot % Memory::kShare;
-      Store(args, seq, head + row, vector * 4, Traits::kHeadDim,
+      Store(args, rows.IndexOf(row), rows.HeadOf(row), vector * 4,
+            Traits::kHeadDim,
             {max, sum, {total[0], total[1], total[2], total[3]}});
     }
   }
 }
 
-template <typename Traits>
-__device__ inline void AttendInCluster(const DecodeArgs& args) {
+// Attends with `rows` to the units of a sequence, of which the query of the
+// last row is at position `position`.
+template <typename Traits, typename Rows>
+__device__ inline void AttendInCluster(const DecodeArgs& args, const Rows& rows,
+                                       const Units& units, int position,
+                                       ClusterLoader<Traits>& loader, int unit,
+                                       ClusterMemory<Traits>& memory) {
   using Memory = ClusterMemory<Traits>;
-  extern __shared__ __align__(128) unsigned char bytes[];
-  Memory& memory = *reinterpret_cast<Memory*>(bytes);
+  constexpr int kStride = kClusterBlocks * kClusterWarps;
   const int warp = threadIdx.x / 32;
-  const int seq = blockIdx.z;
-  const int kv_head = blockIdx.y / args.head_blocks;
-  const int first_row = blockIdx.y % args.head_blocks * args.rows;
-  const int group = args.num_heads / args.num_kv_heads;
-  const int head = kv_head * group + first_row;
-  const int heads = min(args.rows, group - first_row);
-  if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
-  ArriveAtCluster();
-  WaitForPreviousKernel();
-  if (__builtin_expect(args.lets_next_start, false)) AllowNextKernelToStart();
-
-  const int stride = kClusterBlocks * kClusterWarps;
-  int unit = blockIdx.x * kClusterWarps + warp;
-  const Units units = UnitsOf<Traits::kUnit>(args, seq);
-  if (args.sliding_window != INT_MAX) unit += units.first;
-  ClusterLoader<Traits> loader(args, seq, kv_head, unit, stride, memory);
   WarpState<Traits> state;
-  LoadQuery<Traits>(args, seq, head, heads, &state);
+  LoadQuery<Traits>(args, rows, &state);
   loader.Begin(units);
   int stage = 0;
 #pragma unroll 1
-  for (; unit < units.end; unit += stride) {
+  for (; unit < units.end; unit += kStride) {
     WaitForCopies<Memory::kStages - 1>();
     __syncwarp();  // all lanes' copies are there
-    AttendUnit<Traits>(args, SharedAddress(memory.warps[warp].units[stage]),
-                       memory.masks[warp][stage],
-                       unit * Traits::kUnit - (units.context - 1), &state);
+    AttendUnit<Traits>(
+        args, rows, SharedAddress(memory.warps[warp].units[stage]),
+        memory.masks[warp][stage], unit * Traits::kUnit - position, &state);
     __syncwarp();  // all lanes have read them
     loader.Load(stage);
     stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
   }
   WaitForCopies<0>();
   __syncwarp();
-  SendResults<Traits>(heads, state, memory);
+  SendResults<Traits>(rows.count, state, memory);
   Receive(SharedAddress(&memory.received));
-  StoreReceived<Traits>(args, seq, head, heads, memory);
+  StoreReceived<Traits>(args, rows, memory);
+}
+
+template <typename Traits>
+__device__ inline void AttendHeadBlock(const DecodeArgs& args) {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  ClusterMemory<Traits>& memory =
+      *reinterpret_cast<ClusterMemory<Traits>*>(bytes);
+  const int seq = blockIdx.z;
+  const int kv_head = blockIdx.y / args.head_blocks;
+  const int first_row = blockIdx.y % args.head_blocks * args.rows;
+  const int group = args.num_heads / args.num_kv_heads;
+  const HeadRows rows = RowsOf(args, seq, kv_head * group + first_row,
+                               min(args.rows, group - first_row));
+  if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
+  ArriveAtCluster();
+  WaitForPreviousKernel();
+  if (__builtin_expect(args.lets_next_start, false)) AllowNextKernelToStart();
+
+  int unit = blockIdx.x * kClusterWarps + threadIdx.x / 32;
+  const Units units = UnitsOf<Traits::kUnit>(args, seq);
+  if (args.sliding_window != INT_MAX) unit += units.first;
+  ClusterLoader<Traits> loader(args, seq, kv_head, unit,
+                               kClusterBlocks * kClusterWarps, memory);
+  AttendInCluster<Traits>(args, rows, units, units.context - 1, loader, unit,
+                          memory);
   SetZeros(args);
 }
 
@@ -332,7 +347,7 @@ template <typename Traits>
 __global__ void __launch_bounds__(32 * kClusterWarps, 1)
     ClusterKernel(const __grid_constant__ DecodeArgs args) {
 #ifdef __CUDA_ARCH__
-  if constexpr (HasClusterKernel(__CUDA_ARCH__)) AttendInCluster<Traits>(args);
+  if constexpr (HasClusterKernel(__CUDA_ARCH__)) AttendHeadBlock<Traits>(args);
 #endif
 }
 

@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kCombineThreads)
       for (int i = 1; i < step; ++i) {
         total.Add(stats[i * columns + column], values[i * columns + column]);
       }
-      Store(args, split.seq, head + row, dim, head_dim, total);
+      const HeadRows rows = RowsOf(args, split.seq, head, end_row);
+      Store(args, rows.IndexOf(row), rows.HeadOf(row), dim, head_dim, total);
     }
     __syncthreads();
   }

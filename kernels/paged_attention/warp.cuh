@@ -36,18 +36,37 @@ __device__ inline int OutDim(int lane, int half) {
   return Traits::kWiden ? lane / 4 * 2 + half : lane / 4 + half * 8;
 }
 
+// The rows of a head block: `count` heads of a sequence's query. Another type
+// in its place may have rows of several queries.
+struct HeadRows {
+  int64_t first;  // seq * num_heads + head
+  int head;
+  int count;
+
+  // Where a row is in the query and in `out`.
+  __device__ int64_t IndexOf(int row) const { return first + row; }
+  __device__ int HeadOf(int row) const { return head + row; }
+  // Whether a token is behind a row's query, `distance` being how far it is
+  // from that of which the unit's distance is told.
+  static constexpr bool kHides = false;
+  __device__ bool Hides(int row, int distance) const { return false; }
+};
+
+__device__ inline HeadRows RowsOf(const DecodeArgs& args, int seq, int head,
+                                  int count) {
+  return {static_cast<int64_t>(seq) * args.num_heads + head, head, count};
+}
+
 // Reads the queries as the tensor cores' second factor: column lane / 4.
-template <typename Traits>
-__device__ inline void LoadQuery(const DecodeArgs& args, int seq, int head,
-                                 int heads, WarpState<Traits>* state) {
+template <typename Traits, typename Rows>
+__device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
+                                 WarpState<Traits>* state) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int tile = 0; tile < Traits::kHeadTiles; ++tile) {
     const int column = tile * 8 + lane / 4;
-    const bool there = column < heads;
-    const int64_t row =
-        (static_cast<int64_t>(seq) * args.num_heads + head + column) *
-        Traits::kHeadDim;
+    const bool there = column < rows.count;
+    const int64_t row = rows.IndexOf(column) * Traits::kHeadDim;
     if constexpr (!Traits::kWiden) {
       const auto* query =
           static_cast<const typename Traits::Math*>(args.query) + row +
@@ -115,8 +134,8 @@ __device__ inline void LoadQuery(const DecodeArgs& args, int seq, int head,
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int h = tile * 8 + lane % 4 * 2 + j;
-      state->slope[tile][j] = args.alibi_slopes != nullptr && h < heads
-                                  ? args.alibi_slopes[head + h] * kLog2e
+      state->slope[tile][j] = args.alibi_slopes != nullptr && h < rows.count
+                                  ? args.alibi_slopes[rows.HeadOf(h)] * kLog2e
                                   : 0;
       state->max[tile][j] = -INFINITY;
       state->sum[tile][j] = 0;
@@ -154,9 +173,9 @@ __device__ inline void Transform(
 // Adds the tokens of one unit: keys and values are in shared memory, token i
 // takes part if bit i of `mask` is set, and `distance` is the first one's
 // position less the query's.
-template <typename Traits>
-__device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
-                                  uint32_t mask, int distance,
+template <typename Traits, typename Rows>
+__device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
+                                  uint32_t keys, uint32_t mask, int distance,
                                   WarpState<Traits>* state) {
   constexpr int kHeadTiles = Traits::kHeadTiles;
   constexpr int kTokenTiles = Traits::kTokenTiles;
@@ -216,6 +235,24 @@ __device__ inline void AttendUnit(const DecodeArgs& args, uint32_t keys,
   }
   if (args.soft_cap > 0 || args.alibi_slopes != nullptr) {
     Transform<Traits>(args, distance, *state, logits);
+  }
+  if constexpr (Rows::kHides) {
+    if (distance + Traits::kUnit > 1) {
+#pragma unroll
+      for (int h = 0; h < kHeadTiles; ++h) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int row = h * 8 + lane % 4 * 2 + j % 2;
+#pragma unroll
+          for (int tile = 0; tile < kTokenTiles; ++tile) {
+            const int token = tile * 16 + j / 2 * 8 + lane / 4;
+            if (rows.Hides(row, distance + token)) {
+              logits[tile][h][j] = -INFINITY;
+            }
+          }
+        }
+      }
+    }
   }
 
   float max[kHeadTiles][2];

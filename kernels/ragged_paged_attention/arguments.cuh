@@ -58,6 +58,12 @@ struct Arguments {
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 
+// For few query tokens of few sequences, where that is fastest. `args` is the
+// same batch for the kernels of paged_attention.
+bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8);
+Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
+                        paged_attention::DecodeArgs args);
+
 // Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
 template <typename C>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,

@@ -95,11 +95,41 @@ bool MayBeDecode(const Arguments& arguments) {
          arguments.num_tokens * (max_tokens + 32) <= int64_t{16} * INT_MAX;
 }
 
+// The batch as the kernels of paged_attention take it, a sequence for each row.
+paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
+                                         const Arguments& arguments) {
+  const int64_t head_bytes =
+      int64_t{arguments.head_dim} * (cache_dtype == F8E4M3FN ? 1 : 2);
+  paged_attention::DecodeArgs args = {};
+  args.query = arguments.q;
+  args.key_cache = arguments.kv_pages;
+  args.value_cache = static_cast<const char*>(arguments.kv_pages) + head_bytes;
+  args.head_step = 2;
+  args.block_tables = arguments.page_indices;
+  args.context_lens = arguments.kv_lens;
+  args.sinks = arguments.sinks;
+  args.out = arguments.out;
+  args.lse = arguments.lse;
+  args.cu_q_lens = arguments.cu_q_lens;
+  args.num_live_seqs = arguments.num_seqs;
+  args.num_seqs = arguments.num_tokens;
+  args.num_heads = arguments.num_q_heads;
+  args.num_kv_heads = arguments.num_kv_heads;
+  args.max_blocks = arguments.pages_per_seq;
+  args.block_size = paged_attention::Divisor::Of(arguments.page_size);
+  args.num_blocks = arguments.total_num_pages;
+  args.max_tokens = arguments.pages_per_seq * arguments.page_size;
+  args.query_is_bf16 = arguments.is_bf16;
+  args.sliding_window = arguments.sliding_window;
+  args.logit_scale = arguments.logit_scale * kLog2e;
+  args.soft_cap = arguments.soft_cap * kLog2e;
+  args.value_scale = arguments.v_scale;
+  return args;
+}
+
 // Launches them, for the rows that are HasOwnRow's.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
                     Arguments* arguments) {
-  const int64_t head_bytes =
-      int64_t{arguments->head_dim} * (cache_dtype == F8E4M3FN ? 1 : 2);
   arguments->decoded = true;
   // One thread block does it.
   constexpr int64_t kMostZeroed = 4096;
@@ -108,35 +138,12 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
                 arguments->workspace_size, kMostZeroed});
   // Then there is no second kernel.
   if (arguments->max_num_seqs == 1) arguments->num_zeroed = 0;
-  paged_attention::DecodeArgs args = {};
-  args.query = arguments->q;
-  args.key_cache = arguments->kv_pages;
-  args.value_cache = static_cast<const char*>(arguments->kv_pages) + head_bytes;
-  args.head_step = 2;
-  args.block_tables = arguments->page_indices;
-  args.context_lens = arguments->kv_lens;
-  args.sinks = arguments->sinks;
-  args.out = arguments->out;
-  args.lse = arguments->lse;
-  args.cu_q_lens = arguments->cu_q_lens;
-  args.num_live_seqs = arguments->num_seqs;
+  paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
   args.lets_next_start =
       arguments->max_num_seqs > 1 &&
       Sm90KernelSupports(*arguments, cache_dtype == F8E4M3FN);
   args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
   args.num_zeroed = static_cast<int>(arguments->num_zeroed);
-  args.num_seqs = arguments->num_tokens;
-  args.num_heads = arguments->num_q_heads;
-  args.num_kv_heads = arguments->num_kv_heads;
-  args.max_blocks = arguments->pages_per_seq;
-  args.block_size = paged_attention::Divisor::Of(arguments->page_size);
-  args.num_blocks = arguments->total_num_pages;
-  args.max_tokens = arguments->pages_per_seq * arguments->page_size;
-  args.query_is_bf16 = arguments->is_bf16;
-  args.sliding_window = arguments->sliding_window;
-  args.logit_scale = arguments->logit_scale * kLog2e;
-  args.soft_cap = arguments->soft_cap * kLog2e;
-  args.value_scale = arguments->v_scale;
   return paged_attention::LaunchDecode(
       stream, cache_dtype, arguments->head_dim,
       arguments->workspace + arguments->num_zeroed,
@@ -262,6 +269,10 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
         LaunchDecode(stream, kv_pages.dtype(), &arguments));
     // The only row is the only sequence's, or nobody's.
     if (max_num_seqs == 1) return Status::Ok();
+  }
+  if (!arguments.decoded && FewQueriesKernelSupports(arguments, cache_is_fp8)) {
+    return LaunchFewQueries(stream, arguments,
+                            DecodeArgsOf(kv_pages.dtype(), arguments));
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
     return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));

@@ -188,6 +188,16 @@ def test_few_query_tokens_at_long_contexts(
     check(device, batch, sinks=torch.linspace(-1, 7, num_heads), **options)
 
 
+@for_each_dtype
+@pytest.mark.parametrize("options", [{}, {"causal": False}, {"soft_cap": 4.0}], ids=str)
+@pytest.mark.parametrize("q_lens", [[4], [2, 2], [3, 0], [9]], ids=str)
+def test_few_query_tokens_of_few_sequences(
+    device: torch.device, q_lens: list[int], options: dict[str, object], dtype: torch.dtype
+) -> None:
+    pages = Pages.random([1200, 70][: len(q_lens)], 8, 128, 16, dtype)
+    check(device, Batch(pages, q_lens, 32, dtype, spare_rows=1, spare_seqs=0), **options)
+
+
 def random_trees(batch: Batch, words: int) -> torch.Tensor:
     """For each new token, which of those before it are its ancestors, or else any."""
     mask = torch.randint(-(2**31), 2**31, (len(batch.q), words)).int()

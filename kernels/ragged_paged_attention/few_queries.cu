@@ -1,0 +1,152 @@
+// Several queries of one sequence, or of two, at long contexts, on Hopper: the
+// kernel of paged_attention for clusters, with query tokens beside the heads of
+// a kv head in the rows of its matrices.
+#include "kernels/paged_attention/cluster.cuh"
+#include "kernels/paged_attention/launch.cuh"
+#include "kernels/ragged_paged_attention/arguments.cuh"
+
+namespace torch_xla_ext::ragged {
+namespace {
+
+using paged_attention::ClusterMemory;
+using paged_attention::ClusterTraits;
+using paged_attention::DecodeArgs;
+using paged_attention::HalfClusterTraits;
+using paged_attention::kClusterBlocks;
+using paged_attention::kClusterWarps;
+
+constexpr int kHeadDim = 128;
+constexpr int kHeadTiles = 2;
+constexpr int kRows = 8 * kHeadTiles;
+
+// Rows are pairs of a query token and a head of a kv head, in that order.
+struct TokenRows {
+  int begin;      // the sequence's first row in q
+  int first;      // the first of these among the sequence's pairs
+  int num_heads;  // of all kv heads
+  int head;       // the kv head's first one
+  int group;
+  int count;
+
+  __device__ int64_t IndexOf(int row) const {
+    return static_cast<int64_t>(begin + (first + row) / group) * num_heads +
+           HeadOf(row);
+  }
+  __device__ int HeadOf(int row) const { return head + (first + row) % group; }
+  static constexpr bool kHides = true;
+  // From the sequence's first query.
+  __device__ bool Hides(int row, int distance) const {
+    return distance > (first + row) / group;
+  }
+};
+
+template <typename Traits>
+__device__ inline void AttendRows(const DecodeArgs& args,
+                                  const Arguments& arguments) {
+  extern __shared__ __align__(128) unsigned char bytes[];
+  ClusterMemory<Traits>& memory =
+      *reinterpret_cast<ClusterMemory<Traits>*>(bytes);
+  const int seq = blockIdx.z;
+  const int kv_head = blockIdx.y / args.head_blocks;
+  const int first = blockIdx.y % args.head_blocks * kRows;
+  const int group = arguments.group_size;
+  WaitForPreviousKernel();
+  if (seq == 0 && blockIdx.y == 0) {
+    ZeroOtherRows(arguments, blockIdx.x, kClusterBlocks, threadIdx.x,
+                  blockDim.x);
+  }
+  if (seq >= NumSequences(arguments)) return;
+  const Sequence sequence = LoadSequence(arguments, seq);
+  const int count = min(sequence.q_len * group - first, kRows);
+  if (count <= 0) return;  // and so does the whole cluster
+  if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
+  ArriveAtCluster();
+
+  const TokenRows rows = {sequence.begin,  first, arguments.num_q_heads,
+                          kv_head * group, group, count};
+  const int unit = blockIdx.x * kClusterWarps + threadIdx.x / 32;
+  const auto units = paged_attention::UnitsOf<Traits::kUnit>(args, seq);
+  paged_attention::ClusterLoader<Traits> loader(
+      args, seq, kv_head, unit, kClusterBlocks * kClusterWarps, memory);
+  // Behind all tokens, no row hides any.
+  const int position =
+      arguments.causal ? sequence.first_position : sequence.kv_len;
+  paged_attention::AttendInCluster<Traits>(args, rows, units, position, loader,
+                                           unit, memory);
+}
+
+// Grid: [kClusterBlocks, blocks of rows of all kv heads, sequences].
+template <typename Traits>
+__global__ void __launch_bounds__(32 * kClusterWarps, 1)
+    FewQueriesKernel(const __grid_constant__ DecodeArgs args,
+                     const __grid_constant__ Arguments arguments) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  AttendRows<Traits>(args, arguments);
+#endif
+}
+
+template <typename Traits>
+Status LaunchTraits(cudaStream_t stream, const DecodeArgs& args,
+                    const Arguments& arguments) {
+  const auto kernel = FewQueriesKernel<Traits>;
+  constexpr int kSharedMemory = sizeof(ClusterMemory<Traits>);
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMemory)));
+  const dim3 grid(kClusterBlocks, args.num_kv_heads * args.head_blocks,
+                  arguments.max_num_seqs);
+  return paged_attention::Launch(kernel, grid, 32 * kClusterWarps,
+                                 kSharedMemory, stream, kClusterBlocks, true,
+                                 args, arguments);
+}
+
+template <typename T>
+Status LaunchType(cudaStream_t stream, bool half, const DecodeArgs& args,
+                  const Arguments& arguments) {
+  return half ? LaunchTraits<HalfClusterTraits<T, kHeadDim, kHeadTiles>>(
+                    stream, args, arguments)
+              : LaunchTraits<ClusterTraits<T, kHeadDim, kHeadTiles>>(
+                    stream, args, arguments);
+}
+
+// The blocks of the clusters that have rows, at most.
+int64_t BusyBlocks(const Arguments& arguments) {
+  const int64_t row_blocks =
+      (int64_t{1} * arguments.num_tokens * arguments.group_size + kRows - 1) /
+      kRows;
+  return (row_blocks + arguments.max_num_seqs - 1) * arguments.num_kv_heads *
+         kClusterBlocks;
+}
+
+int Multiprocessors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+}  // namespace
+
+bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8) {
+  return Sm90KernelSupports(arguments, cache_is_fp8) &&
+         arguments.sliding_window == INT_MAX &&
+         int64_t{1} * arguments.pages_per_seq * arguments.page_size <= 16384 &&
+         int64_t{1} * arguments.total_num_pages * arguments.page_size <
+             paged_attention::kNoRow &&
+         BusyBlocks(arguments) <= Multiprocessors() * 7 / 4;
+}
+
+Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
+                        DecodeArgs args) {
+  // Some multiprocessors are in no cluster of eight.
+  const bool half = BusyBlocks(arguments) > Multiprocessors() * 7 / 8;
+  const int64_t rows = int64_t{1} * arguments.num_tokens * arguments.group_size;
+  args.cu_q_lens = nullptr;
+  args.rows = kRows;
+  args.head_blocks = static_cast<int>((rows + kRows - 1) / kRows);
+  args.num_seqs = arguments.max_num_seqs;
+  return arguments.is_bf16
+             ? LaunchType<__nv_bfloat16>(stream, half, args, arguments)
+             : LaunchType<__half>(stream, half, args, arguments);
+}
+
+}  // namespace torch_xla_ext::ragged
