@@ -17,7 +17,7 @@ from types import ModuleType
 import torch
 import torch_xla
 
-from torch_xla_ext import products
+from torch_xla_ext import products, vllm_operators
 from torch_xla_ext.flash_attention import flash_attention
 
 # XLA's device types that are no TPUs, and torch's own.
@@ -32,6 +32,7 @@ def replace(module: ModuleType) -> None:
     """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
     if getattr(module.paged_attention, "_torch_xla_ext", False):
         return
+    vllm_operators.define(module.XLA_LIB, _is_ours)
     functions: dict[str, _Function] = {
         "flash_attention": flash_attention,
         "gmm": products.gmm,

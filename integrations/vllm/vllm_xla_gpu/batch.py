@@ -10,6 +10,7 @@ import torch
 from vllm.v1.worker.tpu_input_batch import InputBatch
 
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
+NO_ADAPTER = -1
 KNOWN = -1  # the token is in input_ids
 
 
@@ -31,7 +32,7 @@ class BatchShape:
     def fields(self) -> list[tuple[int, int]]:
         """Begin and end of the fields of Batch, in their order."""
         sizes = [
-            *(self.num_tokens, self.num_tokens, self.num_tokens, self.num_tokens),
+            *[self.num_tokens] * 5,
             *(self.num_seqs * self.pages_per_seq, self.num_seqs),
             *(self.num_seqs + 1, 1, self.num_seqs),
         ]
@@ -48,6 +49,7 @@ class Batch:
         previous: [T]; KNOWN, or the row of the step before whose token takes input_ids' place: that
             step may still run.
         slots: [T]; where kv_pages_update writes each token.
+        adapters: [T]; the slot of each token's LoRA adapter, or NO_ADAPTER.
         page_indices: [S, P].
         kv_lens: [S]; tokens of each sequence, with those of the step.
         cu_q_lens: [S + 1]; the first token of each sequence.
@@ -59,6 +61,7 @@ class Batch:
     previous: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
+    adapters: torch.Tensor
     page_indices: torch.Tensor
     kv_lens: torch.Tensor
     cu_q_lens: torch.Tensor
@@ -69,7 +72,7 @@ class Batch:
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
         """The parts of what `pack` returned, as views."""
         parts = [packed[begin:end] for begin, end in shape.fields]
-        parts[4] = parts[4].reshape(shape.num_seqs, shape.pages_per_seq)
+        parts[5] = parts[5].reshape(shape.num_seqs, shape.pages_per_seq)
         return cls(*parts)
 
 
@@ -77,7 +80,7 @@ def pack_empty(shape: BatchShape) -> np.ndarray:
     """As pack, of one sequence with one token, which is written to no page."""
     packed = np.zeros(shape.fields[-1][1], dtype=np.int32)
     batch = Batch.unpack(packed, shape)
-    batch.slots[:], batch.previous[:] = UNUSED_SLOT, KNOWN
+    batch.slots[:], batch.previous[:], batch.adapters[:] = UNUSED_SLOT, KNOWN, NO_ADAPTER
     batch.kv_lens[0] = batch.num_seqs[0] = 1
     batch.cu_q_lens[1:] = 1
     return packed
@@ -89,6 +92,7 @@ def pack(
     new_tokens: np.ndarray,
     page_size: int,
     rows_before: np.ndarray,
+    adapters: np.ndarray | int = NO_ADAPTER,
 ) -> np.ndarray:
     """The step of vLLM's batch as one array, for Batch.unpack.
 
@@ -98,6 +102,7 @@ def pack(
         new_tokens: [number of requests]; how many tokens of each the step computes.
         rows_before: [number of requests]; their rows in the step before, for those whose last token
             is not known yet.
+        adapters: [number of requests]; the slots of their adapters.
 
     Returns:
         int32 [end of the last field].
@@ -121,6 +126,7 @@ def pack(
         raise RuntimeError("a token is neither known nor computed by the step before")
     batch.positions[:total] = position
     batch.slots[:total] = pages[seq, position // page_size] * page_size + position % page_size
+    batch.adapters[:total] = np.broadcast_to(adapters, num_seqs)[seq]
     batch.page_indices[:num_seqs] = pages
     batch.kv_lens[:num_seqs] = computed + new_tokens
     batch.cu_q_lens[1 : num_seqs + 1] = ends

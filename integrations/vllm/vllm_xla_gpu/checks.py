@@ -82,9 +82,9 @@ def check_config(config: VllmConfig) -> None:
         "VLLM_USE_V1=0": (os.environ.get("VLLM_USE_V1") == "0", "leave it out"),
         "VLLM_XLA_USE_SPMD": (os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1", "leave it out"),
         "speculative decoding": (config.speculative_config is not None, "leave it out"),
-        "LoRA adapters": (
-            config.lora_config is not None,
-            "merge the adapter into the model's weights",
+        "enable_lora_bias": (
+            config.lora_config is not None and config.lora_config.bias_enabled,
+            "leave it out, or merge the adapter into the model's weights",
         ),
         "a KV connector": (config.kv_transfer_config is not None, "leave it out"),
         f"kv_cache_dtype={cache.cache_dtype!r}": (

@@ -31,7 +31,8 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 import torch_xla_ext
 from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
-from vllm_xla_gpu.batch import KNOWN, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.sampling import (
     KeyedSampler,
@@ -43,6 +44,7 @@ from vllm_xla_gpu.sampling import (
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.models import LoRAModelManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
@@ -59,6 +61,7 @@ class XlaGpuModelRunner(TPUModelRunner):
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
         self.kv_cache_dtype = checks.dtype_of_cache(self.kv_cache_dtype)
+        self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
         # All that a step reads and writes stays in the same buffers, or XLA would rewrite its CUDA
@@ -109,6 +112,12 @@ class XlaGpuModelRunner(TPUModelRunner):
             DeviceMemory.current(self.device).check_fits(weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, self.device)
+        if self.lora_config is not None:
+            model.embedding_modules = {}  # adapters have linear layers only
+            model = self.load_lora_model(
+                model, self.model_config, self.scheduler_config, self.lora_config, self.device
+            )
+            write_slots_whole(model)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
@@ -150,6 +159,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         batch = Batch.unpack(self._packed[num_tokens], shape)
         before = self._tokens[batch.previous.clamp(min=0), 0]
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
+        if self.lora_config is not None:
+            self._adapter_manager.punica_wrapper.slots = batch.adapters
         metadata = dict.fromkeys(self._layers, batch)
         with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
             hidden = self.model(input_ids=input_ids, positions=batch.positions)
@@ -178,6 +189,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         return self.sampler(logits.clone(), wishes).sampled_token_ids
 
     @property
+    def _adapter_manager(self) -> LoRAModelManager:
+        return self.lora_manager._adapter_manager
+
+    @property
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
@@ -194,6 +209,8 @@ class XlaGpuModelRunner(TPUModelRunner):
     @torch.no_grad()
     def _precompile_backbone(self) -> None:
         start = time.perf_counter()
+        if self.lora_config is not None:
+            self._write_warmup_adapters()
         for num_tokens in self.num_tokens_paddings:
             self._start(num_tokens, pack_empty(self._shape(num_tokens)))
         for num_seqs, keep in self._keep.items():
@@ -202,6 +219,22 @@ class XlaGpuModelRunner(TPUModelRunner):
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
+
+    def _write_warmup_adapters(self) -> None:
+        """Compiles what writes an adapter to its slot."""
+        for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
+            self._adapter_manager.activate_adapter(adapter)
+
+    def _adapters(self, num_seqs: int) -> np.ndarray | int:
+        """The slots of the requests' adapters, which are written there if they are not."""
+        if self.lora_config is None:
+            return NO_ADAPTER
+        requests = set(self.input_batch.lora_id_to_lora_request.values())
+        if requests:
+            self.lora_manager._apply_adapters(requests)
+        slots = {name: slot for slot, name in enumerate(self._adapter_manager.lora_index_to_id)}
+        names = self.input_batch.request_lora_mapping[:num_seqs].tolist()
+        return np.array([slots[name] if name else NO_ADAPTER for name in names])
 
     # Parts of a step.
     def _precompile_select_hidden_states(self) -> None:
@@ -222,7 +255,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
-        self._start(shape.num_tokens, pack(shape, batch, new_tokens, self.block_size, rows_before))
+        packed = pack(
+            shape, batch, new_tokens, self.block_size, rows_before, self._adapters(num_seqs)
+        )
+        self._start(shape.num_tokens, packed)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         logprobs = self._sample(scheduler_output, shape, ends)
         # In the middle of a prompt a token means nothing.

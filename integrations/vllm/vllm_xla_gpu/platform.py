@@ -52,6 +52,10 @@ class XlaGpuPlatform(TpuPlatform):
         return "vllm_xla_gpu.attention.XlaGpuAttentionBackend"
 
     @classmethod
+    def get_punica_wrapper(cls) -> str:
+        return "vllm_xla_gpu.lora.Adapters"
+
+    @classmethod
     def verify_quantization(cls, quant: str) -> None:
         checks.check_quantization(quant)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
-from vllm_xla_gpu.batch import KNOWN, UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
@@ -32,15 +32,19 @@ def _requests() -> types.SimpleNamespace:
 def test_batch() -> None:
     requests = _requests()
     pages = requests.block_table[0].block_table_np
-    packed = pack(SHAPE, requests, NEW, PAGE_SIZE, ROWS)
+    adapters = np.array([1, NO_ADAPTER, 0, 2])
+    packed = pack(SHAPE, requests, NEW, PAGE_SIZE, ROWS, adapters)
     on_device = Batch.unpack(torch.from_numpy(packed).to(torch_xla.device()), SHAPE)
     batch = {name: value.tolist() for name, value in vars(on_device).items()}
-    expected: dict[str, list[int]] = {"input_ids": [], "positions": [], "slots": []}
+    expected: dict[str, list[int]] = {
+        name: [] for name in ("input_ids", "positions", "slots", "adapters")
+    }
     last_tokens = []
     for i in range(len(NEW)):
         for position in range(COMPUTED[i], COMPUTED[i] + NEW[i]):
             expected["input_ids"].append(requests.token_ids_cpu[i, position])
             expected["positions"].append(position)
+            expected["adapters"].append(adapters[i])
             page = pages[i, position // PAGE_SIZE]
             expected["slots"].append(page * PAGE_SIZE + position % PAGE_SIZE)
         last_tokens.append(len(expected["slots"]) - 1)
@@ -48,6 +52,7 @@ def test_batch() -> None:
     for name, values in expected.items():
         assert batch[name][:count] == values
     assert batch["slots"][count:] == [UNUSED_SLOT] * (32 - count)
+    assert batch["adapters"][count:] == [NO_ADAPTER] * (32 - count)
     previous = [KNOWN] * 32
     previous[9], previous[10] = 4, 0
     assert batch["previous"] == previous
@@ -67,6 +72,7 @@ def test_empty_batch_writes_nothing() -> None:
     batch = Batch.unpack(pack_empty(SHAPE), SHAPE)
     assert (batch.slots == UNUSED_SLOT).all()
     assert (batch.previous == KNOWN).all()
+    assert (batch.adapters == NO_ADAPTER).all()
     assert batch.num_seqs.tolist() == [1]
     assert batch.kv_lens[0] == 1
     assert batch.cu_q_lens.tolist() == [0, 1, 1, 1, 1, 1, 1]

@@ -26,7 +26,7 @@ def _refusal(model: str, **options: object) -> str:
         ({"kv_cache_dtype": "fp8_e5m2"}, "auto, fp8, fp8_e4m3"),
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
         ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
-        ({"enable_lora": True}, "merge the adapter into the model's weights"),
+        ({"enable_lora": True, "enable_lora_bias": True}, "merge the adapter into the model's"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
