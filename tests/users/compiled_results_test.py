@@ -77,9 +77,9 @@ def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensor
         inputs_returned,
     ],
 )
-def test_results(function: Callable[..., Tensors], device: torch.device) -> None:
+def test_results(function: Callable[..., Tensors]) -> None:
     inputs = [torch.arange(16.0).view(4, 4) * (i + 1) - i for i in range(3)]
-    on_device = [tensor.to(device) for tensor in inputs]
+    on_device = [tensor.to("xla") for tensor in inputs]
     torch_xla.sync()
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="openxla")
@@ -90,9 +90,9 @@ def test_results(function: Callable[..., Tensors], device: torch.device) -> None
             torch.testing.assert_close(value.cpu(), wanted, rtol=0, atol=0)
 
 
-def test_copies_are_apart(device: torch.device) -> None:
+def test_copies_are_apart() -> None:
     """What is copied has a buffer of its own: one may be written to without the other."""
-    state, x = (torch.arange(4.0, device=device) * i for i in (1, 2))
+    state, x = (torch.arange(4.0, device="xla") * i for i in (1, 2))
     torch_xla.sync()
 
     def step(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
