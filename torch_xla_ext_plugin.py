@@ -29,6 +29,7 @@ _KERNELS = "torch_xla.experimental.custom_kernel"
 _DYNAMO = "torch_xla._dynamo.dynamo_bridge"
 _TRITON = "torch_xla.experimental.triton"
 _NAMESPACE = "xla_gpu"
+_PACKAGE = Path(__file__).with_name("torch_xla_ext")
 
 
 class CudaPlugin(plugins.DevicePlugin):
@@ -108,8 +109,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name == _TRITON:
-            ours = Path(__file__).with_name("torch_xla_ext") / "existing_kernels/upstream_triton.py"
-            return importlib.util.spec_from_file_location(name, ours)
+            return importlib.util.spec_from_file_location(
+                name, _PACKAGE / "existing_kernels/upstream_triton.py"
+            )
         if name not in _REPLACED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -131,8 +133,10 @@ def _replace_kernels(module: ModuleType) -> None:
 
 
 def _replace_results(module: ModuleType) -> None:
-    from torch_xla_ext import openxla
-
+    # torch_xla imports that module itself: the file alone, without the package.
+    spec = importlib.util.spec_from_file_location("torch_xla_ext.openxla", _PACKAGE / "openxla.py")
+    openxla = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(openxla)
     openxla.replace(module)
 
 

@@ -29,8 +29,9 @@ def test_random_programs(device: torch.device) -> None:
         program = Program(seed)
         try:
             results = program.run(device)
-            # Several results may be one tensor.
-            computed = list({id(r): r for r in results if is_computed(r)}.values())
+            # Several results may be one tensor: y and y.detach().
+            tensor_id = torch_xla._XLAC._xla_get_tensor_id
+            computed = list({tensor_id(r): r for r in results if is_computed(r)}.values())
             program_hash = torch_xla._XLAC._get_graph_hash(computed)
             hlo = torch_xla._XLAC._get_xla_tensors_hlo(computed)
             if hlo_of.setdefault(program_hash, hlo) != hlo:
