@@ -12,7 +12,7 @@ import torch
 import torch_xla
 from testing.random_programs import Program
 
-COUNT = int(os.environ.get("RANDOM_PROGRAMS", "5000"))
+COUNT = int(os.environ.get("RANDOM_PROGRAMS", "2500"))
 SEED = int(os.environ.get("RANDOM_SEED", "0"))
 
 

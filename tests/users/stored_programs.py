@@ -21,6 +21,8 @@ import torch_xla_ext
 from torch_xla_ext import ops
 
 SIZE = 64
+# What an untyped call is not.
+PAYLOAD = ", api_version=API_VERSION_TYPED_FFI"
 _POINTERS = ctypes.POINTER(ctypes.c_void_p)
 
 
@@ -38,6 +40,8 @@ def plain(a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
         "twice the first": (a + a) + b,
         "twice the second": (a + b) + b,
         "product": (a @ b).softmax(-1),
+        "largest": a.topk(3).values,
+        "sorted": b.sort(dim=0).values,
         "compiled": torch.compile(lambda a, b: a.sin() * b, backend="openxla")(a, b),
     }
 
@@ -72,8 +76,9 @@ def kernels(a: torch.Tensor, b: torch.Tensor) -> dict[str, torch.Tensor]:
     results["pages"] = pages
     if len(sys.argv) > 2:
         torch_xla_ext.register_custom_call("TestCombine", combine, platform="Host")
+        operands, results_like = [a[0].clone(), b[0].clone()], [a[0]]
         (results["combined"],) = torch_xla_ext.custom_call(
-            "TestCombine", [a[0].clone(), b[0].clone()], [a[0]], api="untyped"
+            "TestCombine", operands, results_like, payload=PAYLOAD, api="untyped"
         )
     return results
 

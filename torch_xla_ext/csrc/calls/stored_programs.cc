@@ -2,11 +2,14 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace torch_xla_ext {
@@ -36,6 +39,33 @@ torch::lazy::hash_t FileHash(const void* function) {
   return hash;
 }
 
+// Whether it is a custom call that XLA's CPU compiler emits code for. In a
+// string, quotes follow a backslash.
+bool IsXlasOwn(std::string_view instruction) {
+  constexpr std::string_view kOwn[] = {"custom_call_target=\"TopK\"",
+                                       "custom_call_target=\"SliceToDynamic\""};
+  return std::any_of(std::begin(kOwn), std::end(kOwn), [&](auto own) {
+    return instruction.find(own) != instruction.npos;
+  });
+}
+
+// An instruction without its strings, which are the user's: a kernel's name, a
+// payload.
+std::string WithoutStrings(std::string_view instruction) {
+  std::string rest;
+  bool inside = false;
+  for (size_t i = 0; i < instruction.size(); ++i) {
+    if (instruction[i] == '"') {
+      inside = !inside;
+    } else if (!inside) {
+      rest += instruction[i];
+    } else if (instruction[i] == '\\') {
+      ++i;
+    }
+  }
+  return rest;
+}
+
 }  // namespace
 
 torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin) {
@@ -48,6 +78,21 @@ torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin) {
   return torch::lazy::HashCombine(
       hash,
       FileHash(reinterpret_cast<const void*>(plugin->PJRT_Error_Message)));
+}
+
+bool HasUntypedCalls(std::string_view hlo) {
+  while (!hlo.empty()) {
+    const size_t end = std::min(hlo.find('\n'), hlo.size());
+    const std::string_view line = hlo.substr(0, end);
+    hlo.remove_prefix(std::min(end + 1, hlo.size()));
+    if (line.find(" custom-call(") == line.npos || IsXlasOwn(line)) continue;
+    const std::string call = WithoutStrings(line);
+    if (call.find(" custom-call(") != call.npos &&
+        call.find(", api_version=API_VERSION_TYPED_FFI") == call.npos) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace torch_xla_ext

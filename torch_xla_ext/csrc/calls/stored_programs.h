@@ -5,6 +5,8 @@
 
 #include <torch/csrc/lazy/core/hash.h>
 
+#include <string_view>
+
 #include "xla/pjrt/c/pjrt_c_api.h"
 
 namespace torch_xla_ext {
@@ -19,6 +21,12 @@ namespace torch_xla_ext {
 // `plugin` is null if there is none. Throws std::runtime_error if a file cannot
 // be read.
 torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin);
+
+// Whether a program of the CPU, given as the text of its HLO, has a custom call
+// that is not typed. XLA's CPU client does not store whether the results of
+// such a call are a tuple: the kernel of a loaded program would take one for
+// the other, and write to a wrong address. So such programs are compiled again.
+bool HasUntypedCalls(std::string_view hlo);
 
 }  // namespace torch_xla_ext
 

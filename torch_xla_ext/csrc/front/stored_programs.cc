@@ -17,6 +17,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <torch/csrc/lazy/backend/lowering_context.h>
 
 #include <algorithm>
 #include <memory>
@@ -105,7 +106,15 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
                          torch_xla_ext::layout::kPjRtClientOffset;
     torch_xla_ext::MakeLoadable(*reinterpret_cast<void**>(client));
   });
-  return stock(this, serialized);
+  auto program = stock(this, serialized);
+  const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
+  if (program != nullptr && on_cpu) {
+    // Its first base.
+    const auto* const base =
+        reinterpret_cast<const torch::lazy::Computation*>(program.get());
+    if (torch_xla_ext::HasUntypedCalls(base->to_string())) return nullptr;
+  }
+  return program;
 }
 
 torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
