@@ -115,7 +115,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             model = self.load_lora_model(
                 model, self.model_config, self.scheduler_config, self.lora_config, self.device
             )
-            write_slots_whole(model)
+            write_slots_whole(self._adapter_manager)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
