@@ -25,8 +25,18 @@ def general() -> None:
     """Called by vLLM in each of its processes, before it looks at a model."""
     if platform_class() is None:
         return
+    import torch
+    from vllm import config
     from vllm.model_executor.models import registry
 
     # vLLM imports a model's class in a process of its own first, lest CUDA be initialized in this
     # one. Here that does not happen, and another process takes some ten seconds.
     registry._run_in_subprocess = lambda inspect: inspect()
+
+    resolve = config._resolve_auto_dtype
+
+    def resolve_auto_dtype(model_type: str, own: torch.dtype, **options: object) -> torch.dtype:
+        """dtype="auto": vLLM rounds float32 models. Here they are served as they are."""
+        return own if own == torch.float32 else resolve(model_type, own, **options)
+
+    config._resolve_auto_dtype = resolve_auto_dtype

@@ -7,8 +7,6 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-import torch
-
 from vllm_xla_gpu import TORCH_XLA_VERSION, VLLM_VERSION
 
 if TYPE_CHECKING:
@@ -147,8 +145,3 @@ def check_sampling(params: SamplingParams) -> None:
         raise UnsupportedError(
             f"{', '.join(wrong)}: vLLM's sampler for XLA devices does not have it; leave it out"
         )
-
-
-def dtype_of_cache(dtype: torch.dtype) -> torch.dtype:
-    """The operators have no float32 caches: such a model's is float16."""
-    return torch.float16 if dtype == torch.float32 else dtype

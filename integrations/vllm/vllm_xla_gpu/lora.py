@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-import torch_xla
-from torch import nn
-from vllm.lora.layers import BaseLayerWithLoRA
+import torch_xla.core.xla_model as xm
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
+import torch_xla_ext
 from torch_xla_ext.products import bgmv
+
+if TYPE_CHECKING:
+    from vllm.lora.models import LoRAModelManager
 
 
 class Adapters(PunicaWrapperBase):
@@ -67,39 +71,59 @@ class Adapters(PunicaWrapperBase):
     add_shrink = add_expand = add_lora_embedding = add_lora_logits = _refuse
 
 
-def write_slots_whole(model: nn.Module) -> None:
-    """Makes the model's layers write an adapter in one program for all ranks and slots.
+def write_slots_whole(manager: LoRAModelManager) -> None:
+    """Makes the manager write an adapter in one program, which is the same for all of them.
 
     vLLM's own set_lora writes a part of the size of the adapter's rank, at a place that is a number
-    of the program: each other adapter would compile. Here it runs on the host, on a slot of zeros.
+    of the program: each other adapter would compile, for each layer. Here it runs on the host, on
+    slots of zeros.
     """
-    for layer in model.modules():
-        if isinstance(layer, BaseLayerWithLoRA):
-            layer.set_lora = _Writer(layer, layer.set_lora)
-            layer.reset_lora = _Writer(layer, layer.reset_lora)
+    manager.activate_adapter = _Writer(manager, manager.activate_adapter)
 
 
 class _Writer:
-    """set_lora or reset_lora of a layer."""
+    """activate_adapter of a manager: writes an adapter to a slot, if it is in none."""
 
-    def __init__(self, layer: BaseLayerWithLoRA, function: object) -> None:
-        self._layer, self._function = layer, function
+    def __init__(self, manager: LoRAModelManager, activate: Callable[[int], bool]) -> None:
+        self._manager, self._activate = manager, activate
+        self._write = torch_xla_ext.capture(self._write_stacks, check_python=False)
+        for layer in manager.modules.values():
+            layer.set_lora = _at_first_slot(layer.set_lora)
+            layer.reset_lora = _at_first_slot(layer.reset_lora)
 
-    def __call__(self, index: int, *weights: object) -> None:
-        """Writes an adapter's weights into slot `index`, or zeros."""
-        layer = self._layer
-        stacks = layer.lora_a_stacked, layer.lora_b_stacked
-        if stacks[0][0].device.type != "xla":  # called by the other one of the two
-            self._function(index, *weights)
-            return
-        on_host = [[torch.zeros(1, *s.shape[1:], dtype=s.dtype) for s in part] for part in stacks]
-        layer.lora_a_stacked, layer.lora_b_stacked = on_host
+    def _stacks(self) -> list[torch.Tensor]:
+        layers = self._manager.modules.values()
+        return [s for layer in layers for s in (*layer.lora_a_stacked, *layer.lora_b_stacked)]
+
+    def _write_stacks(self, slot: torch.Tensor, *values: torch.Tensor) -> None:
+        for stack, value in zip(self._stacks(), values, strict=True):
+            stack.index_copy_(0, slot, value)
+
+    def __call__(self, name: int) -> bool:
+        manager = self._manager
+        device = self._stacks()[0].device
+        with self._on_host() as values:
+            if not self._activate(name):
+                return False
+        slot = torch.tensor([manager.lora_index_to_id.index(name)])
+        self._write(*xm.send_cpu_data_to_device([slot, *values], device))
+        return True
+
+    @contextlib.contextmanager
+    def _on_host(self) -> Iterator[list[torch.Tensor]]:
+        """The layers have one slot of zeros each, on the host; gives them in _stacks' order."""
+        layers = list(self._manager.modules.values())
+        saved = [(layer.lora_a_stacked, layer.lora_b_stacked) for layer in layers]
+        for layer, stacks in zip(layers, saved, strict=True):
+            layer.lora_a_stacked, layer.lora_b_stacked = (
+                tuple(torch.zeros(1, *s.shape[1:], dtype=s.dtype) for s in part) for part in stacks
+            )
         try:
-            self._function(0, *weights)
+            yield self._stacks()
         finally:
-            layer.lora_a_stacked, layer.lora_b_stacked = stacks
-        slot = torch.tensor([index]).to(stacks[0][0].device)
-        for part, values in zip(stacks, on_host, strict=True):
-            for stack, value in zip(part, values, strict=True):
-                stack.index_copy_(0, slot, value.to(stack.device))
-        torch_xla.sync()
+            for layer, stacks in zip(layers, saved, strict=True):
+                layer.lora_a_stacked, layer.lora_b_stacked = stacks
+
+
+def _at_first_slot(function: Callable[..., None]) -> Callable[..., None]:
+    return lambda _, *weights: function(0, *weights)

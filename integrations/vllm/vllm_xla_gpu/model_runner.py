@@ -29,7 +29,6 @@ from vllm.v1.worker import tpu_model_runner
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu import checks
 from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.lora import write_slots_whole
@@ -60,7 +59,6 @@ tpu_model_runner.TPUSupportedSamplingMetadata = SamplingMetadata
 class XlaGpuModelRunner(TPUModelRunner):
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
-        self.kv_cache_dtype = checks.dtype_of_cache(self.kv_cache_dtype)
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
@@ -117,7 +115,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             model = self.load_lora_model(
                 model, self.model_config, self.scheduler_config, self.lora_config, self.device
             )
-            write_slots_whole(model)
+            write_slots_whole(self._adapter_manager)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()

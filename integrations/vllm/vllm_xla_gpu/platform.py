@@ -17,14 +17,11 @@ checks.check_device()
 # vllm.platforms.tpu imports it at the top, for the names of TPU chips only.
 sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None
 
-from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms.tpu import TpuPlatform  # noqa: E402
 
 if TYPE_CHECKING:  # vllm.config imports this module
     from vllm.config import VllmConfig
     from vllm.sampling_params import SamplingParams
-
-logger = init_logger("vllm.xla_gpu")
 
 DEFAULT_PAGE_SIZE = 16
 
@@ -90,9 +87,3 @@ class XlaGpuPlatform(TpuPlatform):
         compilation = vllm_config.compilation_config
         compilation.level = CompilationLevel.NO_COMPILATION
         compilation.cudagraph_mode = CUDAGraphMode.NONE
-        model = vllm_config.model_config
-        if model is not None and model.dtype == torch.float32 and cache.cache_dtype == "auto":
-            logger.warning(
-                "The attention operators have no float32: the model's queries, keys and values are "
-                "rounded to float16."
-            )

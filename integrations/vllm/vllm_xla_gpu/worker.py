@@ -24,7 +24,6 @@ class XlaGpuWorker(TPUWorker):
         """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
         torch.set_grad_enabled(False)
         torch.set_default_dtype(self.model_config.dtype)
-        self.cache_dtype = checks.dtype_of_cache(self.cache_dtype)
         memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)
         self._init_tpu_worker_distributed_environment(
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank

@@ -34,6 +34,13 @@ def test_options(options: dict[str, object], text: str, models: Path) -> None:
     assert text in _refusal(families.write("llama", models), **options)
 
 
+def test_a_float32_model_is_rounded_if_the_user_says_so(models: Path) -> None:
+    model = families.write("llama", models)
+    for dtype, expected in [("auto", "float32"), ("half", "float16"), ("bfloat16", "bfloat16")]:
+        config = EngineArgs(model, dtype=dtype, skip_tokenizer_init=True).create_engine_config()
+        assert str(config.model_config.dtype) == f"torch.{expected}"
+
+
 def test_a_model_without_a_head_dimension_of_ours(models: Path) -> None:
     config = families.FAMILIES["llama"].to_dict()
     families.FAMILIES["wide"] = type(families.FAMILIES["llama"])(**config | {"head_dim": 320})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import families
 import pytest
+import torch
 import torch_xla.debug.metrics as metrics
 from vllm import LLM, SamplingParams
 
@@ -13,9 +14,12 @@ from vllm import LLM, SamplingParams
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_tokens(family: str, models: Path) -> None:
     model = families.write(family, models)
-    llm = LLM(
-        model, dtype="float32", max_model_len=128, max_num_seqs=8, max_num_batched_tokens=32, seed=0
+    # With dtype="auto", which is float32 for a model of float32 weights.
+    llm = LLM(model, max_model_len=128, max_num_seqs=8, max_num_batched_tokens=32, seed=0)
+    cache = next(
+        iter(llm.llm_engine.vllm_config.compilation_config.static_forward_context.values())
     )
+    assert cache.kv_cache[0].dtype == torch.float32
     compiled = metrics.metric_data("CompileTime")[0]
     answers = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in families.prompts()],

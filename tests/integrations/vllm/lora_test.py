@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import families
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as metrics
 import transformers
 from vllm import LLM, RequestOutput, SamplingParams
@@ -122,6 +124,27 @@ def test_more_adapters_than_slots_at_once(llm: LLM, adapters: list[Adapter]) -> 
     """The scheduler serves some of them later."""
     for i, answer in enumerate(generate(llm, adapters)):
         assert_right(answer, adapters[i % len(adapters)].merged)
+
+
+def counts() -> list[int]:
+    """Programs compiled and executed so far."""
+    xm.wait_device_ops()
+    return [metrics.metric_data(name)[0] for name in ("CompileTime", "ExecuteTime")]
+
+
+def test_an_adapter_is_written_by_one_program(llm: LLM, adapters: list[Adapter]) -> None:
+    """Whatever the number of layers, the slot, and the adapter's rank and layers."""
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    runner.lora_manager.remove_all_adapters()
+    slots = set()
+    for adapter in (*adapters, *adapters):
+        before = counts()
+        llm.llm_engine.add_lora(adapter.request)  # takes the place of another one
+        assert np.subtract(counts(), before).tolist() == [0, 1]
+        slots.add(runner._adapter_manager.lora_index_to_id.index(adapter.request.lora_int_id))
+        llm.llm_engine.add_lora(adapter.request)  # it is there
+        assert np.subtract(counts(), before).tolist() == [0, 1]
+    assert slots == set(range(SLOTS))
 
 
 def test_adapters_that_are_refused(llm: LLM, model: str, tmp_path: Path) -> None:
