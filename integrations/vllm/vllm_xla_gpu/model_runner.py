@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
+    from vllm_xla_gpu.tensor_parallel import Devices
+
 logger = init_logger("vllm.xla_gpu")
 
 moe.fused_moe_pallas = fused_moe  # the other one calls torch_xla's gmm, a TPU kernel
@@ -57,8 +59,12 @@ tpu_model_runner.TPUSupportedSamplingMetadata = SamplingMetadata
 
 
 class XlaGpuModelRunner(TPUModelRunner):
-    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, device: torch.device, devices: Devices | None = None
+    ) -> None:
+        """`devices`: those that share the model, if they are several."""
         super().__init__(vllm_config, device)
+        self._devices = devices
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
@@ -67,7 +73,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         # sequences; and the tokens of the last step.
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
-        self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
+        self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
         self._penalize = self._captured_by_rows(penalized)
         self._best = self._captured_by_rows(lambda logits: logits.argmax(-1, keepdim=True))
         self._sampled = self._captured_by_rows(self._sampled_tokens)
@@ -102,14 +108,21 @@ class XlaGpuModelRunner(TPUModelRunner):
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
         loader = get_model_loader(self.load_config)
+        # One device has no room for what several share.
+        device = self.device if self._devices is None else torch.device("cpu")
         with set_default_torch_dtype(self.dtype):
-            with self.device:
+            with device:
                 model = initialize_model(vllm_config=self.vllm_config)
-            # Nothing has been allocated so far: torch_xla does so when it has to.
-            weights = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+            # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
+            if self._devices is None:
+                weights = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+            else:
+                weights = self._devices.weights_of_one(model)
             DeviceMemory.current(self.device).check_fits(weights)
             loader.load_weights(model, self.model_config)
-            process_weights_after_loading(model, self.model_config, self.device)
+            process_weights_after_loading(model, self.model_config, device)
+        if self._devices is not None:
+            self._devices.place_model(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(
@@ -125,7 +138,16 @@ class XlaGpuModelRunner(TPUModelRunner):
         # It makes them by torch.zeros on the default device, and moves them.
         with self.device:
             super().initialize_kv_cache(kv_cache_config)
+        if self._devices is not None:
+            for cache in self.kv_caches:
+                self._devices.place(cache, dim=2)
         torch_xla.sync(wait=True)
+
+    def _placed(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        """On the device, or on several: divided along `dim` if it can be."""
+        if self._devices is None:
+            return tensor.to(self.device)
+        return self._devices.place(tensor, dim)
 
     def _shape(self, num_tokens: int) -> BatchShape:
         num_seqs = min(num_tokens, self.max_num_reqs)
@@ -137,12 +159,11 @@ class XlaGpuModelRunner(TPUModelRunner):
         # As vLLM names the logits' dtype for the programs that sample.
         self._hidden_states_dtype = logits.dtype
         for num_seqs in self.num_reqs_paddings:
-            self._logits[num_seqs] = torch.zeros(
-                num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device
-            )
+            empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
+            self._logits[num_seqs] = self._placed(empty, dim=1)
         for num_tokens in self.num_tokens_paddings:
             empty = pack_empty(self._shape(num_tokens))
-            self._packed[num_tokens] = torch.from_numpy(empty).to(self.device)
+            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
         del logits, hidden
         torch_xla.sync(wait=True)
 
