@@ -7,7 +7,9 @@ caches by kv heads, as the attention operators divide themselves.
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_map_only
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -130,21 +133,63 @@ class _Part(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
 
+class _Columns:
+    """What tensors are one after another in the last dimension, for a model that takes them apart.
+
+    XLA would move the columns of a real concatenation between the devices. Whatever else is done
+    with it is done with that.
+    """
+
+    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
+        self._parts = tuple(parts)
+        self._widths = [part.shape[-1] for part in parts]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
+        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
+            return self._parts
+        return self._whole().split(sizes, dim)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        return self.split([self.shape[dim] // chunks] * chunks, dim)
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        ends = list(itertools.accumulate(self._widths))
+        for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
+            if index == (..., slice(begin, end)):
+                return part
+        return self._whole()[index]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._whole(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        args, kwargs = tree_map_only(cls, cls._whole, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def _whole(self) -> torch.Tensor:
+        return torch.cat(self._parts, dim=-1)
+
+
 class _PartsMethod(LinearMethodBase):
     """A linear layer whose columns are those of its parts, one after another.
 
     One weight of queries, keys and values divided into equal parts would give a device the keys of
-    other heads than its queries'. XLA removes the concatenation and the model's split of it.
+    other heads than its queries'.
     """
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
-    def apply(
-        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> _Columns:
         """`bias` is None: the parts have it."""
-        return torch.cat([functional.linear(x, p.weight, p.bias) for p in layer.parts], dim=-1)
+        return _Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
 
 
 def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
