@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe import layer as moe
@@ -102,8 +103,25 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _captured_by_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of tensors whose first has a row for each sequence."""
-        captured = self._captured(lambda _, *tensors: function(*tensors), self.num_reqs_paddings)
-        return lambda *tensors: captured[len(tensors[0])](*tensors)
+
+        def is_logits(tensor: torch.Tensor) -> bool:
+            return tensor.shape[1:] == (self.vocab_size,)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            return self._placed(tensor, 1 if is_logits(tensor) else None)
+
+        def placed_results(_: int, *tensors: torch.Tensor) -> Any:
+            """XLA would choose how they are divided, and the next program depends on that."""
+            return tree_map_only(torch.Tensor, place, function(*tensors))
+
+        captured = self._captured(placed_results, self.num_reqs_paddings)
+
+        def call(*tensors: torch.Tensor) -> Any:
+            # vLLM compiles with logits that are not divided.
+            operands = [place(tensor) if is_logits(tensor) else tensor for tensor in tensors]
+            return captured[len(tensors[0])](*operands)
+
+        return call
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
@@ -192,7 +210,7 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _clone_tokens(self, num_seqs: int) -> torch.Tensor:
         """The tokens in a buffer of their own, which the next step does not write to."""
-        return self._tokens[:num_seqs].clone()
+        return self._placed(self._tokens[:num_seqs].clone())
 
     def _sampled_tokens(
         self,
