@@ -63,9 +63,16 @@ class XlaGpuModelRunner(TPUModelRunner):
     def __init__(
         self, vllm_config: VllmConfig, device: torch.device, devices: Devices | None = None
     ) -> None:
-        """`devices`: those that share the model, if they are several."""
+        """Makes a runner without a model.
+
+        Args:
+            vllm_config: of the engine.
+            device: torch_xla's.
+            devices: those that share the model, if they are several.
+        """
         super().__init__(vllm_config, device)
         self._devices = devices
+        self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
@@ -110,13 +117,13 @@ class XlaGpuModelRunner(TPUModelRunner):
         def place(tensor: torch.Tensor) -> torch.Tensor:
             return self._placed(tensor, 1 if is_logits(tensor) else None)
 
-        def placed_results(_: int, *tensors: torch.Tensor) -> Any:
+        def placed_results(_: int, *tensors: torch.Tensor) -> object:
             """XLA would choose how they are divided, and the next program depends on that."""
             return tree_map_only(torch.Tensor, place, function(*tensors))
 
         captured = self._captured(placed_results, self.num_reqs_paddings)
 
-        def call(*tensors: torch.Tensor) -> Any:
+        def call(*tensors: torch.Tensor) -> object:
             # vLLM compiles with logits that are not divided.
             operands = [place(tensor) if is_logits(tensor) else tensor for tensor in tensors]
             return captured[len(tensors[0])](*operands)
@@ -133,10 +140,11 @@ class XlaGpuModelRunner(TPUModelRunner):
                 model = initialize_model(vllm_config=self.vllm_config)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
-                weights = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+                tensors = (*model.parameters(), *model.buffers())
+                self.weights = sum(tensor.nbytes for tensor in tensors)
             else:
-                weights = self._devices.weights_of_one(model)
-            DeviceMemory.current(self.device).check_fits(weights)
+                self.weights = self._devices.weights_of_one(model)
+            DeviceMemory.current(self.device).check_fits(self.weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, device)
         if self._devices is not None:

@@ -47,17 +47,16 @@ class Devices:
         Raises:
             UnsupportedError: there are more devices, or fewer.
         """
+        wish = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
         if os.environ["PJRT_DEVICE"] == "CPU":
-            variable, value = "CPU_NUM_DEVICES", str(count)
-        else:
-            variable, value = "CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))
-        os.environ.setdefault(variable, value)
+            wish = f"CPU_NUM_DEVICES={count}"
+            os.environ.setdefault(*wish.split("="))
         xr.use_spmd()
         found = xr.global_runtime_device_count()
         if found != count:
             raise UnsupportedError(
-                f"tensor_parallel_size={count}, but this process has {found} devices; set "
-                f"{variable}={value} before it starts"
+                f"tensor_parallel_size={count}, but this process has {found} devices; start it "
+                f"with {wish}"
             )
         self.count = count
         self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
@@ -187,7 +186,9 @@ class _PartsMethod(LinearMethodBase):
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
-    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> _Columns:
+    def apply(
+        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> _Columns:
         """`bias` is None: the parts have it."""
         return _Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
 
@@ -199,8 +200,8 @@ def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
             "bias is added later; serve the model on one GPU"
         )
     weights = layer.weight.data.split(layer.output_sizes)
-    biases = [None] * len(weights) if layer.bias is None else layer.bias.data.split(
-        layer.output_sizes
+    biases = (
+        [None] * len(weights) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
     )
     layer.parts = nn.ModuleList(_Part(w, b) for w, b in zip(weights, biases, strict=True))
     layer.weight = layer.bias = None

@@ -53,7 +53,8 @@ class XlaGpuWorker(TPUWorker):
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:
             self._run_without_caches()
-        available = memory.DeviceMemory.current(self.device).available_for_cache()
+        found = memory.DeviceMemory.current(self.device, self.model_runner.weights)
+        available = found.available_for_cache(self._num_devices)
         logger.info("%s for the KV cache.", memory.bytes_text(available))
         head_size = self.model_config.get_head_size()
         return available * head_size // checks.padded_head_dim(head_size)

@@ -314,7 +314,7 @@ def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPat
         seed=0,
     )
     # Heads of 32 are padded to 64; of fp8, keys and values of 2 heads in 2 layers.
-    per_page = 16 * 64 * 2 * 2 * 2
+    per_page = 16 * 64 * 2 * 2 * 2 // families.DEVICES
     pages = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
     assert pages == (int(0.97 * (40 << 20)) - (8 << 20)) // per_page
     answers = _generate(llm, [_tokens(20, i) for i in range(4)], GREEDY)
