@@ -1,0 +1,53 @@
+"""A program that cannot be compiled costs nobody else's values, and says why each time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_xla
+
+
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    """A call that upstream makes without looking for its target."""
+    shape, dtype = [list(x.shape)], [x.dtype]
+    call = torch_xla._XLAC._xla_custom_call
+    return call([x], "NoSuchTarget", shape, dtype, False, "", 1, {})[0]
+
+
+def test_a_failed_sync() -> None:
+    """In stock torch_xla the second sync() fails with "Check failed: tensor_data"."""
+    on_host = torch.randn(4, 4)
+    x = on_host.to("xla")
+    failing, other = unknown(x), x + 1
+    updated = x.clone()
+    updated += 2
+    for _ in range(3):
+        with pytest.raises(ValueError, match="NoSuchTarget"):
+            torch_xla.sync()
+    torch.testing.assert_close(other.cpu(), on_host + 1)
+    with pytest.raises(RuntimeError, match="NoSuchTarget"):
+        failing.cpu()
+    with pytest.raises(RuntimeError, match="NoSuchTarget"):
+        (failing + other).sum().item()
+    del failing
+    torch_xla.sync()
+    torch.testing.assert_close(updated.cpu(), on_host + 2)
+    torch.testing.assert_close(other.cpu(), on_host + 1)
+    torch.testing.assert_close(x.cpu(), on_host)
+
+
+def test_in_place() -> None:
+    """What is written to with the failing value has it; the rest is as it was."""
+    on_host = torch.randn(4)
+    x, y = on_host.to("xla"), (on_host * 2).to("xla")
+    torch_xla.sync()
+    y.mul_(3)
+    x += unknown(x)
+    with pytest.raises(ValueError, match="NoSuchTarget"):
+        torch_xla.sync()
+    with pytest.raises(RuntimeError, match="NoSuchTarget"):
+        x.cpu()
+    torch.testing.assert_close(y.cpu(), on_host * 6)
+    x.copy_(on_host)
+    torch_xla.sync()
+    torch.testing.assert_close((x + y).cpu(), on_host * 7)
