@@ -3,7 +3,8 @@
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=serving.json      # a Llama of 8B's shape
   PJRT_DEVICE=CPU python benchmarks/serving.py --shape=tiny --loads=4x16+8 --aborts=20
 
-Weights are random and are made on the device. Two parts:
+Weights are random. They are made on the device; with --tensor-parallel on the host, where the same
+numbers come again and again. Two parts:
 
   loads   as many sequences as SEQSxPROMPT+NEW says, of that many tokens: tokens a second; and for
           the steps that decode all of them the medians, in milliseconds, of a whole step, of the
@@ -62,15 +63,21 @@ SHAPES = {
     },
 }
 SPREAD = 0.05  # of the weights' uniform numbers
+POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
 # Two logits as near as this are equal but for rounding, which depends on the batch.
 TIE = 0.25
 
 
 def make_weights(model: torch.nn.Module) -> None:
-    """Fills them with random numbers, on the device."""
+    """Fills them with random numbers."""
+    numbers = torch.empty(POOL).uniform_(-SPREAD, SPREAD)
     for name, weight in model.state_dict().items():
         if "norm" in name:
             weight.fill_(1)
+        elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
+            numbers = numbers.to(weight.dtype)
+            for part in weight.view(-1).split(POOL):
+                part.copy_(numbers[: len(part)])
         else:
             weight.uniform_(-SPREAD, SPREAD)
         torch_xla.sync()
@@ -136,6 +143,7 @@ def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, float]]:
             dtype="bfloat16",
             load_format="dummy",
             skip_tokenizer_init=True,
+            tensor_parallel_size=args.tensor_parallel,
             max_model_len=args.max_model_len,
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
@@ -258,6 +266,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--loads", default="16x16+128,1x16+64,64x1024+256", help="or nothing")
     parser.add_argument("--aborts", type=int, default=0, help="requests, or 0 for none")
     parser.add_argument("--longest", type=int, default=256, help="prompt and answer of --aborts")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=1024)

@@ -240,6 +240,8 @@ class Tracer:
         ]
         if runtime.is_spmd():
             self._check_shardings(written)
+            # What is told of sharded data below is read in them: steps before have to have run.
+            _XLAC._xla_wait_device_ops([])
         new: list[torch.Tensor] = []  # what the program computes besides
         plan, spec = self._plan_outputs(outputs, new)
         gradients = self._plan_gradients(new)

@@ -72,13 +72,21 @@ def padded_head_dim(head_dim: int) -> int:
 def check_config(config: VllmConfig) -> None:
     """Refuses what would fail later, or be ignored."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    devices = parallel.tensor_parallel_size
     refused = {
-        "tensor_parallel_size, pipeline_parallel_size or data_parallel_size above 1": (
-            parallel.world_size > 1 or parallel.data_parallel_size > 1,
-            "start one server for each GPU with CUDA_VISIBLE_DEVICES",
+        "pipeline_parallel_size or data_parallel_size above 1": (
+            parallel.pipeline_parallel_size > 1 or parallel.data_parallel_size > 1,
+            "start one server for each GPU with CUDA_VISIBLE_DEVICES, or set tensor_parallel_size",
+        ),
+        "LoRA adapters on several devices": (
+            config.lora_config is not None and devices > 1,
+            "leave out tensor_parallel_size, or merge the adapter into the model's weights",
         ),
         "VLLM_USE_V1=0": (os.environ.get("VLLM_USE_V1") == "0", "leave it out"),
-        "VLLM_XLA_USE_SPMD": (os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1", "leave it out"),
+        "VLLM_XLA_USE_SPMD": (
+            os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1",
+            "set tensor_parallel_size instead",
+        ),
         "speculative decoding": (config.speculative_config is not None, "leave it out"),
         "enable_lora_bias": (
             config.lora_config is not None and config.lora_config.bias_enabled,
@@ -113,6 +121,10 @@ def check_config(config: VllmConfig) -> None:
             f"{name}: layers with a state instead of a KV cache": (
                 model.is_attention_free or model.is_hybrid,
                 "serve a model all of whose layers are attention",
+            ),
+            f"{name}: {model.get_total_num_kv_heads()} key and value heads on {devices} devices": (
+                model.get_total_num_kv_heads() % devices != 0,
+                "set tensor_parallel_size to a number that divides them",
             ),
             f"{name}: heads of {model.get_head_size()}": (
                 model.get_head_size() > HEAD_DIMS[-1],

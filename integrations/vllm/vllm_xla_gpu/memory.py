@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from dataclasses import dataclass
 
 import psutil
 import torch
 import torch_xla.core.xla_model as xm
+import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
 from vllm_xla_gpu.checks import UnsupportedError
@@ -18,6 +20,8 @@ CPU_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 _CPU_CACHE_GIB = 0.25
 # Of the limit, for what programs keep beside the profiled one, and for gaps between buffers.
 _RESERVE = 0.03
+# Of the limit, for activations where XLA does not tell what they take.
+_ACTIVATIONS = 0.1
 
 
 def set_allocator_fraction(utilization: float) -> None:
@@ -33,8 +37,26 @@ def bytes_text(size: int) -> str:
 
 
 def allocator_info(device: torch.device) -> dict[str, int] | None:
-    """Bytes that XLA's allocator may take, has in use and had; None if the device does not tell."""
-    return None if os.environ["PJRT_DEVICE"] == "CPU" else xm.get_memory_info(device)
+    """Bytes that XLA's allocator may take, has in use and had; None if it does not tell.
+
+    It does not on a CPU, nor if the process has several devices.
+    """
+    is_told = os.environ["PJRT_DEVICE"] != "CPU" and not xr.is_spmd()
+    return xm.get_memory_info(device) if is_told else None
+
+
+def gpu_memory() -> int:
+    """Bytes of the first GPU, as NVIDIA's driver tells."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, size = ctypes.c_int(), ctypes.c_size_t()
+    failed = (
+        driver.cuInit(0)
+        or driver.cuDeviceGet(ctypes.byref(device), 0)
+        or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+    )
+    if failed:
+        raise RuntimeError(f"NVIDIA's driver does not tell the GPU's memory: error {failed}")
+    return size.value
 
 
 @dataclass(frozen=True)
@@ -48,12 +70,16 @@ class DeviceMemory:
     cache: int | None = None
 
     @classmethod
-    def current(cls, device: torch.device) -> DeviceMemory:
+    def current(cls, device: torch.device, weights: int = 0) -> DeviceMemory:
+        """`weights`: bytes of those that the device has."""
         info = allocator_info(device)
-        if info is None:
+        if info is None and os.environ["PJRT_DEVICE"] == "CPU":
             cache = float(os.environ.get(CPU_CACHE_VARIABLE) or _CPU_CACHE_GIB) * 2**30
             free = psutil.virtual_memory().available
             return cls("this machine's free memory", free, 0, int(cache))
+        if info is None:
+            limit = int(gpu_memory() * float(os.environ["PJRT_ALLOCATOR_FRACTION"]))
+            return cls("each GPU's memory", limit, weights + int(limit * _ACTIVATIONS))
         peak = info.get("peak_bytes_used") or info["bytes_used"]
         return cls("the GPU's memory", info["bytes_limit"], peak)
 
@@ -68,8 +94,11 @@ class DeviceMemory:
                 + (", or raise gpu_memory_utilization" if self.cache is None else "")
             )
 
-    def available_for_cache(self) -> int:
+    def available_for_cache(self, devices: int = 1) -> int:
         """Bytes for the KV caches, when the largest step of the model has run without them.
+
+        Args:
+            devices: among which the caches are divided.
 
         Raises:
             UnsupportedError: there are none.
@@ -83,4 +112,4 @@ class DeviceMemory:
                 f"{bytes_text(self.limit)} of {self.device}: nothing is left for the KV cache; "
                 "raise gpu_memory_utilization, or lower max_num_batched_tokens"
             )
-        return available
+        return available * devices

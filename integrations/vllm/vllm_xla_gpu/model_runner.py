@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe import layer as moe
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
+    from vllm_xla_gpu.tensor_parallel import Devices
+
 logger = init_logger("vllm.xla_gpu")
 
 moe.fused_moe_pallas = fused_moe  # the other one calls torch_xla's gmm, a TPU kernel
@@ -57,8 +60,19 @@ tpu_model_runner.TPUSupportedSamplingMetadata = SamplingMetadata
 
 
 class XlaGpuModelRunner(TPUModelRunner):
-    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+    def __init__(
+        self, vllm_config: VllmConfig, device: torch.device, devices: Devices | None = None
+    ) -> None:
+        """Makes a runner without a model.
+
+        Args:
+            vllm_config: of the engine.
+            device: torch_xla's.
+            devices: those that share the model, if they are several.
+        """
         super().__init__(vllm_config, device)
+        self._devices = devices
+        self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
@@ -67,7 +81,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         # sequences; and the tokens of the last step.
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
-        self._tokens = torch.zeros(self.max_num_reqs, 1, dtype=torch.int64, device=device)
+        self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
         self._penalize = self._captured_by_rows(penalized)
         self._best = self._captured_by_rows(lambda logits: logits.argmax(-1, keepdim=True))
         self._sampled = self._captured_by_rows(self._sampled_tokens)
@@ -96,20 +110,45 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _captured_by_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function of tensors whose first has a row for each sequence."""
-        captured = self._captured(lambda _, *tensors: function(*tensors), self.num_reqs_paddings)
-        return lambda *tensors: captured[len(tensors[0])](*tensors)
+
+        def is_logits(tensor: torch.Tensor) -> bool:
+            return tensor.shape[1:] == (self.vocab_size,)
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            return self._placed(tensor, 1 if is_logits(tensor) else None)
+
+        def placed_results(_: int, *tensors: torch.Tensor) -> object:
+            """XLA would choose how they are divided, and the next program depends on that."""
+            return tree_map_only(torch.Tensor, place, function(*tensors))
+
+        captured = self._captured(placed_results, self.num_reqs_paddings)
+
+        def call(*tensors: torch.Tensor) -> object:
+            # vLLM compiles with logits that are not divided.
+            operands = [place(tensor) if is_logits(tensor) else tensor for tensor in tensors]
+            return captured[len(tensors[0])](*operands)
+
+        return call
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
         loader = get_model_loader(self.load_config)
+        # One device has no room for what several share.
+        device = self.device if self._devices is None else torch.device("cpu")
         with set_default_torch_dtype(self.dtype):
-            with self.device:
+            with device:
                 model = initialize_model(vllm_config=self.vllm_config)
-            # Nothing has been allocated so far: torch_xla does so when it has to.
-            weights = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
-            DeviceMemory.current(self.device).check_fits(weights)
+            # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
+            if self._devices is None:
+                tensors = (*model.parameters(), *model.buffers())
+                self.weights = sum(tensor.nbytes for tensor in tensors)
+            else:
+                self.weights = self._devices.weights_of_one(model)
+            DeviceMemory.current(self.device).check_fits(self.weights)
             loader.load_weights(model, self.model_config)
-            process_weights_after_loading(model, self.model_config, self.device)
+            process_weights_after_loading(model, self.model_config, device)
+        if self._devices is not None:
+            self._devices.place_model(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(
@@ -125,7 +164,16 @@ class XlaGpuModelRunner(TPUModelRunner):
         # It makes them by torch.zeros on the default device, and moves them.
         with self.device:
             super().initialize_kv_cache(kv_cache_config)
+        if self._devices is not None:
+            for cache in self.kv_caches:
+                self._devices.place(cache, dim=2)
         torch_xla.sync(wait=True)
+
+    def _placed(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        """On the device, or on several: divided along `dim` if it can be."""
+        if self._devices is None:
+            return tensor.to(self.device)
+        return self._devices.place(tensor, dim)
 
     def _shape(self, num_tokens: int) -> BatchShape:
         num_seqs = min(num_tokens, self.max_num_reqs)
@@ -137,12 +185,11 @@ class XlaGpuModelRunner(TPUModelRunner):
         # As vLLM names the logits' dtype for the programs that sample.
         self._hidden_states_dtype = logits.dtype
         for num_seqs in self.num_reqs_paddings:
-            self._logits[num_seqs] = torch.zeros(
-                num_seqs, logits.shape[1], dtype=logits.dtype, device=self.device
-            )
+            empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
+            self._logits[num_seqs] = self._placed(empty, dim=1)
         for num_tokens in self.num_tokens_paddings:
             empty = pack_empty(self._shape(num_tokens))
-            self._packed[num_tokens] = torch.from_numpy(empty).to(self.device)
+            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
         del logits, hidden
         torch_xla.sync(wait=True)
 
@@ -171,7 +218,7 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _clone_tokens(self, num_seqs: int) -> torch.Tensor:
         """The tokens in a buffer of their own, which the next step does not write to."""
-        return self._tokens[:num_seqs].clone()
+        return self._placed(self._tokens[:num_seqs].clone())
 
     def _sampled_tokens(
         self,

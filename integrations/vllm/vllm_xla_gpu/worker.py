@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 import torch_xla
@@ -15,16 +16,27 @@ from vllm.v1.worker.utils import bind_kv_cache
 
 from vllm_xla_gpu import checks, memory
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+from vllm_xla_gpu.tensor_parallel import Devices
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 logger = init_logger("vllm.xla_gpu")
 
 
 class XlaGpuWorker(TPUWorker):
+    def __init__(self, vllm_config: VllmConfig, *args: object, **kwargs: object) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        self._num_devices = self.parallel_config.tensor_parallel_size
+        # To vLLM there is one device: XLA divides the program.
+        self.parallel_config.tensor_parallel_size = self.parallel_config.world_size = 1
+
     def init_device(self) -> None:
         """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
         torch.set_grad_enabled(False)
         torch.set_default_dtype(self.model_config.dtype)
         memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)
+        devices = Devices(self._num_devices) if self._num_devices > 1 else None
         self._init_tpu_worker_distributed_environment(
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank
         )
@@ -35,13 +47,14 @@ class XlaGpuWorker(TPUWorker):
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
             # What another wheel or plugin compiled has other keys.
             xr.initialize_cache(path, readonly=False)
-        self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device)
+        self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device, devices)
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:
             self._run_without_caches()
-        available = memory.DeviceMemory.current(self.device).available_for_cache()
+        found = memory.DeviceMemory.current(self.device, self.model_runner.weights)
+        available = found.available_for_cache(self._num_devices)
         logger.info("%s for the KV cache.", memory.bytes_text(available))
         head_size = self.model_config.get_head_size()
         return available * head_size // checks.padded_head_dim(head_size)

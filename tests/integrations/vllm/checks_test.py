@@ -9,6 +9,7 @@ from pathlib import Path
 
 import families
 import pytest
+import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm_xla_gpu import checks, memory
 
@@ -22,7 +23,6 @@ def _refusal(model: str, **options: object) -> str:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"tensor_parallel_size": 2}, "start one server for each GPU"),
         ({"kv_cache_dtype": "fp8_e5m2"}, "auto, fp8, fp8_e4m3"),
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
         ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
@@ -110,3 +110,30 @@ def test_memory_in_words() -> None:
         gpu.available_for_cache()
     roomy = memory.DeviceMemory("the GPU's memory", 100 << 30, 20 << 30)
     assert roomy.available_for_cache() == 77 << 30
+    assert roomy.available_for_cache(devices=4) == 308 << 30
+
+
+def test_memory_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "allocator_info", lambda device: None)
+    monkeypatch.setattr(memory, "gpu_memory", lambda: 100 << 30)
+    monkeypatch.setenv("PJRT_DEVICE", "CUDA")
+    monkeypatch.setenv("PJRT_ALLOCATOR_FRACTION", "0.8")
+    found = memory.DeviceMemory.current(torch.device("meta"), weights=10 << 30)
+    assert found.limit == 80 << 30
+    # 97% of 80 GiB, less 10 for weights and 8 for activations.
+    assert found.available_for_cache(devices=2) // 2 == int(0.97 * (80 << 30)) - (18 << 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"tensor_parallel_size": 4}, "2 key and value heads on 4 devices; set tensor_parallel_s"),
+        ({"tensor_parallel_size": 2, "enable_lora": True}, "LoRA adapters on several devices; le"),
+        ({"pipeline_parallel_size": 2}, "start one server for each GPU"),
+    ],
+    ids=["heads", "lora", "pipeline"],
+)
+def test_what_several_devices_cannot_do(
+    options: dict[str, object], text: str, models: Path
+) -> None:
+    assert text in _refusal(families.write("llama", models), **options)

@@ -36,6 +36,7 @@ def llm(model: str) -> LLM:
     return LLM(
         model,
         dtype="float32",
+        tensor_parallel_size=families.DEVICES,
         max_model_len=128,
         max_num_seqs=8,
         max_num_batched_tokens=32,
@@ -306,13 +307,14 @@ def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPat
         model,
         dtype="bfloat16",
         kv_cache_dtype="fp8",
+        tensor_parallel_size=families.DEVICES,
         max_model_len=64,
         max_num_seqs=8,
         max_num_batched_tokens=16,
         seed=0,
     )
     # Heads of 32 are padded to 64; of fp8, keys and values of 2 heads in 2 layers.
-    per_page = 16 * 64 * 2 * 2 * 2
+    per_page = 16 * 64 * 2 * 2 * 2 // families.DEVICES
     pages = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
     assert pages == (int(0.97 * (40 << 20)) - (8 << 20)) // per_page
     answers = _generate(llm, [_tokens(20, i) for i in range(4)], GREEDY)
@@ -328,4 +330,10 @@ def test_model_that_does_not_fit(model: str, monkeypatch: pytest.MonkeyPatch) ->
     info = {"bytes_limit": 1 << 19, "bytes_used": 0, "peak_bytes_used": 0}
     monkeypatch.setattr(memory, "allocator_info", lambda device: info)
     with pytest.raises(ValueError, match=r"weights are [\d.]+ MiB, but vLLM may use 0\.5 MiB of"):
-        LLM(model, max_model_len=64, max_num_seqs=8, max_num_batched_tokens=16)
+        LLM(
+            model,
+            tensor_parallel_size=families.DEVICES,
+            max_model_len=64,
+            max_num_seqs=8,
+            max_num_batched_tokens=16,
+        )

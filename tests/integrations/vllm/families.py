@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -9,6 +10,8 @@ import transformers
 from random_model import write_model
 
 VOCABULARY = 512
+# Among which models are divided; BUILD says how many.
+DEVICES = int(os.environ.get("CPU_NUM_DEVICES", "1"))
 # A token may be this part of the median distance of two best logits behind the reference's choice.
 MARGIN = 200
 

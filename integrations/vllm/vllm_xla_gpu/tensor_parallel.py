@@ -1,0 +1,208 @@
+"""Tensor parallel: one process, several devices, of which each has a part of weights and caches.
+
+XLA's partitioner divides the program (SPMD); to vLLM there is one device. Weights are divided as in
+Megatron-LM (https://arxiv.org/abs/1909.08053), so that a layer needs two sums over the devices, and
+caches by kv heads, as the attention operators divide themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from torch import nn
+from torch.nn import functional
+from torch.utils._pytree import tree_map_only
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm.model_executor.layers.linear import (
+    ColumnParallelLinear,
+    LinearMethodBase,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+from vllm_xla_gpu.checks import UnsupportedError
+
+_AXIS = "model"
+
+
+class Devices:
+    """The devices of this process, which share tensors.
+
+    Attributes:
+        count: of them.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Has to be called before the first device is used.
+
+        Raises:
+            UnsupportedError: there are more devices, or fewer.
+        """
+        wish = f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(count)))}"
+        if os.environ["PJRT_DEVICE"] == "CPU":
+            wish = f"CPU_NUM_DEVICES={count}"
+            os.environ.setdefault(*wish.split("="))
+        xr.use_spmd()
+        found = xr.global_runtime_device_count()
+        if found != count:
+            raise UnsupportedError(
+                f"tensor_parallel_size={count}, but this process has {found} devices; start it "
+                f"with {wish}"
+            )
+        self.count = count
+        self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
+
+    def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+        """The tensor on the devices, divided along a dimension if it can be, or copied to each."""
+        if not self._divides(tensor, dim):
+            dim = None
+        result = tensor.to(torch_xla.device())
+        if torch_xla._XLAC._get_xla_sharding_spec(result) == "":
+            spec = tuple(_AXIS if i == dim else None for i in range(tensor.dim()))
+            xs.mark_sharding(result, self._mesh, spec)
+        return result
+
+    def weights_of_one(self, model: nn.Module) -> int:
+        """Bytes of a model's weights that each device will have.
+
+        Raises:
+            UnsupportedError: it has layers that cannot be divided.
+        """
+        sizes: dict[torch.Tensor, int] = {}
+        for module in model.modules():
+            if isinstance(module, FusedMoE):
+                raise UnsupportedError(
+                    "vllm-xla-gpu does not support tensor_parallel_size above 1 for mixtures of "
+                    "experts; serve them on one GPU"
+                )
+            dim = _divided_dimension(module)
+            for tensor in _tensors(module).values():
+                sizes[tensor] = tensor.nbytes // (self.count if self._divides(tensor, dim) else 1)
+        return sum(sizes.values())
+
+    def place_model(self, model: nn.Module) -> None:
+        """Moves a model whose weights are on the host."""
+        for module in model.modules():
+            if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
+                _split(module)
+        placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
+        for module in model.modules():
+            for name, tensor in _tensors(module).items():
+                if tensor not in placed:
+                    on_devices = self.place(tensor.data, _divided_dimension(module))
+                    if isinstance(tensor, nn.Parameter):
+                        on_devices = nn.Parameter(on_devices, requires_grad=False)
+                    placed[tensor] = on_devices
+                setattr(module, name, placed[tensor])
+
+    def _divides(self, tensor: torch.Tensor, dim: int | None) -> bool:
+        return dim is not None and dim < tensor.dim() and tensor.shape[dim] % self.count == 0
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The module's own weights and buffers."""
+    return {
+        **dict(module.named_parameters(recurse=False)),
+        **dict(module.named_buffers(recurse=False)),
+    }
+
+
+def _divided_dimension(module: nn.Module) -> int | None:
+    """Of the module's weights and biases; None if each device needs the whole."""
+    if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding | _Part):
+        return 0
+    return 1 if isinstance(module, RowParallelLinear) else None
+
+
+class _Part(nn.Module):
+    """Rows of a layer's weight and bias, to be divided among the devices."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
+
+class _Columns:
+    """What tensors are one after another in the last dimension, for a model that takes them apart.
+
+    XLA would move the columns of a real concatenation between the devices. Whatever else is done
+    with it is done with that.
+    """
+
+    def __init__(self, parts: Sequence[torch.Tensor]) -> None:
+        self._parts = tuple(parts)
+        self._widths = [part.shape[-1] for part in parts]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self._parts[0].shape[:-1], sum(self._widths)))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[torch.Tensor, ...]:
+        if dim in (-1, len(self.shape) - 1) and sizes == self._widths:
+            return self._parts
+        return self._whole().split(sizes, dim)
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[torch.Tensor, ...]:
+        return self.split([self.shape[dim] // chunks] * chunks, dim)
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        ends = list(itertools.accumulate(self._widths))
+        for part, begin, end in zip(self._parts, [None, *ends], [*ends[:-1], None], strict=False):
+            if index == (..., slice(begin, end)):
+                return part
+        return self._whole()[index]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._whole(), name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        args, kwargs = tree_map_only(cls, cls._whole, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def _whole(self) -> torch.Tensor:
+        return torch.cat(self._parts, dim=-1)
+
+
+class _PartsMethod(LinearMethodBase):
+    """A linear layer whose columns are those of its parts, one after another.
+
+    One weight of queries, keys and values divided into equal parts would give a device the keys of
+    other heads than its queries'.
+    """
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(
+        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> _Columns:
+        """`bias` is None: the parts have it."""
+        return _Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
+
+
+def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
+    if layer.bias is not None and layer.skip_bias_add:
+        raise UnsupportedError(
+            f"vllm-xla-gpu does not support tensor_parallel_size above 1 for {layer.prefix}, whose "
+            "bias is added later; serve the model on one GPU"
+        )
+    weights = layer.weight.data.split(layer.output_sizes)
+    biases = (
+        [None] * len(weights) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
+    )
+    layer.parts = nn.ModuleList(_Part(w, b) for w, b in zip(weights, biases, strict=True))
+    layer.weight = layer.bias = None
+    layer.quant_method = _PartsMethod()

@@ -1,0 +1,86 @@
+"""A model that several devices share; BUILD says how many. engine_test.py runs on them, too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import families
+import pytest
+import torch_xla.debug.metrics as metrics
+from testing import programs  # before the first computation
+from vllm import LLM, SamplingParams
+from vllm_xla_gpu import checks, tensor_parallel
+
+# Not those of engine_test.py, whose programs XLA would find again.
+PAGES, PAGE_SIZE = 20, 16
+LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
+
+
+def start(model: str) -> LLM:
+    return LLM(
+        model,
+        tensor_parallel_size=families.DEVICES,
+        num_gpu_blocks_override=PAGES,
+        block_size=PAGE_SIZE,
+        **LIMITS,
+    )
+
+
+def shapes(program: str) -> set[tuple[int, ...]]:
+    """Of all arrays of a program."""
+    found = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", program)
+    return {tuple(map(int, text.split(","))) for text in found}
+
+
+@pytest.mark.parametrize("family", [name for name in families.FAMILIES if name != "mixtral"])
+def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+    model = families.write(family, models)
+    config = families.FAMILIES[family]
+    with programs.compiled() as compiled:
+        llm = start(model)
+    count = metrics.metric_data("CompileTime")[0]
+    answers = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in families.prompts()],
+        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True),
+        use_tqdm=False,
+    )
+    assert metrics.metric_data("CompileTime")[0] == count
+    compared = [
+        families.reference(model, answer.prompt_token_ids, answer.outputs[0].token_ids)
+        for answer in answers
+    ]
+    equal, behind, distances = zip(*compared, strict=True)
+    print(f"{family}: {sum(equal)} of {16 * len(answers)} tokens, at most {max(behind)} behind")
+    assert sum(equal) >= 16 * len(answers) - 2
+    assert max(behind) < min(distances) / families.MARGIN
+
+    steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
+    assert len(steps) == 2  # of 16 and 32 tokens
+    layers, width = config.num_hidden_layers, config.hidden_size
+    for tokens, program in zip((16, 32), steps, strict=True):
+        # A sum of the embedding and two a layer. Of each sequence the best token of each device.
+        assert sorted(programs.collectives(program)) == sorted(
+            [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1)
+            + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
+        )
+        kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        caches = {shape[2] for shape in shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
+        assert caches == {2 * kv_heads // families.DEVICES}
+        # Each device has its part of every weight that is large.
+        assert (families.VOCABULARY, width) not in shapes(program)
+        assert (families.VOCABULARY // families.DEVICES, width) in shapes(program)
+
+
+def test_a_mixture_of_experts_is_refused(models: Path) -> None:
+    with pytest.raises(checks.UnsupportedError, match="for mixtures of experts; serve them on one"):
+        start(families.write("mixtral", models))
+
+
+def test_another_number_of_devices() -> None:
+    with pytest.raises(
+        checks.UnsupportedError,
+        match=rf"this process has {families.DEVICES} devices; start it with CPU_NUM_DEVICES=16",
+    ):
+        tensor_parallel.Devices(16)
