@@ -81,8 +81,8 @@ def prepare(environ: Mapping[str, str]) -> None:
     except RuntimeError as error:
         text = str(error).partition("\n")[0]
         raise CudaRuntimeError(
-            f"the processes' store on rank 0, {host}:{store_port}, can not be reached: {text}; look "
-            "whether that process runs, and at MASTER_ADDR and its firewall"
+            f"the processes' store on rank 0, {host}:{store_port}, can not be reached: {text}; "
+            "look whether that process runs, and at MASTER_ADDR and its firewall"
         ) from None
     _Exit(processes, host, store, timeout, run).arrange()
 

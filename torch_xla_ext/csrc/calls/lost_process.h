@@ -28,8 +28,8 @@ bool ProcessesWatched();
 // wait; only the first call has an effect.
 //
 // This process then ends without what waits for devices. If nobody is told
-// within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), it ends itself with a message:
-// it waits for something that no exception can end.
+// within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), it ends itself with a
+// message: it waits for something that no exception can end.
 void SetLostProcess(const std::string& status);
 
 // The error's text; empty, as long as no process is lost.

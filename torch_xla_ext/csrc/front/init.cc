@@ -53,7 +53,8 @@ void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
   });
 }
 
-// Python's end waits for what devices are doing: not if another process is lost.
+// Python's end waits for what devices are doing: not if another process is
+// lost.
 void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
   module.def("_prepare_to_exit", [stock_prepare] {
     if (!EndIfLost()) stock_prepare();

@@ -1,7 +1,8 @@
 // Stands before the two functions by which torch_xla makes XLA's coordination
-// service and its client: a lost process is an exception (calls/lost_process.h),
-// after the time that torch_xla's variables say. Upstream hands them over as an
-// interval and a number, of which XLA at the pinned commit takes no notice.
+// service and its client: a lost process is an exception
+// (calls/lost_process.h), after the time that torch_xla's variables say.
+// Upstream hands them over as an interval and a number, of which XLA at the
+// pinned commit takes no notice.
 //
 // It may, because the stock binary calls both through its PLT, with options on
 // the caller's stack. Here the stock functions are called.

@@ -56,11 +56,10 @@ using SyncTensorCollection = XLAGraphExecutor::SyncTensorCollection;
 
 // XLAGraphExecutor's, a virtual function. It calls torch's, which locks the
 // device without a call through the PLT.
-extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
-                                        SyncTensorCollection* collection)
-    __asm__(
-        "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4lazy"
-        "17LazyGraphExecutor20SyncTensorCollectionE");
+extern "C" void
+TensorCollectionBarrier(XLAGraphExecutor*, SyncTensorCollection*) __asm__(
+    "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4lazy"
+    "17LazyGraphExecutor20SyncTensorCollectionE");
 
 extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
                                         SyncTensorCollection* collection) {
@@ -101,8 +100,7 @@ PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
 
 void PjRtComputationClient::WaitDeviceOps(
     absl::Span<const std::string> devices) {
-  using Stock =
-      void (*)(PjRtComputationClient*, absl::Span<const std::string>);
+  using Stock = void (*)(PjRtComputationClient*, absl::Span<const std::string>);
   static const auto stock = reinterpret_cast<Stock>(
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla7runtime21PjRtComputationClient13WaitDeviceOpsEN4absl"
