@@ -1,6 +1,8 @@
 // Host kernels that the tests register from Python: what a user would write,
 // compile with `g++ -shared` and load with ctypes. They follow API version 3 of
 // the untyped ABI; a tuple result arrives as an array of buffers.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -64,6 +66,12 @@ void TestCount(void* out, const void** in, const char* opaque,
                size_t opaque_len, XlaCustomCallStatus* status) {
   static int64_t calls = 0;
   static_cast<int64_t**>(out)[0][0] = ++calls;
+}
+
+// Waits for ever, as a kernel that waits for what a lost process was to send.
+void TestForever(void* out, const void** in, const char* opaque,
+                 size_t opaque_len, XlaCustomCallStatus* status) {
+  while (true) pause();
 }
 
 // Reports a failure.

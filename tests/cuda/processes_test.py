@@ -9,16 +9,23 @@ import sys
 import time
 
 import pytest
+from torch.distributed import HashStore
 
 from torch_xla_ext.cuda import processes
 from torch_xla_ext.cuda.errors import CudaRuntimeError
+from torch_xla_ext.cuda.options import Processes
 
 PROGRAM = """
 import os, sys, time
 from torch_xla_ext.cuda import processes
 processes.prepare(os.environ)
-time.sleep(float(sys.argv[1]))
 how = sys.argv[2]
+if how == "coordinated":
+    import torch_xla
+    torch_xla._XLAC._ensure_xla_coordinator_initialized(
+        int(os.environ["RANK"]), 2, "localhost", os.environ["XLA_COORDINATOR_PORT"]
+    )
+    time.sleep(float(sys.argv[1]))
 if how == "raise":
     raise ValueError("as asked")
 if how == "lost":
@@ -58,7 +65,7 @@ def start(port: int, rank: int, seconds: float, how: str, **more: str) -> subpro
 @pytest.mark.parametrize("last", [0, 1])
 def test_they_wait_for_each_other(last: int) -> None:
     port = free_ports()
-    running = [start(port, rank, 6 * (rank == last), "end") for rank in (0, 1)]
+    running = [start(port, rank, 6 * (rank == last), "coordinated") for rank in (0, 1)]
     results = [process.communicate(timeout=500) for process in running]
     assert [process.returncode for process in running] == [0, 0], results
     assert [error for _, error in results] == ["", ""]
@@ -96,6 +103,38 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         environ = {"RANK": "0", "WORLD_SIZE": "2", "XLA_COORDINATOR_PORT": str(port)}
         with pytest.raises(CudaRuntimeError, match=f"XLA_COORDINATOR_PORT: port {port} can not be"):
             processes.prepare(environ)
+
+
+def test_one_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_prepared", set())
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "XLA_COORDINATOR_PORT": str(free_ports()),
+        "TORCH_XLA_EXT_START_TIMEOUT": "1",
+    }
+    with pytest.raises(CudaRuntimeError, match="rank 1 has not started for 1 s .*there are 2 proc"):
+        processes.prepare(environ)
+
+
+def test_a_rank_0_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_prepared", set())
+    port = free_ports()
+    environ = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "XLA_COORDINATOR_PORT": str(port),
+        "TORCH_XLA_EXT_START_TIMEOUT": "1",
+    }
+    with pytest.raises(CudaRuntimeError, match=f"rank 0, localhost:{port + 1}, can not be reached"):
+        processes.prepare(environ)
+
+
+def test_they_count_differently() -> None:
+    store = HashStore()
+    store.set("run/start/0", "3")
+    with pytest.raises(CudaRuntimeError, match="WORLD_SIZE is 2 for rank 1, but 3 for rank 0"):
+        processes.meet(store, Processes(1, 2, 1, 2), 10, "run")
 
 
 @pytest.mark.parametrize(

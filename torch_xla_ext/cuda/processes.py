@@ -1,9 +1,11 @@
 """Several processes that make one program: before their clients are made, and when they end.
 
-XLA's coordinator runs in the process of rank 0. A process whose coordinator goes first is ended by
-XLA's coordination client. So the processes wait for each other when they end: each notes that it is
-done in a torch.distributed.TCPStore, torchrun's own where there is one; and rank 0 leaves when the
-others have ended.
+XLA's coordinator runs in the process of rank 0, and waits for an hour for a process that does not
+start. So they meet here first, in a torch.distributed.TCPStore, torchrun's own where there is one.
+
+A process whose coordinator goes first takes it for lost (csrc/calls/lost_process.h). So the
+processes wait for each other when they end, too: each notes that it is done; and rank 0 leaves when
+the others have ended.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import os
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from types import TracebackType
+
+import torch_xla
+from torch.distributed import Store, TCPStore
 
 from torch_xla_ext.cuda.errors import CudaRuntimeError
 from torch_xla_ext.cuda.options import Processes
@@ -25,23 +29,26 @@ from torch_xla_ext.cuda.options import Processes
 # How many seconds a process waits for the others when it ends.
 TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"
 _DEFAULT_TIMEOUT = 60
-# And for rank 0 when it starts.
-_START_TIMEOUT = 300
+# And when it starts.
+START_TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_START_TIMEOUT"
+_DEFAULT_START_TIMEOUT = 300
 _DEFAULT_PORT = 8547  # of XLA's coordinator
 _KEY = "torch_xla_ext/exit"
 _prepared: set[int] = set()  # processes: a fork has what its parent had
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Checks what the environment says of this process; arranges that it waits for the others.
+    """Waits until all processes have started; arranges that they wait for each other at the end.
 
     Args:
         environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
             (8547), there, and the port behind it where torchrun has no store of its own, of which
-            MASTER_PORT says the port; TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
+            MASTER_PORT says the port; TORCH_XLA_EXT_START_TIMEOUT (300) and
+            TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
 
     Raises:
-        CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
+        CudaRuntimeError: ranks and counts do not fit together, a port is taken, or a process has
+            not started in time.
         ValueError: a variable has no usable value.
     """
     processes = Processes.from_environ(environ)
@@ -52,6 +59,7 @@ def prepare(environ: Mapping[str, str]) -> None:
     host = environ.get("MASTER_ADDR", "localhost")
     port = int(environ.get("XLA_COORDINATOR_PORT", _DEFAULT_PORT))
     timeout = float(environ.get(TIMEOUT_ENVIRONMENT, _DEFAULT_TIMEOUT))
+    start_timeout = float(environ.get(START_TIMEOUT_ENVIRONMENT, _DEFAULT_START_TIMEOUT))
     if processes.rank == 0:
         _check_free(port, "XLA_COORDINATOR_PORT")
     serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -60,10 +68,48 @@ def prepare(environ: Mapping[str, str]) -> None:
         _check_free(store_port, "XLA_COORDINATOR_PORT + 1")
     run = f"{_KEY}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     try:
-        _Exit(processes, host, store_port, serves, timeout, run).arrange()
+        store = TCPStore(
+            host,
+            store_port,
+            is_master=serves and processes.rank == 0,
+            wait_for_workers=False,
+            timeout=datetime.timedelta(seconds=start_timeout),
+        )
+        meet(store, processes, start_timeout, run)
+    except CudaRuntimeError:
+        raise
     except RuntimeError as error:
         text = str(error).partition("\n")[0]
-        warnings.warn(f"processes will not wait for each other at the end: {text}", stacklevel=2)
+        raise CudaRuntimeError(
+            f"the processes' store on rank 0, {host}:{store_port}, can not be reached: {text}; look "
+            "whether that process runs, and at MASTER_ADDR and its firewall"
+        ) from None
+    _Exit(processes, host, store, timeout, run).arrange()
+
+
+def meet(store: Store, processes: Processes, timeout: float, key: str) -> None:
+    """Waits until all processes have come to the store.
+
+    Raises:
+        CudaRuntimeError: one has not come in time, or counts others than this one.
+    """
+    end = time.monotonic() + timeout
+    store.set(f"{key}/start/{processes.rank}", str(processes.count))
+    for rank in range(processes.count):
+        while not store.check([f"{key}/start/{rank}"]):
+            if time.monotonic() > end:
+                raise CudaRuntimeError(
+                    f"rank {rank} has not started for {timeout:g} s ({START_TIMEOUT_ENVIRONMENT}); "
+                    f"WORLD_SIZE says that there are {processes.count} processes: start each of "
+                    "them, with the same MASTER_ADDR"
+                )
+            time.sleep(0.05)
+        count = int(store.get(f"{key}/start/{rank}"))
+        if count != processes.count:
+            raise CudaRuntimeError(
+                f"WORLD_SIZE is {processes.count} for rank {processes.rank}, but {count} for rank "
+                f"{rank}; start all processes with the same number, as torchrun does"
+            )
 
 
 def _check(processes: Processes) -> None:
@@ -102,24 +148,15 @@ class _Exit:
         self,
         processes: Processes,
         host: str,
-        port: int,
-        serves: bool,
+        store: Store,
         timeout: float,
         key: str,
     ) -> None:
-        from torch.distributed import TCPStore
-
         self._rank, self._count = processes.rank, processes.count
         self._timeout, self._key = timeout, key
         self._failed = False
         self._host = host
-        self._store = TCPStore(
-            host,
-            port,
-            is_master=serves and processes.rank == 0,
-            wait_for_workers=False,
-            timeout=datetime.timedelta(seconds=_START_TIMEOUT),
-        )
+        self._store = store
 
     def arrange(self) -> None:
         before = sys.excepthook
@@ -135,6 +172,8 @@ class _Exit:
         atexit.register(self._leave)
 
     def _leave(self) -> None:
+        if torch_xla._XLAC._xla_lost_process():
+            return  # XLA's coordinator has told the others too
         state = "failed" if self._failed else "done"
         listener = None
         try:

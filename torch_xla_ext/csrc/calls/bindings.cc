@@ -14,6 +14,7 @@
 #include "torch_xla_ext/csrc/calls/definitions.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/calls/lost_process.h"
 #include "torch_xla_ext/csrc/calls/operator_kernels.h"
 #include "torch_xla_ext/csrc/calls/prepared_call.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
@@ -404,6 +405,9 @@ void DefineRegistration(py::module_& module) {
       "Loads the PJRT plugin that the bridge in this library stands in front "
       "of. Returns its API version, (major, minor). Raises RuntimeError if "
       "torch_xla can not use it.");
+  module.def("_xla_lost_process", &LostProcess,
+             "What is raised because another process of this program is lost; "
+             "empty if none is.");
 }
 
 // A function that torch.compile(backend="openxla") compiled for one sharding of

@@ -11,10 +11,12 @@
 #include <torch/csrc/lazy/core/multi_wait.h>
 
 #include <cstddef>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/failures.h"
+#include "torch_xla_ext/csrc/calls/lost_process.h"
 #include "torch_xla_ext/csrc/calls/without_gil.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
@@ -35,13 +37,32 @@ Async* Owner(MultiWait* wait) {
   return reinterpret_cast<Async*>(reinterpret_cast<char*>(wait) - kOffset);
 }
 
+// Waits for `seconds` at most; returns whether what it waits for has ended.
+bool WaitFor(MultiWait* wait, double seconds) {
+  try {
+    wait->Wait(seconds);
+  } catch (const std::runtime_error& error) {
+    if (std::string(error.what()) != "Timeout") throw;
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void MultiWait::Wait() {
   static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
-  torch_xla_ext::WaitAndTakeError([this] { stock(this); },
-                                  &Owner(this)->unlocker);
+  torch_xla_ext::WaitAndTakeError(
+      [this] {
+        if (!torch_xla_ext::ProcessesWatched()) return stock(this);
+        // The caller's, which does not outlive an exception: so not by
+        // WaitUnlessLost.
+        while (!WaitFor(this, /*seconds=*/0.5)) {
+          torch_xla_ext::ThrowLostProcess();
+        }
+      },
+      &Owner(this)->unlocker);
 }
 
 }  // namespace torch::lazy
@@ -64,6 +85,7 @@ PjRtComputationClient::ExecuteComputation(
       "17ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
       "ptrINS2_4DataEEEERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
       "RKNS2_25ExecuteComputationOptionsE"));
+  torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, device, options);
@@ -86,6 +108,7 @@ PjRtComputationClient::ExecuteReplicated(
       "ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
       "ptrINS2_4DataEEEENS8_IKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIc"
       "EEEEERKNS2_24ExecuteReplicatedOptionsE"));
+  torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
   return stock(this, computation, arguments, devices, options);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/calls/bindings.h"
+#include "torch_xla_ext/csrc/calls/lost_process.h"
 #include "torch_xla_ext/csrc/calls/shards.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
@@ -49,6 +50,13 @@ void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
       }
     }
     stock_clear(device);
+  });
+}
+
+// Python's end waits for what devices are doing: not if another process is lost.
+void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
+  module.def("_prepare_to_exit", [stock_prepare] {
+    if (!EndIfLost()) stock_prepare();
   });
 }
 
@@ -96,6 +104,8 @@ extern "C" PyObject* PyInit__XLAC() {
     torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
     torch_xla_ext::DefineClearPendingIrs(module,
                                          Take(module, "_clear_pending_irs"));
+    torch_xla_ext::DefinePrepareToExit(module,
+                                       Take(module, "_prepare_to_exit"));
     Take(module, "_xla_gpu_custom_call");
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");

@@ -1,15 +1,19 @@
 // Stands before functions in which the stock binary waits for a program to end:
-// they release the GIL (calls/without_gil.h). failed_execution.cc has more.
+// they release the GIL (calls/without_gil.h), and end with an exception if
+// another process is lost (calls/lost_process.h). failed_execution.cc has more.
 //
 // It may, because the stock binary calls torch's two through its PLT, and
-// TransferFromDevice by a vtable, which names it by its symbol. Here the
-// functions that would have been called are called.
+// PjRtComputationClient's by a vtable, which names them by their symbols. Here
+// the functions that would have been called are called, with arguments of their
+// own: such an exception does not wait for them.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/lost_process.h"
 #include "torch_xla_ext/csrc/calls/without_gil.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
@@ -24,7 +28,8 @@ std::vector<ExceptionCleanup> LazyGraphExecutor::DeviceLockerArena::LockDevices(
       "_ZN5torch4lazy17LazyGraphExecutor17DeviceLockerArena11LockDevicesERKSt3s"
       "etINS0_13BackendDeviceESt4lessIS4_ESaIS4_EE"));
   const torch_xla_ext::WithoutGil without_gil;
-  return stock(this, devices);
+  return torch_xla_ext::WaitUnlessLost(
+      [this, devices] { return stock(this, devices); });
 }
 
 void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
@@ -34,10 +39,48 @@ void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
             "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
             "13BackendDeviceE"));
   const torch_xla_ext::WithoutGil without_gil;
-  stock(this, device);
+  torch_xla_ext::WaitUnlessLost([this, device] { stock(this, device); });
 }
 
 }  // namespace torch::lazy
+
+namespace torch_xla {
+namespace {
+
+struct LazyGraphExecutor : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
+};
+using SyncTensorCollection = XLAGraphExecutor::SyncTensorCollection;
+
+}  // namespace
+
+// XLAGraphExecutor's, a virtual function. It calls torch's, which locks the
+// device without a call through the PLT.
+extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
+                                        SyncTensorCollection* collection)
+    __asm__(
+        "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4lazy"
+        "17LazyGraphExecutor20SyncTensorCollectionE");
+
+extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
+                                        SyncTensorCollection* collection) {
+  using Stock = void (*)(XLAGraphExecutor*, SyncTensorCollection*);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
+            "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
+  // As torch does it: not again, where the device is locked.
+  if (torch_xla_ext::ProcessesWatched() && collection->unlocker.empty() &&
+      collection->device.toString() != "Unknown0") {
+    collection->unlocker =
+        LazyGraphExecutor::DeviceLockerArena::Get()->LockDevices(
+            {collection->device});
+  }
+  const torch_xla_ext::WithoutGil without_gil;
+  stock(executor, collection);
+}
+
+}  // namespace torch_xla
 
 namespace torch_xla::runtime {
 
@@ -51,7 +94,25 @@ PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
             "4absl12lts_202308024SpanIKSt10shared_ptrINS0_17ComputationClient4D"
             "ataEEEE"));
   const torch_xla_ext::WithoutGil without_gil;
-  return stock(this, handles);
+  return torch_xla_ext::WaitUnlessLost(
+      [this, own = std::vector<ComputationClient::DataPtr>(
+                 handles.begin(), handles.end())] { return stock(this, own); });
+}
+
+void PjRtComputationClient::WaitDeviceOps(
+    absl::Span<const std::string> devices) {
+  using Stock =
+      void (*)(PjRtComputationClient*, absl::Span<const std::string>);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla7runtime21PjRtComputationClient13WaitDeviceOpsEN4absl"
+            "12lts_202308024SpanIKNSt7__cxx1112basic_stringIcSt11char_traitsIcE"
+            "SaIcEEEEE"));
+  const torch_xla_ext::WithoutGil without_gil;
+  torch_xla_ext::WaitUnlessLost(
+      [this, own = std::vector<std::string>(devices.begin(), devices.end())] {
+        stock(this, own);
+      });
 }
 
 }  // namespace torch_xla::runtime

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -14,6 +15,8 @@
 
 namespace absl {
 inline namespace lts_20230802 {
+
+enum class StatusToStringMode : int { kWithNoExtraData = 0 };
 
 // A tagged word: 0 is OK, an odd value points to a counted representation.
 class Status {
@@ -25,6 +28,9 @@ class Status {
     if (rep_ & 1) UnrefNonInlined(rep_);
   }
   bool ok() const { return rep_ == 0; }
+  // Of one that is not OK.
+  std::string ToStringSlow(StatusToStringMode mode) const
+      __attribute__((abi_tag("cxx11")));
 
  private:
   static void UnrefNonInlined(uintptr_t rep);

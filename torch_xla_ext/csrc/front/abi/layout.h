@@ -12,6 +12,7 @@ namespace torch_xla_ext::layout {
 inline constexpr size_t kStatusSize = 8;
 inline constexpr size_t kStatusOrSize = 16;  // of a pointer
 inline constexpr size_t kSpanSize = 16;
+inline constexpr size_t kDurationSize = 12;
 inline constexpr size_t kXlaOpSize = 16;
 inline constexpr size_t kXlaOpVectorSize = 24;
 inline constexpr size_t kShapeSize = 320;
@@ -22,6 +23,10 @@ inline constexpr size_t kAliasSize = 56;  // of OutputOperandAliasing
 inline constexpr size_t kOpShardingSize = 216;
 inline constexpr size_t kLoadOptionsSize = 24;
 inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
+// In DistributedRuntimeClient::Options and CoordinationServiceImpl::Options.
+inline constexpr size_t kClientHeartbeatOffset = 52;
+inline constexpr size_t kLostCallbackOffset = 80;
+inline constexpr size_t kServiceHeartbeatOffset = 16;
 // Of PjRtClient's virtual functions.
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;

@@ -15,6 +15,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/service/custom_call_status_internal.h"
@@ -28,6 +29,10 @@ static_assert(sizeof(absl::Status) == kStatusSize);
 static_assert(sizeof(absl::StatusOr<int*>) == kStatusOrSize);
 static_assert(!std::is_trivially_copyable_v<absl::StatusOr<int*>>,
               "a StatusOr is returned in memory");
+static_assert(static_cast<int>(absl::StatusToStringMode::kWithNoExtraData) ==
+              0);
+static_assert(sizeof(absl::Duration) == kDurationSize &&
+              alignof(absl::Duration) == 4);
 static_assert(sizeof(absl::Span<const int64_t>) == kSpanSize);
 static_assert(std::is_trivially_copyable_v<absl::Span<const int64_t>>,
               "a Span is passed in registers");

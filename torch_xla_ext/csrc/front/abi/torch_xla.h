@@ -207,6 +207,8 @@ class PjRtComputationClient {
   Literals TransferFromDevice(
       absl::Span<const ComputationClient::DataPtr> handles);
 
+  void WaitDeviceOps(absl::Span<const std::string> devices);
+
   std::shared_ptr<ComputationClient::Computation> DeserializeComputation(
       const std::string& serialized);
   torch::lazy::hash_t HashCompilationEnv();
