@@ -9,7 +9,7 @@ _FLOATS = Label("//torch_xla_ext/include:floats")
 # Makes XLA_KERNEL_CUDA and XLA_KERNEL_HOST register what they define.
 _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 
-def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
+def xla_kernel(name, srcs, hdrs = [], deps = [], nvcc_copts = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
     Listed in //kernels, given to `wheel_with_kernels` or to `--@torch_xla_ext//kernels:extra`, it is
@@ -21,7 +21,9 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
         whoever uses the kernel can test without a GPU; without a .cc file, its operator says on the
         CPU that it is for CUDA alone.
       hdrs: headers that both include, with the signature and the parameters.
-      deps: C++ libraries that they need beside torch_xla_ext/kernel.h.
+      deps: C++ libraries that they need beside torch_xla_ext/kernel.h. A cc_library with `includes`
+        gives an include path.
+      nvcc_copts: more options for nvcc, such as `--expt-relaxed-constexpr`.
       extra_archs: as of cuda_library: `90a`, for instance.
       op: the Python file of its operator, which the wheel has as torch_xla_ext.ops.NAME.
       op_deps: operator_modules that it imports.
@@ -37,7 +39,7 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], extra_archs = [], op = None, op
         name = name + "_cuda",
         srcs = cuda,
         hdrs = hdrs,
-        copts = ["-D" + _STATIC],
+        copts = ["-D" + _STATIC] + nvcc_copts,
         extra_archs = extra_archs,
         deps = deps + [_KERNEL_API],
         visibility = ["//visibility:private"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -159,9 +158,8 @@ def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
         names = sorted(
             {t.name for t in registration.registered_targets(platform) if api in (None, t.api)}
         )
-        near = difflib.get_close_matches(name, names, n=3)
-        if near:
-            text += "; did you mean " + " or ".join(repr(n) for n in near) + "?"
+        if near := registration.did_you_mean(name, names):
+            text += near
         elif names:
             text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
     return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import os
 import sys
 import threading
@@ -13,6 +12,8 @@ from contextvars import ContextVar
 
 import torch
 import torch_xla
+
+from torch_xla_ext import registration
 
 ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
 
@@ -73,10 +74,7 @@ def replacement(target: str) -> Reference | None:
 def _missing_text(target: str) -> str:
     text = f"custom call {target!r}: there is no reference implementation that could take its place"
     with _lock:
-        names = sorted(_references)
-    near = difflib.get_close_matches(target, names, n=3)
-    if near:
-        text += "; did you mean " + " or ".join(map(repr, near)) + "?"
+        text += registration.did_you_mean(target, _references)
     return text + "; give one to torch_xla_ext.debug.register_reference"
 
 

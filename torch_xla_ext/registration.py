@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import difflib
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -109,6 +110,12 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
     It is that for the platform of this process's device.
     """
     return _schemas.get(_current(target, device_platform(), api))
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """What an error adds of `names` that are nearly `name`; empty if none is."""
+    near = difflib.get_close_matches(name, sorted(set(names)), n=3)
+    return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
 
 
 def schema_of_any_platform(target: str) -> Schema | None:

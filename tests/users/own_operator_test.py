@@ -217,6 +217,12 @@ def test_failure_of_the_kernel(device: str) -> None:
 DEFINITIONS = {
     "no namespace": ("f(Tensor x) -> Tensor", "MyScaledRows", ValueError, "must begin with"),
     "no kernel": ("my_ns::f(Tensor x) -> Tensor", "Nobody", ValueError, "no kernel 'Nobody'"),
+    "misspelt": (
+        "my_ns::f(Tensor x) -> Tensor",
+        "XlaGpuSimpelAdd",
+        ValueError,
+        "did you mean 'XlaGpuSimpleAdd'",
+    ),
     "names": (
         "my_ns::f(Tensor a, Tensor index, Tensor? bias, float factor, int copies) -> Tensor",
         "MyScaledRows",

@@ -64,10 +64,13 @@ def kernel_schema(
         return None
     schema = registration.schema_of_any_platform(target)
     if schema is None:
+        near = registration.did_you_mean(
+            target, (t.name for t in registration.registered_targets())
+        )
         raise ValueError(
             f"define_operator: {name}: no kernel {target!r} made with torch_xla_ext/kernel.h is "
-            "registered; register it before (torch_xla_ext.register_kernel; a TVM-FFI function "
-            "with its signature), or give results and payload for a kernel without kernel.h"
+            f"registered{near}; register it before (torch_xla_ext.register_kernel; a TVM-FFI "
+            "function with its signature), or give results and payload for a kernel without kernel.h"
         )
     if results is not None:
         raise TypeError(
