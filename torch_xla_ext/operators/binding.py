@@ -70,7 +70,7 @@ def kernel_schema(
         raise ValueError(
             f"define_operator: {name}: no kernel {target!r} made with torch_xla_ext/kernel.h is "
             f"registered{near}; register it before (torch_xla_ext.register_kernel; a TVM-FFI "
-            "function with its signature), or give results and payload for a kernel without kernel.h"
+            "function with its signature), or give results and payload for one without kernel.h"
         )
     if results is not None:
         raise TypeError(
