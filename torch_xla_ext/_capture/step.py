@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import reprlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class _Key:
     """What a replay was captured for, besides Python's state."""
 
     spec: pytree.TreeSpec
-    others: list[Any]  # arguments that are no tensors
+    others: dict[int, Any]  # leaves that are no tensors, by their number
     signature: bytes
     shardings: list[str]
     modes: tuple
@@ -40,8 +41,12 @@ class _Key:
     def difference(self, other: _Key) -> str | None:
         if self.spec != other.spec:
             return "the structure of the arguments changed"
-        if not all(map(_same, self.others, other.others)):
-            return "an argument that is no tensor changed"
+        if self.others.keys() != other.others.keys():
+            return "an argument is a tensor in one call and none in another"
+        for number, known in self.others.items():
+            if not _same(known, other.others[number]):
+                name, values = argument_names(self.spec)[number], (known, other.others[number])
+                return f"{name} changed from {' to '.join(map(_shown, values))}"
         if self.signature != other.signature:
             return "shapes, dtypes, gradients or shared memory of the arguments changed"
         if self.shardings != other.shardings:
@@ -65,6 +70,11 @@ def _modes() -> tuple:
 def _same(one: Any, other: Any) -> bool:
     one = one() if isinstance(one, weakref.ref) else one
     return one is other or (is_plain(other) and same_plain(one, other))
+
+
+def _shown(value: Any) -> str:
+    value = value() if isinstance(value, weakref.ref) else value
+    return reprlib.repr(value) if is_plain(value) else f"an object of {type(value).__name__}"
 
 
 def _weak(value: Any) -> Any:
@@ -126,10 +136,11 @@ class CapturedStep:
     def _key(
         self, leaves: list[Any], spec: pytree.TreeSpec
     ) -> tuple[_Key, list[torch.Tensor], list[int]]:
-        arguments, others = [], []
+        arguments: list[torch.Tensor] = []
+        others: dict[int, Any] = {}
         for number, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
-                others.append(leaf)
+                others[number] = leaf
             elif leaf.device.type == "xla":
                 arguments.append(leaf)
             else:
@@ -170,7 +181,7 @@ class CapturedStep:
         finally:
             _tracing.active = False
         self._changed = None
-        key.others = [_weak(value) for value in key.others]
+        key.others = {number: _weak(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
         _log.info(
             "%s: captured: %d inputs, %d of them written in place",
