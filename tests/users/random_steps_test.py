@@ -11,50 +11,11 @@ import os
 
 import pytest
 import torch
-import torch_xla
 from testing.random_programs import Program
-
-import torch_xla_ext
+from testing.random_steps import compare
 
 COUNT = int(os.environ.get("RANDOM_STEPS", "0"))
 SEED = int(os.environ.get("RANDOM_SEED", "0"))
-
-
-def compare(way: str, program: Program, device: torch.device) -> bool:
-    """Whether the function could be called. Raises an AssertionError for a wrong number."""
-    on_cpu, cpu_state = program.step(torch.device("cpu"))
-    step, state = program.step(device)
-    torch_xla.sync()
-    if way == "captured":
-        step = torch_xla_ext.capture(step)
-    else:
-        torch._dynamo.reset()
-        step = torch.compile(step, backend="openxla")
-    for call in range(3):
-        try:
-            expected = [*on_cpu(*cpu_state), *cpu_state]
-        except (RuntimeError, IndexError):  # what the first call wrote is no argument for a second
-            return call > 0
-        if any(not t.double().isfinite().all() or t.double().abs().max() > 1e5 for t in expected):
-            return call > 0
-        # The next call writes to what is compared here.
-        expected = [t.clone() for t in expected]
-        try:
-            results = step(*state)
-        except torch_xla_ext.CaptureError:  # operations that torch_xla runs on the host
-            return False
-        for name, value, wanted in zip(
-            [*program.results, *"abcij"], [*results, *state], expected, strict=True
-        ):
-            torch.testing.assert_close(
-                value.cpu(),
-                wanted,
-                rtol=2e-3,
-                atol=2e-3,
-                equal_nan=True,
-                msg=f"call {call}: {name}",
-            )
-    return True
 
 
 @pytest.mark.parametrize("way, count", [("captured", 400), ("openxla", 60)])
