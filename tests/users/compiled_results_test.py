@@ -107,3 +107,15 @@ def test_copies_are_apart() -> None:
     assert x.tolist() == [1, 3, 5, 7]
     assert state.tolist() == [0, 20, 40, 60]
     assert result.tolist() == [1, 3, 5, 7]  # x itself: detach is a view
+
+
+@pytest.mark.parametrize("share", [torch.Tensor.detach, torch.clone])
+def test_arguments_of_one_value(share: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """In stock torch_xla the second call multiplies its first argument by 3, too."""
+    step = torch.compile(lambda x, y: (x * 2, y * 3), backend="openxla")
+    first, second = torch.randn(2, 3)
+    x, y = first.to("xla"), second.to("xla")
+    torch_xla.sync()
+    for a, b, on_cpu in ((x, share(x), (first, first)), (x, y, (first, second))):
+        for result, expected in zip(step(a, b), (on_cpu[0] * 2, on_cpu[1] * 3), strict=True):
+            torch.testing.assert_close(result.cpu(), expected)

@@ -1,0 +1,42 @@
+"""torch.compile(backend="openxla") of two functions of the same tensors, under SPMD.
+
+Stock torch_xla 2.8.1 takes the tensor for a constant in the second one.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_xla.distributed.spmd as xs
+from testing.spmd import sharded
+
+
+@pytest.mark.parametrize("spec", [None, ("x", None), (None, "x")])
+def test_two_functions(mesh: xs.Mesh, spec: tuple | None) -> None:
+    torch._dynamo.reset()
+    read = torch.compile(lambda t: t * 2, backend="openxla")
+    write = torch.compile(lambda t: t.add_(1), backend="openxla")
+    on_host = torch.randn(4, 4)
+    on_devices = sharded(on_host, mesh, spec)
+    for _ in range(3):
+        torch.testing.assert_close(read(on_devices).cpu(), on_host * 2)
+        write(on_devices)
+        on_host += 1
+        torch.testing.assert_close(on_devices.cpu(), on_host)
+
+
+@pytest.mark.parametrize("spec", [None, ("x", None), (None, "x")])
+def test_a_graph_break(mesh: xs.Mesh, spec: tuple | None) -> None:
+    def step(t: torch.Tensor) -> torch.Tensor:
+        twice = t * 2
+        torch._dynamo.graph_break()
+        t[:, 3] += 1
+        return twice
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="openxla")
+    on_host = torch.randn(4, 4)
+    on_devices = sharded(on_host, mesh, spec)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(on_devices).cpu(), step(on_host))
+        torch.testing.assert_close(on_devices.cpu(), on_host)
