@@ -68,6 +68,15 @@ std::string Text(const std::string& status) {
          status;
 }
 
+// As condition->wait(*lock, ready), which is a function of GCC 12's library:
+// the wheel would not run with an older one.
+template <typename Ready>
+void Wait(std::condition_variable* condition,
+          std::unique_lock<std::mutex>* lock, Ready ready) {
+  while (!condition->wait_for(*lock, std::chrono::hours(1), ready)) {
+  }
+}
+
 void ThrowIfLost(State* state) {
   if (state->lost.empty()) return;
   state->told = true;
@@ -78,7 +87,7 @@ void Work(Worker* worker) {
   State& state = TheState();
   std::unique_lock<std::mutex> lock(state.mutex);
   while (true) {
-    worker->wake.wait(lock, [&] { return worker->job != nullptr; });
+    Wait(&worker->wake, &lock, [&] { return worker->job != nullptr; });
     lock.unlock();
     worker->job();
     worker->job = nullptr;
@@ -163,7 +172,7 @@ void RunUnlessLost(std::function<void()> job) {
   worker->job = std::move(job);
   worker->done = done;
   worker->wake.notify_one();
-  state.changed.wait(lock, [&] { return *done || !state.lost.empty(); });
+  Wait(&state.changed, &lock, [&] { return *done || !state.lost.empty(); });
   if (!*done) ThrowIfLost(&state);
 }
 
