@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
 
 import torch
@@ -63,3 +65,37 @@ def compare(
                 msg=f"call {call}: {name}",
             )
     return True
+
+
+def check(
+    way: str,
+    count: int,
+    device: torch.device,
+    place: Callable[[State, int], None] | None = None,
+    limit: str | None = None,
+) -> None:
+    """Compares many functions, RANDOM_STEPS of them from RANDOM_SEED on if these are set.
+
+    Args:
+        way: as of compare().
+        count: of functions.
+        device: XLA's.
+        place: as of compare(), with the function's seed.
+        limit: what an error says that is none of ours.
+
+    Raises:
+        AssertionError: wrong numbers or errors, or most functions could not be called.
+    """
+    count = int(os.environ.get("RANDOM_STEPS", "0")) or count
+    first = int(os.environ.get("RANDOM_SEED", "0"))
+    failures, called = [], 0
+    for seed in range(first, first + count):
+        program = Program(seed)
+        prepare = None if place is None else functools.partial(place, seed=seed)
+        try:
+            called += compare(way, program, device, prepare)
+        except (AssertionError, RuntimeError, IndexError, TypeError, ValueError) as error:
+            if limit is None or limit not in str(error):
+                failures.append(f"# seed {seed}\n{program}\n# {error}")
+    assert not failures, f"{len(failures)} of {count}:\n" + "\n\n".join(failures[:10])
+    assert called > count // 2, "most of them could not be called"

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import torch
+import torch_xla.debug.metrics as metrics
 import transformers
 from random_model import write_model
+from vllm import LLM, SamplingParams
 
 VOCABULARY = 512
 # Among which models are divided; BUILD says how many.
@@ -97,3 +99,21 @@ def reference(model: str, prompt: list[int], answer: list[int]) -> tuple[int, fl
         float(behind.max()),
         float((best[:, 0] - best[:, 1]).median()),
     )
+
+
+def check_tokens(llm: LLM, model: str) -> None:
+    """Greedy tokens for all prompts are the reference's, and no program is compiled for them."""
+    compiled = metrics.metric_data("CompileTime")[0]
+    answers = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts()],
+        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True),
+        use_tqdm=False,
+    )
+    assert metrics.metric_data("CompileTime")[0] == compiled
+    compared = [
+        reference(model, answer.prompt_token_ids, answer.outputs[0].token_ids) for answer in answers
+    ]
+    equal, behind, distances = zip(*compared, strict=True)
+    print(f"{model}: {sum(equal)} of {16 * len(answers)} tokens, at most {max(behind)} behind")
+    assert sum(equal) >= 16 * len(answers) - 2
+    assert max(behind) < min(distances) / MARGIN

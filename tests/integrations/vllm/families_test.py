@@ -7,8 +7,7 @@ from pathlib import Path
 import families
 import pytest
 import torch
-import torch_xla.debug.metrics as metrics
-from vllm import LLM, SamplingParams
+from vllm import LLM
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -20,18 +19,4 @@ def test_tokens(family: str, models: Path) -> None:
         iter(llm.llm_engine.vllm_config.compilation_config.static_forward_context.values())
     )
     assert cache.kv_cache[0].dtype == torch.float32
-    compiled = metrics.metric_data("CompileTime")[0]
-    answers = llm.generate(
-        [{"prompt_token_ids": prompt} for prompt in families.prompts()],
-        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True),
-        use_tqdm=False,
-    )
-    assert metrics.metric_data("CompileTime")[0] == compiled
-    compared = [
-        families.reference(model, answer.prompt_token_ids, answer.outputs[0].token_ids)
-        for answer in answers
-    ]
-    equal, behind, distances = zip(*compared, strict=True)
-    print(f"{family}: {sum(equal)} of {16 * len(answers)} tokens, at most {max(behind)} behind")
-    assert sum(equal) >= 16 * len(answers) - 2
-    assert max(behind) < min(distances) / families.MARGIN
+    families.check_tokens(llm, model)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import families
 import pytest
-import torch_xla.debug.metrics as metrics
 from testing import programs  # before the first computation
-from vllm import LLM, SamplingParams
+from vllm import LLM
 from vllm_xla_gpu import checks, tensor_parallel
 
 # Not those of engine_test.py, whose programs XLA would find again.
@@ -40,21 +39,7 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
     config = families.FAMILIES[family]
     with programs.compiled() as compiled:
         llm = start(model)
-    count = metrics.metric_data("CompileTime")[0]
-    answers = llm.generate(
-        [{"prompt_token_ids": prompt} for prompt in families.prompts()],
-        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True),
-        use_tqdm=False,
-    )
-    assert metrics.metric_data("CompileTime")[0] == count
-    compared = [
-        families.reference(model, answer.prompt_token_ids, answer.outputs[0].token_ids)
-        for answer in answers
-    ]
-    equal, behind, distances = zip(*compared, strict=True)
-    print(f"{family}: {sum(equal)} of {16 * len(answers)} tokens, at most {max(behind)} behind")
-    assert sum(equal) >= 16 * len(answers) - 2
-    assert max(behind) < min(distances) / families.MARGIN
+    families.check_tokens(llm, model)
 
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     assert len(steps) == 2  # of 16 and 32 tokens
