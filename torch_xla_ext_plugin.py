@@ -3,8 +3,8 @@
 It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
 which takes half a second. What has to hold for programs that never import the package is arranged
 here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
-TPUs on other devices (torch_xla_ext.upstream), its module for Triton, and the results of its
-backend for torch.compile (torch_xla_ext.openxla).
+TPUs on other devices (torch_xla_ext.upstream), its module for Triton, and its backend for
+torch.compile (torch_xla_ext.openxla).
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -12,6 +12,7 @@ client is made.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -26,7 +27,8 @@ import torch_xla
 from torch_xla.experimental import plugins
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
-_DYNAMO = "torch_xla._dynamo.dynamo_bridge"
+_BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+_BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _NAMESPACE = "xla_gpu"
 _PACKAGE = Path(__file__).with_name("torch_xla_ext")
@@ -98,7 +100,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds three modules of torch_xla.
+    """Finds three modules of torch_xla, and one of torch.
 
     Those of kernels and for Dynamo are found where they are, and changed when they have run. In the
     place of that for Triton, which needs jaxlib and launches every kernel with four warps, is one
@@ -132,15 +134,20 @@ def _replace_kernels(module: ModuleType) -> None:
     upstream.replace(module)
 
 
-def _replace_results(module: ModuleType) -> None:
-    # torch_xla imports that module itself: the file alone, without the package.
+@functools.cache
+def _openxla() -> ModuleType:
+    # torch_xla imports the bridge itself: the file alone, without the package.
     spec = importlib.util.spec_from_file_location("torch_xla_ext.openxla", _PACKAGE / "openxla.py")
     openxla = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(openxla)
-    openxla.replace(module)
+    return openxla
 
 
-_REPLACED = {_KERNELS: _replace_kernels, _DYNAMO: _replace_results}
+_REPLACED = {
+    _KERNELS: _replace_kernels,
+    _BRIDGE: lambda module: _openxla().replace_bridge(module),
+    _BACKEND: lambda module: _openxla().replace_backend(module),
+}
 
 
 def install() -> None:

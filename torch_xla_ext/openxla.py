@@ -11,24 +11,75 @@ tensor's data: that of the tensor which was made of the data last. Under SPMD th
 argument once another function has been compiled that reads it, and the program would go on with the
 value of its first call. Here the data itself says which argument it is of. Two arguments with one
 data (``f(x, x.detach())``) were one parameter, also in calls where they have two: here the function
-is traced with a copy of one.
+is traced with a copy of one. And what the function read of an argument's view (``x.squeeze(1)``) was
+a constant if the argument was a view itself (``cache[0]``): it is traced with a copy of that, too.
+
+torch makes arguments that share memory, one of which the function writes to, of one argument by
+their strides and offsets in it. torch_xla's tensors have none: the views would be others. Such a
+function is not compiled: it runs as it does without torch.compile.
 """
 
 from __future__ import annotations
 
+import collections
+import logging
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
+from unittest import mock
 
 import torch
 import torch_xla
 
+_log = logging.getLogger("torch_xla_ext.openxla")
 
-def replace(module: ModuleType) -> None:
+
+def replace_bridge(module: ModuleType) -> None:
     """Changes torch_xla._dynamo.dynamo_bridge, once."""
     if module.Deduper.dedup is _dedup:
         return
     _replace_results(module)
     _replace_arguments(module)
+
+
+class _SharedMemoryError(Exception):
+    """Arguments of a function share memory, and it writes to one."""
+
+
+def replace_backend(module: ModuleType) -> None:
+    """Changes torch._dynamo.backends.torchxla."""
+    from torch._dynamo.backends import registry
+    from torch._functorch._aot_autograd import runtime_wrappers
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
+
+    def merge_view_inputs(
+        config: object, inputs: Sequence[object], infos: Sequence[Any], **options: object
+    ) -> object:
+        writes = collections.defaultdict(list)  # by storage
+        for value, info in zip(inputs, infos, strict=True):
+            if isinstance(value, torch.Tensor) and value.device.type == "xla":
+                writes[StorageWeakRef(value.untyped_storage())].append(info.mutates_data)
+        if any(len(written) > 1 and any(written) for written in writes.values()):
+            raise _SharedMemoryError
+        return merge(config, inputs, infos, **options)
+
+    def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        # torch wraps it once more in each compilation: RecursionError after a few hundred.
+        stock.kwargs.pop("bw_compiler", None)
+        with mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs):
+            try:
+                return stock(graph, inputs, **options)
+            except _SharedMemoryError:
+                _log.warning(
+                    "a function is not compiled, but run lazily: it writes to one of its arguments "
+                    "that share memory; pass a clone() of the others, or make the views inside"
+                )
+                return graph
+
+    module.openxla = openxla
+    registry._COMPILER_FNS["openxla"] = openxla
 
 
 def _replace_arguments(module: ModuleType) -> None:
@@ -72,12 +123,16 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _with_own_data(arguments: Sequence[object]) -> tuple[object, ...]:
-    """The arguments, copies in place of tensors whose data one before has."""
+    """The arguments, copies in place of tensors whose data one before has, and of views.
+
+    A view has data besides those of its base, of which a view of it in the function is made.
+    """
     known: set[int] = set()
     own = list(arguments)
     for i, argument in enumerate(arguments):
         if isinstance(argument, torch.Tensor) and argument.device.type == "xla":
-            if _address(argument) in known:
+            base = torch_xla._XLAC._xla_capture_base(argument)
+            if _address(argument) in known or _address(argument) != _address(base):
                 with torch.no_grad():
                     own[i] = argument.clone()
             known.add(_address(argument))
