@@ -92,17 +92,39 @@ def check_config(config: VllmConfig) -> None:
             config.lora_config is not None and config.lora_config.bias_enabled,
             "leave it out, or merge the adapter into the model's weights",
         ),
+        "logits_processors": (
+            model is not None and bool(model.logits_processors),
+            "use logit_bias, allowed_token_ids, bad_words or structured output",
+        ),
+        "logprobs_mode other than raw_logprobs": (
+            model is not None and model.logprobs_mode != "raw_logprobs",
+            "leave it out: the model's own log probabilities are told",
+        ),
+        "max_logprobs=-1": (
+            model is not None and model.max_logprobs < 0,
+            "set it to the most that a request may ask for",
+        ),
+        "cpu_offload_gb": (cache.cpu_offload_gb > 0, "leave it out"),
+        "calculate_kv_scales": (
+            cache.calculate_kv_scales,
+            "leave it out: the scales of an fp8 cache are the model's own, or 1",
+        ),
         "a KV connector": (config.kv_transfer_config is not None, "leave it out"),
         f"kv_cache_dtype={cache.cache_dtype!r}": (
             cache.cache_dtype not in CACHE_DTYPES,
             f"choose one of {', '.join(CACHE_DTYPES)}",
         ),
         f"block_size={cache.block_size}": (
-            cache.block_size is not None and cache.block_size not in PAGE_SIZES,
+            cache.block_size not in PAGE_SIZES,
             f"choose one of {', '.join(map(str, PAGE_SIZES))}",
         ),
     }
     if model is not None:
+        pages, override = -(-model.max_model_len // cache.block_size), cache.num_gpu_blocks_override
+        refused[f"num_gpu_blocks_override={override}"] = (
+            override is not None and override <= pages,  # vLLM keeps one for itself
+            f"a sequence of max_model_len={model.max_model_len} needs {pages + 1}",
+        )
         name = f"{model.architecture} ({model.model})"
         refused |= {
             f"{name}: a model that does not generate text": (
@@ -144,16 +166,18 @@ def check_quantization(method: str) -> None:
 
 
 def check_sampling(params: SamplingParams) -> None:
-    """vLLM's sampler for XLA ignores these. An ignored wish is a wrong answer."""
-    refused = {
-        "logit_bias": bool(params.logit_bias),
-        "min_tokens": params.min_tokens > 0,
-        "allowed_token_ids": bool(params.allowed_token_ids),
-        "bad_words": bool(params.bad_words),
-        "prompt_logprobs": params.prompt_logprobs is not None,
-        "logits_processors": bool(params.logits_processors),
-    }
-    if wrong := [name for name, is_wrong in refused.items() if is_wrong]:
+    """vLLM's backend for XLA ignores it. An ignored wish is a wrong answer."""
+    if params.prompt_logprobs is not None:
         raise UnsupportedError(
-            f"{', '.join(wrong)}: vLLM's sampler for XLA devices does not have it; leave it out"
+            "vllm-xla-gpu does not support prompt_logprobs; leave it out. The tokens of an answer "
+            "have logprobs"
+        )
+
+
+def check_prompt(length: int, max_model_len: int) -> None:
+    """vLLM's scheduler never computes the last token of such a prompt, and waits for ever."""
+    if length >= max_model_len:
+        raise UnsupportedError(
+            f"the prompt has {length} tokens: with max_model_len={max_model_len} there is no room "
+            "for an answer"
         )

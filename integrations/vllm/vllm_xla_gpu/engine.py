@@ -10,10 +10,12 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core_client import InprocClient
+from vllm.v1.engine.processor import Processor
 from vllm.v1.executor.abstract import UniProcExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from vllm_xla_gpu.checks import check_prompt
 from vllm_xla_gpu.sampling import has_penalties
 
 _STEPS_IN_FLIGHT = 2
@@ -60,7 +62,8 @@ class XlaGpuScheduler(AsyncScheduler):
 
 def _needs_its_tokens(request: Request) -> bool:
     """Whether the host has to know a token for the choice of the next one: masks and penalties."""
-    return request.use_structured_output or has_penalties(request.sampling_params)
+    params = request.sampling_params
+    return request.use_structured_output or has_penalties(params) or bool(params.bad_words)
 
 
 def _nothing() -> SchedulerOutput:
@@ -86,3 +89,13 @@ def _get_output(client: InprocClient) -> EngineCoreOutputs:
 
 # The client for an engine in the caller's process knows of no steps that overlap.
 InprocClient.get_output = _get_output
+
+_validate = Processor._validate_model_input
+
+
+def _validate_prompt(processor: Processor, prompt: dict, *args: object, **kwargs: object) -> None:
+    _validate(processor, prompt, *args, **kwargs)
+    check_prompt(len(prompt["prompt_token_ids"]), processor.model_config.max_model_len)
+
+
+Processor._validate_model_input = _validate_prompt

@@ -37,9 +37,12 @@ from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.sampling import (
     KeyedSampler,
     SamplingMetadata,
+    biased,
+    has_biases,
     make_key,
     penalized,
     penalty_operands,
+    write_bias,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +74,8 @@ class XlaGpuModelRunner(TPUModelRunner):
             devices: those that share the model, if they are several.
         """
         super().__init__(vllm_config, device)
+        # Where it would make masks that no program here reads.
+        self.input_batch.device = torch.device("cpu")
         self._devices = devices
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
@@ -82,6 +87,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._packed: dict[int, torch.Tensor] = {}
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
+        self._bias = self._captured_by_rows(biased)
         self._penalize = self._captured_by_rows(penalized)
         self._best = self._captured_by_rows(lambda logits: logits.argmax(-1, keepdim=True))
         self._sampled = self._captured_by_rows(self._sampled_tokens)
@@ -261,6 +267,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         for num_seqs, keep in self._keep.items():
             keep(self._snapshot[num_seqs]())
             self._with_penalties(self._logits[num_seqs], num_seqs)
+            self._bias(self._logits[num_seqs], torch.zeros(num_seqs, self.vocab_size))
         xm.wait_device_ops()
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
@@ -337,9 +344,12 @@ class XlaGpuModelRunner(TPUModelRunner):
             )
             logits = self.structured_decode(required, mask, logits, bits)
         adjusted = logits
+        bias = self._biases(shape.num_seqs, ends)
+        if bias is not None:
+            adjusted = self._bias(adjusted, bias)
         if has_penalties := not self.input_batch.no_penalties:
-            adjusted = self._with_penalties(logits, shape.num_seqs)
-        if has_grammar or has_penalties or not wishes.all_greedy:
+            adjusted = self._with_penalties(adjusted, shape.num_seqs)
+        if has_grammar or bias is not None or has_penalties or not wishes.all_greedy:
             self._keep[shape.num_seqs](self.sample_from_logits_func(adjusted, wishes))
         if not wishes.logprobs:
             return None
@@ -355,6 +365,19 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
         operands = penalty_operands(self.input_batch, num_seqs)
         return self._penalize(logits, *(operand.to(self.device) for operand in operands))
+
+    def _biases(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor | None:
+        """float32 [num_seqs, vocabulary], or None; `ends` are the places of the tokens to come."""
+        batch = self.input_batch
+        params = [self.requests[r].sampling_params for r in batch.req_ids[: len(ends)]]
+        if not any(map(has_biases, params)):
+            return None
+        bias = np.zeros((num_seqs, self.vocab_size), dtype=np.float32)
+        for row, (wishes, end) in enumerate(zip(params, ends.tolist(), strict=True)):
+            begin = batch.num_prompt_tokens[row]
+            if has_biases(wishes) and end >= begin:
+                write_bias(bias[row], wishes, end - begin, batch.token_ids_cpu[row, begin:end])
+        return torch.from_numpy(bias)
 
     def _keys(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor:
         """int64 [num_seqs, 2]; `ends` are the places of the tokens to be sampled."""

@@ -77,13 +77,13 @@ class XlaGpuPlatform(TpuPlatform):
         import vllm_xla_gpu.ending  # noqa: F401  # changes what becomes of requests
         from vllm_xla_gpu.engine import XlaGpuExecutor, XlaGpuScheduler
 
+        cache = vllm_config.cache_config
+        cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
         checks.check_config(vllm_config)
         parallel = vllm_config.parallel_config
         parallel.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
         parallel.distributed_executor_backend = XlaGpuExecutor
         vllm_config.scheduler_config.scheduler_cls = XlaGpuScheduler
-        cache = vllm_config.cache_config
-        cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
         # The runner captures whole steps.
         compilation = vllm_config.compilation_config
         compilation.level = CompilationLevel.NO_COMPILATION

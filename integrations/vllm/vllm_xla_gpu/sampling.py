@@ -1,9 +1,10 @@
-"""Penalties, and random tokens that depend on the request's seed and the token's place alone."""
+"""Penalties, biases, and random tokens that depend on the request's seed and place alone."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,42 @@ def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tenso
     return result.to(logits.dtype)
 
 
+def has_biases(params: SamplingParams) -> bool:
+    """Whether some tokens are forbidden or favoured."""
+    return bool(
+        params.logit_bias or params.min_tokens or params.allowed_token_ids or params.bad_words
+    )
+
+
+def write_bias(
+    bias: np.ndarray, params: SamplingParams, num_tokens: int, answer: Sequence[int]
+) -> None:
+    """Adds to the logits of a request's next token what it wishes, as vLLM's sampler for GPUs does.
+
+    Args:
+        bias: float32 [vocabulary].
+        params: of the request.
+        num_tokens: of its answer so far.
+        answer: these tokens, if the request has bad words.
+    """
+    if params.allowed_token_ids:
+        is_forbidden = np.ones(len(bias), dtype=bool)
+        is_forbidden[params.allowed_token_ids] = False
+        bias[is_forbidden] = -np.inf
+    for token, added in (params.logit_bias or {}).items():
+        bias[token] += added
+    if num_tokens < params.min_tokens:
+        bias[list(params.all_stop_token_ids)] = -np.inf
+    for *before, last in params.bad_words_token_ids or ():
+        if list(answer[num_tokens - len(before) :]) == before:
+            bias[last] = -np.inf
+
+
+def biased(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Logits [num_seqs, vocabulary] and a float32 bias, of logits' dtype."""
+    return (logits.float() + bias).to(logits.dtype)
+
+
 def make_key(seed: int, place: int) -> np.ndarray:
     """uint32 [2] for token `place` of a request with `seed`."""
     digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
@@ -118,6 +155,8 @@ class SamplingMetadata(TPUSupportedSamplingMetadata):
         cls, batch: InputBatch, num_seqs: int, device: torch.device, also_if_greedy: bool = False
     ) -> SamplingMetadata:
         result = super().from_input_batch(batch, num_seqs, device, also_if_greedy)
+        # vLLM's own is False if a request asks for the chosen token's alone, which is logprobs=0.
+        result.logprobs = bool(batch.num_logprobs)
         if result.temperature is not None:
             result.keys = torch.zeros(num_seqs, 2, dtype=torch.int64).to(device)
         return result

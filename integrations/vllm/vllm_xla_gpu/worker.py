@@ -49,6 +49,9 @@ class XlaGpuWorker(TPUWorker):
             xr.initialize_cache(path, readonly=False)
         self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device, devices)
 
+    def sleep(self, level: int = 1) -> None:
+        raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); end the engine")
+
     def determine_available_memory(self) -> int:
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:

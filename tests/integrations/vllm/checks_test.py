@@ -27,6 +27,18 @@ def _refusal(model: str, **options: object) -> str:
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
         ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
         ({"enable_lora": True, "enable_lora_bias": True}, "merge the adapter into the model's"),
+        ({"data_parallel_size": 2}, "start one server for each GPU"),
+        ({"logits_processors": ["module:Name"]}, "logits_processors; use logit_bias"),
+        ({"logprobs_mode": "processed_logprobs"}, "other than raw_logprobs; leave it out"),
+        ({"max_logprobs": -1}, "set it to the most that a request may ask for"),
+        ({"cpu_offload_gb": 1}, "does not support cpu_offload_gb; leave it out"),
+        ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
+        ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
+        ({"runner": "pooling"}, "only decoders that generate text are served"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+            "speculative decoding; leave it out",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

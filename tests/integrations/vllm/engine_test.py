@@ -15,6 +15,7 @@ import transformers
 from vllm import LLM, RequestOutput, SamplingParams
 from vllm.model_executor.layers.utils import apply_penalties
 from vllm.sampling_params import GuidedDecodingParams
+from vllm.v1.sample.ops.bad_words import apply_bad_words
 from vllm_xla_gpu import memory
 
 PAGES = 24  # of 16 tokens, for 8 sequences of up to 128
@@ -159,16 +160,17 @@ def test_end_of_text(llm: LLM) -> None:
     assert stopped.outputs[0].token_ids == tokens[: tokens.index(tokens[4]) + 1]
 
 
+@pytest.mark.parametrize("count", [0, 3])
 @torch.no_grad()
-def test_logprobs(llm: LLM, model: str) -> None:
+def test_logprobs(count: int, llm: LLM, model: str) -> None:
     prompt = _tokens(14, 80)
-    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=3)
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=count)
     (answer,) = _generate(llm, [prompt], params)
     reference = transformers.AutoModelForCausalLM.from_pretrained(model)
     tokens = torch.tensor([prompt + answer.outputs[0].token_ids])
     expected = reference(tokens).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
     for given, row in zip(answer.outputs[0].logprobs, expected, strict=True):
-        assert len(given) >= 3
+        assert len(given) == max(count, 1)
         for token, logprob in given.items():
             assert logprob.logprob == pytest.approx(row[token].item(), abs=1e-4)
 
@@ -277,26 +279,82 @@ def test_structured_output(llm: LLM) -> None:
     assert also_chosen == [11, 0]
 
 
-@pytest.mark.parametrize(
-    "wish",
-    [
-        {"logit_bias": {7: 1.0}},
-        {"min_tokens": 2},
-        {"allowed_token_ids": [3, 4]},
-        {"prompt_logprobs": 1},
-    ],
-    ids=lambda wish: next(iter(wish)),
-)
-def test_what_the_sampler_would_ignore_is_refused(llm: LLM, wish: dict[str, object]) -> None:
-    (name,) = wish
-    with pytest.raises(ValueError, match=f"{name}: vLLM's sampler for XLA devices does not have"):
-        _generate(llm, [[5, 6]], SamplingParams(**wish))
+@torch.no_grad()
+def test_forbidden_and_favoured_tokens(llm: LLM, model: str) -> None:
+    prompts = [_tokens(30, 170 + i) for i in range(7)]
+    free = [answer.outputs[0].token_ids for answer in _generate(llm, prompts, GREEDY)]
+    allowed, favoured = [3, 4, 5], {7: 100.0, 8: 99.5, free[2][0]: -100.0}
+    bad = [free[1][0]], free[3][3:5]
+    bad_words = [" ".join(f"w{token}" for token in word) for word in bad]
+    # The last but one wishes nothing, the last has the end of the text as its best token.
+    wishes = [
+        {"allowed_token_ids": allowed},
+        {"bad_words": bad_words},
+        {"logit_bias": favoured, "repetition_penalty": 3.0},
+        {"bad_words": bad_words[1:]},
+        {"min_tokens": 5, "stop_token_ids": free[4][:5]},
+        {},
+        {"min_tokens": 3, "logit_bias": {0: 100.0}, "ignore_eos": False},
+    ]
+    params = [
+        SamplingParams(**{"temperature": 0, "max_tokens": 12, "ignore_eos": True} | wish)
+        for wish in wishes
+    ]
+    answers = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
+    )
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model)
+    for answer, wish in zip(answers, params, strict=True):
+        prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
+        logits = reference(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        for place, row in enumerate(logits):
+            before = tokens[:place]
+            if wish.allowed_token_ids:
+                row[[i for i in range(len(row)) if i not in allowed]] = -torch.inf
+            apply_bad_words(row[None], {0: bad[len(bad) - len(wish.bad_words or ()) :]}, [before])
+            for token, bias in (wish.logit_bias or {}).items():
+                row[token] += bias
+            if place < wish.min_tokens:
+                row[[0, *wish.stop_token_ids]] = -torch.inf
+            if wish.repetition_penalty != 1:
+                seen = sorted({*prompt, *before})
+                row[seen] = torch.where(row[seen] > 0, row[seen] / 3.0, row[seen] * 3.0)
+            assert row.max() - row[tokens[place]] < 1e-4
+    found = [answer.outputs[0].token_ids for answer in answers]
+    assert set(found[0]) <= set(allowed)
+    assert [tokens == others for tokens, others in zip(found, free, strict=True)] == [
+        i == 5 for i in range(len(found))
+    ]
+    assert found[3][:4] == free[3][:4]
+    assert found[3][4] != free[3][4]
+    assert len(found[4]) > 5
+    assert found[6][3] == 0
+    assert len(found[6]) == 4
+
+
+def test_sampling_of_allowed_tokens(llm: LLM) -> None:
+    ask = functools.partial(SamplingParams, temperature=2, max_tokens=12, ignore_eos=True)
+    one, other = _sampled(llm, ask(allowed_token_ids=[3, 4, 5]), ask())
+    assert len(set(one)) > 1
+    assert set(one) <= {3, 4, 5}
+    assert not set(other) <= {3, 4, 5}
+
+
+def test_what_would_be_ignored_is_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="does not support prompt_logprobs; leave it out"):
+        _generate(llm, [[5, 6]], SamplingParams(prompt_logprobs=1))
+    with pytest.raises(ValueError, match=r"does not support sleep\(\); end the engine"):
+        llm.sleep()
 
 
 def test_prompt_that_is_too_long(llm: LLM, model: str) -> None:
     with pytest.raises(ValueError, match="longer than the maximum model length of 128"):
         _generate(llm, [_tokens(129, 100)], GREEDY)
-    _assert_right(model, _generate(llm, [_tokens(5, 101)], GREEDY))
+    with pytest.raises(ValueError, match="max_model_len=128 there is no room for an answer"):
+        _generate(llm, [_tokens(128, 100)], GREEDY)
+    answers = _generate(llm, [_tokens(5, 101), _tokens(127, 102)], GREEDY)
+    assert [len(answer.outputs[0].token_ids) for answer in answers] == [12, 1]
+    _assert_right(model, answers)
 
 
 def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

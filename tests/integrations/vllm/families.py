@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def write(family: str, folder: Path) -> str:
     return str(path)
 
 
+@functools.lru_cache(maxsize=4)
+def _load(model: str) -> transformers.PreTrainedModel:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model, torch_dtype=torch.float32, attn_implementation="eager"
+    )
+
+
 @torch.no_grad()
 def reference(model: str, prompt: list[int], answer: list[int]) -> tuple[int, float, float]:
     """Compares a greedy answer with transformers' float32 model, each token after those before it.
@@ -87,10 +95,7 @@ def reference(model: str, prompt: list[int], answer: list[int]) -> tuple[int, fl
         chosen token is below that of the reference's choice; the median distance of the reference's
         two best logits, which says what amounts are small.
     """
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        model, torch_dtype=torch.float32, attn_implementation="eager"
-    )
-    logits = reference(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    logits = _load(model)(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
     best = logits.topk(2).values
     chosen = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
     behind = best[:, 0] - chosen

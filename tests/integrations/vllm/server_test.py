@@ -215,11 +215,16 @@ def test_chat(server: Server) -> None:
             "temperature": 0,
             "ignore_eos": True,
             "skip_special_tokens": False,
+            "logprobs": True,
         },
     )
     assert status == 200, text
-    answer = json.loads(text)["choices"][0]["message"]["content"]
+    choice = json.loads(text)["choices"][0]
+    answer = choice["message"]["content"]
     _assert_right(server, answer, [5, 6, 7, 8, 9], 12)
+    told = choice["logprobs"]["content"]
+    assert [part["token"].strip() for part in told] == answer.split()
+    assert all(-10 < part["logprob"] < 0 for part in told)
 
 
 def test_request_that_cannot_be_served(server: Server) -> None:
@@ -227,9 +232,9 @@ def test_request_that_cannot_be_served(server: Server) -> None:
     status, text = ask({"prompt": [5] * 129})
     assert status == 400
     assert "128" in text
-    status, text = ask({"prompt": "w5 w6", "min_tokens": 1})
+    status, text = ask({"prompt": "w5 w6", "prompt_logprobs": 1})
     assert status == 400
-    assert "min_tokens: vLLM's sampler for XLA devices does not have it" in text
+    assert "vllm-xla-gpu does not support prompt_logprobs" in text
     status, text = ask({"prompt": "w5 w6", "max_tokens": 3, "temperature": 0})
     assert status == 200
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from pathlib import Path
 
 import families
@@ -32,7 +33,7 @@ def shapes(program: str) -> set[tuple[int, ...]]:
     return {tuple(map(int, text.split(","))) for text in found}
 
 
-@pytest.mark.parametrize("family", [name for name in families.FAMILIES if name != "mixtral"])
+@pytest.mark.parametrize("family", families.FAMILIES)
 def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
     model = families.write(family, models)
@@ -56,11 +57,16 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
         # Each device has its part of every weight that is large.
         assert (families.VOCABULARY, width) not in shapes(program)
         assert (families.VOCABULARY // families.DEVICES, width) in shapes(program)
+        if experts := getattr(config, "num_local_experts", 0):
+            inner = experts * config.intermediate_size
+            assert (inner, width) not in shapes(program)
+            assert (inner // families.DEVICES, width) in shapes(program)
 
 
-def test_a_mixture_of_experts_is_refused(models: Path) -> None:
-    with pytest.raises(checks.UnsupportedError, match="for mixtures of experts; serve them on one"):
-        start(families.write("mixtral", models))
+def test_experts_that_are_chosen_in_another_way() -> None:
+    layer = types.SimpleNamespace(scoring_func="sigmoid", layer_name="layers.0.experts")
+    with pytest.raises(checks.UnsupportedError, match=r"experts \(layers.0.experts\); serve the m"):
+        tensor_parallel._check_experts(layer)
 
 
 def test_another_number_of_devices() -> None:
