@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch_xla
@@ -51,3 +55,51 @@ def test_in_place() -> None:
     x.copy_(on_host)
     torch_xla.sync()
     torch.testing.assert_close((x + y).cpu(), on_host * 7)
+
+
+def test_a_clone_keeps_its_own_value() -> None:
+    """It would share the other one's buffer, which goes to that one's next value."""
+    on_host = torch.randn(4)
+    x = on_host.to("xla")
+    torch_xla.sync()
+    clone = x.clone()
+    failing = unknown(x)
+    with pytest.raises(ValueError, match="NoSuchTarget"):
+        torch_xla.sync()
+    del failing
+    torch_xla.sync()
+    clone += 1
+    torch_xla.sync()
+    torch.testing.assert_close(clone.cpu(), on_host + 1)
+    torch.testing.assert_close(x.cpu(), on_host)
+
+
+STORED = """
+import shutil, sys
+from pathlib import Path
+import torch, torch_xla, torch_xla.runtime as xr
+folder = Path(sys.argv[1])
+xr.initialize_cache(str(folder))
+x = torch.arange(4.0).to("xla")
+y = x * 3
+programs = sorted(folder.glob("*"))
+for program in programs:
+    program.unlink()
+    (program / "file").mkdir(parents=True)
+try:
+    torch_xla.sync()
+    assert not programs
+except RuntimeError as error:
+    assert programs and "cannot remove" in str(error), error
+    for program in programs:
+        shutil.rmtree(program)
+    torch_xla.sync()
+assert y.tolist() == [0, 3, 6, 9]
+assert sorted(folder.glob("*"))
+"""
+
+
+def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
+    """The second process finds a folder in the place of its program."""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", STORED, tmp_path / "cache"], check=True)

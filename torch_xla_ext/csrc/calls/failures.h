@@ -4,11 +4,13 @@
 #define TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_
 
 #include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/ir.h>
 #include <torch/csrc/lazy/core/util.h>
 
 #include <cstddef>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/without_gil.h"
@@ -48,6 +50,40 @@ void WaitAndTakeError(Wait wait,
     wait();
   } catch (...) {
     for (auto& unlocker : *unlockers) unlocker.SetStatus(nullptr);
+    throw;
+  }
+}
+
+// Returns sync(), which takes from `tensors` what they are computed from,
+// before it compiles the program. If it throws, a tensor that got no value
+// would have neither: all that was pending would be lost, and each later sync()
+// would fail too. Such a tensor gets its operations back.
+template <typename Tensors, typename Sync>
+decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
+  struct Pending {
+    typename Tensors::value_type tensor;
+    torch::lazy::Value value;
+    bool is_cloned;
+  };
+  std::vector<Pending> pending;
+  for (const auto& tensor : tensors) {
+    const auto& data = tensor->data();
+    if (data->handle == nullptr && data->ir_value) {
+      pending.push_back({tensor, data->ir_value, data->is_cloned});
+    }
+  }
+  try {
+    return sync();
+  } catch (...) {
+    for (Pending& lost : pending) {
+      const auto& data = lost.tensor->data();
+      if (data->handle == nullptr && !data->ir_value && !data->tensor_data) {
+        data->ir_value = std::move(lost.value);
+        ++data->generation;
+        // A clone of a value must not share it: the other one may be donated.
+        data->is_cloned = lost.is_cloned;
+      }
+    }
     throw;
   }
 }

@@ -31,6 +31,7 @@ inline constexpr size_t kServiceHeartbeatOffset = 16;
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;
 inline constexpr size_t kLoadSlot = 25;
+inline constexpr size_t kIsClonedOffset = 152;  // in XLATensor::Data
 inline constexpr size_t kXlaNodeSize = 616;
 inline constexpr size_t kXlaNodeShapeOffset = 224;
 inline constexpr size_t kXlaNodeShardingsOffset = 592;

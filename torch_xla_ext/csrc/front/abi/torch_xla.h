@@ -101,9 +101,18 @@ const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
 // on. Upstream's MakeNode calls it for every node that it makes.
 void DetectDynamicShape(torch::lazy::NodePtr node);
 
-// Adds no virtual function or member that is used here to torch's LazyTensor.
+// Adds no virtual function that is used here to torch's LazyTensor.
 class XLATensor : public torch::lazy::LazyTensor {
  public:
+  // Always the stock binary's.
+  struct Data : public torch::lazy::LazyTensor::Data {
+    Data() = delete;
+    char others[torch_xla_ext::layout::kIsClonedOffset -
+                sizeof(torch::lazy::LazyTensor::Data)];
+    bool is_cloned;
+  };
+  const std::shared_ptr<Data>& data() const;
+
   static c10::intrusive_ptr<XLATensor> Create(
       torch::lazy::BackendDataPtr handle,
       std::optional<at::ScalarType> logical_element_type);
