@@ -74,6 +74,7 @@ class XlaGpuPlatform(TpuPlatform):
         """Raises UnsupportedError for a configuration that cannot be served."""
         from vllm.config import CompilationLevel, CUDAGraphMode
 
+        import vllm_xla_gpu.ending  # noqa: F401  # changes what becomes of requests
         from vllm_xla_gpu.engine import XlaGpuExecutor, XlaGpuScheduler
 
         checks.check_config(vllm_config)

@@ -1,21 +1,25 @@
-"""`vllm serve` under load: every request that is not given up is answered right."""
+"""`vllm serve`, of one device and of two: what it answers under load, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import families
+import psutil
 import pytest
 import torch
 
@@ -23,12 +27,28 @@ REQUESTS = 24
 PAGES = 40
 GIVEN_UP = set(range(2, REQUESTS, 6))
 START_S = 900
+END_S = 60
+DEVICES = (1, 2)
+CHAT = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
 @dataclass
 class Server:
     url: str
     model: str
+    process: subprocess.Popen  # with a process group of its own
+
+    def processes(self) -> list[psutil.Process]:
+        """The server's and those that it started, if they run."""
+
+        def is_ours(process: psutil.Process) -> bool:
+            try:
+                is_running = process.status() != psutil.STATUS_ZOMBIE
+                return is_running and os.getpgid(process.pid) == self.process.pid
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                return False
+
+        return [process for process in psutil.process_iter() if is_ours(process)]
 
 
 def _free_port() -> int:
@@ -37,13 +57,16 @@ def _free_port() -> int:
         return listener.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=DEVICES, ids="{}_devices".format)
+def server(
+    request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     model, port = families.write("qwen3", models), _free_port()
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
-    options = ["--host=127.0.0.1", f"--port={port}"]
+    options = ["--host=127.0.0.1", f"--port={port}", f"--chat-template={CHAT}"]
     options += ["--dtype=float32", "--max-model-len=128", "--max-num-seqs=8"]
     options += ["--max-num-batched-tokens=32", f"--num-gpu-blocks-override={PAGES}"]
+    options += [f"--tensor-parallel-size={request.param}"]
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -55,22 +78,24 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
             },
             stdout=out,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
+    server = Server(f"http://127.0.0.1:{port}", model, process)
     try:
-        server = Server(f"http://127.0.0.1:{port}", model)
-        asyncio.run(_until_ready(server, process))
+        asyncio.run(_until_ready(server))
         yield server
     finally:
-        process.terminate()
-        process.wait(60)
+        for left in server.processes():
+            left.kill()
+        process.wait()
         print(log.read_text()[-4000:])
 
 
-async def _until_ready(server: Server, process: subprocess.Popen) -> None:
+async def _until_ready(server: Server) -> None:
     end = time.monotonic() + START_S
     async with aiohttp.ClientSession(server.url) as session:
         while time.monotonic() < end:
-            assert process.poll() is None, "the server has ended"
+            assert server.process.poll() is None, "the server has ended"
             try:
                 async with session.get("/health") as response:
                     if response.status == 200:
@@ -88,8 +113,10 @@ def _request(index: int) -> tuple[list[int], int]:
     return prompt.tolist(), wanted
 
 
-async def _ask(session: aiohttp.ClientSession, server: Server, index: int) -> str | None:
-    prompt, wanted = _request(index)
+async def _parts(
+    session: aiohttp.ClientSession, server: Server, prompt: list[int], wanted: int
+) -> AsyncIterator[str]:
+    """The parts of an answer of `wanted` tokens as they come. An error is a RuntimeError."""
     body = {
         "model": server.model,
         "prompt": prompt,
@@ -99,13 +126,22 @@ async def _ask(session: aiohttp.ClientSession, server: Server, index: int) -> st
         "skip_special_tokens": False,  # w0
         "stream": True,
     }
-    text = ""
     async with session.post("/v1/completions", json=body) as response:
         assert response.status == 200, await response.text()
         async for line in response.content:
             if not line.startswith(b"data: {"):
                 continue
-            text += json.loads(line.removeprefix(b"data: "))["choices"][0]["text"]
+            part = json.loads(line.removeprefix(b"data: "))
+            if "error" in part:
+                raise RuntimeError(part["error"]["message"])
+            yield part["choices"][0]["text"]
+
+
+async def _ask(session: aiohttp.ClientSession, server: Server, index: int) -> str | None:
+    text = ""
+    async with contextlib.aclosing(_parts(session, server, *_request(index))) as parts:
+        async for part in parts:
+            text += part
             if index in GIVEN_UP:
                 return None
     return text
@@ -117,16 +153,19 @@ async def _ask_all(server: Server) -> list[str | None]:
         return await asyncio.gather(*(_ask(session, server, i) for i in range(REQUESTS)))
 
 
+def _assert_right(server: Server, text: str, prompt: list[int], wanted: int) -> None:
+    tokens = [int(word.removeprefix("w")) for word in text.split()]
+    assert len(tokens) == wanted
+    _, behind, distance = families.reference(server.model, prompt, tokens)
+    assert behind < distance / families.MARGIN
+
+
 def test_load(server: Server) -> None:
     answers = asyncio.run(_ask_all(server))
     for index, text in enumerate(answers):
         if index in GIVEN_UP:
             continue
-        prompt, wanted = _request(index)
-        tokens = [int(word.removeprefix("w")) for word in text.split()]
-        assert len(tokens) == wanted
-        _, behind, distance = families.reference(server.model, prompt, tokens)
-        assert behind < distance / families.MARGIN
+        _assert_right(server, text, *_request(index))
     # What was given up is forgotten; vLLM never gives back page 0, which stands for none.
     end = time.monotonic() + 60
     in_use = _in_use(server)
@@ -154,19 +193,89 @@ def _in_use(server: Server) -> list[int]:
     return [int(running), int(waiting), round(usage * PAGES)]
 
 
-def test_request_that_cannot_be_served(server: Server) -> None:
-    async def ask(body: dict[str, object]) -> tuple[int, str]:
+def _post(server: Server, path: str, body: dict[str, object]) -> tuple[int, str]:
+    async def post() -> tuple[int, str]:
         async with (
             aiohttp.ClientSession(server.url) as session,
-            session.post("/v1/completions", json={"model": server.model} | body) as response,
+            session.post(path, json={"model": server.model} | body) as response,
         ):
             return response.status, await response.text()
 
-    status, text = asyncio.run(ask({"prompt": [5] * 129}))
+    return asyncio.run(post())
+
+
+def test_chat(server: Server) -> None:
+    said = [("user", "w5 w6"), ("assistant", "w7"), ("user", "w8 w9")]
+    status, text = _post(
+        server,
+        "/v1/chat/completions",
+        {
+            "messages": [{"role": role, "content": content} for role, content in said],
+            "max_tokens": 12,
+            "temperature": 0,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+        },
+    )
+    assert status == 200, text
+    answer = json.loads(text)["choices"][0]["message"]["content"]
+    _assert_right(server, answer, [5, 6, 7, 8, 9], 12)
+
+
+def test_request_that_cannot_be_served(server: Server) -> None:
+    ask = functools.partial(_post, server, "/v1/completions")
+    status, text = ask({"prompt": [5] * 129})
     assert status == 400
     assert "128" in text
-    status, text = asyncio.run(ask({"prompt": "w5 w6", "min_tokens": 1}))
+    status, text = ask({"prompt": "w5 w6", "min_tokens": 1})
     assert status == 400
     assert "min_tokens: vLLM's sampler for XLA devices does not have it" in text
-    status, text = asyncio.run(ask({"prompt": "w5 w6", "max_tokens": 3, "temperature": 0}))
+    status, text = ask({"prompt": "w5 w6", "max_tokens": 3, "temperature": 0})
     assert status == 200
+
+
+async def _ask_until(server: Server, end: Callable[[], None]) -> list[str]:
+    """Calls `end` when eight requests have got a part of their answers; how they ended."""
+    started = [asyncio.Event() for _ in range(8)]
+
+    async def ask(session: aiohttp.ClientSession, index: int) -> str:
+        try:
+            async for _ in _parts(session, server, [5 + index, 6], 120):
+                started[index].set()
+        except RuntimeError as error:
+            return str(error)
+        return "complete"
+
+    timeout = aiohttp.ClientTimeout(total=END_S)
+    async with aiohttp.ClientSession(server.url, timeout=timeout) as session:
+        answers = asyncio.gather(*(ask(session, i) for i in range(len(started))))
+        for event in started:
+            await event.wait()
+        end()
+        return await answers
+
+
+def test_end(server: Server, request: pytest.FixtureRequest) -> None:
+    """The last test: by Ctrl-C, or because the engine's process is killed.
+
+    Answers that are not complete end with an error, and no process is left.
+    """
+
+    def kill_engine() -> None:
+        (engine,) = (p for p in server.processes() if "EngineCore" in " ".join(p.cmdline()))
+        engine.kill()
+
+    end, text = {
+        "1_devices": (kill_engine, "EngineCore encountered an issue"),
+        "2_devices": (
+            lambda: os.killpg(server.process.pid, signal.SIGINT),
+            "the engine was shut down before the answer was complete",
+        ),
+    }[request.node.callspec.id]
+    answers = asyncio.run(_ask_until(server, end))
+    assert any(text in answer for answer in answers), answers
+    limit = time.monotonic() + END_S
+    while left := server.processes():
+        assert time.monotonic() < limit, left
+        server.process.poll()
+        time.sleep(0.2)
