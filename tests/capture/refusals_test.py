@@ -115,6 +115,21 @@ def test_effects_in_python(function: Callable, name: str) -> None:
         captured(ones(3))
 
 
+def test_optimizer_that_counts_on_the_host() -> None:
+    weight = torch.nn.Parameter(ones(3))
+    optimizer = torch.optim.Adam([weight])
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        (weight * x).sum().backward()
+        optimizer.step()
+        return x
+
+    captured = capture(step)
+    captured(ones(3))
+    with pytest.raises(CaptureError, match=r"\['step'\] at each call.*capturable=True"):
+        captured(ones(3))
+
+
 def test_host_tensors_as_arguments() -> None:
     with pytest.raises(CaptureError, match=r"argument 0\['x'\] is a tensor on cpu"):
         capture(lambda d: d["x"])({"x": torch.ones(3)})

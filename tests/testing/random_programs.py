@@ -265,16 +265,51 @@ class Program:
             exec(line, variables)
         return [variables[name] for name in self.results]
 
-    def step(self, device: torch.device) -> tuple[Callable[..., tuple[torch.Tensor, ...]], State]:
-        """The program as a function of its leaves, which it writes to, and leaves for it."""
+    def step(
+        self, device: torch.device, views: bool = False, keep: bool = False
+    ) -> tuple[Callable[..., tuple[torch.Tensor, ...]], State]:
+        """The program as a function of its leaves, which it writes to, and leaves for it.
+
+        Args:
+            device: of the leaves.
+            views: a, b and c are views, which have operations that were not computed yet, some of
+                one tensor.
+            keep: a, b and c are no arguments of the function but its state.
+        """
         variables = self._variables(device)
-        lines = [line for line in self.lines if line != "sync()"]
-        body = "".join(f"    {line}\n" for line in lines)
-        exec(
-            f"def step({', '.join(_LEAVES)}):\n{body}    return ({', '.join(self.results)},)",
-            variables,
-        )
-        return variables["step"], [variables[name] for name in _LEAVES]
+        leaves = [variables[name] for name in _LEAVES]
+        if views:
+            leaves[:3] = self._views(leaves[:3])
+        body = "".join(f"    {line}\n" for line in self.lines if line != "sync()")
+        body += f"    return ({', '.join(self.results)},)"
+        if keep:
+            variables["kept"] = leaves[:3]
+            body = f"def step(i, j):\n    a, b, c = kept\n{body}"
+        else:
+            body = f"def step({', '.join(_LEAVES)}):\n{body}"
+        exec(body, variables)
+        return variables["step"], leaves
+
+    def _views(self, tensors: State) -> State:
+        """Views of these, in one of several ways that is the same for all devices."""
+        rng = random.Random(str(self))
+        way = rng.randrange(7)
+        if way == 1:  # of one tensor
+            tensors = list(torch.stack(tensors))
+        elif way == 2:  # that overlap
+            rows = torch.cat(tensors)
+            tensors = [rows[:4], rows[2:6], rows[8:]]
+        elif way == 3:
+            tensors = [tensor.view(16).view(4, 4) for tensor in tensors]
+        elif way == 4:
+            tensors = [tensor.t().contiguous().t() for tensor in tensors]
+        elif way == 5:
+            tensors = [(tensor * 2).detach()[:] for tensor in tensors]
+        elif way == 6:  # a clone of another, whose values it can share
+            tensors = [tensors[0][:], tensors[0].clone(), tensors[2].clone()[:]]
+        if rng.random() < 0.5:
+            tensors[rng.randrange(3)].add_(1)
+        return tensors
 
     def _variables(self, device: torch.device) -> dict[str, object]:
         import torch_xla

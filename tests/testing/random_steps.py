@@ -14,15 +14,20 @@ from testing.random_programs import Program, State
 
 
 def compare(
-    way: str, program: Program, device: torch.device, place: Callable[[State], None] | None = None
+    way: str,
+    program: Program,
+    device: torch.device,
+    place: Callable[[State], None] | None = None,
+    views: bool = False,
 ) -> bool:
     """Calls a program's function three times, and compares with the CPU.
 
     Args:
-        way: how it is called: "lazy", "captured" or "openxla".
+        way: how it is called: "lazy", "captured", "captured with state" or "openxla".
         program: of which it is the step.
         device: XLA's.
         place: what is done with its tensors before, such as sharding them.
+        views: whether its tensors are views.
 
     Returns:
         Whether the function could be called.
@@ -30,19 +35,22 @@ def compare(
     Raises:
         AssertionError: a wrong number.
     """
-    on_cpu, cpu_state = program.step(torch.device("cpu"))
-    step, state = program.step(device)
+    keep = way == "captured with state"
+    arguments = slice(3 if keep else 0, None)
+    on_cpu, cpu_state = program.step(torch.device("cpu"), views, keep)
+    step, state = program.step(device, views, keep)
     if place is not None:
         place(state)
-    torch_xla.sync()
-    if way == "captured":
+    if not views:  # else operations wait for the first call
+        torch_xla.sync()
+    if way.startswith("captured"):
         step = torch_xla_ext.capture(step)
     elif way == "openxla":
         torch._dynamo.reset()
         step = torch.compile(step, backend="openxla")
     for call in range(3):
         try:
-            expected = [*on_cpu(*cpu_state), *cpu_state]
+            expected = [*on_cpu(*cpu_state[arguments]), *cpu_state]
         except (RuntimeError, IndexError):  # what the first call wrote is no argument for a second
             return call > 0
         if any(not t.double().isfinite().all() or t.double().abs().max() > 1e5 for t in expected):
@@ -50,7 +58,7 @@ def compare(
         # The next call writes to what is compared here.
         expected = [t.clone() for t in expected]
         try:
-            results = step(*state)
+            results = step(*state[arguments])
         except torch_xla_ext.CaptureError:  # operations that torch_xla runs on the host
             return False
         for name, value, wanted in zip(
@@ -73,6 +81,7 @@ def check(
     device: torch.device,
     place: Callable[[State, int], None] | None = None,
     limit: str | None = None,
+    views: bool = False,
 ) -> None:
     """Compares many functions, RANDOM_STEPS of them from RANDOM_SEED on if these are set.
 
@@ -82,6 +91,7 @@ def check(
         device: XLA's.
         place: as of compare(), with the function's seed.
         limit: what an error says that is none of ours.
+        views: as of compare().
 
     Raises:
         AssertionError: wrong numbers or errors, or most functions could not be called.
@@ -93,7 +103,7 @@ def check(
         program = Program(seed)
         prepare = None if place is None else functools.partial(place, seed=seed)
         try:
-            called += compare(way, program, device, prepare)
+            called += compare(way, program, device, prepare, views)
         except (AssertionError, RuntimeError, IndexError, TypeError, ValueError) as error:
             if limit is None or limit not in str(error):
                 failures.append(f"# seed {seed}\n{program}\n# {error}")

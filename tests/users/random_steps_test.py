@@ -12,6 +12,13 @@ import torch
 from testing import random_steps
 
 
-@pytest.mark.parametrize("way, count", [("captured", 200), ("openxla", 40)])
+@pytest.mark.parametrize("way, count", [("captured", 100), ("openxla", 40)])
 def test_random_steps(way: str, count: int, device: torch.device) -> None:
     random_steps.check(way, count, device)
+
+
+@pytest.mark.parametrize(
+    "way, count", [("lazy", 50), ("captured", 100), ("captured with state", 150), ("openxla", 30)]
+)
+def test_random_steps_of_views(way: str, count: int, device: torch.device) -> None:
+    random_steps.check(way, count, device, views=True)

@@ -193,9 +193,12 @@ class CapturedStep:
         """The first call may make what later ones only write to, such as an optimizer's state."""
         torch_xla.sync()
         if self._changed is not None:
+            remedy = "write into a tensor on the device, or return the value"
+            if result.name.endswith("['step']"):
+                remedy = "make the optimizer with capturable=True, which counts on the device"
             raise CaptureError(
                 f"{self._name} changes {result.name} at each call, which a replay would not do: "
-                "write into a tensor on the device, or return the value"
+                f"{remedy}"
             )
         self._changed = result.name
         _log.info("%s: not captured, because it made or changed %s", self._name, result.name)

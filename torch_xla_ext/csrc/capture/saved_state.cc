@@ -17,8 +17,10 @@ void SavedState::Save(const at::Tensor& tensor,
   if (owners_.count(data.get()) > 0) {
     // A clone that was not computed yet, for example.
     data = CopyOf(data, storage->base().scalar_type());
-    SetData(storage, base, data);
   }
+  // A view that was made before has values of its own, or operations that have
+  // still to be computed, which the trace would take for a constant.
+  SetData(storage, base, data);
   owners_.emplace(data.get(), storage);
   saved_.emplace(storage, Saved{tensor.tensor_data(), std::move(data)});
 }

@@ -1,0 +1,73 @@
+"""torch_xla_ext.capture of functions whose state are views that were not computed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from torch_xla_ext import capture
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "view": lambda base: base.view(2, 2),
+    "slice": lambda base: base[1:],
+    "whole slice": lambda base: base[:],
+    "alias": torch.ops.aten.alias.default,
+    "detach": torch.Tensor.detach,
+}
+WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "not written": lambda view: None,
+    "add_": lambda view: view.add_(1),
+    "zero_": torch.Tensor.zero_,
+    "foreach": lambda view: torch._foreach_add_([view], 1),
+}
+
+
+@pytest.mark.parametrize("step_writes", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_pending_view_is_no_constant(
+    view: str, write: str, step_writes: bool, device: torch.device
+) -> None:
+    def run(on: torch.device, wrap: Callable[..., Callable[..., torch.Tensor]]) -> list[object]:
+        base = torch.arange(1.0, 5.0, device=on)
+        state = VIEWS[view](base)
+        WRITES[write](state)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            result = x + state
+            if step_writes:
+                state.add_(1)
+            return result
+
+        step = wrap(step)
+        history = []
+        for _ in range(3):
+            result = step(torch.ones_like(state))
+            state.mul_(2)  # outside
+            history.append([t.tolist() for t in (result, state, base)])
+        return history
+
+    assert run(device, capture) == run(torch.device("cpu"), lambda step: step)
+
+
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_gradients_are_zeroed_last(set_to_none: bool, device: torch.device) -> None:
+    def run(on: torch.device, wrap: Callable[..., Callable[..., torch.Tensor]]) -> list[object]:
+        weight = torch.nn.Parameter(torch.arange(1.0, 5.0, device=on))
+        optimizer = torch.optim.SGD([weight], lr=0.125, momentum=0.5)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = (weight * x).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=set_to_none)
+            return loss.detach()
+
+        step = wrap(step)
+        return [
+            [step(torch.full((4,), float(i), device=on)).item(), weight.tolist()] for i in range(4)
+        ]
+
+    assert run(device, capture) == run(torch.device("cpu"), lambda step: step)
