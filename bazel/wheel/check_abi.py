@@ -12,7 +12,7 @@ The stock binary's headers are not published: what abi/ declares is compared wit
   `NAME 48 8b kConstant:8`: the function has these bytes in its code, a constant of LAYOUT
   (layout.h) standing for its four bytes, or with `:8` for its one.
   `NAME base OTHER`: the class with the typeinfo NAME begins with its one base, of typeinfo OTHER.
-  `NAME slot kConstant METHOD`: the vtable NAME has a method of this name at this place.
+  `NAME slot kConstant METHOD`: the vtable NAME has a method of this name, or symbol, at this place.
   `NAME size 4`: the variable has this size.
 """
 
@@ -175,7 +175,9 @@ def check_line(
     if kind == "slot":
         slot, _, method_name = expected.partition(" ")
         _, index, _ = stock.relocations[symbol.address + 16 + 8 * constants[slot]]
-        found = method(dynamic[index].name)
+        symbol_name = dynamic[index].name
+        # Of a template, the whole symbol.
+        found = symbol_name if method_name.startswith("_Z") else method(symbol_name)
         return None if found == method_name else f"{name}: {found} in the place of {method_name}"
     if kind == "base":
         base = base_class(stock, dynamic, symbol)

@@ -276,9 +276,8 @@ class Tracer:
             finally:
                 for tensor in donated:
                     _XLAC._set_buffer_donation(tensor, False)
-        dtypes = [tensor.dtype for tensor in new]
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
-        return lambda: self._replay(key, graph, sources, written, dtypes, plan, spec, gradients)
+        return lambda: self._replay(key, graph, sources, written, new, plan, spec, gradients)
 
     def _check_shardings(self, written: list[int]) -> None:
         """XLA chooses the sharding of a result that has none; the next replay would not fit it."""
@@ -409,7 +408,7 @@ class Tracer:
         graph: list[torch.Tensor],
         sources: list[tuple[int | None, tuple[int, int] | None]],
         written: list[int],
-        dtypes: list[torch.dtype],
+        new: list[torch.Tensor],
         plan: list[Result],
         spec: pytree.TreeSpec,
         gradients: list[tuple[Reference, int | None]],
@@ -470,7 +469,7 @@ class Tracer:
             [self._known[number].tensor for number in state],
             constants,
             [positions[number] for number in written],
-            dtypes,
+            new,
             [
                 state_storages.get(_XLAC._xla_capture_storage(known.tensor), -1)
                 for known in arguments

@@ -102,7 +102,7 @@ Program MakeProgram(const std::string& hash,
                     std::vector<at::Tensor> state,
                     std::vector<at::Tensor> constants,
                     std::vector<size_t> written,
-                    std::vector<at::ScalarType> output_dtypes,
+                    const std::vector<at::Tensor>& outputs,
                     std::vector<int64_t> argument_state) {
   Program::Description description;
   if (hash.size() != sizeof description.hash) {
@@ -118,7 +118,12 @@ Program MakeProgram(const std::string& hash,
   description.state = std::move(state);
   description.constants = std::move(constants);
   description.written = std::move(written);
-  description.output_dtypes = std::move(output_dtypes);
+  for (const at::Tensor& output : outputs) {
+    const auto tensor = torch_xla::bridge::TryGetXlaTensor(output);
+    xla::Shape shape = torch_xla::GetXlaShape(tensor->GetIrValue());
+    xla::LayoutUtil::SetToDefaultLayout(&shape);
+    description.outputs.push_back({output.scalar_type(), std::move(shape)});
+  }
   description.argument_state = std::move(argument_state);
   return Program(std::move(description));
 }
@@ -127,8 +132,7 @@ void DefineProgram(py::module_& module) {
   py::class_<Program>(module, "_XlaCapturedProgram")
       .def(py::init(&MakeProgram), py::arg("hash"), py::arg("parameters"),
            py::arg("names"), py::arg("state"), py::arg("constants"),
-           py::arg("written"), py::arg("output_dtypes"),
-           py::arg("argument_state"))
+           py::arg("written"), py::arg("outputs"), py::arg("argument_state"))
       .def("matches", &Program::Matches)
       .def("run", &Program::Run, py::call_guard<py::gil_scoped_release>());
 }

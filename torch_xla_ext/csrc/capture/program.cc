@@ -8,9 +8,15 @@
 namespace torch_xla_ext::capture {
 namespace {
 
-// Holders of a written parameter's data that are known: its tensor, and Run's
-// own vector.
-constexpr int64_t kKnownHolders = 2;
+// Whether something besides the tensor holds its data, such as a clone that was
+// not computed yet, and still needs its values.
+bool IsShared(const torch_xla::XLATensorPtr& tensor) {
+  const auto& data = tensor->torch::lazy::LazyTensor::data();
+  if (data->handle == nullptr || data->ir_value || data->tensor_data) {
+    tensor->SetXlaData(DataOf(tensor));
+  }
+  return data->handle.use_count() > 1;
+}
 
 }  // namespace
 
@@ -35,8 +41,22 @@ Program::Program(Description description)
     state_.push_back(std::move(state));
   }
   description_.state.clear();
-  for (const Source& source : description_.parameters) {
-    uses_seed_ = uses_seed_ || source.kind == Source::kSeed;
+  if (description_.written.empty() && description_.outputs.empty()) return;
+  computation_ = torch_xla::XLAGraphExecutor::Get()->GetComputationCache()->Get(
+      description_.hash);
+  if (computation_ == nullptr) {
+    throw std::runtime_error("captured step: its program was not compiled");
+  }
+  if (computation_->is_sharded) return;
+  auto* const client = torch_xla::runtime::GetComputationClientOrDie();
+  auto make_data = [this, client] {
+    return client->CreateDataPlaceholder(
+        device_.toString(), xla::ShapeUtil::MakeShape(xla::F32, {}));
+  };
+  no_value_ = make_data();
+  for (size_t i = 0; i < description_.written.size(); ++i) {
+    donated_.push_back(make_data());
+    donated_before_.push_back(make_data());
   }
 }
 
@@ -104,35 +124,18 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return true;
 }
 
-void Program::CheckValues(
-    const std::vector<torch_xla::XLATensorPtr>& bases) const {
-  for (size_t i = 0; i < bases.size(); ++i) {
-    if (bases[i] == nullptr) continue;  // the seed
-    const torch::lazy::BackendDataPtr data = DataOf(bases[i]);
-    if (data == nullptr || data->HasValue()) continue;
-    throw std::runtime_error("captured step: " + description_.names[i] +
-                             " has no value, for the program that was to "
-                             "compute it failed: make the tensor anew");
-  }
-}
-
-std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
+std::vector<Program::Input> Program::Gather(
+    const std::vector<at::Tensor>& arguments) const {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
-  const size_t count = description_.parameters.size();
-  std::vector<Storage*> storages(count, nullptr);
-  std::vector<torch_xla::XLATensorPtr> bases(count);
-  std::vector<at::IValue> inputs;
-  inputs.reserve(count);
+  std::vector<Input> inputs(description_.parameters.size());
   std::vector<torch_xla::XLATensorPtr> pending;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
     const Source& source = description_.parameters[i];
     if (source.kind == Source::kSeed) {
       // As a lazy trace, which goes on from the numbers drawn since the last
       // step.
       executor->SetRngSeed(device_, executor->GetRunningSeed(device_));
-      inputs.emplace_back(
-          torch_xla::bridge::AtenFromXlaTensor(torch_xla::XLATensor::Create(
-              executor->GetBaseSeedData(device_), at::kLong)));
+      inputs[i].seed = executor->GetBaseSeedData(device_);
       continue;
     }
     const at::Tensor tensor = Find(source, arguments);
@@ -140,50 +143,116 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
       throw std::runtime_error("captured step: " + description_.names[i] +
                                " is gone");
     }
-    storages[i] = StorageOf(tensor);
-    bases[i] = BaseOf(storages[i]);
-    inputs.emplace_back(storages[i]->base());
-    if (DataOf(bases[i]) == nullptr) pending.push_back(bases[i]);
+    inputs[i].storage = StorageOf(tensor);
+    inputs[i].base = BaseOf(inputs[i].storage);
+    if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
   }
   if (!pending.empty()) Materialize(std::move(pending));
+  return inputs;
+}
 
-  std::vector<torch::lazy::BackendDataPtr> donated;
-  if (!description_.written.empty()) {
-    donated.reserve(description_.written.size());
-    // Until the last program has been started it holds its arguments and
-    // results.
-    executor->WaitDeviceOps({});
+DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
+  std::vector<const Input*> shared;
+  while (true) {
+    // Until the program before has been started it holds its arguments.
+    DeviceLock lock = LockDevice(device_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
+      throw std::runtime_error("captured step: " + description_.names[i] +
+                               " has no value, for the program that was to "
+                               "compute it failed: make the tensor anew");
+    }
+    shared.clear();
     for (size_t i : description_.written) {
-      torch::lazy::BackendDataPtr data = DataOf(bases[i]);
-      bases[i]->SetXlaData(data);
-      // What else holds the buffer, such as a clone that was not computed yet,
-      // still needs its values.
-      if (data.use_count() > kKnownHolders) {
-        bases[i]->SetXlaData(CopyOf(data, storages[i]->base().scalar_type()));
-      }
+      if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
+    }
+    if (shared.empty()) return lock;
+    lock.clear();  // to copy is a program
+    for (const Input* input : shared) {
+      const torch::lazy::BackendDataPtr copy =
+          CopyOf(DataOf(input->base), input->storage->base().scalar_type());
+      input->base->SetXlaData(copy);
     }
   }
-  std::vector<torch::lazy::BackendDataPtr> results;
-  if (!description_.written.empty() || !description_.output_dtypes.empty()) {
-    try {
-      results = executor->ExecuteComputationWithBarrier(description_.hash,
-                                                        inputs, device_);
-    } catch (const std::exception&) {
-      CheckValues(bases);
-      throw;
-    }
+}
+
+std::vector<torch::lazy::BackendDataPtr> Program::Start(
+    DeviceLock lock, const std::vector<Input>& inputs) {
+  auto launch = std::make_shared<Launch>();
+  launch->lock = std::move(lock);
+  launch->device = device_;
+  launch->computation = computation_->computation;
+  launch->arguments.reserve(inputs.size());
+  for (const Input& input : inputs) {
+    launch->arguments.push_back(input.base == nullptr ? input.seed
+                                                      : DataOf(input.base));
   }
-  executor->MarkStep(device_, /*reset_scope=*/false);
-  donated_ = std::move(donated);
-  size_t next = 0;
+  // What is written keeps its object, whose value goes into the program and
+  // comes back from it.
+  donated_.swap(donated_before_);
+  for (size_t k = 0; k < donated_.size(); ++k) {
+    torch::lazy::BackendDataPtr& argument =
+        launch->arguments[description_.written[k]];
+    donated_[k]->Assign(*argument);
+    argument->Assign(*no_value_);
+    launch->results.push_back(std::exchange(argument, donated_[k]));
+  }
+  std::vector<torch::lazy::BackendDataPtr> outputs;
+  auto* const client = torch_xla::runtime::GetComputationClientOrDie();
+  for (const Description::Output& output : description_.outputs) {
+    outputs.push_back(
+        client->CreateDataPlaceholder(device_.toString(), output.shape));
+    launch->results.push_back(outputs.back());
+  }
+  capture::Start(std::move(launch));
+  for (size_t i : description_.written) UpdateViews(inputs[i].storage);
+  return outputs;
+}
+
+std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
+    DeviceLock lock, const std::vector<Input>& inputs) {
+  std::vector<at::IValue> arguments;
+  arguments.reserve(inputs.size());
+  for (const Input& input : inputs) {
+    arguments.emplace_back(
+        input.base == nullptr
+            ? torch_xla::bridge::AtenFromXlaTensor(
+                  torch_xla::XLATensor::Create(input.seed, at::kLong))
+            : input.storage->base());
+  }
+  std::vector<torch::lazy::BackendDataPtr> donated;
   for (size_t i : description_.written) {
-    SetData(storages[i], bases[i], results.at(next++));
+    donated.push_back(DataOf(inputs[i].base));
   }
+  lock.clear();
+  std::vector<torch::lazy::BackendDataPtr> results =
+      torch_xla::XLAGraphExecutor::Get()->ExecuteComputationWithBarrier(
+          description_.hash, arguments, device_);
+  donated_ = std::move(donated);
+  for (size_t k = 0; k < description_.written.size(); ++k) {
+    const Input& input = inputs[description_.written[k]];
+    input.base->SetXlaData(results[k]);
+    UpdateViews(input.storage);
+  }
+  results.erase(results.begin(), results.begin() + description_.written.size());
+  return results;
+}
+
+std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
+  const std::vector<Input> inputs = Gather(arguments);
+  std::vector<torch::lazy::BackendDataPtr> results;
+  if (computation_ != nullptr) {
+    DeviceLock lock = Prepare(inputs);
+    results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
+                                       : Start(std::move(lock), inputs);
+  }
+  torch_xla::XLAGraphExecutor::Get()->MarkStep(device_, /*reset_scope=*/false);
   std::vector<at::Tensor> outputs;
-  outputs.reserve(description_.output_dtypes.size());
-  for (at::ScalarType dtype : description_.output_dtypes) {
-    outputs.push_back(torch_xla::bridge::AtenFromXlaTensor(
-        torch_xla::XLATensor::Create(results.at(next++), dtype)));
+  outputs.reserve(results.size());
+  for (size_t k = 0; k < results.size(); ++k) {
+    outputs.push_back(
+        torch_xla::bridge::AtenFromXlaTensor(torch_xla::XLATensor::Create(
+            std::move(results[k]), description_.outputs[k].dtype)));
   }
   return outputs;
 }

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "torch_xla_ext/csrc/capture/launch.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
 
 namespace torch_xla_ext::capture {
@@ -38,7 +39,11 @@ class Program {
     // The parameters whose new values are the program's first results, and
     // whose buffers are donated.
     std::vector<size_t> written;
-    std::vector<at::ScalarType> output_dtypes;  // of the results after those
+    struct Output {
+      at::ScalarType dtype;
+      xla::Shape shape;
+    };
+    std::vector<Output> outputs;  // the results after those
     // For each argument the number in `state` of a tensor with the same
     // storage, or -1.
     std::vector<int64_t> argument_state;
@@ -67,20 +72,38 @@ class Program {
     const Storage* last_storage = nullptr;
   };
 
+  // The data of a parameter.
+  struct Input {
+    Storage* storage = nullptr;
+    torch_xla::XLATensorPtr base;
+    torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
+  };
+
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments) const;
   bool StorageGroupsMatch();
-  // Throws std::runtime_error with the name of a parameter that has no value.
-  void CheckValues(const std::vector<torch_xla::XLATensorPtr>& bases) const;
+  std::vector<Input> Gather(const std::vector<at::Tensor>& arguments) const;
+  // Locks the device, when the written parameters' data can be donated and all
+  // others have values. Throws std::runtime_error with the name of a parameter
+  // that has none.
+  DeviceLock Prepare(const std::vector<Input>& inputs) const;
+  // Return the results that follow those of the written parameters.
+  std::vector<torch::lazy::BackendDataPtr> Start(
+      DeviceLock lock, const std::vector<Input>& inputs);
+  std::vector<torch::lazy::BackendDataPtr> StartSharded(
+      DeviceLock lock, const std::vector<Input>& inputs);
 
   Description description_;
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
-  // Of the last run. A buffer's destructor can wait for the program that it was
-  // donated to.
-  std::vector<torch::lazy::BackendDataPtr> donated_;
   torch::lazy::BackendDevice device_;
-  bool uses_seed_ = false;
+
+  torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
+  // The written parameters' old values in this run and in the one before: a
+  // buffer's destructor can wait for the program that it was donated to. Used
+  // under the device's lock.
+  std::vector<torch::lazy::BackendDataPtr> donated_, donated_before_;
+  torch::lazy::BackendDataPtr no_value_;
 };
 
 }  // namespace torch_xla_ext::capture

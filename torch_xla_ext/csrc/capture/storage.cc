@@ -36,11 +36,25 @@ torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor) {
   return nullptr;
 }
 
+bool HasData(const torch_xla::XLATensorPtr& tensor) {
+  return tensor->torch::lazy::LazyTensor::data()->handle != nullptr ||
+         DataOf(tensor) != nullptr;
+}
+
+bool HasValue(const torch_xla::XLATensorPtr& tensor) {
+  const auto& handle = tensor->torch::lazy::LazyTensor::data()->handle;
+  return handle != nullptr ? handle->HasValue() : DataOf(tensor)->HasValue();
+}
+
+void UpdateViews(Storage* storage) {
+  storage->add_update(storage->base(), {});
+  storage->apply_updates();
+}
+
 void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
              torch::lazy::BackendDataPtr data) {
   base->SetXlaData(std::move(data));
-  storage->add_update(storage->base(), {});
-  storage->apply_updates();
+  UpdateViews(storage);
 }
 
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors) {

@@ -34,7 +34,15 @@ torch_xla::XLATensorPtr BaseOf(Storage* storage);
 // to be computed or transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
 
-// Gives the storage's base new data. Views are made anew when they are read.
+// The same without a pointer of one's own to it, which costs time.
+bool HasData(const torch_xla::XLATensorPtr& tensor);
+bool HasValue(const torch_xla::XLATensorPtr& tensor);
+
+// Says that the storage's base has other values: views are made anew when they
+// are read.
+void UpdateViews(Storage* storage);
+
+// Gives the storage's base new data, and updates views.
 void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
              torch::lazy::BackendDataPtr data);
 

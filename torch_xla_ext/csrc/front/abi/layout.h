@@ -27,6 +27,8 @@ inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
 inline constexpr size_t kClientHeartbeatOffset = 52;
 inline constexpr size_t kLostCallbackOffset = 80;
 inline constexpr size_t kServiceHeartbeatOffset = 16;
+// Of the virtual functions of XLAGraphExecutor's cache.
+inline constexpr size_t kComputationCacheGetSlot = 1;
 // Of PjRtClient's virtual functions.
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/backend/lowering_context.h>
 #include <torch/csrc/lazy/core/hash.h>
 #include <torch/csrc/lazy/core/ir.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
@@ -13,10 +14,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/absl.h"
@@ -143,8 +146,22 @@ class XLAGraphExecutor {
   using PostOrderData = LazyGraphExecutorTypes::PostOrderData;
   using SyncTensorCollection = LazyGraphExecutorTypes::SyncTensorCollection;
 
+  struct CachedComputation {
+    CachedComputation() = delete;  // always the stock binary's
+    // In upstream to a class that derives from this one.
+    torch::lazy::ComputationPtr computation;
+    bool is_sharded;
+  };
+  // Begins with these virtual functions; the build compares the order.
+  struct ComputationCache {
+    using TypePtr = std::shared_ptr<CachedComputation>;
+    virtual TypePtr Add(torch::lazy::hash_t key, TypePtr object) = 0;
+    virtual TypePtr Get(const torch::lazy::hash_t& key) = 0;
+  };
+
   XLAGraphExecutor() = delete;  // always the stock binary's
   static XLAGraphExecutor* Get();
+  ComputationCache* GetComputationCache();
   void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
   void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
                         absl::Span<const std::string> devices, bool wait,
@@ -188,6 +205,9 @@ class ComputationClient {
     Data() = delete;  // always the stock binary's
   };
   using DataPtr = std::shared_ptr<Data>;
+
+  // Data without a value. Virtual in the stock binary: PjRtComputationClient's.
+  DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
 };
 
 // Virtual in the stock binary. Its vtable names these functions by their
@@ -195,6 +215,9 @@ class ComputationClient {
 class PjRtComputationClient {
  public:
   PjRtComputationClient() = delete;  // always the stock binary's
+  ComputationClient::DataPtr CreateDataPlaceholder(
+      std::string device, xla::Shape shape,
+      std::optional<xla::OpSharding> sharding);
   std::vector<ComputationClient::DataPtr> ExecuteComputation(
       const ComputationClient::Computation& computation,
       absl::Span<const ComputationClient::DataPtr> arguments,
@@ -223,11 +246,23 @@ class PjRtComputationClient {
   torch::lazy::hash_t HashCompilationEnv();
 };
 
+inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
+    std::string device, xla::Shape shape) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
+      std::move(device), std::move(shape), std::nullopt);
+}
+
 const absl::StatusOr<ComputationClient*>& GetComputationClient();
+ComputationClient* GetComputationClientOrDie();
 // Null while there is no client.
 ComputationClient* GetComputationClientIfInitialized();
 
 }  // namespace runtime
+
+namespace thread {
+// Runs `fn` in one of torch_xla's threads.
+void Schedule(std::function<void()> fn);
+}  // namespace thread
 
 struct ShapeHelper {
   static const xla::Shape& ShapeOfXlaOp(xla::XlaOp op);

@@ -1,0 +1,199 @@
+"""Captured steps whose program has not been started yet, or whose results somebody still holds."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch_xla
+from testing.xla import XLAC
+from torch import Tensor
+
+from torch_xla_ext import CaptureError, capture, register_torch_operator
+
+
+@torch.library.custom_op("in_flight_test::slow", mutates_args=())
+def slow(x: Tensor) -> Tensor:
+    threading.Event().wait(0.05)
+    return x + 1
+
+
+@slow.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+register_torch_operator("in_flight_test::slow")
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    """Ends the process with the stacks of all threads, which a deadlock would hide."""
+    faulthandler.dump_traceback_later(120, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+def counter(value: float = 0) -> Tensor:
+    return torch.full((4,), value).to("xla")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.cpu(),
+        lambda x: (x + 0).cpu(),
+        lambda x: torch.empty(4).copy_(x),
+        lambda x: x[1:].cpu(),
+        lambda x: x.clone().cpu(),
+        lambda x: XLAC._xla_get_cpu_tensors([x])[0],
+    ],
+    ids=["cpu", "program", "copy_", "view", "clone", "get_cpu_tensors"],
+)
+def test_state_is_read_before_the_step_has_begun(read: Callable[[Tensor], Tensor]) -> None:
+    state = counter()
+
+    @capture
+    def step() -> None:
+        state.copy_(slow(state))
+
+    for i in range(4):
+        step()
+        assert set(read(state).tolist()) == {i + 1}
+    step()
+    step()
+    assert set(read(state).tolist()) == {6}
+
+
+def test_results_keep_their_values() -> None:
+    state, other = counter(), counter(10)
+
+    @capture
+    def step(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state.add_(x)
+        other.copy_(slow(other))
+        return state * 2, state.clone(), other[1:] + x[1:]
+
+    kept = []
+    for _ in range(6):
+        pending = state + 100  # not computed before the next step
+        kept.append((step(counter(1)), state.clone(), other.cpu(), pending))
+    for i, (results, clone, copied, pending) in enumerate(kept, start=1):
+        assert [set(result.tolist()) for result in results] == [{2 * i}, {i}, {11 + i}]
+        assert (set(clone.tolist()), set(copied.tolist())) == ({i}, {10 + i})
+        assert set(pending.tolist()) == {99 + i}
+
+
+def test_results_that_are_arguments_of_the_next_step() -> None:
+    step = capture(lambda x: slow(x) * 1)
+    x = first = counter()
+    for _ in range(5):
+        x = step(x)
+    assert (x.tolist(), first.tolist()) == ([5] * 4, [0] * 4)
+
+
+def test_a_tensor_that_was_copied_from_the_host() -> None:
+    """torch_xla may keep the host's values beside the device's."""
+    state = torch.arange(4.0).to("xla")
+    torch_xla.sync()
+    state.cpu()
+    step = capture(lambda: state.add_(1).sum())
+    for i in range(1, 4):
+        assert step().item() == 6 + 4 * i
+        assert state.tolist() == [i, i + 1, i + 2, i + 3]
+        assert (state * 1).tolist() == [i, i + 1, i + 2, i + 3]
+
+
+def test_two_threads_and_a_lazy_one() -> None:
+    state, count = counter(), 60
+    step = capture(lambda: state.add_(1).clone())
+    step()
+    errors: list[BaseException] = []
+    seen: list[float] = []
+
+    def work(run: Callable[[], None]) -> None:
+        try:
+            for _ in range(count):
+                run()
+        except BaseException as error:
+            errors.append(error)
+
+    def lazily() -> None:
+        x = counter(3)
+        assert (x * 2 + 1).tolist() == [7] * 4
+
+    lock = threading.Lock()  # torch_xla's tracing of one tensor is not for two threads
+
+    def captured() -> None:
+        with lock:
+            result = step()
+        seen.append(result[0].item())
+
+    threads = [threading.Thread(target=work, args=(run,)) for run in (captured, captured, lazily)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert sorted(seen) == list(range(2, 2 * count + 2))
+    assert state.tolist() == [2 * count + 1] * 4
+
+
+def failing(x: Tensor, state: Tensor) -> Tensor:
+    (result,) = XLAC._xla_gpu_custom_call(
+        [x, state], b"\1\1\7" + bytes(13), [[4]], [torch.float32], target="XlaGpuSimpleAdd"
+    )
+    return result
+
+
+def test_steps_go_on_after_one_that_failed() -> None:
+    state, other = counter(), counter()
+    good = capture(lambda: other.add_(1).clone())
+    good()
+
+    @capture
+    def bad(x: Tensor) -> Tensor:
+        state.copy_(failing(x, state))
+        return state + 1
+
+    for _ in range(3):
+        result = bad(counter(1))
+        with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+            result.cpu()
+        with pytest.raises(RuntimeError):
+            state.cpu()
+        before = other[0].item()
+        assert good().tolist() == [before + 1] * 4
+        with pytest.raises(CaptureError, match="state has no value"):
+            bad(counter(1))
+        assert good().tolist() == [before + 2] * 4
+        state.copy_(counter())  # anew: a value of its own again
+        torch_xla.sync()
+        assert state.tolist() == [0] * 4
+
+
+def test_a_program_that_torch_xla_has_forgotten() -> None:
+    """A captured step holds its program: the cache of programs may be too small for it."""
+    code = """
+        import torch
+        from torch_xla_ext import capture
+
+        state = torch.zeros(4).to("xla")
+        step = capture(lambda: state.add_(1).clone())
+        step()
+        for i in range(5):
+            (torch.ones(2 + i).to("xla") * 2).cpu()
+        assert step().tolist() == [2] * 4
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "XLA_COMPILATION_CACHE_SIZE": "2"},
+        check=True,
+    )

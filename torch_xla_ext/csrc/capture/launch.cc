@@ -1,0 +1,41 @@
+#include "torch_xla_ext/csrc/capture/launch.h"
+
+#include <torch/csrc/lazy/backend/backend_interface.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+
+#include <exception>
+#include <utility>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext::capture {
+namespace {
+
+struct GraphExecutor : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
+};
+
+}  // namespace
+
+DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
+  return GraphExecutor::DeviceLockerArena::Get()->LockDevices({device});
+}
+
+void Start(std::shared_ptr<Launch> launch) {
+  torch_xla::thread::Schedule([launch = std::move(launch)] {
+    try {
+      const std::vector<torch::lazy::BackendDataPtr> results =
+          torch::lazy::getBackend()->ExecuteComputation(
+              launch->computation, launch->arguments, launch->device);
+      for (size_t i = 0; i < results.size(); ++i) {
+        launch->results[i]->Assign(*results[i]);
+      }
+    } catch (...) {
+      for (auto& unlocker : launch->lock) {
+        unlocker.SetStatus(std::current_exception());
+      }
+    }
+  });
+}
+
+}  // namespace torch_xla_ext::capture

@@ -1,0 +1,38 @@
+// Starting a compiled program, as torch_xla does it: in one of its threads,
+// which holds the lock of the device until the program has been started.
+#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
+#define TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/backend/lowering_context.h>
+#include <torch/csrc/lazy/core/util.h>
+
+#include <memory>
+#include <vector>
+
+namespace torch_xla_ext::capture {
+
+// Unlocks the device with its end.
+using DeviceLock = std::vector<torch::lazy::ExceptionCleanup>;
+
+// Waits until the program before has been started, and locks the device. Throws
+// that program's error.
+DeviceLock LockDevice(const torch::lazy::BackendDevice& device);
+
+struct Launch {
+  DeviceLock lock;  // first, so that it is the last to be destroyed
+  torch::lazy::BackendDevice device;
+  torch::lazy::ComputationPtr computation;
+  std::vector<torch::lazy::BackendDataPtr> arguments;
+  // Get their values when the program has been started. Nobody but the holder
+  // of the device's lock looks for them before.
+  std::vector<torch::lazy::BackendDataPtr> results;
+};
+
+// Returns at once. An error is thrown by the next LockDevice, and the results
+// stay without values.
+void Start(std::shared_ptr<Launch> launch);
+
+}  // namespace torch_xla_ext::capture
+
+#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
