@@ -48,7 +48,7 @@ Program::Program(Description description)
     throw std::runtime_error("captured step: its program was not compiled");
   }
   if (computation_->is_sharded) return;
-  auto* const client = torch_xla::runtime::GetComputationClientOrDie();
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
   auto make_data = [this, client] {
     return client->CreateDataPlaceholder(
         device_.toString(), xla::ShapeUtil::MakeShape(xla::F32, {}));
@@ -198,7 +198,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     launch->results.push_back(std::exchange(argument, donated_[k]));
   }
   std::vector<torch::lazy::BackendDataPtr> outputs;
-  auto* const client = torch_xla::runtime::GetComputationClientOrDie();
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
   for (const Description::Output& output : description_.outputs) {
     outputs.push_back(
         client->CreateDataPlaceholder(device_.toString(), output.shape));

@@ -253,7 +253,6 @@ inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
 }
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient();
-ComputationClient* GetComputationClientOrDie();
 // Null while there is no client.
 ComputationClient* GetComputationClientIfInitialized();
 
