@@ -11,8 +11,9 @@ tensor's data: that of the tensor which was made of the data last. Under SPMD th
 argument once another function has been compiled that reads it, and the program would go on with the
 value of its first call. Here the data itself says which argument it is of. Two arguments with one
 data (``f(x, x.detach())``) were one parameter, also in calls where they have two: here the function
-is traced with a copy of one. And what the function read of an argument's view (``x.squeeze(1)``) was
-a constant if the argument was a view itself (``cache[0]``): it is traced with a copy of that, too.
+is traced with a copy of one. And what the function read of a view of an argument
+(``x.squeeze(1)``) was a constant if the argument was a view itself (``cache[0]``): it is traced
+with a copy of that, too.
 
 torch makes arguments that share memory, one of which the function writes to, of one argument by
 their strides and offsets in it. torch_xla's tensors have none: the views would be others. Such a
