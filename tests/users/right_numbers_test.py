@@ -175,3 +175,70 @@ def test_call_after_one_that_was_refused() -> None:
         check(doubled, 16)
     finally:
         torch_xla.experimental.eager_mode(False)
+
+
+@pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
+def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
+    """Stock torch_xla takes elu's operand for its result."""
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        result = torch.ops.aten.elu(x, alpha, scale, input_scale)
+        return torch.autograd.grad((result * result).sum(), x)[0]
+
+    x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
+    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
+
+
+def test_gradient_of_elu_in_place() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        result = torch.nn.functional.elu(x * 2, alpha=0.5, inplace=True)
+        return torch.autograd.grad((result * result).sum(), x)[0]
+
+    x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
+    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
+
+
+@pytest.mark.parametrize(
+    "way, momentum",
+    [("lazy", 0.1), ("lazy", 1.0), ("lazy", None), ("captured", 0.1), ("openxla", 0.1)],
+)
+def test_running_variance(way: str, momentum: float | None) -> None:
+    """Stock torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
+    models = [torch.nn.BatchNorm2d(3, momentum=momentum) for _ in range(2)]
+    models[1].to("xla")
+    step = models[1]
+    if way == "captured":
+        step = torch_xla_ext.capture(torch.no_grad()(models[1].forward))
+    elif way == "openxla":
+        torch._dynamo.reset()
+        step = torch.compile(step, backend="openxla")
+    generator = torch.Generator().manual_seed(0)
+    for i in range(3):
+        x = torch.randn(2, 3, 2, 2, generator=generator) * (i + 1) + i
+        torch.testing.assert_close(step(x.to("xla")).cpu(), models[0](x), rtol=1e-4, atol=1e-4)
+        for name, buffer in models[0].named_buffers():
+            torch.testing.assert_close(models[1].get_buffer(name).cpu(), buffer)
+
+
+def test_gradient_of_hardtanh() -> None:
+    """At the bounds it is 0; the stock one's is not."""
+
+    def gradient(x: torch.Tensor, *bounds: float) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.nn.functional.hardtanh(x, *bounds).sum(), x)[0]
+
+    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 6.0, 7.0, float("nan")])
+    for bounds in ((-1.0, 1.0), (0.0, 6.0)):
+        assert torch.equal(gradient(x.to("xla"), *bounds).cpu(), gradient(x, *bounds))
+
+
+@pytest.mark.parametrize("p", [float("inf"), float("-inf")])
+def test_infinite_norm(p: float) -> None:
+    x = torch.tensor([[1.0, -5.0, 2.0], [-0.5, 0.25, 3.0]])
+    on_device = x.to("xla")
+    for options in ({}, {"dim": 1}, {"dim": (0, 1)}, {"dim": 0, "keepdim": True}):
+        torch.testing.assert_close(on_device.norm(p, **options).cpu(), x.norm(p, **options))
+    wide = on_device.norm(p, dim=1, dtype=torch.float64)
+    torch.testing.assert_close(wide.cpu(), x.norm(p, dim=1, dtype=torch.float64))
