@@ -177,6 +177,26 @@ def test_call_after_one_that_was_refused() -> None:
         torch_xla.experimental.eager_mode(False)
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_clone_that_was_read_before_its_source_is_written(view: bool) -> None:
+    """In stock torch_xla the clone has no value then: Check failed: handle->HasValue()."""
+    source = torch.arange(4.0, device="xla")
+    if view:
+        source = source.view(2, 2)
+    torch_xla.sync()
+    before = source.clone()
+    assert before.cpu().flatten().tolist() == [0, 1, 2, 3]
+    for step in range(1, 4):
+        source.add_(1)
+        torch_xla.sync()
+        assert before.cpu().flatten().tolist() == [0, 1, 2, 3]
+        assert source.cpu().flatten().tolist() == [step, step + 1, step + 2, step + 3]
+    before.add_(10)
+    torch_xla.sync()
+    assert before.cpu().flatten().tolist() == [10, 11, 12, 13]
+    assert source.cpu().flatten().tolist() == [3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
 def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
     """Stock torch_xla takes elu's operand for its result."""

@@ -120,6 +120,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       torch::lazy::BackendDataPtr handle,
       std::optional<at::ScalarType> logical_element_type);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
+  torch::lazy::BackendDataPtr GetXlaData();
   torch::lazy::Value GetIrValue() const;
   c10::intrusive_ptr<XLATensor> CreateFrom(
       torch::lazy::Value ir_value,
