@@ -1,10 +1,10 @@
-"""Measures `./bazelw build //:wheel`: from nothing, after an edit, with nothing to do.
+"""Measures `./bazelw build //:wheel`: a clean build, after an edit, and with nothing to do.
 
     python3 benchmarks/build_time.py [--warm]
 
-"From nothing" has Bazel itself, pip's cache, Bazel's output and its caches in empty folders, so
-that everything is downloaded; --warm leaves that case out. "An edit" adds a line to a kernel of a
-copy of this work tree and builds again. Needs 8 GB of disk under --folder while it runs.
+The clean build has empty folders for Bazel, pip's cache and Bazel's output and caches, so
+everything is downloaded; --warm skips it. The edit adds a line to a kernel in a copy of this work
+tree and builds again. Needs 8 GB of disk under --folder while it runs.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def seconds(action: Callable[[], None]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--warm", action="store_true", help="leave out the build from nothing")
-    parser.add_argument("--folder", help="where to work; a temporary folder if not given")
+    parser.add_argument("--warm", action="store_true", help="skip the clean build")
+    parser.add_argument("--folder", help="working folder (default: a temporary one)")
     args = parser.parse_args()
     rows: list[tuple[str, float, float]] = []
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:

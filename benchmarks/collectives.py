@@ -1,4 +1,4 @@
-"""What devices send each other in a program: read from the HLO that XLA dumps after its passes."""
+"""Lists the collectives of a program, from the HLO that XLA dumps after its passes."""
 
 from __future__ import annotations
 

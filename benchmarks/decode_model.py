@@ -1,6 +1,6 @@
-"""A decoder of Llama 3 8B's shape with random weights, for benchmarks/decode_step.py.
+"""A decoder with the shape of Llama 3 8B and random weights, for benchmarks/decode_step.py.
 
-Plain torch: the same file is imported beside torch_xla and beside a CUDA torch.
+It is plain PyTorch, so that it can be imported with torch_xla and with a CUDA build of torch.
 """
 
 from __future__ import annotations

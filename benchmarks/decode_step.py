@@ -1,20 +1,20 @@
-"""How long a step of decoding takes: an 8B-shaped model, one token for each of several sequences.
+"""Measures a decode step of an 8B-shaped model: one token for each of several sequences.
 
   python benchmarks/decode_step.py --json=step.json                 # in the wheel's environment
-  python3 benchmarks/decode_step.py --ways=peer --json=peer.json    # beside a CUDA torch
+  python3 benchmarks/decode_step.py --ways=peer --json=peer.json    # with a CUDA build of torch
 
 Ways: "lazy" traces each step, "openxla" is torch.compile with that backend, "captured" is
 torch_xla_ext.capture; all three run kv_cache_update and paged_attention on a paged cache. "peer" is
 torch.compile inside a CUDA graph with a dense cache and scaled_dot_product_attention, and needs no
 torch_xla. Times are medians, in milliseconds:
 
-  host     until the call has returned, with nothing in flight before it
-  waited   until the device has finished, too
-  in flight  a step of many that are started one after the other
+  host       until the call returns, with no step in flight before it
+  waited     until the device has finished
+  in flight  per step, if many steps are started without waiting
 
---steps of them are also run to see whether device memory stays what it is.
+With --steps, that many more steps are run, and device memory before and after is compared.
 
-On a CPU the device's times mean nothing, and the host's do:
+On a CPU only the host times are meaningful:
 
   PJRT_DEVICE=CPU python benchmarks/decode_step.py --width=128 --shapes=1x16 --layers=2,8,32 \\
       --ways=lazy,captured --in-flight=5 --max-host-ratio=0.1
@@ -221,17 +221,21 @@ def bytes_read(config: Config, seqs: int, length: int) -> int:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
-    parser.add_argument("--ways", default=default, help=f"of {', '.join(WAYS)}")
-    parser.add_argument("--shapes", default="16x4096", help="sequences x tokens, by commas")
-    parser.add_argument("--layers", default="32", help="by commas: a model for each")
-    parser.add_argument("--width", type=int, default=4096, help="others follow")
-    parser.add_argument("--in-flight", type=int, default=30, help="steps that are timed together")
-    parser.add_argument("--steps", type=int, default=0, help="to compare memory over")
+    parser.add_argument("--ways", default=default, help=f"comma-separated, from {', '.join(WAYS)}")
+    parser.add_argument("--shapes", default="16x4096", help="SEQUENCESxTOKENS, comma-separated")
+    parser.add_argument("--layers", default="32", help="comma-separated; one model for each")
+    parser.add_argument(
+        "--width", type=int, default=4096, help="hidden size; the others follow from it"
+    )
+    parser.add_argument("--in-flight", type=int, default=30, help="number of steps timed together")
+    parser.add_argument(
+        "--steps", type=int, default=0, help="number of steps between memory readings"
+    )
     parser.add_argument("--profile", type=Path, help="folder for a trace of three captured steps")
     parser.add_argument(
         "--max-host-ratio",
         type=float,
-        help="fail if the host's time of a captured step is more than this share of a lazy one's",
+        help="fail if host time of a captured step exceeds this share of a lazy step's",
     )
     parser.add_argument("--json", type=Path, help="file to write the results to")
     args = parser.parse_args()

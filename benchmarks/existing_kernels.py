@@ -1,13 +1,13 @@
-"""Time of a call of a kernel that exists already, in an XLA program and without XLA.
+"""Measures calls of existing kernels in XLA programs and without XLA.
 
     PJRT_DEVICE=CUDA python benchmarks/existing_kernels.py [--tvm-ffi norm.so]
-    python benchmarks/existing_kernels.py --peer  # Triton's own launch, in a torch with CUDA
+    python benchmarks/existing_kernels.py --peer  # Triton's own launch, with a CUDA build of torch
 
-Programs of a few and of many calls are captured, in which each call takes the result of the one
-before: XLA would make one of two equal calls. The time of a call is the difference by the number of
-calls. Where torch has CUDA, its own calls of the same operator are measured beside. With
-XLA_FLAGS=--xla_gpu_enable_command_buffer= there are no CUDA graphs: it is then the time of the host
-or of the device, whichever is longer. That of the large array is the device's in both.
+Programs of a few and of many calls are captured. Each call takes the result of the one before,
+because XLA would merge equal calls. The time of a call is the difference of the programs' times
+divided by the difference in calls. If torch has CUDA, its own calls of the same operator are
+measured, too. With XLA_FLAGS=--xla_gpu_enable_command_buffer= there are no CUDA graphs, and the
+result is the longer of host and device time. For the large array it is always the device's.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def peer_programs(x: torch.Tensor, weight: torch.Tensor) -> dict[str, Callable]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", action="store_true", help="Triton's own launch, without XLA")
-    parser.add_argument("--tvm-ffi", metavar="LIBRARY", help="has rmsnorm: FlashInfer's norm.so")
+    parser.add_argument("--tvm-ffi", metavar="LIBRARY", help="with rmsnorm: FlashInfer's norm.so")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--calls", nargs=2, type=int, default=(50, 250))
     parser.add_argument("--rounds", type=int, default=15)

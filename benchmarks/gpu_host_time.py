@@ -1,9 +1,9 @@
-"""Host time of one step with a custom call: _xla_gpu_custom_call beside _xla_custom_call.
+"""Compares the host time of a step with _xla_gpu_custom_call and with _xla_custom_call.
 
     PJRT_DEVICE=CUDA GPU_KERNELS=…/libgpu_kernels.so python benchmarks/gpu_host_time.py
 
-The kernel does nothing, so that a step takes what tracing, the cache's look-up, the call through
-the bridge and the plugin take. Both are measured in turns, in one process.
+The kernel is empty, so a step consists of tracing, looking up the program, and the call through
+the bridge and the plugin. Both functions are measured in turns, in one process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def block(step: Callable[[], object], count: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200, help="of a block")
+    parser.add_argument("--steps", type=int, default=200, help="steps per block")
     parser.add_argument("--blocks", type=int, default=21)
     args = parser.parse_args()
     register_cuda_custom_call("TestNothing", os.environ["GPU_KERNELS"])

@@ -1,9 +1,9 @@
-"""Time of `import torch_xla`: the custom wheel beside the stock one, in turn.
+"""Compares the time of `import torch_xla` of the custom wheel and of the stock wheel.
 
     python benchmarks/import_time.py --stock STOCK_PYTHON --custom CUSTOM_PYTHON
 
-Each argument is the Python of a virtual environment with that torch_xla. Every import is a process
-of its own; what is subtracted from its time is `import torch` alone, in the same environment.
+Each argument is the Python of a virtual environment with that torch_xla. Every import runs in its
+own process. The time of `import torch` in the same environment is subtracted.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def measure(python: str) -> tuple[float, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--stock", required=True, help="Python that has the stock torch_xla")
-    parser.add_argument("--custom", required=True, help="Python that has the custom wheel")
+    parser.add_argument("--stock", required=True, help="Python with the stock torch_xla")
+    parser.add_argument("--custom", required=True, help="Python with the custom wheel")
     parser.add_argument("--rounds", type=int, default=15, help="imports of each (default: 15)")
     args = parser.parse_args()
 

@@ -1,8 +1,8 @@
 """Calls the kernels of a shared library as XLA does, without torch_xla.
 
-For measuring beside libraries that need another torch or another Python than the wheel's. The
-library is one of kernels made with torch_xla_ext/kernel.h and of without_torch_xla.cc:
-//benchmarks:libpaged_kernels.so, for instance.
+It serves comparisons with libraries that need another torch or Python than the wheel. The shared
+library contains kernels that use torch_xla_ext/kernel.h, and without_torch_xla.cc:
+//benchmarks:libpaged_kernels.so, for example.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Times of the paged attention kernels on a GPU, beside torch's SDPA and FlashInfer.
+"""Measures the paged attention kernels on a GPU, PyTorch's SDPA and FlashInfer.
 
     ./bazelw build //benchmarks:libpaged_kernels.so
     python3 benchmarks/paged_attention.py bazel-bin/benchmarks/libpaged_kernels.so --json out.json
 
-Any Python and torch with CUDA will do: the kernels are called as XLA calls them, by their untyped
-entries, without torch_xla. FlashInfer is measured where it can be imported.
+It needs any Python and a CUDA build of torch, but not torch_xla: the kernels are called through
+their untyped entries, as XLA calls them. FlashInfer is measured if it can be imported.
 
-bfloat16, 32 query and 8 KV heads of 128, pages of 16 tokens. Each result is compared with float64
-first. Times are GPU time: a CUDA graph of many calls, whose inputs change from call to call and do
-not fit into the L2 cache together; medians. "launched" is the same without a graph: calls back to
-back from Python, between two events. Bytes are the least that have to move; the copy's are those
-read plus those written.
+bfloat16, 32 query heads and 8 kv heads, head_dim 128, pages of 16 tokens. Each result is first
+compared with float64. Times are medians of GPU time, from a CUDA graph of many calls whose inputs
+change from call to call and together do not fit into the L2 cache. "launched" is the same without
+a graph: calls from Python, back to back between two events. Bytes are the minimum that has to be
+moved; a copy counts bytes read and written.
 """
 
 from __future__ import annotations
@@ -293,11 +293,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("library", help="libpaged_kernels.so, of //benchmarks")
+    parser.add_argument("library", help="libpaged_kernels.so, built by //benchmarks")
     parser.add_argument("--json", metavar="FILE", help="write all measurements to a file")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--no-peers", action="store_true", help="this project's kernels only")
+    parser.add_argument(
+        "--no-peers", action="store_true", help="measure only this project's kernels"
+    )
     args = parser.parse_args()
     ours = Ours(KernelLibrary(args.library))
     random.seed(0)

@@ -1,7 +1,7 @@
-"""What paged_attention.py measures beside this project's kernels: torch's SDPA and FlashInfer.
+"""The peers that paged_attention.py measures: PyTorch's SDPA and FlashInfer.
 
-Each function takes a case and a set of inputs and returns a call and a function that gives the
-call's result as [tokens, HEADS, HEAD_DIM]; it raises where the library can not do the case.
+Each function takes a case and a set of inputs and returns a call, and a function that returns the
+call's result as [tokens, HEADS, HEAD_DIM]. It raises if the library does not support the case.
 """
 
 from __future__ import annotations

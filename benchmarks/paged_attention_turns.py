@@ -1,11 +1,11 @@
-"""Times two builds of the paged attention kernels in turns, and beside FlashInfer.
+"""Measures two builds of the paged attention kernels, and FlashInfer, in turns.
 
     python3 benchmarks/paged_attention_turns.py before=old.so now=libpaged_kernels.so
 
-A GPU at its power limit is by some percent faster or slower from one minute to the next. So
-everything that is measured for a case is captured in a CUDA graph of its own first, and then the
-graphs are replayed one after another, nine times. Inputs, results and calls live as long as the
-graphs. Results are compared with float64, and with those of a second call.
+The speed of a GPU at its power limit varies by several percent from minute to minute. Therefore
+each candidate of a case is first captured in its own CUDA graph, and then the graphs are replayed
+one after another, nine times. Inputs, results and calls live as long as the graphs. Results are
+compared with float64 and with those of a second call.
 """
 
 from __future__ import annotations

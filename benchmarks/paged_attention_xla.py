@@ -1,19 +1,19 @@
-"""Times of the paged attention operators through XLA on a GPU: one step is one call.
+"""Measures the paged attention operators through XLA on a GPU. A step is one call.
 
     PJRT_DEVICE=CUDA python benchmarks/paged_attention_xla.py --json out.json
 
-The cases are those of paged_attention.py, which has the kernels alone beside their peers. For each:
+The cases are those of paged_attention.py, which measures the kernels without XLA. For each case:
 
-- "profile": how long the device was busy in a step, by the profiler. What ran is listed, with its
-  own time: a kernel can begin while the one ahead of it still runs, and a copy of the cache would
-  be there.
-- "slope": the device's time of a call without the profiler: a program of many calls, less one of
-  half as many, over the difference. Measured if --slope asks for it, or if there is no profile.
-- "in flight": the time of a step when the host does not wait for results.
-- "host": how long the host is busy with a step: tracing, looking the program up, starting it. There
-  is one set of inputs then, for each tensor that lives costs torch_xla a quarter of a microsecond.
+- "profile": how long the device was busy in a step, from the profiler, with a list of what ran and
+  its time. A kernel can start while the one before it still runs. A copy of the cache would show.
+- "slope": device time of a call without the profiler: the time of a program of many calls minus
+  that of one with half as many, divided by the difference in calls. Measured with --slope, or if
+  there is no profile.
+- "in flight": time per step if the host does not wait for results.
+- "host": how long the host is busy with a step: tracing, looking up the program, starting it. This
+  uses one set of inputs, because each live tensor costs torch_xla a quarter of a microsecond.
 
-At the end the cache is updated for 1,000 steps, and the device's memory is looked at.
+At the end the cache is updated for 1,000 steps, and device memory is compared.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def main() -> int:
     )
     parser.add_argument("--json", metavar="FILE", help="write all measurements to a file")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in their name")
-    parser.add_argument("--steps", type=int, default=100, help="of a block")
+    parser.add_argument("--steps", type=int, default=100, help="steps per block")
     parser.add_argument("--no-profile", action="store_true")
     parser.add_argument("--slope", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="small cases, to try the script")

@@ -1,11 +1,11 @@
-"""Draws the pictures of the docs and README from the benchmarks' JSON files.
+"""Draws the pictures in the docs and the README from the benchmarks' JSON files.
 
   python benchmarks/pictures.py step.json peer.json --output=docs/pictures
 
-From files of decode_step.py: decode_step.svg, the time of a step by way; host_time.svg, the host's
-part; and, from results of several numbers of layers, host_by_inputs.svg. Results of one shape are
-drawn side by side, whichever files they are from. From a file of paged_attention.py:
-attention_decode.svg, the speed of decoding as a share of a copy's, and attention_prefill.svg.
+From files of decode_step.py: decode_step.svg (time of a step), host_time.svg (host time) and, if
+there are results for several numbers of layers, host_by_inputs.svg. Results for the same shape are
+drawn side by side, even if they are from different files. From a file of paged_attention.py:
+attention_decode.svg (decode speed as a share of a copy's) and attention_prefill.svg.
 """
 
 from __future__ import annotations

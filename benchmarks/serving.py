@@ -1,19 +1,19 @@
-"""How fast vLLM serves on this wheel, and whether all is right when requests are aborted.
+"""Measures how fast vLLM serves on this wheel, and checks answers while requests are aborted.
 
-  PJRT_DEVICE=CUDA python benchmarks/serving.py --json=serving.json      # a Llama of 8B's shape
+  PJRT_DEVICE=CUDA python benchmarks/serving.py --json=serving.json      # an 8B-shaped Llama
   PJRT_DEVICE=CPU python benchmarks/serving.py --shape=tiny --loads=4x16+8 --aborts=20
 
-Weights are random. They are made on the device; with --tensor-parallel on the host, where the same
-numbers come again and again. Two parts:
+Weights are random. They are created on the device, or with --tensor-parallel on the host, where
+the same numbers repeat. Two parts:
 
-  loads   as many sequences as SEQSxPROMPT+NEW says, of that many tokens: tokens a second; and for
-          the steps that decode all of them the medians, in milliseconds, of a whole step, of the
-          host's work in it, and of its wait for the device, which computes meanwhile.
-  aborts  requests of random lengths, served once whole, and once with some aborted after a random
-          number of tokens. Where an answer differs, the engine is asked for the logprobs there: it
-          is right if both tokens are as good as the best one, but for rounding.
+  loads   SEQSxPROMPT+NEW: that many sequences with that many prompt and new tokens. Prints tokens
+          per second and, for the steps that decode all sequences, medians in milliseconds of the
+          step, of the host's work, and of its wait for the device.
+  aborts  requests of random lengths, served once completely and once with some of them aborted
+          after a random number of tokens. If an answer differs, the engine is asked for logprobs
+          there. The answer is correct if both tokens equal the best one within rounding.
 
-The engine runs in this process. Exits with 1 if a request is lost or wrong.
+The engine runs in this process. The exit status is 1 if a request is lost or wrong.
 """
 
 from __future__ import annotations
@@ -263,9 +263,13 @@ def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str,
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="8b", choices=SHAPES)
-    parser.add_argument("--loads", default="16x16+128,1x16+64,64x1024+256", help="or nothing")
-    parser.add_argument("--aborts", type=int, default=0, help="requests, or 0 for none")
-    parser.add_argument("--longest", type=int, default=256, help="prompt and answer of --aborts")
+    parser.add_argument(
+        "--loads", default="16x16+128,1x16+64,64x1024+256", help="see above; may be empty"
+    )
+    parser.add_argument("--aborts", type=int, default=0, help="number of requests (default: 0)")
+    parser.add_argument(
+        "--longest", type=int, default=256, help="longest prompt and answer of --aborts"
+    )
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that share the model")
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--max-num-seqs", type=int, default=64)

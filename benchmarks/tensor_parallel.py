@@ -1,12 +1,12 @@
-"""A step of decoding on one device and on several: its time, memory, and what devices send.
+"""Measures a decode step on one device and on several: time, memory and communication.
 
   python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
 
-The model is that of decode_step.py, captured. Its heads and its MLP's columns are divided among
-the devices, and so are the tokens of embedding and head. Each number of devices has a process of
-its own, on GPUs with CUDA_VISIBLE_DEVICES. "2x8" divides sequences among 2 and heads among 8.
+The model is that of decode_step.py, captured. Its heads, the columns of its MLP, and the vocabulary
+of embedding and head are sharded over the devices. Each number of devices is measured in its own
+process; on GPUs it sets CUDA_VISIBLE_DEVICES. "2x8" shards sequences over 2 and heads over 8.
 
-What devices send shows in the program, without a GPU: XLA:CPU has as many devices as it is told to
+The communication can be read from the program without a GPU, with any number of CPU devices:
 
   PJRT_DEVICE=CPU python benchmarks/tensor_parallel.py --devices=8,2x8 --layers=2 --width=1024 \\
       --shapes=16x64 --steps=1
@@ -28,11 +28,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", default="1,2", help="numbers, or SEQUENCESxHEADS, by commas")
-    parser.add_argument("--shapes", default="16x4096,64x1024", help="sequences x tokens, by commas")
+    parser.add_argument(
+        "--devices", default="1,2", help="numbers, or SEQUENCESxHEADS, comma-separated"
+    )
+    parser.add_argument(
+        "--shapes", default="16x4096,64x1024", help="SEQUENCESxTOKENS, comma-separated"
+    )
     parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--width", type=int, default=4096, help="others follow, but heads")
-    parser.add_argument("--steps", type=int, default=30, help="steps that are timed together")
+    parser.add_argument("--width", type=int, default=4096, help="hidden size; not the heads")
+    parser.add_argument("--steps", type=int, default=30, help="number of steps timed together")
     parser.add_argument("--profile", type=Path, help="folder for a trace of three steps")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""Host time of tracing one call of an operator, beside torch's own index_add in the same run.
+"""Measures the host time to trace a call of an operator, and of PyTorch's index_add.
 
     python benchmarks/trace_operators.py
 

@@ -1,9 +1,9 @@
-"""Host time of tracing one custom call: `_xla_gpu_custom_call` and its kin.
+"""Measures the host time to trace a custom call.
 
     python benchmarks/trace_time.py
 
-Run it with the Python of an environment that has the custom wheel, and with one that has the stock
-torch_xla, whose function takes no target and which has no `custom_call`.
+Run it in an environment with the custom wheel and in one with the stock torch_xla, whose
+_xla_gpu_custom_call takes no target and which has no `custom_call`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Reads device times from a profile, the XSpace that torch_xla.debug.profiler writes.
 
-The few messages of xplane.proto (of tsl) that are needed, without protobuf's library.
+It parses the few messages of tsl's xplane.proto that it needs, without the protobuf library.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""Generates text as an LLM server does: a batch of prompts, a paged cache, one program a phase.
+"""Generates text as an LLM server does: a batch of prompts, a paged cache, one program per phase.
 
 PJRT_DEVICE=CPU python examples/paged_decode.py      (or PJRT_DEVICE=CUDA)
 
-The model is Llama's, with random weights. Its keys and values are in pages of a cache, which each
-sequence finds through its page table. Everything that changes from step to step, tokens, lengths
-and the slots of new tokens, is computed on the device, so two programs serve every batch: one for
-prompts, one for a step of decoding. The same model in plain PyTorch on the CPU, with a dense cache,
-reads the same tokens: its logits have to be near, and its choices the same where none is close.
+The model is a Llama with random weights. Its keys and values are in pages of a cache, and each
+sequence has a page table. Everything that changes from step to step (tokens, lengths, slots of new
+tokens) is computed on the device, so two programs serve every batch: one for prompts, one for a
+decode step. The same model in plain PyTorch on the CPU, with a dense cache, reads the same tokens.
+Its logits have to be close, and its tokens the same wherever the best choice is clear.
 
-A step of decoding is captured: traced and compiled once, and then replayed without its Python. With
---way=lazy it is traced each time, with --way=openxla torch.compile does it. At the end the three
-are timed side by side.
+A decode step is captured: traced and compiled once, then replayed without its Python code. With
+--way=lazy it is traced each time; with --way=openxla it runs under torch.compile. At the end all
+three are timed.
 
-With --tensor-parallel=N, the model runs on N devices, each of which has 1/N of the weights and of
-the caches: some heads, and some of the MLP's columns. mark_sharding says so, and everything else
-follows from it (docs/distributed.md). On the CPU, N devices are made of one.
+With --tensor-parallel=N the model runs on N devices. Each has 1/N of the weights and of the caches:
+some of the heads and some of the MLP's columns. mark_sharding shards them, and the rest follows
+(docs/distributed.md). On the CPU, N devices are simulated.
 """
 
 from __future__ import annotations
@@ -418,7 +418,10 @@ def parse_arguments() -> argparse.Namespace:
     for name, (default, text) in sizes.items():
         parser.add_argument("--" + name, type=int, default=default, metavar="N", help=text)
     parser.add_argument(
-        "--attention", choices=["ragged", "paged"], default="ragged", help="operators and cache"
+        "--attention",
+        choices=["ragged", "paged"],
+        default="ragged",
+        help="which operators and cache to use",
     )
     parser.add_argument(
         "--dtype",
@@ -426,13 +429,15 @@ def parse_arguments() -> argparse.Namespace:
         default="float16",
         help="of the cache",
     )
+    parser.add_argument("--way", choices=WAYS, default="captured", help="how a decode step is run")
     parser.add_argument(
-        "--way", choices=WAYS, default="captured", help="how a step of decoding is run"
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of devices of this process",
     )
-    parser.add_argument(
-        "--tensor-parallel", type=int, default=1, metavar="N", help="devices, of one process"
-    )
-    parser.add_argument("--seed", type=int, default=5, help="of weights and prompts")
+    parser.add_argument("--seed", type=int, default=5, help="seed of weights and prompts")
     args = parser.parse_args()
     # Of logits of the size of 1. What rounds is the cache and what the operators take and return.
     args.tolerance = {"float16": 0.01, "bfloat16": 0.08}[args.dtype]

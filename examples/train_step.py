@@ -1,10 +1,10 @@
-"""Trains a small module that uses an operator of this wheel, and shows what to look at.
+"""Trains a small module that uses an operator of this wheel, and prints useful metrics.
 
 PJRT_DEVICE=CPU python examples/train_step.py      (or PJRT_DEVICE=CUDA)
 
 The step is captured: traced and compiled once, then replayed. With --way=lazy it is traced each
-time, and with --way=openxla torch.compile makes the programs of the forward and the backward pass.
-At the end the three are timed side by side.
+time; with --way=openxla torch.compile compiles the forward and the backward pass. At the end all
+three are timed.
 """
 
 from __future__ import annotations

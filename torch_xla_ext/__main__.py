@@ -1,4 +1,4 @@
-"""Commands: ``python -m torch_xla_ext doctor``, ``targets``, ``new-kernel`` and ``profile``."""
+"""Command line of torch_xla_ext: doctor, targets, new-kernel, profile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _new_kernel(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"new-kernel: {error}", file=sys.stderr)
         return 1
-    print(f"now: make -C {args.folder} test")
+    print(f"next: make -C {args.folder} test")
     return 0
 
 
@@ -64,18 +64,18 @@ def _profile(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; each command has its function as `run`."""
+    """Returns the command-line parser; each command sets its function as `run`."""
     result = argparse.ArgumentParser(prog="python -m torch_xla_ext", description=__doc__)
     commands = result.add_subparsers(metavar="COMMAND", required=True)
 
     doctor = commands.add_parser(
-        "doctor", help="say what is installed and what is missing, and test it on every device"
+        "doctor", help="report what is installed and what is missing, and test every device"
     )
     doctor.add_argument("--json", action="store_true", help="print the report as JSON")
     doctor.add_argument(
         "--device",
         choices=["CPU", "CUDA"],
-        help="what to examine; by default PJRT_DEVICE, else CUDA where there is anything of it",
+        help="device to check (default: PJRT_DEVICE, or CUDA if a plugin or driver is found)",
     )
     doctor.set_defaults(run=_doctor)
 
@@ -84,19 +84,21 @@ def parser() -> argparse.ArgumentParser:
     targets.set_defaults(run=_targets)
 
     new_kernel = commands.add_parser(
-        "new-kernel", help="write the files of a new kernel, which build and pass their tests"
+        "new-kernel", help="create a project with a new kernel, its operator and tests"
     )
-    new_kernel.add_argument("name", metavar="NAME", help="in snake case, such as my_op")
-    new_kernel.add_argument("folder", metavar="DIR", type=Path, help="where to write them")
+    new_kernel.add_argument("name", metavar="NAME", help="name in snake case, such as my_op")
+    new_kernel.add_argument("folder", metavar="DIR", type=Path, help="folder to create it in")
     new_kernel.set_defaults(run=_new_kernel)
 
     profile = commands.add_parser(
-        "profile", help="run a script, and print what ran on the device and on the host"
+        "profile", help="run a script and print what ran on the device and on the host"
     )
-    profile.add_argument("--save", metavar="FILE", type=Path, help="trace for Perfetto, .json.gz")
-    profile.add_argument("script", metavar="SCRIPT", type=Path, help="a Python file, run as main")
     profile.add_argument(
-        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments of the script"
+        "--save", metavar="FILE", type=Path, help="write a Perfetto trace, .json.gz"
+    )
+    profile.add_argument("script", metavar="SCRIPT", type=Path, help="Python file to run")
+    profile.add_argument(
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="arguments for the script"
     )
     profile.set_defaults(run=_profile)
     return result

@@ -1,8 +1,8 @@
-"""An operator of PyTorch, as it is, inside an XLA program.
+"""Runs a PyTorch operator inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/existing_kernels/torch_operator.py
 
-On the CPU it runs PyTorch's CPU kernel, on a GPU its CUDA kernel; docs/existing_kernels.md.
+On the CPU it runs PyTorch's CPU kernel, on a GPU its CUDA kernel. See docs/existing_kernels.md.
 """
 
 import os

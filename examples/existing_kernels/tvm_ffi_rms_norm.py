@@ -1,12 +1,12 @@
-"""A function that is written for TVM-FFI, as FlashInfer's are, inside an XLA program.
+"""Runs a TVM-FFI function, such as FlashInfer's, inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/existing_kernels/tvm_ffi_rms_norm.py
     PJRT_DEVICE=CUDA python examples/existing_kernels/tvm_ffi_rms_norm.py norm.so
 
 On a GPU it is `rmsnorm` of FlashInfer's module `norm`, which
 ``flashinfer.jit.norm.gen_norm_module().build_and_load()`` compiles into FlashInfer's cache. On the
-CPU a function with the same arguments takes its place, compiled here. Needs apache-tvm-ffi, and on
-the CPU g++; docs/existing_kernels.md.
+CPU this script compiles a function with the same arguments instead. It needs apache-tvm-ffi and, on
+the CPU, g++. See docs/existing_kernels.md.
 """
 
 import importlib.util

@@ -1,9 +1,9 @@
-"""Text from vLLM, offline, with a small random model that is made on the spot.
+"""Generates text offline with vLLM, with a small random model that the script creates.
 
     PJRT_DEVICE=CPU python offline.py            # less than a minute
-    PJRT_DEVICE=CUDA python offline.py MODEL     # a model of yours
+    PJRT_DEVICE=CUDA python offline.py MODEL     # your own model
 
-The environment is the one of integrations/vllm/install.py.
+Set up the environment with integrations/vllm/install.py.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def run(model: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", help="a folder or a name; else a random one is made")
+    parser.add_argument("model", nargs="?", help="a folder or a name (default: a random model)")
     model = parser.parse_args().model
     with tempfile.TemporaryDirectory() as folder:
         if model is None:

@@ -1,8 +1,8 @@
-"""Writes a folder with a small Llama of random weights, as `from_pretrained` and vLLM read it.
+"""Writes a small Llama with random weights to a folder, for `from_pretrained` and vLLM.
 
     python random_model.py FOLDER
 
-Its words are w0, w1, ...: what it says means nothing, but it is served like any other model.
+Its tokens are w0, w1, ... The text is meaningless, but the model is served like any other.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Starts `vllm serve` with a small random model, asks it six things at once, and stops it.
+"""Starts `vllm serve` with a small random model, sends six requests at once, and stops it.
 
     PJRT_DEVICE=CPU python served.py             # about a minute
 
-The environment is the one of integrations/vllm/install.py.
+Set up the environment with integrations/vllm/install.py.
 """
 
 import asyncio

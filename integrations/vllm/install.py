@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Sets up vLLM on torch_xla in the environment of the Python that runs this.
+"""Sets up vLLM on torch_xla in the environment of the Python that runs this script.
 
-The environment has torch 2.8.0 and this project's torch_xla wheel already. vllm-tpu, what it
-imports (bazel/pip/locks/vllm.lock: versions and SHA-256) and vllm-xla-gpu come beside them;
-torch and torch_xla stay as they are, which `pip install vllm-tpu` would replace.
+The environment must have torch 2.8.0 and this project's torch_xla wheel. The script adds vllm-tpu,
+its dependencies (bazel/pip/locks/vllm.lock: versions and SHA-256) and vllm-xla-gpu. It keeps torch
+and torch_xla, which `pip install vllm-tpu` would replace.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only-plugin", action="store_true", help="vLLM itself is there already")
+    parser.add_argument(
+        "--only-plugin", action="store_true", help="vLLM itself is installed already"
+    )
     only_plugin = parser.parse_args().only_plugin
     try:
         check_environment()

@@ -1,10 +1,10 @@
-"""Bandwidth of simple_add on a GPU beside a device-to-device copy and XLA's own add, in one run.
+"""Compares the bandwidth of simple_add, a device-to-device copy and XLA's own add on a GPU.
 
     PJRT_DEVICE=CUDA GPU_KERNELS=…/libgpu_kernels.so python kernels/simple_add/benchmark.py
 
-Each program does the operation on several sets of random operands, so that nothing stays in the
-cache and the host's part of a step is small beside the GPU's. Bytes are those read plus those
-written; the copy moves as many.
+Each program runs the operation on several sets of random operands, so that nothing stays in the
+cache and host time is small compared to GPU time. Bytes are those read and written; the copy moves
+as many.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def seconds(step: Callable[[], list[torch.Tensor]], repeats: int, steps: int = 5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--elements", type=int, default=1 << 26, help="of each operand")
-    parser.add_argument("--sets", type=int, default=16, help="pairs of operands")
+    parser.add_argument("--elements", type=int, default=1 << 26, help="elements of each operand")
+    parser.add_argument("--sets", type=int, default=16, help="number of operand pairs")
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
     register_cuda_custom_call("TestMemcpy", os.environ["GPU_KERNELS"])
