@@ -23,6 +23,9 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONNOUSERSITE": "1",
+        # torch_xla imports inductor, which starts a pool of processes that no test needs: four
+        # seconds for each import.
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
 
 
