@@ -71,7 +71,7 @@ def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
         if array is not None and not all(isinstance(dim, int) for dim in array.shape):
             raise ValueError(
                 f"custom call {target!r}: array {number}, operands and then results, has the "
-                f"dynamic shape {list(array.shape)}: a kernel is handed sizes that are known when "
+                f"dynamic shape {list(array.shape)}: a kernel needs sizes that are known when "
                 "the call is traced"
             )
 
@@ -88,11 +88,11 @@ def _payload_of(
     if payload is not None:
         if api == "ffi":
             raise TypeError(
-                f"custom call {target!r}: a typed call has no payload; give attributes, or "
+                f"custom call {target!r}: a typed call has no payload; pass attributes, or "
                 "api='untyped'"
             )
         if values is not None:
-            raise TypeError(f"custom call {target!r}: give attributes or a payload, not both")
+            raise TypeError(f"custom call {target!r}: pass attributes or a payload, not both")
         if schema is not None:
             _check_own_payload(schema, arrays, payload)
         return payload
@@ -102,7 +102,7 @@ def _payload_of(
         if values:
             raise TypeError(
                 f"custom call {target!r}: an untyped target takes attributes only if it is a "
-                "kernel made with torch_xla_ext/kernel.h; give a payload, or api='ffi'"
+                "kernel that uses torch_xla_ext/kernel.h; pass a payload, or api='ffi'"
             )
         return b""
     if schema is None:
@@ -473,7 +473,8 @@ def _present_aliases(
             number -= sum(tensor is None for tensor in inputs[:number])
         else:
             raise ValueError(
-                f"custom call {target!r}: aliases names input {number!r}, of {len(inputs)}"
+                f"custom call {target!r}: aliases names input {number!r}, but there are "
+                f"{len(inputs)} inputs"
             )
         result[output] = number
     return result

@@ -177,7 +177,7 @@ def _profile_data() -> Any:  # noqa: ANN401
     except ImportError as error:
         raise ImportError(
             "torch_xla_ext.profile reads XLA's profile with jax.profiler.ProfileData, which is not "
-            f"there ({error}); install it: pip install jax"
+            f"installed ({error}); pip install jax"
         ) from error
     return ProfileData
 

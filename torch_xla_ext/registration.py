@@ -217,7 +217,7 @@ def register_custom_call(
         function = libraries.to_capsule(libraries.find(library, name, symbol))
     elif symbol is not None:
         raise TypeError(
-            f"custom-call target {name!r}: symbol goes with a library, but library is of type "
+            f"custom-call target {name!r}: symbol requires a library, but library is of type "
             f"{type(library).__name__}"
         )
     elif isinstance(library, bool):
@@ -288,9 +288,9 @@ def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
     result = Schema.parse(function().decode())
     if result.target != name:
         raise ValueError(
-            f"custom-call target {name!r}: {library._name} gives it the signature of "
-            f"{result.target!r}: load libraries without RTLD_GLOBAL, and give the C++ constants of "
-            "two kernels different names"
+            f"custom-call target {name!r}: {library._name} returns for it the signature of "
+            f"{result.target!r}: load libraries without RTLD_GLOBAL, and use different names "
+            "for the C++ constants of two kernels"
         )
     functions = {}
     for size in result.open_sizes():
@@ -351,7 +351,7 @@ def register_kernel(
     if abi != "kernel.h":
         raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
     if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} goes with abi='tvm-ffi'")
+        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(
             f"register_kernel: library must be a path, but is of type {type(library).__name__}"

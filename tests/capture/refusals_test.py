@@ -259,5 +259,5 @@ def test_state_that_a_failed_program_was_to_write() -> None:
     step(ones(3))
     with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
         state.cpu()
-    with pytest.raises(CaptureError, match=r"state has no value.*failed: make the tensor anew"):
+    with pytest.raises(CaptureError, match=r"state has no value.*failed: create the tensor again"):
         step(ones(3))

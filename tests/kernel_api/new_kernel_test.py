@@ -48,7 +48,7 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
 )
 def test_wrong_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["new-kernel", name, str(tmp_path / "x")]) == 1
-    assert f"{name!r} is no name for a kernel" in capsys.readouterr().err
+    assert f"{name!r} is not a valid kernel name" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

@@ -163,8 +163,9 @@ class CapturedStep:
     ) -> Any:
         if len(self._replays) >= self._max_captures:
             raise CaptureError(
-                f"{self._name} was captured {self._max_captures} times, as often as max_captures "
-                f"allows; now {reasons[-1]}. Pass what changes as a tensor, or raise max_captures"
+                f"{self._name} was captured {self._max_captures} times, the limit set by "
+                "max_captures"
+                f"; now {reasons[-1]}. Pass changing values as tensors, or increase max_captures"
             )
         if reasons:
             _log.warning(

@@ -149,8 +149,8 @@ def transfers_refused() -> Iterator[None]:
     for name, after in count().items():
         if after != before.get(name, 0):
             raise CaptureError(
-                f"the function runs {name} on the host, which a replay would not repeat; XLA has "
-                "no such operation in torch_xla"
+                f"the function runs {name} on the host, which a replay would not repeat; "
+                "torch_xla does not implement it"
             )
 
 

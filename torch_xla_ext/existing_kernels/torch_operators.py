@@ -27,7 +27,7 @@ def _operator(overload: torch._ops.OpOverload) -> Operator:
     reason = _support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
-            f"operator {overload.name()} cannot be a part of an XLA program: {reason}"
+            f"operator {overload.name()} cannot be part of an XLA program: {reason}"
         )
     return Operator(overload)
 
@@ -96,7 +96,7 @@ def run_torch_operator(
 
     Raises:
         ValueError: there is no such operator.
-        NotImplementedError: it cannot be a part of an XLA program, for the reason that is given.
+        NotImplementedError: it cannot be part of an XLA program, for the reason that is given.
         TypeError: arguments that are not those of its schema, or tensors that are not XLA's.
         RuntimeError: when the results are read: the operator's own error.
     """
@@ -140,7 +140,7 @@ def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
 
     Raises:
         ValueError: there is no such operator.
-        NotImplementedError: it cannot be a part of an XLA program, for the reason that is given.
+        NotImplementedError: it cannot be part of an XLA program, for the reason that is given.
     """
     packet, chosen = _packet(name)
     if chosen is not None:
@@ -283,7 +283,7 @@ class _WithoutDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> None:
         raise NotImplementedError(
-            f"{ctx.name} has no derivative; give it one with torch.library.register_autograd"
+            f"{ctx.name} has no derivative; add one with torch.library.register_autograd"
         )
 
 

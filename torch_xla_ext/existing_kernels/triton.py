@@ -82,7 +82,9 @@ def _bind(
     types = {key: ArrayType.of(value) for key, value in outputs.items()}
     twice = [key for key in types if key in given or key not in parameters]
     if twice:
-        raise TypeError(f"{name}: output {twice[0]!r} is no parameter that is left for it: {names}")
+        raise TypeError(
+            f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
+        )
     placeholders = {
         key: torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
         for key, type_ in types.items()
@@ -100,7 +102,7 @@ def _bind(
     for key in aliases:
         if key not in given or not isinstance(values.get(key), torch.Tensor):
             raise TypeError(
-                f"{name}: aliases names {key!r}, which is no tensor among its arguments"
+                f"{name}: aliases names {key!r}, which is not one of its tensor arguments"
             )
     arguments = _Arguments(values, types, list(aliases), {})
     if not arguments.operands:
@@ -206,7 +208,7 @@ def compile_triton_kernel(
     """
     layers, function = _unwrapped(kernel)
     if layers:
-        raise TypeError("compile_triton_kernel: choose the configuration of the kernel: kernel.fn")
+        raise TypeError("compile_triton_kernel: choose a configuration: pass kernel.fn")
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
@@ -223,7 +225,7 @@ def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
         kernel = kernel.fn
     if type(kernel).__name__ not in ("JITFunction", "InterpretedFunction"):
         raise TypeError(
-            "triton_call: kernel must be a function under @triton.jit or a TritonKernel, but is "
+            "triton_call: kernel must be a @triton.jit function or a TritonKernel, but is "
             f"of type {type(kernel).__name__}"
         )
     return layers, kernel
@@ -314,9 +316,9 @@ def _call_compiled(
     options: Mapping[str, object],
 ) -> list[torch.Tensor]:
     if options:
-        raise TypeError(f"{kernel.name} is compiled; {next(iter(options))} is a part of it")
+        raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
     if registration.device_platform() == "Host":
-        raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU give the kernel itself")
+        raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}
     parameters = dict.fromkeys(kernel.signature, inspect.Parameter.empty) | constants
     arguments = _bind(kernel.name, parameters, args, outputs, aliases, keywords, {})

@@ -76,7 +76,7 @@ def register_tvm_ffi_kernel(
     if signature is not None:
         schema = tvm_ffi_signature.parse(name, signature, parameters)
     elif parameters:
-        raise TypeError(f"custom-call target {name!r}: parameters go with a signature")
+        raise TypeError(f"custom-call target {name!r}: parameters require a signature")
     words = _words(name, arguments, schema)
     _load_runtime(name)
     function = _handle(name, library, symbol)
@@ -109,7 +109,7 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
     if missing := [each for each in known if each not in words]:
         raise ValueError(
             f"custom-call target {name!r}: {missing[0]} is in the signature, but not among the "
-            "arguments that the function is handed"
+            "arguments that are passed to the function"
         )
     return [known.get(word, word) for word in words]
 
@@ -140,7 +140,7 @@ def _handle(name: str, library: object, symbol: str | None) -> int:
     """The function's object; it lives as long as the process."""
     if hasattr(library, "__chandle__"):  # a tvm_ffi.Function, whose package is imported
         if symbol is not None:
-            raise TypeError(f"custom-call target {name!r}: symbol goes with a library's path")
+            raise TypeError(f"custom-call target {name!r}: symbol requires a library's path")
         return library.__chandle__()
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(

@@ -291,7 +291,7 @@ def _open_library(name: str, replaces: bool) -> torch.library.Library:
     if name in _libraries:
         if not replaces:
             raise RuntimeError(
-                f"define_operator: {name} is defined already; give replace=True to replace it"
+                f"define_operator: {name} is already defined; pass replace=True to replace it"
             )
         _close_library(name)
     _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")

@@ -55,7 +55,7 @@ def gpu_memory() -> int:
         or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     )
     if failed:
-        raise RuntimeError(f"NVIDIA's driver does not tell the GPU's memory: error {failed}")
+        raise RuntimeError(f"NVIDIA's driver does not report the GPU's memory: error {failed}")
     return size.value
 
 
