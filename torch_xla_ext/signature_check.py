@@ -127,7 +127,8 @@ class _Call:
         least = len(argument.dims) - star
         if rank < least or (rank > least and not star):
             of_at_least = "of at least " if star else ""
-            raise ValueError(f"{where} expected rank {of_at_least}{least} but got {rank}")
+            expected = f"rank {of_at_least}{least} [{', '.join(dim.text for dim in argument.dims)}]"
+            raise ValueError(f"{where} expected {expected} but got {rank} {list(array.shape)}")
         for dim, begin, end in argument.ranges(rank):
             if dim.star:
                 self._check_star(argument, dim, tuple(array.shape[begin:end]))

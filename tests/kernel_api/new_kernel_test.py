@@ -22,7 +22,6 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert {path.name for path in folder.iterdir()} == {
-        "BUILD",
         "Makefile",
         "my_op.cu",
         "my_op.h",

@@ -189,7 +189,11 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
         "unknown api 'typed'; known are 'untyped' and 'ffi'",
     ),
     "zero": (register("x", 0), ValueError, "the address is 0x0, which is not the address"),
-    "a number": (register("x", 12345), ValueError, "the address is 0x3039, which is not the address"),
+    "a number": (
+        register("x", 12345),
+        ValueError,
+        "the address is 0x3039, which is not the address",
+    ),
     "data": (
         register("x", ctypes.addressof(DATA)),
         ValueError,

@@ -186,7 +186,7 @@ WRONG = {
     "rank": (
         lambda x, i: (x, i[None]),
         ValueError,
-        r"operand 1 \(index\): expected rank 1 but got 2",
+        r"operand 1 \(index\): expected rank 1 \[n\] but got 2 \[1, ",
     ),
     "bias": (
         lambda x, i: (x, i, x[0, :2]),
