@@ -1,4 +1,4 @@
-"""The attributes of typed calls, as the text of an MLIR dictionary, which XLA parses."""
+"""Attributes of typed calls, as the text of an MLIR dictionary, which XLA parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""custom_call: the readable front of XLA's custom calls."""
+"""custom_call: makes XLA custom calls."""
 
 from __future__ import annotations
 

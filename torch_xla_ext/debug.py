@@ -1,8 +1,8 @@
-"""What XLA is about to run: HLO, StableHLO, and the custom calls in it.
+"""Shows what XLA is about to run: HLO, StableHLO, and the custom calls in it.
 
-Launches of kernels made with torch_xla_ext/kernel.h are logged to standard error, each with its
-shapes and the time that its launch function took, if the environment variable
-TORCH_XLA_EXT_LOG_LAUNCHES is set. On CUDA that is the time of enqueuing, not of running.
+If the environment variable TORCH_XLA_EXT_LOG_LAUNCHES is set, launches of kernels that use
+torch_xla_ext/kernel.h are logged to standard error, with their shapes and the time of the launch
+function. On CUDA that is the time to enqueue the kernel, not to run it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch.ops.xla.flash_attention where there is no TPU: by cuDNN, or by torch's operators."""
+"""torch.ops.xla.flash_attention without a TPU: with cuDNN, or with PyTorch operations."""
 
 import torch
 import torch_xla

@@ -1,4 +1,4 @@
-"""Shared libraries that kernels come from, and the functions in them."""
+"""Loads the shared libraries of kernels and finds functions in them."""
 
 from __future__ import annotations
 

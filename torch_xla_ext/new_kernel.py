@@ -1,4 +1,4 @@
-"""Writes the files of a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
+"""Creates a project with a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
 
 from __future__ import annotations
 

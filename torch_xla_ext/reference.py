@@ -1,4 +1,4 @@
-"""Reference implementations, which can take a kernel's place to bisect a wrong result."""
+"""Reference implementations, which can replace a kernel to bisect a wrong result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The checks of a call against its kernel's signature, and what the signature says of results.
+"""Checks a call against its kernel's signature, and infers the results' shapes and dtypes.
 
-The texts are those of the kernel's own checks (include/torch_xla_ext/check.h). They hold for
-symbolic sizes as well: what is known only when the program runs is checked then.
+The error texts are the same as those of the kernel's own checks (include/torch_xla_ext/check.h).
+Symbolic sizes work as well: conditions that are only known at run time are checked then.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What torch does to functions, and a custom call alone cannot: derivatives, vmap, make_fx."""
+"""PyTorch's transforms that a custom call does not support: derivatives, vmap, make_fx."""
 
 from __future__ import annotations
 

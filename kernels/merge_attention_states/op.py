@@ -1,4 +1,4 @@
-"""Two attentions to different tokens, made one: for a shared prefix, or a context in parts."""
+"""Merges attention to two sets of tokens: for a shared prefix, or a context in parts."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Multi-head latent attention of one token a sequence to a paged cache of latent rows."""
+"""Multi-head latent attention of one token per sequence to a paged cache of latent rows."""
 
 import torch
 

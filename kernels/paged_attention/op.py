@@ -1,4 +1,4 @@
-"""Attention of one token a sequence to a paged cache: the decode step of a language model."""
+"""Attention of one token per sequence to a paged cache: the decode step of a language model."""
 
 import torch
 

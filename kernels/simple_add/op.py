@@ -1,4 +1,4 @@
-"""Element-wise addition: the smallest kernel that shows the whole way of a call."""
+"""Element-wise addition: the smallest complete example of a kernel."""
 
 import torch
 from torch.autograd.function import FunctionCtx

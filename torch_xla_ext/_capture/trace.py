@@ -1,4 +1,4 @@
-"""Traces and compiles a step, and undoes what the trace did to tensors."""
+"""Traces and compiles a step, and undoes the effects of tracing on tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens while a step is traced: tensors that it uses, and what a replay could not repeat."""
+"""Watches a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
 
 from __future__ import annotations
 

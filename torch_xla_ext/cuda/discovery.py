@@ -1,7 +1,6 @@
-"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and says what is missing.
+"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and reports what is missing.
 
-Everything that is asked of the machine goes through `System`, so that the tests can give machines
-that they do not have.
+All access to the machine goes through `System`, so that tests can simulate other machines.
 """
 
 from __future__ import annotations

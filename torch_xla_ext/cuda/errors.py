@@ -1,4 +1,4 @@
-"""What can be wrong with a machine's CUDA installation."""
+"""Errors and warnings about a machine's CUDA installation."""
 
 
 class CudaRuntimeError(RuntimeError):

@@ -1,11 +1,11 @@
-"""Several processes that make one program: before their clients are made, and when they end.
+"""Several processes of one program: how they meet before creating clients, and how they end.
 
-XLA's coordinator runs in the process of rank 0, and waits for an hour for a process that does not
-start. So they meet here first, in a torch.distributed.TCPStore, torchrun's own where there is one.
+XLA's coordinator runs in the process of rank 0, and waits an hour for a process that does not
+start. So the processes first meet in a torch.distributed.TCPStore, torchrun's own if there is one.
 
-A process whose coordinator goes first takes it for lost (csrc/calls/lost_process.h). So the
-processes wait for each other when they end, too: each notes that it is done; and rank 0 leaves when
-the others have ended.
+A process whose coordinator exits first considers it lost (csrc/calls/lost_process.h). So the
+processes also wait for each other at exit: each records that it is done, and rank 0 exits when the
+others have ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators of PyTorch as custom calls: their own CPU and CUDA kernels inside an XLA program."""
+"""PyTorch operators as custom calls: their CPU and CUDA kernels inside an XLA program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""triton_call: kernels of Triton as custom calls."""
+"""triton_call: Triton kernels as custom calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that Triton compiled: all that their launch needs, without Triton."""
+"""Compiled Triton kernels: everything that a launch needs, without Triton."""
 
 from __future__ import annotations
 

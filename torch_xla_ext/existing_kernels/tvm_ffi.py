@@ -1,4 +1,4 @@
-"""Functions of the TVM-FFI ABI as custom-call targets: register_kernel(…, abi="tvm-ffi")."""
+"""TVM-FFI functions as custom-call targets: register_kernel(…, abi="tvm-ffi")."""
 
 from __future__ import annotations
 

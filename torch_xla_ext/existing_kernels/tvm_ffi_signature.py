@@ -1,4 +1,4 @@
-"""Signatures that are written in Python: the compiler, which checks a kernel's own, sees none."""
+"""Signatures written in Python, which the C++ compiler does not check."""
 
 from __future__ import annotations
 

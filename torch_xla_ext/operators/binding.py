@@ -1,4 +1,4 @@
-"""Whether an operator fits to its kernel, found out when it is defined."""
+"""Checks, when an operator is defined, that it matches its kernel."""
 
 import re
 from collections.abc import Callable

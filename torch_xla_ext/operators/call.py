@@ -1,4 +1,4 @@
-"""From an operator's arguments to a call of its kernel, on each kind of device."""
+"""Turns an operator's arguments into a call of its kernel, on each kind of device."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

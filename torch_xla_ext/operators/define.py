@@ -1,11 +1,11 @@
-"""From a kernel to an operator of PyTorch: ``torch.ops.<namespace>.<name>``.
+"""Defines PyTorch operators that call kernels: ``torch.ops.<namespace>.<name>``.
 
-The kernel's signature says what the operator takes and returns; what it cannot say stands beside
-it. The same kernel runs everywhere:
+The kernel's signature determines the operator's arguments and results; arguments of
+`define_operator` add what a signature cannot express. The same kernel runs everywhere:
 
 - XLA tensors: XLA calls the target, "CUDA" or "Host", as a custom call of the compiled program;
-- CPU and CUDA tensors: the target is called directly, on CUDA on torch's current stream;
-- meta and fake tensors (torch.compile, torch.export): the results' shapes and dtypes.
+- CPU and CUDA tensors: the target is called directly, on CUDA on PyTorch's current stream;
+- meta and fake tensors (torch.compile, torch.export): only the results' shapes and dtypes.
 """
 
 import functools

@@ -1,22 +1,21 @@
-"""Sharding rules: which dimensions of a call's tensors may be divided among devices.
+"""Sharding rules: which dimensions of a call's tensors may be sharded.
 
-One line beside an operator's signature, in the notation of einsum, of JAX's ``sharding_rule`` and
-of Shardy's ``sdy.sharding_rule``::
+A rule is one line, in a notation similar to einsum, JAX's ``sharding_rule`` and Shardy's
+``sdy.sharding_rule``::
 
     s (k g) _, _ _ k _, _ _ k _, s _, s -> s (k g) _
 
-Operands and results are between commas; a dimension is
+Operands and results are separated by commas. A dimension is
 
-- a name, a factor: what the kernel does for one index of it depends on no other index. Devices may
-  divide it among each other, each of them with its part of every tensor that has the name, and
-  all of every other;
-- ``(k g)``, a product of factors, the first of which varies slowest, as in reshape. A number is a
-  factor that is never divided: ``(k 2)``;
+- a name, called a factor: the kernel computes each of its indices independently. Devices may share
+  the factor; each then has its shard of every tensor with that name, and all of every other tensor;
+- ``(k g)``, a product of factors, of which the first varies slowest, as in reshape. A number is a
+  factor that is never sharded: ``(k 2)``;
 - ``_``, a dimension that each device needs whole;
 - ``...``, any number of dimensions, each a factor of its own.
 
-A factor is in every result: a kernel whose devices have parts of a sum would need an all-reduce,
-which belongs into the program, not into the kernel.
+Every factor is in every result: a kernel of which each device computes a partial sum would need an
+all-reduce, which belongs in the program, not in the kernel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much memory the weights and the caches may take."""
+"""How much memory weights and caches may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vLLM's worker for TPUs, on another device."""
+"""vLLM's worker for TPUs, adapted to other devices."""
 
 from __future__ import annotations
 
