@@ -153,7 +153,7 @@ def test_saved_by_a_forward_pass_outside() -> None:
     def step() -> None:
         loss[0].backward()
 
-    with pytest.raises(CaptureError, match="found neither"):
+    with pytest.raises(CaptureError, match="neither an argument"):
         capture(step)()
 
 

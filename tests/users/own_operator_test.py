@@ -233,7 +233,7 @@ DEFINITIONS = {
         "my_ns::f(Tensor x, Tensor index, Tensor? bias, float factor) -> Tensor",
         "MyScaledRows",
         ValueError,
-        "parameter copies of MyScaledRows, a i64, is no argument of the operator",
+        "parameter copies of MyScaledRows, a i64, is not an argument of the operator",
     ),
     "argument": (
         "my_ns::f(Tensor x, Tensor index, Tensor? bias, float factor, int copies, int k) -> Tensor",
