@@ -159,7 +159,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "attributes of any untyped target": (
         lambda x: custom_call("TestEcho", [x], [x], attributes={"a": 1}),
         TypeError,
-        "takes attributes only if it is a kernel made with",
+        "takes attributes only if it is a kernel that uses",
     ),
     "JSON": (
         lambda x: custom_call("TestEcho", [x], [x], payload=b"{}"),
