@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,3 +107,37 @@ def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
     """The second process finds a folder in the place of its program."""
     for _ in range(2):
         subprocess.run([sys.executable, "-c", STORED, tmp_path / "cache"], check=True)
+
+
+@contextlib.contextmanager
+def memory_mappings(number: int) -> Iterator[None]:
+    """As many mappings as hundreds of compiled programs have."""
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    private, size = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, number * mmap.PAGESIZE
+    start = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, private, -1, ctypes.c_long(0))
+    try:
+        for page in range(0, number, 2):  # every second page is a mapping of its own
+            address = ctypes.c_void_p(start + page * mmap.PAGESIZE)
+            assert libc.mprotect(address, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        yield
+    finally:
+        libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size))
+
+
+def test_too_many_programs() -> None:
+    """XLA:CPU dies at the limit of mappings. Before that, sync() fails."""
+
+    def compile_programs(start: int) -> None:
+        for size in range(start, start + 20):
+            x = torch.arange(size).to("xla")
+            assert (x + 1).sum().item() == size * (size + 1) // 2
+
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    compile_programs(100)
+    with (
+        memory_mappings(limit * 15 // 16 - Path("/proc/self/maps").read_text().count("\n")),
+        pytest.raises(RuntimeError, match=r"set XLA_COMPILATION_CACHE_SIZE=200"),
+    ):
+        compile_programs(200)
+    compile_programs(300)

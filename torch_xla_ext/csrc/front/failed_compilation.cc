@@ -1,13 +1,17 @@
 // Stands before XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
-// tensors keep their operations (calls/failures.h).
+// tensors keep their operations (calls/failures.h). And before
+// PjRtComputationClient::Compile: on the CPU, it fails before the process dies
+// of too many programs (calls/memory_mappings.h).
 //
-// The stock binary calls the function through its PLT. Here its own is called.
+// The stock binary calls the first through its PLT and the second by a vtable,
+// which names it by its symbol. Here its own functions are called.
 #include <dlfcn.h>
 
 #include <string>
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/failures.h"
+#include "torch_xla_ext/csrc/calls/memory_mappings.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
 namespace torch_xla {
@@ -30,3 +34,31 @@ void XLAGraphExecutor::SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
 }
 
 }  // namespace torch_xla
+
+namespace torch_xla_ext {
+
+// A std::vector, which the caller makes room for and destroys.
+struct Computations {
+  ~Computations() {}
+  void* begin;
+  void* end;
+  void* end_of_room;
+};
+
+#define COMPILE                                                            \
+  "_ZN9torch_xla7runtime21PjRtComputationClient7CompileESt6vectorINS0_17C" \
+  "omputationClient15CompileInstanceESaIS4_EE"
+
+// `instances` is a std::vector of a class that is not declared here, which is
+// passed by its address.
+Computations Compile(void* client, void* instances) __asm__(COMPILE);
+
+Computations Compile(void* client, void* instances) {
+  using Stock = Computations (*)(void*, void*);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(RTLD_NEXT, COMPILE));
+  const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
+  if (on_cpu) CheckMemoryMappings();
+  return stock(client, instances);
+}
+
+}  // namespace torch_xla_ext

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
@@ -17,6 +18,11 @@ namespace torch_xla {
 struct XLANativeFunctions {
   static at::Tensor _copy_from(const at::Tensor& self, const at::Tensor& dst,
                                bool non_blocking);  // the stock binary's
+  static at::Tensor count_nonzero(const at::Tensor& self, at::IntArrayRef dim);
+  static at::Tensor count_nonzero(const at::Tensor& self,
+                                  std::optional<int64_t> dim);
+  static at::Tensor cumsum(const at::Tensor& self, int64_t dim,
+                           std::optional<at::ScalarType> dtype);
   static at::Tensor elu_backward(const at::Tensor& grad_output,
                                  const at::Scalar& alpha,
                                  const at::Scalar& scale,
@@ -26,6 +32,16 @@ struct XLANativeFunctions {
                                       const at::Tensor& self,
                                       const at::Scalar& min_val,
                                       const at::Scalar& max_val);
+  static at::Tensor trace(const at::Tensor& self);
+  static at::Tensor upsample_bilinear2d(const at::Tensor& self,
+                                        at::IntArrayRef output_size,
+                                        bool align_corners,
+                                        std::optional<double> scales_h,
+                                        std::optional<double> scales_w);
+  static at::Tensor upsample_nearest2d(const at::Tensor& self,
+                                       at::IntArrayRef output_size,
+                                       std::optional<double> scales_h,
+                                       std::optional<double> scales_w);
 };
 
 namespace {
@@ -75,6 +91,136 @@ at::Tensor XLANativeFunctions::hardtanh_backward(const at::Tensor& grad_output,
   const at::Tensor outside =
       at::logical_or(at::le(self, min_val), at::ge(self, max_val));
   return at::where(outside, at::zeros_like(grad_output), grad_output);
+}
+
+namespace {
+
+bool IsInteger(const at::Tensor& tensor) {
+  return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+}
+
+// Whether the places between which values are interpolated follow from the two
+// sizes alone, as the stock functions take for granted. torch uses the scale.
+bool FollowsFromSizes(int64_t size, int64_t output_size,
+                      std::optional<double> scale) {
+  return !scale.has_value() || *scale <= 0 ||
+         *scale * static_cast<double>(size) == static_cast<double>(output_size);
+}
+
+bool FollowsFromSizes(const at::Tensor& self, at::IntArrayRef output_size,
+                      std::optional<double> scales_h,
+                      std::optional<double> scales_w) {
+  return FollowsFromSizes(self.size(-2), output_size[0], scales_h) &&
+         FollowsFromSizes(self.size(-1), output_size[1], scales_w);
+}
+
+double Ratio(int64_t size, int64_t output_size, std::optional<double> scale) {
+  return scale.has_value() && *scale > 0
+             ? 1 / *scale
+             : static_cast<double>(size) / static_cast<double>(output_size);
+}
+
+// `self` at fractional places of dimension `dim`, between two neighbours.
+at::Tensor Linear(const at::Tensor& self, int64_t dim, int64_t output_size,
+                  std::optional<double> scale) {
+  const int64_t size = self.size(dim);
+  const at::Tensor place = at::clamp_min(
+      at::sub(at::mul(at::add(at::arange(output_size, self.options()), 0.5),
+                      Ratio(size, output_size, scale)),
+              0.5),
+      0);
+  const at::Tensor below =
+      at::clamp_max(at::floor(place).to(at::kLong), size - 1);
+  const at::Tensor above = at::clamp_max(at::add(below, 1), size - 1);
+  std::vector<int64_t> shape(self.dim(), 1);
+  shape[dim < 0 ? dim + self.dim() : dim] = output_size;
+  const at::Tensor weight = at::sub(place, below).view(shape);
+  const at::Tensor first = at::index_select(self, dim, below);
+  return at::add(
+      first,
+      at::mul(at::sub(at::index_select(self, dim, above), first), weight));
+}
+
+at::Tensor Nearest(const at::Tensor& self, int64_t dim, int64_t output_size,
+                   std::optional<double> scale) {
+  const int64_t size = self.size(dim);
+  const at::Tensor place =
+      at::mul(at::arange(output_size, self.options().dtype(at::kFloat)),
+              static_cast<float>(Ratio(size, output_size, scale)));
+  return at::index_select(
+      self, dim, at::clamp_max(at::floor(place).to(at::kLong), size - 1));
+}
+
+}  // namespace
+
+// The stock ones count in the dtype of the operand: of a mask, to True.
+at::Tensor XLANativeFunctions::count_nonzero(const at::Tensor& self,
+                                             at::IntArrayRef dim) {
+  const at::Tensor is_nonzero = at::ne(self, 0);
+  return dim.empty() ? at::sum(is_nonzero, at::kLong)
+                     : at::sum(is_nonzero, dim, /*keepdim=*/false, at::kLong);
+}
+
+at::Tensor XLANativeFunctions::count_nonzero(const at::Tensor& self,
+                                             std::optional<int64_t> dim) {
+  return dim.has_value() ? count_nonzero(self, at::IntArrayRef(*dim))
+                         : count_nonzero(self, at::IntArrayRef());
+}
+
+// The stock two add up integers in the operand's dtype: a mask to True.
+at::Tensor XLANativeFunctions::cumsum(const at::Tensor& self, int64_t dim,
+                                      std::optional<at::ScalarType> dtype) {
+  static auto* const stock = Stock(
+      &XLANativeFunctions::cumsum,
+      "_ZN9torch_xla18XLANativeFunctions6cumsumERKN2at6TensorElSt8optionalIN3"
+      "c1010ScalarTypeEE");
+  if (!dtype.has_value() && IsInteger(self)) dtype = at::kLong;
+  return stock(self, dim, dtype);
+}
+
+at::Tensor XLANativeFunctions::trace(const at::Tensor& self) {
+  static auto* const stock =
+      Stock(&XLANativeFunctions::trace,
+            "_ZN9torch_xla18XLANativeFunctions5traceERKN2at6TensorE");
+  return stock(IsInteger(self) ? self.to(at::kLong) : self);
+}
+
+at::Tensor XLANativeFunctions::upsample_bilinear2d(
+    const at::Tensor& self, at::IntArrayRef output_size, bool align_corners,
+    std::optional<double> scales_h, std::optional<double> scales_w) {
+  // torch interpolates half precision in float32.
+  const at::ScalarType dtype = self.scalar_type();
+  if (dtype == at::kHalf || dtype == at::kBFloat16) {
+    return upsample_bilinear2d(self.to(at::kFloat), output_size, align_corners,
+                               scales_h, scales_w)
+        .to(dtype);
+  }
+  if (align_corners ||
+      FollowsFromSizes(self, output_size, scales_h, scales_w)) {
+    static auto* const stock =
+        Stock(&XLANativeFunctions::upsample_bilinear2d,
+              "_ZN9torch_xla18XLANativeFunctions19upsample_bilinear2dERKN2at6Te"
+              "nsorEN3c108ArrayRefIlEEbSt8optionalIdES9_");
+    return stock(self, output_size, align_corners, scales_h, scales_w);
+  }
+  const at::Tensor values =
+      at::isFloatingType(dtype) ? self : self.to(at::kFloat);
+  const at::Tensor rows = Linear(values, -2, output_size[0], scales_h);
+  return Linear(rows, -1, output_size[1], scales_w).to(dtype);
+}
+
+at::Tensor XLANativeFunctions::upsample_nearest2d(
+    const at::Tensor& self, at::IntArrayRef output_size,
+    std::optional<double> scales_h, std::optional<double> scales_w) {
+  if (FollowsFromSizes(self, output_size, scales_h, scales_w)) {
+    static auto* const stock =
+        Stock(&XLANativeFunctions::upsample_nearest2d,
+              "_ZN9torch_xla18XLANativeFunctions18upsample_nearest2dERKN2at6Ten"
+              "sorEN3c108ArrayRefIlEESt8optionalIdES9_");
+    return stock(self, output_size, scales_h, scales_w);
+  }
+  return Nearest(Nearest(self, -2, output_size[0], scales_h), -1,
+                 output_size[1], scales_w);
 }
 
 namespace tensor_methods {

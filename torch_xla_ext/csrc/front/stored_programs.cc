@@ -26,6 +26,7 @@
 #include <string_view>
 #include <utility>
 
+#include "torch_xla_ext/csrc/calls/memory_mappings.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
 
 namespace torch_xla_ext {
@@ -106,8 +107,9 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
                          torch_xla_ext::layout::kPjRtClientOffset;
     torch_xla_ext::MakeLoadable(*reinterpret_cast<void**>(client));
   });
-  auto program = stock(this, serialized);
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
+  if (on_cpu) torch_xla_ext::CheckMemoryMappings();
+  auto program = stock(this, serialized);
   if (program != nullptr && on_cpu) {
     // Its first base.
     const auto* const base =

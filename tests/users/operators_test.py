@@ -1,0 +1,187 @@
+"""Operators of torch whose numbers stock torch_xla gets wrong, against the CPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torch_xla_ext
+
+functional = torch.nn.functional
+
+
+@pytest.mark.parametrize("alpha, scale, input_scale", [(1, 1, 1), (0.5, 1.5, 0.75), (-0.5, 1, 1)])
+def test_gradient_of_elu(alpha: float, scale: float, input_scale: float) -> None:
+    """Stock torch_xla takes elu's operand for its result."""
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        result = torch.ops.aten.elu(x, alpha, scale, input_scale)
+        return torch.autograd.grad((result * result).sum(), x)[0]
+
+    x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
+    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
+
+
+def test_gradient_of_elu_in_place() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        result = functional.elu(x * 2, alpha=0.5, inplace=True)
+        return torch.autograd.grad((result * result).sum(), x)[0]
+
+    x = torch.tensor([-3.0, -1.0, -0.25, 0.0, 0.25, 1.0, 3.0])
+    torch.testing.assert_close(gradient(x.to("xla")).cpu(), gradient(x))
+
+
+@pytest.mark.parametrize(
+    "way, momentum",
+    [("lazy", 0.1), ("lazy", 1.0), ("lazy", None), ("captured", 0.1), ("openxla", 0.1)],
+)
+def test_running_variance(way: str, momentum: float | None) -> None:
+    """Stock torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
+    models = [torch.nn.BatchNorm2d(3, momentum=momentum) for _ in range(2)]
+    models[1].to("xla")
+    step = models[1]
+    if way == "captured":
+        step = torch_xla_ext.capture(torch.no_grad()(models[1].forward))
+    elif way == "openxla":
+        torch._dynamo.reset()
+        step = torch.compile(step, backend="openxla")
+    generator = torch.Generator().manual_seed(0)
+    for i in range(3):
+        x = torch.randn(2, 3, 2, 2, generator=generator) * (i + 1) + i
+        torch.testing.assert_close(step(x.to("xla")).cpu(), models[0](x), rtol=1e-4, atol=1e-4)
+        for name, buffer in models[0].named_buffers():
+            torch.testing.assert_close(models[1].get_buffer(name).cpu(), buffer)
+
+
+def test_gradient_of_hardtanh() -> None:
+    """At the bounds it is 0; the stock one's is not."""
+
+    def gradient(x: torch.Tensor, *bounds: float) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(functional.hardtanh(x, *bounds).sum(), x)[0]
+
+    x = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 6.0, 7.0, float("nan")])
+    for bounds in ((-1.0, 1.0), (0.0, 6.0)):
+        assert torch.equal(gradient(x.to("xla"), *bounds).cpu(), gradient(x, *bounds))
+
+
+@pytest.mark.parametrize("p", [float("inf"), float("-inf")])
+def test_infinite_norm(p: float) -> None:
+    x = torch.tensor([[1.0, -5.0, 2.0], [-0.5, 0.25, 3.0]])
+    on_device = x.to("xla")
+    for options in ({}, {"dim": 1}, {"dim": (0, 1)}, {"dim": 0, "keepdim": True}):
+        torch.testing.assert_close(on_device.norm(p, **options).cpu(), x.norm(p, **options))
+    wide = on_device.norm(p, dim=1, dtype=torch.float64)
+    torch.testing.assert_close(wide.cpu(), x.norm(p, dim=1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.float32], ids=str)
+@pytest.mark.parametrize("dim", [None, 0, (0, 1), ()], ids=str)
+def test_count_nonzero(dtype: torch.dtype, dim: int | tuple[int, ...] | None) -> None:
+    """Stock torch_xla counts in the operand's dtype: a mask to True, int8 to -56."""
+    x = (torch.arange(600).reshape(300, 2) % 3).to(dtype)
+    count = torch.count_nonzero(x.to("xla"), dim).cpu()
+    assert torch.equal(count, torch.count_nonzero(x, dim))
+    assert count.dtype == torch.int64
+
+
+@pytest.mark.parametrize("scale", [1.7, 0.6, 2.0, (1.3, 2.4)], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_interpolate(mode: str, scale: float | tuple[float, float], dtype: torch.dtype) -> None:
+    """Stock torch_xla uses the ratio of the sizes instead of the scale."""
+    x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    result = functional.interpolate(x.to("xla"), scale_factor=scale, mode=mode)
+    expected = functional.interpolate(x, scale_factor=scale, mode=mode)
+    if dtype != torch.bfloat16:
+        torch.testing.assert_close(result.cpu(), expected)
+    else:
+        torch.testing.assert_close(result.cpu(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("divisor", [None, 1, 5, -5])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
+@pytest.mark.parametrize("pool", [functional.avg_pool2d, functional.avg_pool3d])
+def test_average(
+    pool: Callable[..., torch.Tensor], dtype: torch.dtype, divisor: int | None
+) -> None:
+    """Stock torch_xla ignores divisor_override for integers, and without count_include_pad."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-50, 50, (1, 2, 5, 6, 7), generator=generator).to(dtype)
+    if pool is functional.avg_pool2d:
+        x = x[0]
+    for include in (True, False):
+        options = {"padding": 1, "divisor_override": divisor, "count_include_pad": include}
+        result = pool(x.to("xla"), 3, **options)
+        torch.testing.assert_close(result.cpu(), pool(x, 3, **options))
+
+
+@pytest.mark.parametrize("include_pad", [True, False])
+def test_average_of_a_window_past_the_end(include_pad: bool) -> None:
+    x = torch.randn(1, 2, 9, 9, generator=torch.Generator().manual_seed(0))
+    options = {"stride": 2, "padding": 1, "ceil_mode": True, "count_include_pad": include_pad}
+    for divisor in (None, 2):
+        result = functional.avg_pool2d(x.to("xla"), 6, divisor_override=divisor, **options)
+        expected = functional.avg_pool2d(x, 6, divisor_override=divisor, **options)
+        torch.testing.assert_close(result.cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32], ids=str)
+def test_sums_of_integers(dtype: torch.dtype) -> None:
+    """Stock torch_xla adds up in the operand's dtype: positions in a mask are True."""
+    x = (torch.arange(300) % 3).to(dtype)
+    total = x.to("xla").cumsum(0).cpu()
+    assert total.dtype == torch.int64
+    assert torch.equal(total, x.cumsum(0))
+    assert x.to("xla").cumsum(0, dtype=torch.float32).dtype == torch.float32
+    if dtype != torch.bool:
+        square = (x * 40).reshape(15, 20)
+        assert torch.equal(square.to("xla").trace().cpu(), square.trace())
+
+
+def test_singular_values_of_a_batch() -> None:
+    """Stock torch_xla takes the shapes of a batch for those of one matrix."""
+    x = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(x)
+    torch.testing.assert_close(torch.linalg.svdvals(x.to("xla")).sum(-1).cpu(), values.sum(-1))
+    torch.testing.assert_close(torch.norm(x.to("xla"), "nuc", dim=(1, 2)).cpu(), values.sum(-1))
+    for decompose in (torch.svd, torch.linalg.svd):
+        u, s, v = decompose(x.to("xla"))
+        torch.testing.assert_close(s.cpu(), values)
+        right = v.mT if decompose is torch.svd else v
+        product = u[..., :3] * s[:, None] @ right
+        torch.testing.assert_close(product.cpu(), x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_embedding_bag(mode: str) -> None:
+    """In stock torch_xla the largest of negative numbers is 0."""
+    indices, offsets = torch.tensor([1, 4, 2, 1, 3, 5, 5]), torch.tensor([0, 3, 3, 5])
+    table = torch.randn(10, 5, generator=torch.Generator().manual_seed(0)) - 2
+    operands = (indices, table, offsets)
+    result = functional.embedding_bag(*(operand.to("xla") for operand in operands), mode=mode)
+    torch.testing.assert_close(result.cpu(), functional.embedding_bag(*operands, mode=mode))
+
+
+@pytest.mark.parametrize(
+    "size, stride, offset",
+    [((2, 2), (1, 8), 0), ((2, 3), (7, 2), 1), ((3, 2), (1, 3), 2), ((4, 4), (4, 1), 0)],
+)
+def test_write_to_a_view_of_any_strides(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> None:
+    """Stock torch_xla writes to elements that follow one another."""
+
+    def write(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        x.as_strided(size, stride, offset).copy_(values)
+        return x
+
+    x, values = torch.arange(16.0), -torch.arange(1.0, 1 + size[0] * size[1]).reshape(size)
+    result = write(x.to("xla"), values.to("xla")).cpu()
+    assert torch.equal(result, write(x, values))
+    scattered = torch.as_strided_scatter(x.to("xla"), values.to("xla"), size, stride, offset)
+    assert torch.equal(scattered.cpu(), result)
