@@ -43,7 +43,7 @@ class CudaPlugin(plugins.DevicePlugin):
         torch_xla calls this once, when it makes its client.
 
         Raises:
-            CudaRuntimeError: CUDA can not be used; the text says why, and the remedy.
+            CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
         """
         from torch_xla_ext.cuda import discovery
         from torch_xla_ext.cuda.errors import CudaRuntimeError

@@ -101,7 +101,7 @@ def make_inputs(case: Case, device: torch.device, layouts: str = "split pages") 
     if "split" in layouts:
         key, value = cache(KV_HEADS), cache(KV_HEADS)
         if "pages" in layouts:
-            # As bytes: torch can not stack every dtype.
+            # As bytes: torch cannot stack every dtype.
             parts = [x.view(torch.uint8) for x in (key, value)]
             pages = torch.stack(parts, 3).flatten(2, 3).view(case.cache_dtype)
     else:
@@ -167,7 +167,7 @@ def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Te
 def _take(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     if x.device.type == "xla":  # the CPU computes the float64 reference
         return x[rows].cpu()
-    # As bytes: torch can not index every dtype.
+    # As bytes: torch cannot index every dtype.
     return x.view(torch.uint8)[rows].view(x.dtype)
 
 

@@ -22,7 +22,7 @@ NAMES = {
     "lazy": "lazy",
     "openxla": "torch.compile, openxla",
     "captured": "torch_xla_ext.capture",
-    "peer": "CUDA torch, CUDA graph",
+    "peer": "PyTorch, CUDA graph",
 }
 COLORS = {"lazy": "#9aa5b1", "openxla": "#5b8def", "captured": "#1b7f5c", "peer": "#d98032"}
 ATTENTION_COLORS = {
@@ -142,11 +142,11 @@ def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
     largest = [result for result in results if result["layers"] == layers]
     pictures = {
         "decode_step": (
-            f"A step of decoding, waited for ({device})",
+            f"Latency of a decode step ({device})",
             by_shape(largest, "waited", tuple(NAMES)),
         ),
         "host_time": (
-            f"The host's part of it ({device})",
+            f"Host time of a decode step ({device})",
             by_shape(largest, "host", ("lazy", "openxla", "captured")),
         ),
     }
@@ -155,7 +155,7 @@ def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
     }
     if len(largest) < len(results):
         drawn["host_by_inputs"] = lines(
-            f"Host time of a step by its inputs ({device})",
+            f"Host time of a step by number of inputs ({device})",
             results,
             ("lazy", "openxla", "captured"),
         )
@@ -165,7 +165,7 @@ def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
 def draw_attention(measured: dict[str, Any]) -> dict[str, str]:
     """Pictures by name, of paged_attention.py's results."""
     pictures = {
-        "attention_decode": ("Decoding: share of a copy's speed", "%", "share_of_copy", 100),
+        "attention_decode": ("Decode: share of a copy's speed", "%", "share_of_copy", 100),
         "attention_prefill": ("Prefill: TFLOP/s", "TFLOP/s", "teraflops", 1),
     }
     drawn = {}

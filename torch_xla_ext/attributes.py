@@ -1,4 +1,4 @@
-"""The attributes of typed calls, as the text of an MLIR dictionary, which XLA parses."""
+"""Attributes of typed calls, as the text of an MLIR dictionary, which XLA parses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _string(name: str, value: str) -> str:
     try:
         return _bytes(value.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"attribute {name!r}: {value!r} is no valid text") from None
+        raise ValueError(f"attribute {name!r}: {value!r} is not valid text") from None
 
 
 def _float(value: float, dtype: np.dtype) -> str:

@@ -1,4 +1,4 @@
-"""custom_call: the readable front of XLA's custom calls."""
+"""custom_call: makes XLA custom calls."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
         if array is not None and not all(isinstance(dim, int) for dim in array.shape):
             raise ValueError(
                 f"custom call {target!r}: array {number}, operands and then results, has the "
-                f"dynamic shape {list(array.shape)}: a kernel is handed sizes that are known when "
+                f"dynamic shape {list(array.shape)}: a kernel needs sizes that are known when "
                 "the call is traced"
             )
 
@@ -88,11 +88,11 @@ def _payload_of(
     if payload is not None:
         if api == "ffi":
             raise TypeError(
-                f"custom call {target!r}: a typed call has no payload; give attributes, or "
+                f"custom call {target!r}: a typed call has no payload; pass attributes, or "
                 "api='untyped'"
             )
         if values is not None:
-            raise TypeError(f"custom call {target!r}: give attributes or a payload, not both")
+            raise TypeError(f"custom call {target!r}: pass attributes or a payload, not both")
         if schema is not None:
             _check_own_payload(schema, arrays, payload)
         return payload
@@ -102,7 +102,7 @@ def _payload_of(
         if values:
             raise TypeError(
                 f"custom call {target!r}: an untyped target takes attributes only if it is a "
-                "kernel made with torch_xla_ext/kernel.h; give a payload, or api='ffi'"
+                "kernel that uses torch_xla_ext/kernel.h; pass a payload, or api='ffi'"
             )
         return b""
     if schema is None:
@@ -210,40 +210,39 @@ def custom_call(
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target`.
 
-    Operands and results are row-major when the kernel runs, however the inputs were made. A kernel
-    that was made with torch_xla_ext/kernel.h is called in the same way by either API: its operands,
-    results and parameters are checked against its signature first.
+    The kernel gets row-major operands and results, whatever the strides of the inputs. For a kernel
+    that uses torch_xla_ext/kernel.h, the call is the same for both APIs, and its operands, results
+    and parameters are first checked against the signature.
 
     Args:
         target: the name under which the kernel is registered.
-        inputs: XLA tensors on one device, at least one; None for an optional operand of a kernel
-            made with kernel.h that is left out.
-        outputs: what the results are like: each a tensor (a meta tensor will do), another object
-            with shape and dtype, or a pair (shape, dtype). At least one.
-        attributes: of a kernel made with kernel.h, its parameters; of another typed target, its
-            attributes (`torch_xla_ext.attributes.encode` says which values).
-        payload: of another untyped target, the bytes that it is handed.
+        inputs: at least one XLA tensor, all on the same device; None for an omitted optional
+            operand of a kernel that uses kernel.h.
+        outputs: descriptions of the results, at least one: each a tensor (it may be a meta tensor),
+            another object with shape and dtype, or a pair (shape, dtype).
+        attributes: the parameters of a kernel that uses kernel.h, or the attributes of another
+            typed target (`torch_xla_ext.attributes.encode` lists the supported values).
+        payload: the bytes for another untyped target.
         api: "untyped" (XLA's API version 3) or "ffi" (version 4, typed). None: typed if a typed
             function is registered for the device's platform and there is no payload.
-        aliases: {output: input}: results that are written into an operand's buffer. XLA copies the
-            operand first if something else needs it: the caller's tensor stays as it was.
-        has_side_effect: XLA keeps the call although nothing in the program uses its results. The
-            program has it as long as Python has one of the results when it is run.
-        sharding_rule: which dimensions of sharded inputs devices may divide among each other, as
-            of `define_operator`; it names all inputs and outputs. Each device then runs the kernel
-            on its part of them, with these attributes or this payload. Without it, they are
+        aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
+            the operand if something else needs it: the caller's tensor does not change.
+        has_side_effect: XLA keeps the call even if nothing in the program uses its results. The
+            program contains the call as long as Python holds one of the results when it runs.
+        sharding_rule: the dimensions of sharded inputs that devices may share, as in
+            `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
+            on its shard, with these attributes or this payload. Without it, sharded inputs are
             gathered.
 
     Returns:
-        An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it is an
-        error.
+        An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it raises
+        an error.
 
     Raises:
-        TypeError, ValueError: at once: a wrong argument, or a target that is not registered.
-        NotImplementedError: at once: under torch.vmap, torch.func's derivatives, forward-mode
-            differentiation or make_fx; and in a backward pass. `define_operator` makes an operator
-            for which they work.
-        RuntimeError: when the results are read, if the kernel reported a failure, or an operand has
+        TypeError, ValueError: immediately, for a wrong argument or an unregistered target.
+        NotImplementedError: immediately, under torch.vmap, torch.func's derivatives, forward-mode
+            differentiation or make_fx; and in a backward pass. Use `define_operator` for these.
+        RuntimeError: when the results are read, if the kernel reported a failure or an operand has
             a dynamic shape.
     """
     if not isinstance(target, str):
@@ -473,7 +472,8 @@ def _present_aliases(
             number -= sum(tensor is None for tensor in inputs[:number])
         else:
             raise ValueError(
-                f"custom call {target!r}: aliases names input {number!r}, of {len(inputs)}"
+                f"custom call {target!r}: aliases names input {number!r}, but there are "
+                f"{len(inputs)} inputs"
             )
         result[output] = number
     return result

@@ -1,8 +1,8 @@
 """Dense attention by cuDNN, as XLA:GPU calls it: ``torch.ops.xla_gpu.cudnn_attention``.
 
-XLA:GPU has calls of its own for it, ``__cudnn$fmha…``: no kernel is registered, the payload is
-XLA's GpuBackendConfig in JSON, and the last result is a workspace, whose size XLA writes into the
-program when it compiles it. The calls are those that JAX makes for
+XLA:GPU has its own targets for it, ``__cudnn$fmha…``: no kernel is registered, the payload is
+XLA's GpuBackendConfig in JSON, and the last result is a workspace, whose size XLA sets when it
+compiles the program. The calls are the same as those that JAX makes for
 ``jax.nn.dot_product_attention(implementation="cudnn")``
 (jax/_src/cudnn/fused_attention_stablehlo.py).
 """

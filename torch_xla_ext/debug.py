@@ -1,8 +1,8 @@
-"""What XLA is about to run: HLO, StableHLO, and the custom calls in it.
+"""Shows what XLA is about to run: HLO, StableHLO, and the custom calls in it.
 
-Launches of kernels made with torch_xla_ext/kernel.h are logged to standard error, each with its
-shapes and the time that its launch function took, if the environment variable
-TORCH_XLA_EXT_LOG_LAUNCHES is set. On CUDA that is the time of enqueuing, not of running.
+If the environment variable TORCH_XLA_EXT_LOG_LAUNCHES is set, launches of kernels that use
+torch_xla_ext/kernel.h are logged to standard error, with their shapes and the time of the launch
+function. On CUDA that is the time to enqueue the kernel, not to run it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _API_VERSIONS = {
 
 
 class Text(str):
-    """Text that a terminal and a notebook show as it is."""
+    """Text that a terminal and a notebook print without quotes."""
 
     __slots__ = ()
 
@@ -54,12 +54,12 @@ def _tensors(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tenso
 
 
 def hlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
-    """The HLO that the pending graph of XLA tensors lowers to, before XLA optimizes it."""
+    """Returns the HLO of the pending graph of XLA tensors, before XLA optimizes it."""
     return Text(torch_xla._XLAC._get_xla_tensors_hlo(_tensors(tensors)))
 
 
 def stablehlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
-    """The same as StableHLO."""
+    """Returns the same graph as StableHLO."""
     text = torch_xla._XLAC._get_stablehlo(_tensors(tensors), "", [], False)
     return Text(text.decode())
 
@@ -98,7 +98,7 @@ class CustomCall:
 
 
 class CustomCalls(tuple):
-    """The custom calls of a graph, which a terminal and a notebook show readably."""
+    """The custom calls of a graph, printed readably in a terminal and a notebook."""
 
     __slots__ = ()
 
@@ -166,5 +166,5 @@ def _parse(text: str) -> Iterator[CustomCall]:
 
 
 def custom_calls(tensors: torch.Tensor | Sequence[torch.Tensor]) -> CustomCalls:
-    """The custom calls in the pending graph of XLA tensors, in the HLO's order."""
+    """Returns the custom calls in the pending graph of XLA tensors, in the HLO's order."""
     return CustomCalls(_parse(hlo(tensors)))

@@ -1,4 +1,4 @@
-"""The payload of untyped calls: packs and reads descriptors.
+"""The payload of untyped calls: packs and parses descriptors.
 
 include/torch_xla_ext/descriptor.h documents the format and has the kernels' parser.
 """

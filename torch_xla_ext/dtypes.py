@@ -1,4 +1,4 @@
-"""XLA's element types and torch's."""
+"""XLA's element types and PyTorch's dtypes."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Shared libraries as ELF files: enough to say why one cannot be used."""
+"""Checks ELF shared libraries, to explain why one cannot be loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.ops.xla.flash_attention where there is no TPU: by cuDNN, or by torch's operators."""
+"""torch.ops.xla.flash_attention without a TPU: with cuDNN, or with PyTorch operations."""
 
 import torch
 import torch_xla
@@ -37,7 +37,7 @@ def flash_attention(
             it.
     """
     if (q_segment_ids is None) != (kv_segment_ids is None):
-        raise ValueError("flash_attention: give both q_segment_ids and kv_segment_ids, or neither")
+        raise ValueError("flash_attention: pass both q_segment_ids and kv_segment_ids, or neither")
     hidden = None
     if q_segment_ids is not None and kv_segment_ids is not None:
         hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)

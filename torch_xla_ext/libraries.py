@@ -1,4 +1,4 @@
-"""Shared libraries that kernels come from, and the functions in them."""
+"""Loads the shared libraries of kernels and finds functions in them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(
-            f"{file}: no such file; give the path of the shared library that has the kernel"
+            f"{file}: no such file; pass the path of the kernel's shared library"
         )
     if reason := elf.why_not_loadable(file):
-        raise OSError(f"{file} is no library for this process: {reason}")
+        raise OSError(f"{file} is not a library for this process: {reason}")
     file = file.resolve()
     with _lock:
         state = file.stat()
@@ -44,8 +44,9 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
             library = ctypes.CDLL(str(origin))
         except OSError as error:
             raise OSError(
-                f"{file} cannot be loaded: {error}; link it with what it needs: a kernel made with "
-                "torch_xla_ext/kernel.h needs nothing of torch_xla"
+                f"{file} cannot be loaded: {error}; link it with the libraries that it needs (a "
+                "kernel that uses "
+                "torch_xla_ext/kernel.h needs nothing from torch_xla)"
             ) from error
         _loaded[file] = version, library
         return library
@@ -79,8 +80,9 @@ def capsule_address(capsule: object) -> int:
 def code_address(name: str, function: int, what: str) -> int:
     if not _is_executable(function):
         raise ValueError(
-            f"custom-call target {name!r}: {what} is {function:#x}, where no code of this process "
-            "is; give the address of a function"
+            f"custom-call target {name!r}: {what} is {function:#x}, which is not the address of "
+            "code "
+            "in this process; pass the address of a function"
         )
     return function
 

@@ -1,4 +1,4 @@
-"""Writes the files of a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
+"""Creates a project with a new kernel: `python -m torch_xla_ext new-kernel NAME DIR`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(name: str, folder: Path) -> list[Path]:
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
         raise ValueError(
-            f"{name!r} is no name for a kernel: write it in small letters, digits and single "
+            f"{name!r} is not a valid kernel name: use lower-case letters, digits and single "
             "underscores, as in my_op"
         )
     module = importlib.util.find_spec(name)
@@ -37,7 +37,8 @@ def write(name: str, folder: Path) -> list[Path]:
         and Path(module.origin).parent not in (Path.cwd(), folder.resolve())
     ):
         raise ValueError(
-            f"{name!r} is no name for a kernel: {name}.py would hide a Python module of that name"
+            f"{name!r} is not a valid kernel name: {name}.py would hide a Python module of that "
+            "name"
         )
     camel = "".join(part.capitalize() for part in name.split("_"))
     values = {

@@ -1,23 +1,25 @@
-"""The arguments and results of ``torch.compile(backend="openxla")``, each where it belongs.
+"""Fixes of torch_xla's Dynamo bridge: arguments and results of ``torch.compile``.
 
-torch_xla 2.8's bridge to Dynamo traces a function once, and has to know which tensors the compiled
-program returns. It takes two tensors with one value for one result, where the program returns both
-(``return y, y.clone()``): the results behind them are shifted by one. And it expects a result for a
-tensor whose value is another input's buffer (``state.copy_(x)``, ``x.detach()``), where the program
-has none: a call fails. Here every result is a tensor of its own, which the program computes.
+torch_xla 2.8's bridge to Dynamo traces a function once and has to know which tensors the compiled
+program returns. Its assumptions fail in these cases:
 
-It finds out which argument a parameter of the program is by a number that torch_xla notes in a
-tensor's data: that of the tensor which was made of the data last. Under SPMD this is not the
-argument once another function has been compiled that reads it, and the program would go on with the
-value of its first call. Here the data itself says which argument it is of. Two arguments with one
-data (``f(x, x.detach())``) were one parameter, also in calls where they have two: here the function
-is traced with a copy of one. And what the function read of a view of an argument
-(``x.squeeze(1)``) was a constant if the argument was a view itself (``cache[0]``): it is traced
-with a copy of that, too.
+- Two results with the same value (``return y, y.clone()``): the bridge expects one result, but the
+  program returns both, so the later results are shifted by one.
+- A tensor whose value is another input's buffer (``state.copy_(x)``, ``x.detach()``): the bridge
+  expects a result that the program does not have, and the call fails.
+- Under SPMD, an argument that another compiled function reads: the bridge identifies arguments by
+  a number that torch_xla stores in the tensor's data, that of the tensor which was last made from
+  the data. The program then keeps using the value of its first call.
+- Two arguments with the same data (``f(x, x.detach())``): they become one parameter, even in
+  later calls where they differ.
+- A view (``x.squeeze(1)``) of an argument that is itself a view (``cache[0]``) becomes a constant.
 
-torch makes arguments that share memory, one of which the function writes to, of one argument by
-their strides and offsets in it. torch_xla's tensors have none: the views would be others. Such a
-function is not compiled: it runs as it does without torch.compile.
+Here every result is a separate tensor that the program computes, an argument is identified by its
+data, and a copy is traced in place of the second of two such arguments, and of such a view.
+
+If arguments share memory and the function writes to one of them, PyTorch derives all of them from
+one argument by their strides and offsets. torch_xla's tensors have none, so the views would be
+wrong. Such a function is not compiled: it runs as without torch.compile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Products of matrices in groups, and with int8 weights, by torch's own operators.
+"""Grouped matrix products, and products with int8 weights, from PyTorch operations.
 
-What upstream's kernels for TPUs compute (torch_xla.experimental.custom_kernel), on every device and
-with gradients. Each group is multiplied with all rows, because XLA has no sizes that vary: the time
-is that of as many whole products as there are groups.
+They compute what upstream's TPU kernels compute (torch_xla.experimental.custom_kernel), on every
+device and with gradients. Each group is multiplied with all rows, because XLA has no varying sizes:
+the time is that of one whole product per group.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ class Event:
 
 
 class Profile:
-    """What ran on the device and on the host between its beginning and its end.
+    """What ran on the device and on the host while profiling.
 
     Attributes:
-        events: of the device, by time. On the CPU: XLA's operations.
-        host: microseconds and count of what torch_xla did on the host, by what.
+        events: the device's events in order of time. On the CPU these are XLA's operations.
+        host: microseconds and count of torch_xla's work on the host, by kind.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Profile:
             self._folder.cleanup()
 
     def table(self, limit: int = 25) -> str:
-        """Kernels by their time, then the whole, then the host."""
+        """Returns a table of kernels by time, then the total, then the host."""
         groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.kind, event.name].append(event)
@@ -117,7 +117,7 @@ class Profile:
         return "\n".join(lines)
 
     def busy_microseconds(self) -> float:
-        """How long at least one event ran."""
+        """The time during which at least one event ran."""
         busy, until = 0.0, 0.0
         for event in sorted(self.events, key=lambda event: event.begin):
             busy += max(event.end - max(event.begin, until), 0)
@@ -125,13 +125,13 @@ class Profile:
         return busy / 1e3
 
     def span_microseconds(self) -> float:
-        """From the first event to the end of the last."""
+        """The time from the start of the first event to the end of the last."""
         if not self.events:
             return 0.0
         return (max(e.end for e in self.events) - min(e.begin for e in self.events)) / 1e3
 
     def save(self, path: str | Path) -> None:
-        """Writes a trace that https://ui.perfetto.dev opens; compressed where it ends in .gz."""
+        """Writes a trace for https://ui.perfetto.dev, compressed if the path ends in .gz."""
         streams = {name: i for i, name in enumerate(sorted({e.stream for e in self.events}))}
         begin = min((event.begin for event in self.events), default=0.0)
         trace: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ class Profile:
 
 
 def profile() -> Profile:
-    """Profiles what runs inside a ``with``.
+    """Profiles the body of a ``with`` statement.
 
     ::
 
@@ -166,7 +166,7 @@ def profile() -> Profile:
         p.save("trace.json.gz")
 
     Raises:
-        ImportError: jax is missing, whose ProfileData reads what XLA's profiler writes.
+        ImportError: jax is not installed, whose ProfileData reads the files of XLA's profiler.
     """
     return Profile()
 
@@ -177,7 +177,7 @@ def _profile_data() -> Any:  # noqa: ANN401
     except ImportError as error:
         raise ImportError(
             "torch_xla_ext.profile reads XLA's profile with jax.profiler.ProfileData, which is not "
-            f"there ({error}); install it: pip install jax"
+            f"installed ({error}); pip install jax"
         ) from error
     return ProfileData
 

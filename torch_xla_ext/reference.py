@@ -1,4 +1,4 @@
-"""Reference implementations, which can take a kernel's place to bisect a wrong result."""
+"""Reference implementations, which can replace a kernel to bisect a wrong result."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if _everywhere:
 
 
 def register_reference(target: str, function: Reference) -> None:
-    """Says how a target's results are computed with torch's own operations."""
+    """Registers a function that computes a target's results with PyTorch operations."""
     with _lock:
         _references[target] = function
 
@@ -80,15 +80,15 @@ def _missing_text(target: str) -> str:
 
 @contextlib.contextmanager
 def use_reference(*targets: str) -> Iterator[None]:
-    """Calls of `targets` that this thread traces inside compute their reference implementation.
+    """Replaces calls of `targets` that this thread traces inside by their reference implementation.
 
-    Arguments are checked as they are for the kernel. The environment variable
-    TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names with
-    commas between them, or `*` for all targets that have a reference. A name that has none when
-    the process ends is reported on standard error.
+    Arguments are checked as for the kernel. The environment variable
+    TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names
+    separated by commas, or `*` for all targets that have a reference. If a name has none when
+    the process ends, this is reported on standard error.
 
     Raises:
-        ValueError: at once, if a target has no reference.
+        ValueError: immediately, if a target has no reference.
     """
     for target in targets:
         with _lock:

@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
     @property
     def function(self) -> str:
-        """What its calls run from now on: the function's address, symbol and library, if known."""
+        """The function that calls run from now on: its address, symbol and library, if known."""
         return _XLAC._xla_custom_call_function(*self)
 
 
@@ -88,16 +88,15 @@ def _current(name: str, platform: str, api: str) -> Target:
 
 
 def device_platform() -> str:
-    """That of the device that this process uses, by PJRT_DEVICE."""
+    """The platform of this process's device, from PJRT_DEVICE."""
     return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
 
 
 def default_api(target: str) -> str:
-    """The API of calls of `target` that do not say one: typed where it is registered.
+    """The default API for calls of `target`: typed if a typed function is registered.
 
     XLA calls the untyped API legacy, and its GPU compiler puts only typed calls into CUDA graphs.
-    An untyped function that has taken another's place since the typed one was registered is what
-    its user means.
+    But if an untyped function was registered after the typed one, it replaces it, so it is used.
     """
     if not _is_text(target):
         return "untyped"
@@ -107,19 +106,19 @@ def default_api(target: str) -> str:
 def schema(target: str, api: str = "untyped") -> Schema | None:
     """The schema of the kernel that calls of `target` run; None if it has none (kernel.h).
 
-    It is that for the platform of this process's device.
+    It is the schema for the platform of this process's device.
     """
     return _schemas.get(_current(target, device_platform(), api))
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """What an error adds of `names` that are nearly `name`; empty if none is."""
+    """A suggestion for an error: those of `names` that are similar to `name`; may be empty."""
     near = difflib.get_close_matches(name, sorted(set(names)), n=3)
     return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
-    """As `schema`, of a kernel that may be registered for another platform than this process's."""
+    """Like `schema`, for a kernel that may be registered for another platform."""
     first = device_platform()
     for platform in sorted(PLATFORMS, key=lambda name: name != first):
         for api in APIS:
@@ -148,7 +147,7 @@ def name_with_schema(
 ) -> str:
     """The name by which to call the kernel that was last registered as `target` with this schema.
 
-    It is `target` itself, unless other functions were registered under that name since.
+    It is `target` itself, unless other functions have been registered under that name since.
 
     Args:
         platform: "CUDA" or "Host"; by default that of this process's device.
@@ -180,28 +179,28 @@ def register_custom_call(
 ) -> None:
     """Registers a function as the custom-call target `name`.
 
-    It may be called before the client exists or after, and from several threads.
+    It may be called before or after the client is created, and from several threads.
 
-    Another function under a name takes effect at once: calls that are traced from then on run it,
-    and programs that were compiled before keep theirs. So does a library that was built again, also
-    under the same path.
+    Registering another function under the same name takes effect immediately: calls that are traced
+    from then on run it, and programs that were compiled before keep theirs. The same holds for a
+    library that was rebuilt, even under the same path.
 
     Args:
-        name: the target, by which calls refer to it.
-        library: the path of a shared library or a ctypes.CDLL, in which `symbol` is looked up; or
+        name: the target, by which calls refer to the function.
+        library: the path of a shared library or a ctypes.CDLL that contains `symbol`; or
             the function itself: a ctypes function, a PyCapsule with its address, or the address.
-        symbol: the function's name in the library. If it is None: `name`, or of a kernel made with
+        symbol: the function's name in the library. By default `name`, or for a kernel that uses
             kernel.h, its entry for this platform and api.
         platform: "CUDA", or "Host" for the CPU.
         api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
 
     Raises:
-        FileNotFoundError: there is no such library.
-        OSError: the file is no library for this machine, or cannot be loaded.
-        AttributeError: the library has no such symbol; similar ones are named.
-        TypeError: an argument is of a wrong type, as when name and library are exchanged.
-        ValueError: an empty name or one with a '#', an unknown platform or api, an address where
-            there is no code, or an entry of a kernel for another platform or api.
+        FileNotFoundError: the library does not exist.
+        OSError: the file is not a library for this machine, or cannot be loaded.
+        AttributeError: the library has no such symbol; the text suggests similar ones.
+        TypeError: an argument has a wrong type, for example if name and library are swapped.
+        ValueError: the name is empty or contains '#', the platform or api is unknown, the address
+            is not that of code, or the symbol is a kernel's entry for another platform or api.
     """
     check_name("register_custom_call", name)
     check_choice("platform", platform, PLATFORMS)
@@ -217,7 +216,7 @@ def register_custom_call(
         function = libraries.to_capsule(libraries.find(library, name, symbol))
     elif symbol is not None:
         raise TypeError(
-            f"custom-call target {name!r}: symbol goes with a library, but library is of type "
+            f"custom-call target {name!r}: symbol requires a library, but library is of type "
             f"{type(library).__name__}"
         )
     elif isinstance(library, bool):
@@ -249,7 +248,7 @@ def register_custom_call(
 def add(
     target: Target, register: Callable[[], None], library: object, schema: Schema | None
 ) -> None:
-    """Registers a target, and remembers where its function is from and what it is called with."""
+    """Registers a target, and records its function's origin and its schema."""
     with _lock:
         register()
         target = _current(*target)
@@ -288,9 +287,9 @@ def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
     result = Schema.parse(function().decode())
     if result.target != name:
         raise ValueError(
-            f"custom-call target {name!r}: {library._name} gives it the signature of "
-            f"{result.target!r}: load libraries without RTLD_GLOBAL, and give the C++ constants of "
-            "two kernels different names"
+            f"custom-call target {name!r}: {library._name} returns for it the signature of "
+            f"{result.target!r}: load libraries without RTLD_GLOBAL, and use different names "
+            "for the C++ constants of two kernels"
         )
     functions = {}
     for size in result.open_sizes():
@@ -316,7 +315,7 @@ def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
 def register_cuda_custom_call(name: str, library: object) -> None:
     """Registers the function `name` of `library` as the untyped CUDA target of that name.
 
-    The short form of `register_custom_call`, with its arguments and errors.
+    A shorthand for `register_custom_call`, with its arguments and errors.
     """
     register_custom_call(name, library, platform="CUDA", api="untyped")
 
@@ -324,24 +323,23 @@ def register_cuda_custom_call(name: str, library: object) -> None:
 def register_kernel(
     name: str, library: object, *, abi: str = "kernel.h", **options: object
 ) -> list[Target]:
-    """Registers all entries of a kernel that was made with torch_xla_ext/kernel.h.
+    """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
 
-    Or, with ``abi="tvm-ffi"``, a function that is written for TVM-FFI
+    With ``abi="tvm-ffi"``, registers a TVM-FFI function
     (`torch_xla_ext.existing_kernels.tvm_ffi.register_tvm_ffi_kernel`).
 
     Args:
         name: the target: the name in the kernel's signature.
         library: the path of the shared library.
         abi: "kernel.h" or "tvm-ffi".
-        options: with "tvm-ffi" what its function takes: platform, symbol, arguments, signature,
-            parameters, cuda_graph.
+        options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
+            and cuda_graph.
 
     Returns:
-        What was registered: for each platform that the library has, the untyped and the typed
-        entry.
+        The registered targets: for each platform in the library, the untyped and the typed entry.
 
     Raises:
-        As register_custom_call; AttributeError also if the library has no kernel of this name.
+        As register_custom_call; also AttributeError if the library has no kernel of this name.
     """
     check_name("register_kernel", name)
     if abi == "tvm-ffi":
@@ -351,7 +349,7 @@ def register_kernel(
     if abi != "kernel.h":
         raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
     if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} goes with abi='tvm-ffi'")
+        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(
             f"register_kernel: library must be a path, but is of type {type(library).__name__}"
@@ -373,10 +371,10 @@ def register_kernel(
 
 
 def registered_targets(platform: str | None = None) -> list[Target]:
-    """The registered targets, sorted, without those that XLA registers for itself.
+    """The registered targets, sorted, without XLA's own.
 
     Args:
-        platform: "CUDA" or "Host"; both if it is None.
+        platform: "CUDA" or "Host"; None for both.
 
     Raises:
         ValueError: an unknown platform.
@@ -390,7 +388,7 @@ def registered_targets(platform: str | None = None) -> list[Target]:
 
 
 def is_registered(name: str, platform: str, api: str) -> bool:
-    """Whether XLA has such a target, its own included."""
+    """Whether XLA has such a target, including its own."""
     return _is_text(name) and _XLAC._xla_has_custom_call_target(name, platform, api)
 
 

@@ -1,7 +1,7 @@
-"""The checks of a call against its kernel's signature, and what the signature says of results.
+"""Checks a call against its kernel's signature, and infers the results' shapes and dtypes.
 
-The texts are those of the kernel's own checks (include/torch_xla_ext/check.h). They hold for
-symbolic sizes as well: what is known only when the program runs is checked then.
+The error texts are the same as those of the kernel's own checks (include/torch_xla_ext/check.h).
+Symbolic sizes work as well: conditions that are only known at run time are checked then.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ class _Call:
         least = len(argument.dims) - star
         if rank < least or (rank > least and not star):
             of_at_least = "of at least " if star else ""
-            raise ValueError(f"{where} expected rank {of_at_least}{least} but got {rank}")
+            expected = f"rank {of_at_least}{least} [{', '.join(dim.text for dim in argument.dims)}]"
+            raise ValueError(f"{where} expected {expected} but got {rank} {list(array.shape)}")
         for dim, begin, end in argument.ranges(rank):
             if dim.star:
                 self._check_star(argument, dim, tuple(array.shape[begin:end]))

@@ -1,4 +1,4 @@
-"""What torch does to functions, and a custom call alone cannot: derivatives, vmap, make_fx."""
+"""PyTorch's transforms that a custom call does not support: derivatives, vmap, make_fx."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 
 class WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass through a call an error, instead of a gradient that lacks a part."""
+    """Makes a backward pass through a call an error instead of an incomplete gradient."""
 
     @staticmethod
     def forward(
@@ -26,8 +26,9 @@ class WithoutDerivative(torch.autograd.Function):
         ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         raise NotImplementedError(
-            f"custom call {ctx.target!r} has no derivative; call it in a torch.autograd.Function "
-            "that has one, or on tensors that are detached"
+            f"custom call {ctx.target!r} has no derivative; call it inside a "
+            "torch.autograd.Function "
+            "that has one, or on detached tensors"
         )
 
 
@@ -45,8 +46,9 @@ def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
     remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         raise NotImplementedError(
-            f"custom call {target!r} cannot be traced by make_fx or torch.export, which would take "
-            f"its results for constants; {remedy}"
+            f"custom call {target!r} cannot be traced by make_fx or torch.export, which would "
+            "treat "
+            f"its results as constants; {remedy}"
         )
     if torch._C._functorch.peek_interpreter_stack() is not None:
         for index, tensor in enumerate(tensors):

@@ -1,10 +1,9 @@
-"""torch_xla's own operators on the devices for which upstream has no kernel.
+"""torch_xla's own operators on devices for which upstream has no kernel.
 
 ``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
-``torch.ops.xla.<name>``. With CPU and CUDA tensors upstream's operators return memory that nobody
-has written to; with XLA tensors on a CPU or a GPU they ask for JAX. Here each of them runs a kernel
-of this wheel, or torch's own operations, so that code for TPUs runs unchanged. On TPUs everything
-is upstream's.
+``torch.ops.xla.<name>``. With CPU and CUDA tensors, upstream's operators return uninitialized
+memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them runs a kernel of this
+wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs all is upstream's.
 
 The functions are replaced when their module is imported (torch_xla_ext_plugin), which torch_xla
 does not do by itself.

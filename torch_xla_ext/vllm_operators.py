@@ -1,9 +1,9 @@
 """The operators that vllm-tpu 0.10.1.1 defines as ``torch.ops.xla.<name>``, on other devices.
 
 vLLM's own implementations call JAX for XLA tensors, and for others they return their argument or
-memory that nobody has written to. Here they are made of torch's own operators. They are defined
-with those of torch_xla.experimental.custom_kernel (torch_xla_ext.upstream); when vLLM defines them
-again, its implementations remain for TPUs.
+uninitialized memory. Here they consist of PyTorch operations. They are defined together with
+those of torch_xla.experimental.custom_kernel (torch_xla_ext.upstream); when vLLM defines them
+again, its implementations are used only on TPUs.
 """
 
 from __future__ import annotations

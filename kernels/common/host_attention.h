@@ -1,5 +1,5 @@
-// Attention to a paged cache on the Host, straightforward and in float: what
-// the kernels for CUDA are tested against.
+// Attention to a paged cache on the Host, straightforward and in float: the
+// reference for the CUDA kernels' tests.
 #ifndef KERNELS_COMMON_HOST_ATTENTION_H_
 #define KERNELS_COMMON_HOST_ATTENTION_H_
 
@@ -14,7 +14,7 @@
 namespace torch_xla_ext {
 
 // The keys or values of one kv head in the cache: token j of a sequence is at
-// data[page * page_stride + (j % page_size) * token_stride], page being its
+// data[page * page_stride + (j % page_size) * token_stride], where page is its
 // sequence's page number j / page_size.
 template <typename C>
 struct HostPages {
@@ -25,7 +25,7 @@ struct HostPages {
   int64_t token_stride;
 };
 
-// Which of a sequence's tokens are where.
+// Where a sequence's tokens are.
 struct PageTable {
   const int32_t* pages;
   int64_t page_size;
@@ -45,7 +45,7 @@ struct PageTable {
     return tokens;
   }
 
-  // Prints the page numbers that the tokens [begin, end) have out of range.
+  // Prints the out-of-range page numbers of the tokens [begin, end).
   void Report(const char* table, int64_t sequence, int64_t begin,
               int64_t end) const {
     for (int64_t i = begin / page_size; i * page_size < end; ++i) {
@@ -60,7 +60,7 @@ struct PageTable {
   }
 };
 
-// Clamps to [low, high], and prints it if it is to be reported.
+// Clamps to [low, high], and prints a clamped value if `report` is set.
 inline int64_t ClampAndReport(int64_t value, int64_t low, int64_t high,
                               bool report, const char* name, int64_t index) {
   const int64_t clamped = std::min(std::max(value, low), high);
@@ -94,7 +94,7 @@ struct LogitOptions {
   float alibi_slope = 0;
 };
 
-// In several sums, which the compiler turns into vector instructions.
+// Uses several sums, which the compiler turns into vector instructions.
 inline float Dot(const float* a, const float* b, int64_t count) {
   constexpr int kLanes = 16;
   float sums[kLanes] = {};
@@ -103,16 +103,16 @@ inline float Dot(const float* a, const float* b, int64_t count) {
     for (int j = 0; j < kLanes; ++j) sums[j] += a[i + j] * b[i + j];
   }
   float total = 0;
-  for (; i < count; ++i) total += a[i] * b[i];
+  for (int j = 0; j < count % kLanes; ++j) total += a[i + j] * b[i + j];
   for (float sum : sums) total += sum;
   return total;
 }
 
 // Attention of one query, at `position` of its sequence, to those of the tokens
-// tokens[first] … tokens[last - 1] that is_seen(token) says; `keys` and
-// `values` have the rows of all tokens. The sink, a logit without a value, is
-// in the softmax's denominator, whose logarithm is returned; -INFINITY: there
-// is none. No tokens give zeros.
+// tokens[first] … tokens[last - 1] for which is_seen(token) holds. `keys` and
+// `values` have the rows of all tokens. Returns the logarithm of the softmax's
+// denominator, which includes the sink, a logit without a value (-INFINITY if
+// there is none). Without tokens, the result is zeros.
 template <typename IsSeen>
 float Attend(const float* query, int64_t position,
              const std::vector<int64_t>& tokens, int64_t first, int64_t last,

@@ -1,4 +1,4 @@
-"""What the operators on paged caches have in common: definitions, checks, and the debug switch."""
+"""Code that the operators on paged caches share: definitions, checks, and the debug switch."""
 
 import os
 from collections.abc import Callable

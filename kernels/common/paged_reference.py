@@ -1,7 +1,7 @@
-"""The kernels of paged attention in torch's own operations, for torch_xla_ext.debug.use_reference.
+"""Paged attention in PyTorch operations, for torch_xla_ext.debug.use_reference.
 
-All of a table's tokens are gathered and masked, and all rows are computed for each sequence: small
-problems only.
+All tokens of a table are gathered and masked, and all rows are computed for each sequence, so it is
+only suitable for small problems.
 """
 
 from collections.abc import Mapping, Sequence

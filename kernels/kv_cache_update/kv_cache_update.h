@@ -3,12 +3,12 @@
 //
 // Token t goes to row slot % block_size of block slot / block_size, where slot
 // = slot_mapping[t]. Slots that are negative, or beyond the cache, are skipped.
-// If two tokens have one slot, each element there is one of the two's. A cache
-// of F8E4M3FN gets key / key_scale, rounded to nearest even and saturated at
-// ±448.
+// If two tokens have the same slot, each element is one of the two tokens'. A
+// cache of F8E4M3FN gets key / key_scale, rounded to nearest even and saturated
+// at ±448.
 //
-// In a cache of kv pages, which ragged_paged_attention reads, kv head g's keys
-// are head 2 g and its values head 2 g + 1.
+// In kv pages, the cache of ragged_paged_attention, the keys of kv head g are
+// head 2 g, and its values head 2 g + 1.
 #ifndef KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
 #define KERNELS_KV_CACHE_UPDATE_KV_CACHE_UPDATE_H_
 

@@ -73,26 +73,26 @@ def kv_cache_update(
     """Writes tokens into the cache of `paged_attention`: ``torch.ops.xla_gpu.kv_cache_update``.
 
     Token t goes to row ``slot % block_size`` of block ``slot // block_size``, where slot is
-    ``slot_mapping[t]``. Slots that are negative, or beyond the cache, are skipped; of several
-    tokens with one slot, each element there is one of theirs. TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1
-    has slots beyond the cache printed.
+    ``slot_mapping[t]``. Slots that are negative or beyond the cache are skipped. If several
+    tokens have the same slot, each element is one of theirs. With
+    TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 the kernel prints slots beyond the cache.
 
-    The caches are written in place. On an XLA device that is when the program runs; it writes to
-    their own buffers, of which it makes no copy.
+    The caches are written in place. On an XLA device this happens when the program runs, without
+    a copy.
 
     Args:
         key, value: [num_tokens, num_kv_heads, head_dim], float16, bfloat16 or float32.
         slot_mapping: [num_tokens], int32 or int64.
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the keys' dtype
-            or float8_e4m3fn. Contiguous, unless they are XLA tensors; they may not overlap.
-        key_scale, value_scale: what the elements of a float8_e4m3fn cache will be multiplied by:
+            or float8_e4m3fn. Contiguous, unless they are XLA tensors; they must not overlap.
+        key_scale, value_scale: the factors by which attention multiplies a float8_e4m3fn cache:
             it gets ``key / key_scale``, rounded to nearest even, and saturated at 448.
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape or scale does not fit, or caches are not
-            contiguous, or overlap (XLA's are not checked for it, unless they are one tensor).
-        NotImplementedError: autograd is to record the call.
+        ValueError: tensors differ in their device, a shape or scale does not match, or caches are
+            not contiguous or overlap (XLA tensors are checked only for being the same tensor).
+        NotImplementedError: autograd would record the call.
 
     Example:
         >>> caches = [torch.zeros(2, 8, 1, 4, device="xla") for _ in range(2)]
@@ -116,11 +116,11 @@ def kv_pages_update(
 ) -> None:
     """Writes tokens into the pages of `ragged_paged_attention`, in place.
 
-    ``torch.ops.xla_gpu.kv_pages_update`` is `kv_cache_update` for one tensor of pages, of which kv
-    head g's keys are head ``2 * g`` and its values head ``2 * g + 1``.
+    ``torch.ops.xla_gpu.kv_pages_update`` is `kv_cache_update` for one tensor of pages: the keys of
+    kv head g are head ``2 * g``, and its values head ``2 * g + 1``.
 
     Args:
-        key, value, slot_mapping, k_scale, v_scale: as of `kv_cache_update`.
+        key, value, slot_mapping, k_scale, v_scale: as in `kv_cache_update`.
         kv_pages: [num_pages, page_size, 2 * num_kv_heads, head_dim], of the keys' dtype or
             float8_e4m3fn. Contiguous, unless it is an XLA tensor.
 

@@ -1,4 +1,4 @@
-"""What kv_cache_update and kv_pages_update are tested with in tests/ops."""
+"""Samples of kv_cache_update and kv_pages_update for tests/ops."""
 
 import torch
 from testing.samples import Arguments, OperatorSamples

@@ -1,4 +1,4 @@
-"""Two attentions to different tokens, made one: for a shared prefix, or a context in parts."""
+"""Merges attention to two sets of tokens: for a shared prefix, or a context in parts."""
 
 import torch
 
@@ -65,25 +65,25 @@ _LIBRARY.impl("merge_attention_states", _merge, "CompositeImplicitAutograd")
 def merge_attention_states(
     output_a: torch.Tensor, lse_a: torch.Tensor, output_b: torch.Tensor, lse_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to the tokens of both: ``torch.ops.xla_gpu.merge_attention_states``.
+    """Merges attention to two sets of tokens: ``torch.ops.xla_gpu.merge_attention_states``.
 
-    What `paged_attention` and `ragged_paged_attention` give with ``return_lse=True`` for the same
-    queries and two disjoint sets of tokens is merged to what one call gives for all of them, but
-    for rounding: attention to a prefix that sequences share and to their own tokens (cascade
-    attention), or to parts of a context on several devices. The formula is that of FlashInfer's
-    ``merge_state`` (Ye et al., 2025). Give `sinks` to one of the two calls only.
+    It merges results of `paged_attention` and `ragged_paged_attention` with ``return_lse=True`` for
+    the same queries and two disjoint sets of tokens. Up to rounding, the result is that of one call
+    with all tokens. Use it for a prefix that sequences share (cascade attention), or for a context
+    in parts on several devices. The formula is that of FlashInfer's
+    ``merge_state`` (Ye et al., 2025). Pass `sinks` to only one of the two calls.
 
     Args:
         output_a, output_b: [..., head_dim], float16, bfloat16 or float32, both alike.
-        lse_a, lse_b: [...], float32: ``log(sum(exp(logits)))`` of each row; -inf where there was
-            nothing to attend to.
+        lse_a, lse_b: [...], float32: ``log(sum(exp(logits)))`` of each row; -inf for rows
+            without tokens.
 
     Returns:
-        The output and the lse of both together, of the shapes and dtypes of `output_a` and `lse_a`.
+        The merged output and lse, with the shapes and dtypes of `output_a` and `lse_a`.
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, or a shape does not fit.
+        ValueError: tensors differ in their device, or a shape does not match.
 
     Example:
         >>> output = torch.randn(2, 3, 4, 64, dtype=torch.bfloat16, device="xla")

@@ -1,21 +1,20 @@
-// XlaGpuMlaPagedAttention: multi-head latent attention of one query token a
-// sequence (DeepSeek-AI, "DeepSeek-V2", 2024), in the form where keys and
-// values are one latent row a token that all heads share: 512 elements that are
-// the value, and 64 more, of the rotated key, with which they are the key.
+// XlaGpuMlaPagedAttention: multi-head latent attention of one query token per
+// sequence (DeepSeek-AI, "DeepSeek-V2", 2024), in the form in which all heads
+// share one latent row per token. The first 512 elements of a row are the
+// value; together with 64 more, of the rotated key, they are the key.
 //
 // For sequence s and head h, and the rows c_0 … c_(n-1) of its cache, n =
 // context_lens[s]:
 //   logit_j = scale * kv_scale * <query[s, h], c_j>
 //   out = sum_j exp(logit_j - lse) * kv_scale * c_j[0 … 511]
 //   lse = log(sum_j exp(logit_j))
-// The queries have been multiplied by the heads' key projections before, and
-// the results are to be multiplied by their value projections. Token j is in
-// row j % block_size of block block_tables[s][j / block_size]. No context gives
-// zeros, and an lse of -inf.
+// The caller multiplies the queries by the heads' key projections before, and
+// the results by their value projections after. Token j is in row j %
+// block_size of block block_tables[s][j / block_size]. Without a context, the
+// result is zeros and lse is -inf.
 //
-// What the device data says is not trusted: n is clamped to [0, max_blocks *
-// block_size], and a token whose block number is not in [0, num_blocks) takes
-// no part, as if it were masked.
+// Device data is not trusted: n is clamped to [0, max_blocks * block_size], and
+// a token whose block number is not in [0, num_blocks) is masked.
 #ifndef KERNELS_MLA_PAGED_ATTENTION_MLA_PAGED_ATTENTION_H_
 #define KERNELS_MLA_PAGED_ATTENTION_MLA_PAGED_ATTENTION_H_
 
@@ -29,9 +28,9 @@ namespace torch_xla_ext::mla {
 inline constexpr int kKeyDim = 576;    // of a query and of a row of the cache
 inline constexpr int kValueDim = 512;  // of those, from the first on
 
-// lse_rows is num_seqs, or 0: then nobody wants to know. With a smaller
-// workspace than WorkspaceSize, beside the Host version, says, contexts are
-// split into fewer parts, or not at all.
+// lse_rows is num_seqs, or 0 if lse is not requested. With a smaller workspace
+// than WorkspaceSize (in the Host version) computes, contexts are split into
+// fewer parts, or not at all.
 inline constexpr Signature kMlaPagedAttention = ParseSignature(
     "XlaGpuMlaPagedAttention(query: T[num_seqs, num_heads, 576], "
     "kv_cache: C[num_blocks, block_size, 576], "
@@ -54,13 +53,13 @@ struct MlaPagedAttentionParams {
   }
 };
 
-// A part of a context is at least so many tokens.
+// The minimum number of tokens in a part of a context.
 inline constexpr int64_t kMinPartTokens = 256;
 // Heads that a thread block works on at once: the larger number if there are
 // more than the smaller.
 inline constexpr int kFewRows = 16, kManyRows = 64;
 
-// Into how many parts contexts are worth being split on a GPU with so many
+// The number of parts into which to split contexts on a GPU with this many
 // multiprocessors, which have room for two blocks of few rows.
 inline int64_t WantedParts(int64_t multiprocessors, int64_t num_seqs,
                            int64_t num_heads, int64_t max_tokens) {

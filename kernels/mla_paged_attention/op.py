@@ -1,4 +1,4 @@
-"""Multi-head latent attention of one token a sequence to a paged cache of latent rows."""
+"""Multi-head latent attention of one token per sequence to a paged cache of latent rows."""
 
 import torch
 
@@ -54,28 +54,28 @@ def mla_paged_attention(
     kv_scale: float | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Latent attention with one query token a sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
+    """Latent attention of one token per sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.mla_paged_attention_with_lse``.
 
-    All heads attend to one latent row a token: its 576 elements are the key, and the first 512 of
-    them the value (DeepSeek-AI, "DeepSeek-V2", 2024; the queries have been multiplied by the key
-    projections, and the results are to be multiplied by the value projections). Token j of sequence
+    All heads share one latent row per token: its 576 elements are the key, and the first 512 of
+    them the value (DeepSeek-AI, "DeepSeek-V2", 2024). The caller multiplies the queries by the key
+    projections before, and the results by the value projections after. Token j of sequence
     s is in row ``j % block_size`` of block ``block_tables[s, j // block_size]``. Products and sums
     are float32.
 
-    Lengths and tables are read by the kernel only, as of `paged_attention`, and what is out of
-    range in them is treated as there.
+    As in `paged_attention`, only the kernel reads lengths and tables, and it handles invalid values
+    in the same way.
 
     Args:
         query: [num_seqs, num_heads, 576], float16 or bfloat16.
         kv_cache: [num_blocks, block_size, 576], of the query's dtype or float8_e4m3fn; block_size
             is 8 to 256.
         block_tables: [num_seqs, max_blocks], int32.
-        context_lens: [num_seqs], int32, how many tokens each sequence has. 0 gives zeros.
-        scale: what the products of query and key are multiplied by.
-        kv_scale: what the elements of a float8_e4m3fn cache are multiplied by.
-        return_lse: whether the logarithm of the softmax's denominator is returned, too.
+        context_lens: [num_seqs], int32: the number of tokens of each sequence. 0 gives zeros.
+        scale: the factor of the products of query and key.
+        kv_scale: the factor of the elements of a float8_e4m3fn cache.
+        return_lse: whether to also return the logarithm of the softmax's denominator.
 
     Returns:
         The attended values, [num_seqs, num_heads, 512], of the query's dtype. With `return_lse`, a
@@ -84,8 +84,8 @@ def mla_paged_attention(
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not fit, or a number is one that
-            the kernel does not support.
+        ValueError: tensors differ in their device, a shape does not match, or a number is not
+            supported.
 
     Example:
         >>> cache = torch.randn(6, 8, 576, dtype=torch.bfloat16, device="xla")

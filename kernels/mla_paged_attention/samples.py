@@ -1,4 +1,4 @@
-"""What mla_paged_attention is tested with in tests/ops."""
+"""Samples of mla_paged_attention for tests/ops."""
 
 import torch
 from testing.paged import TOLERANCES, Pages, attention, int32

@@ -1,6 +1,6 @@
-// Attention of float32 queries to a paged cache: of XlaGpuPagedAttention and of
-// XlaGpuRaggedPagedAttention. All products and sums are float32's, by no tensor
-// core: for exact numbers, not for speed.
+// Attention of float32 queries to a paged cache, for XlaGpuPagedAttention and
+// XlaGpuRaggedPagedAttention. Products and sums are computed in float32 without
+// tensor cores: for exact numbers, not for speed.
 #ifndef KERNELS_PAGED_ATTENTION_FLOAT32_H_
 #define KERNELS_PAGED_ATTENTION_FLOAT32_H_
 

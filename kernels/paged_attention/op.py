@@ -1,4 +1,4 @@
-"""Attention of one token a sequence to a paged cache: the decode step of a language model."""
+"""Attention of one token per sequence to a paged cache: the decode step of a language model."""
 
 import torch
 
@@ -82,7 +82,7 @@ def paged_attention(
     return_lse: bool = False,
     query_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Attends with one query token a sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
+    """Attention of one token per sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.paged_attention_with_lse``.
 
@@ -90,41 +90,41 @@ def paged_attention(
     ``block_tables[s, j // block_size]``; the query is that of the last token. Query head h attends
     with kv head ``h // (num_heads // num_kv_heads)``. Products and sums are float32.
 
-    Lengths and tables are read by the kernel only, so a compiled program serves any of them. What
-    is out of range in them is never followed: a length is clamped to
-    [0, max_blocks * block_size], and tokens in a block that is not in [0, num_blocks) take no
-    part. The environment variable TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
+    Only the kernel reads lengths and tables, so one compiled program serves all values. Invalid
+    values are never followed: a length is clamped to [0, max_blocks * block_size], and tokens in a
+    block that is not in [0, num_blocks) are masked. With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 in the
+    environment, the kernel prints each.
 
     Args:
         query: [num_seqs, num_heads, head_dim], float16, bfloat16, float32, or float8_e4m3fn, which
-            is attended with as bfloat16; head_dim is 64, 96, 128, 192 or 256.
+            is converted to bfloat16; head_dim is 64, 96, 128, 192 or 256.
         key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_dim], of the query's
             dtype or float8_e4m3fn; block_size is 8 to 256, num_kv_heads divides num_heads.
         block_tables: [num_seqs, max_blocks], int32.
-        context_lens: [num_seqs], int32, how many tokens each sequence has. 0 gives zeros.
-        scale: what the products of query and key are multiplied by, 1 / sqrt(head_dim) as a rule.
-        sliding_window: attend to the last so many tokens, at least 1; None for all.
+        context_lens: [num_seqs], int32: the number of tokens of each sequence. 0 gives zeros.
+        scale: the factor of the products of query and key, usually 1 / sqrt(head_dim).
+        sliding_window: attend to this many last tokens, at least 1; None for all.
         soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)``; None for no cap.
         alibi_slopes: [num_heads], float32: ``alibi_slopes[h] * (j - (context_len - 1))`` is added
             to the logit of token j (Press et al., "Train Short, Test Long", 2022).
-        key_scale, value_scale: what the elements of a float8_e4m3fn cache are multiplied by.
-        sinks: [num_heads], float32: logits without a value, one of each head, that are in the
+        key_scale, value_scale: the factors of the elements of a float8_e4m3fn cache.
+        sinks: [num_heads], float32: logits without a value, one per head, in the
             softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023; learned, as in gpt-oss).
-        return_lse: whether the logarithm of that denominator is returned, too.
-        query_scale: what the elements of a float8_e4m3fn query are multiplied by: a number, or
-            [num_heads], float32, with which the query is rounded to bfloat16 once more.
+        return_lse: whether to also return the logarithm of that denominator.
+        query_scale: the factor of the elements of a float8_e4m3fn query: a number, or float32
+            [num_heads], which rounds the query to bfloat16 once more.
 
     Returns:
-        The attended values, of the query's shape and dtype; bfloat16 for float8_e4m3fn. With
-        `return_lse`, a tuple of them and of [num_seqs, num_heads], float32:
-        ``log(sum(exp(logits)))``, the sink included, -inf where there is nothing to attend to.
+        The attended values, with the query's shape and dtype; bfloat16 for float8_e4m3fn. With
+        `return_lse`, a tuple of them and of float32 [num_seqs, num_heads]:
+        ``log(sum(exp(logits)))``, including the sink; -inf for rows without tokens.
         `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not fit, or a number is one that
-            the kernel does not support.
+        ValueError: tensors differ in their device, a shape does not match, or a number is not
+            supported.
 
     Example:
         >>> cache = torch.randn(2, 6, 8, 1, 64, dtype=torch.bfloat16, device="xla")

@@ -1,5 +1,5 @@
-// XlaGpuPagedAttention: one query token a sequence (decode) attends to keys and
-// values that are kept in blocks ("pages") of a cache.
+// XlaGpuPagedAttention: one query token per sequence (decode) attends to keys
+// and values in blocks ("pages") of a cache.
 //
 // For sequence s and query head h, with kv head h / (num_heads / num_kv_heads)
 // and its keys k_0 … k_(n-1), n = context_lens[s]; the query is that of the
@@ -11,12 +11,11 @@
 //   lse = log(sum_j exp(logit_j) + exp(sinks[h]))      the sink if there are
 //   any
 // over all j, or over the last sliding_window of them if that is > 0. Token j
-// is in row j % block_size of block block_tables[s][j / block_size]. No context
-// gives zeros, and an lse of the sink or -inf.
+// is in row j % block_size of block block_tables[s][j / block_size]. Without a
+// context, the result is zeros, and lse is the sink or -inf.
 //
-// What the device data says is not trusted: n is clamped to
-// [0, max_blocks * block_size], and a token whose block number is not in
-// [0, num_blocks) takes no part, as if it were masked.
+// Device data is not trusted: n is clamped to [0, max_blocks * block_size], and
+// a token whose block number is not in [0, num_blocks) is masked.
 #ifndef KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_
 #define KERNELS_PAGED_ATTENTION_PAGED_ATTENTION_H_
 
@@ -24,8 +23,8 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// The workspace holds what the parts of a long context gave, until they are
-// combined. Its size is the caller's choice: with less, a context is split into
+// The workspace holds the results of the parts of a long context until they are
+// combined. The caller chooses its size: with less, a context is split into
 // fewer parts, or not at all. On CUDA a thread block leaves two results, of
 // min(num_heads / num_kv_heads, 16) heads with head_dim + 2 floats each, and
 // there are two blocks a multiprocessor, or fewer, for any number of sequences:
@@ -33,7 +32,7 @@ namespace torch_xla_ext::paged_attention {
 // multiprocessors. Few sequences on GPUs with thread block clusters need none,
 // and neither does the Host version.
 //
-// lse_rows is num_seqs, or 0: then nobody wants to know.
+// lse_rows is num_seqs, or 0 if lse is not requested.
 inline constexpr Signature kPagedAttention = ParseSignature(
     "XlaGpuPagedAttention(query: T[num_seqs, num_heads, head_dim], "
     "key_cache: C[num_blocks, block_size, num_kv_heads, head_dim], "

@@ -1,5 +1,5 @@
 // The size of the workspace, for the kernels' launches and for the functions
-// that say it.
+// that compute it.
 #ifndef KERNELS_PAGED_ATTENTION_WORKSPACE_H_
 #define KERNELS_PAGED_ATTENTION_WORKSPACE_H_
 

@@ -1,4 +1,4 @@
-"""Batches for gpu_check.py: random operands, and what is to come of them."""
+"""Batches for gpu_check.py: random operands and expected results."""
 
 from __future__ import annotations
 

@@ -101,71 +101,70 @@ def ragged_paged_attention(
     return_lse: bool = False,
     q_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Attention of all new tokens, causal: ``torch.ops.xla_gpu.ragged_paged_attention``.
+    """Causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.ragged_paged_attention_with_lse``.
 
-    Arguments up to `v_scale` and their meaning are those of torch_xla's operator for TPUs,
-    ``torch.ops.xla.ragged_paged_attention``, whose calls on a CPU or GPU come here
+    The arguments up to `v_scale` are those of torch_xla's operator for TPUs,
+    ``torch.ops.xla.ragged_paged_attention``, which calls this operator on a CPU or GPU
     (torch_xla_ext.upstream).
 
     Sequence s, of the first ``num_seqs[0]``, has the rows ``cu_q_lens[s]`` to
     ``cu_q_lens[s + 1] - 1`` of `q`: the last of its ``kv_lens[s]`` tokens, whose keys and values
-    are in the pages already. Of a page, kv head g's keys are head ``2 * g`` and its values head
-    ``2 * g + 1``. Rows of no sequence give zeros. Products and sums are float32.
+    are already in the pages. In a page, the keys of kv head g are head ``2 * g``, and its values
+    head ``2 * g + 1``. Rows that belong to no sequence give zeros. Products and sums are float32.
 
-    Lengths and tables are read by the kernel only, so a compiled program serves any of them. What
-    is out of range in them is never followed: num_seqs and lengths are clamped to what there is
-    room for, the rows of a sequence to the last ``kv_lens[s]`` of them, and tokens in a page that
-    is not in [0, total_num_pages) take no part. Where `cu_q_lens` decreases, it is not said which
-    numbers the rows concerned get. The environment variable
-    TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 has each printed.
+    Only the kernel reads lengths and tables, so one compiled program serves all values. Invalid
+    values are never followed: num_seqs and lengths are clamped to the tensors' sizes, the rows of a
+    sequence to its last ``kv_lens[s]``, and tokens in a page that is not in
+    [0, total_num_pages) are masked. If `cu_q_lens` decreases, the results of the affected rows are
+    undefined. With TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=1 in the environment, the kernel prints each.
 
     Args:
         q: [max_num_batched_tokens, num_q_heads, head_dim], float16, bfloat16, float32, or
-            float8_e4m3fn, which is attended with as bfloat16; head_dim is 64, 96, 128, 192 or 256.
+            float8_e4m3fn, which is converted to bfloat16; head_dim is 64, 96, 128, 192 or 256.
         kv_pages: [total_num_pages, page_size, 2 * num_kv_heads, head_dim], of the dtype of `q` or
             float8_e4m3fn; page_size is 8 to 256, num_kv_heads divides num_q_heads.
         kv_lens: [max_num_seqs], int32.
         page_indices: [max_num_seqs, pages_per_seq], int32.
         cu_q_lens: [max_num_seqs + 1], int32.
         num_seqs: [1], int32.
-        sm_scale: what the products of query and key are multiplied by.
-        sliding_window: attend to the last so many tokens, the query's own included, at least 1;
+        sm_scale: the factor of the products of query and key.
+        sliding_window: attend to this many last tokens, including the query's own, at least 1;
             None for all.
         soft_cap: logits become ``soft_cap * tanh(logits / soft_cap)``; None for no cap.
-        mask_value: the logit of masked tokens in upstream's kernel. Here they take no part, so that
-            only values by which this is so are accepted: None, or at most -65504.
-        k_scale, v_scale: what the elements of float8_e4m3fn pages are multiplied by.
-        sinks: [num_q_heads], float32: logits without a value, one of each head, that are in the
+        mask_value: the logit of masked tokens in upstream's kernel. Here masked tokens have no
+            weight, so only values that mean this are accepted: None, or at most -65504.
+        k_scale, v_scale: the factors of the elements of float8_e4m3fn pages.
+        sinks: [num_q_heads], float32: logits without a value, one per head, in the
             softmax's denominator (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023; learned, as in gpt-oss).
         causal: if False, all rows of a sequence attend to all of its tokens, as in encoders and
             cross-attention. There may be more rows than tokens then, and no `sliding_window`.
-        custom_mask: [max_num_batched_tokens, mask_words], int32, mask_words 1 to 64: which of its
-            sequence's new tokens a row attends to, as for trees of guesses (Miao et al.,
+        custom_mask: [max_num_batched_tokens, mask_words], int32, mask_words 1 to 64: the new
+            tokens of its sequence that a row attends to, as for draft trees (Miao et al.,
             "SpecInfer", 2024). New token j has bit ``j % 32`` of ``custom_mask[row, j // 32]``; a
-            bit of 0 hides it, beside what `causal` hides. Tokens without a bit are not hidden.
-        return_lse: whether the logarithm of the softmax's denominator is returned, too.
-        q_scale: what the elements of a float8_e4m3fn `q` are multiplied by: a number, or
-            [num_q_heads], float32, with which `q` is rounded to bfloat16 once more.
+            bit of 0 hides it, in addition to `causal`. Tokens without a bit are not hidden.
+        return_lse: whether to also return the logarithm of the softmax's denominator.
+        q_scale: the factor of the elements of a float8_e4m3fn `q`: a number, or float32
+            [num_q_heads], which rounds `q` to bfloat16 once more.
 
     Returns:
-        The attended values, of the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
-        `return_lse`, a tuple of them and of [max_num_batched_tokens, num_q_heads], float32:
-        ``log(sum(exp(logits)))``, the sink included, -inf where there is nothing to attend to.
+        The attended values, with the shape and dtype of `q`; bfloat16 for float8_e4m3fn. With
+        `return_lse`, a tuple of them and of float32 [max_num_batched_tokens, num_q_heads]:
+        ``log(sum(exp(logits)))``, including the sink; -inf for rows without tokens.
         `merge_attention_states` takes both.
 
     Raises:
         TypeError: a tensor has another dtype than these.
-        ValueError: tensors differ in their device, a shape does not fit, or a number is one that
-            the kernel does not support.
+        ValueError: tensors differ in their device, a shape does not match, or a number is not
+            supported.
 
     Example:
         >>> def i32(values): return torch.tensor(values, dtype=torch.int32, device="xla")
         >>> q = torch.randn(8, 4, 64, dtype=torch.bfloat16, device="xla")
         >>> kv_pages = torch.randn(6, 16, 2, 64, dtype=torch.bfloat16, device="xla")
-        >>> # A prompt of 3 tokens, a decode step after 20 tokens, and 4 rows that nobody uses.
+        >>> # A prompt of 3 tokens, a decode step after 20 tokens, and 4 unused rows.
         >>> lengths, tables = i32([3, 21, 0]), i32([[5, 0], [1, 4], [0, 0]])
         >>> rows, count = i32([0, 3, 4, 0]), i32([2])
         >>> out = ragged_paged_attention(q, kv_pages, lengths, tables, rows, count, sm_scale=0.125)

@@ -1,38 +1,38 @@
 // XlaGpuRaggedPagedAttention: causal attention of the new tokens of several
-// sequences, of one (decode) or many (prefill) each, to a paged cache. The
+// sequences, one (decode) or many (prefill) for each, to a paged cache. The
 // arguments are those of torch_xla's TPU kernel, torch.ops.xla.
 // ragged_paged_attention.
 //
 // Sequence s < num_seqs[0] has the query rows cu_q_lens[s] … cu_q_lens[s+1] -
-// 1, which are the last q_len of its kv_len = kv_lens[s] tokens. Of a page, kv
-// head g's keys are head 2 g and its values head 2 g + 1. The query of head h
-// at position p attends with kv head g = h / (num_q_heads / num_kv_heads) to
-// the tokens j <= p, and j > p - sliding_window if that is > 0:
+// 1, which are the last q_len of its kv_len = kv_lens[s] tokens. In a page, the
+// keys of kv head g are head 2 g, and its values head 2 g + 1. The query of
+// head h at position p attends with kv head g = h / (num_q_heads /
+// num_kv_heads) to the tokens j <= p, and j > p - sliding_window if that is >
+// 0:
 //   logit_j = sm_scale * k_scale * <q, k_j>
 //   logit_j = soft_cap * tanh(logit_j / soft_cap)      if soft_cap > 0
 //   out = sum_j exp(logit_j - lse) * v_scale * v_j
 //   lse = log(sum_j exp(logit_j) + exp(sinks[h]))      the sink if there are
 //   any
-// Rows of q that see no token, as those that belong to no sequence, give zeros,
-// and an lse of the sink or -inf.
+// Rows of q that see no token, such as those that belong to no sequence, give
+// zeros, and their lse is the sink or -inf.
 //
-// If not `causal`, all query rows of a sequence see all of its tokens: there is
+// If not `causal`, all query rows of a sequence see all of its tokens. There is
 // no sliding window then, and there may be more rows than tokens.
 //
-// With a custom_mask, as for the trees of guesses of a speculative decoder, row
-// i does not see those of its sequence's own new tokens, which are the last
-// q_len, whose bits are 0: new token j has bit j % 32 of custom_mask[i][j /
-// 32]. Tokens for which it has no bits are seen as without one.
+// With a custom_mask, as for the draft trees of speculative decoding, row i
+// does not see those of its sequence's new tokens (the last q_len) whose bits
+// are 0: new token j has bit j % 32 of custom_mask[i][j / 32]. Tokens without
+// bits are visible as without a mask.
 //
-// What the device data says is not trusted: num_seqs and kv_lens are clamped to
+// Device data is not trusted: num_seqs and kv_lens are clamped to
 // [0, max_num_seqs] and [0, pages_per_seq * page_size], query rows to those of
 // q and to at most kv_len for each sequence (the last ones; others give zeros),
-// and a token whose page number is not in [0, total_num_pages) takes no part.
-// Where cu_q_lens decreases, which it must not, what the rows of `out` hold is
-// not defined: some may not be written, others belong to two sequences. Nothing
-// but the operands is read even then, and nothing but the results written.
-// Tokens that no query of a sequence sees, in front of its window or behind its
-// last one, may hold anything.
+// and a token whose page number is not in [0, total_num_pages) is masked. If
+// cu_q_lens decreases, which it must not, the rows of `out` are undefined: some
+// may not be written, others belong to two sequences. Even then, only the
+// operands are read and only the results written. Tokens that no query of a
+// sequence sees, before its window or after its last token, may hold anything.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 #define KERNELS_RAGGED_PAGED_ATTENTION_RAGGED_PAGED_ATTENTION_H_
 
@@ -40,11 +40,11 @@
 
 namespace torch_xla_ext::ragged {
 
-// The workspace's size is the caller's choice: with less, contexts are split
-// into fewer parts, or not at all. WorkspaceSize, beside the Host version, says
-// what is worth having.
+// The caller chooses the size of the workspace: with less, contexts are split
+// into fewer parts, or not at all. WorkspaceSize, in the Host version, computes
+// a useful size.
 //
-// lse_rows is max_num_batched_tokens, or 0: then nobody wants to know.
+// lse_rows is max_num_batched_tokens, or 0 if lse is not requested.
 inline constexpr Signature kRaggedPagedAttention = ParseSignature(
     "XlaGpuRaggedPagedAttention("
     "q: T[max_num_batched_tokens, num_q_heads, head_dim], "
@@ -82,7 +82,7 @@ struct RaggedPagedAttentionParams {
   }
 };
 
-// What parameters have to be that the signature cannot say.
+// Checks of the parameters that the signature cannot express.
 inline Status CheckParams(const RaggedPagedAttentionParams& params) {
   if (params.causal || params.sliding_window == 0) return Status::Ok();
   return Status::Error(

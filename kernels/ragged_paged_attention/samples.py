@@ -1,4 +1,4 @@
-"""What ragged_paged_attention is tested with in tests/ops."""
+"""Samples of ragged_paged_attention for tests/ops."""
 
 import torch
 from testing.paged import TOLERANCES, Pages, attention, int32

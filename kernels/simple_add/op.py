@@ -1,4 +1,4 @@
-"""Element-wise addition: the smallest kernel that shows the whole way of a call."""
+"""Element-wise addition: the smallest complete example of a kernel."""
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -64,9 +64,9 @@ _operator = define_operator(
 def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Adds two tensors with the kernel ``XlaGpuSimpleAdd``: ``torch.ops.xla_gpu.simple_add``.
 
-    Nothing is broadcast or promoted, but that under torch.autocast the narrower of two floating
-    dtypes is cast to the other. Integers wrap around; 16-bit floats are added in float32 and
-    rounded once, as torch does.
+    Operands are not broadcast or promoted, except that under torch.autocast the narrower of two
+    floating-point dtypes is cast to the other. Integers wrap around; 16-bit floats are added in
+    float32 and rounded once, as in PyTorch.
 
     Args:
         a: a tensor of any shape and strides, on an XLA, CPU or CUDA device, of dtype float16,
@@ -78,8 +78,8 @@ def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Raises:
         TypeError: `a` has another dtype than these, or `b` has another dtype than `a`.
-        ValueError: `a` and `b` differ in their shape or device, or are too large.
-        RuntimeError: an argument is no tensor.
+        ValueError: `a` and `b` differ in shape or device, or are too large.
+        RuntimeError: an argument is not a tensor.
 
     Example:
         >>> a = torch.arange(3.0, device="xla")

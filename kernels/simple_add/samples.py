@@ -1,4 +1,4 @@
-"""What simple_add is tested with in tests/ops."""
+"""Samples of simple_add for tests/ops."""
 
 import torch
 from testing.samples import Arguments, OperatorSamples

@@ -19,13 +19,13 @@ def arguments(device: torch.device, **changes: object) -> dict[str, object]:
 
 
 CASES = [
-    ({"target": ""}, ValueError, "custom call: target is empty; give the name under which"),
+    ({"target": ""}, ValueError, "custom call: target is empty; pass the name under which"),
     ({"target": 3}, TypeError, "custom call: target must be a str, but is of type int"),
     (
         {"inputs": []},
         ValueError,
-        'custom call "T": inputs is empty: a custom call takes at least one tensor, which says '
-        "on what device it runs",
+        'custom call "T": inputs is empty: a custom call needs at least one tensor, which '
+        "determines its device",
     ),
     (
         {"inputs": torch.zeros(2)},
@@ -82,13 +82,13 @@ CASES = [
     (
         {"output_shapes": [[2], [3]]},
         ValueError,
-        'custom call "T": output_shapes and output_dtypes must be of one length, but are of 2 '
+        'custom call "T": output_shapes and output_dtypes must have the same length, but have 2 '
         "and 1",
     ),
     (
         {"output_shapes": [], "output_dtypes": []},
         ValueError,
-        'custom call "T": output_shapes is empty: a custom call gives at least one result',
+        'custom call "T": output_shapes is empty: a custom call has at least one result',
     ),
     (
         {"output_shapes": [[2, -3]]},

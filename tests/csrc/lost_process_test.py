@@ -127,7 +127,7 @@ def run(tmp_path: Path) -> Callable[..., list[tuple[int, str]]]:
 def test_another_than_the_coordinators(run: Callable[..., list[tuple[int, str]]]) -> None:
     for status, error in run("read", "lost", "steps"):
         assert status == 3, error
-        assert "told: rank 1 is lost, and this process can not go on without: end it" in error
+        assert "told: rank 1 is lost, and this process cannot continue without it: restart" in error
         assert "--max-restarts" in error and "stopped sending heartbeats" in error
 
 
@@ -137,7 +137,7 @@ def test_the_coordinators(run: Callable[..., list[tuple[int, str]]]) -> None:
     assert "told: rank 0, or the connection to it, is lost, and this process" in error
     # It waits where no exception can reach it.
     assert untold_status == 1, untold_error
-    assert "torch_xla_ext: this process ends: rank 0, or the connection to it," in untold_error
+    assert "torch_xla_ext: this process exits: rank 0, or the connection to it," in untold_error
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from testing.xla import XLAC
 
 def test_narrowed_input(device: torch.device) -> None:
     x = torch.zeros(2).to(device)
-    with pytest.raises(ValueError, match=r'"T": inputs\[0\] is torch.float32 to torch, but narr'):
+    with pytest.raises(ValueError, match=r'"T": inputs\[0\] is torch.float32 in PyTorch, but narr'):
         XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.int32], "T")
 
 

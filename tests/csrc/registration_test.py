@@ -98,7 +98,7 @@ def test_a_built_in_kernel_is_replaced_with_one_log_line(
 
 
 def test_a_name_with_a_number_sign_is_refused() -> None:
-    with pytest.raises(ValueError, match="target \"a#2\": a name must not have a '#'"):
+    with pytest.raises(ValueError, match="target \"a#2\": a name must not contain '#'"):
         register("a#2", host_kernel("TestEcho"), "Host")
 
 

@@ -101,7 +101,7 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         port = other.getsockname()[1]
         monkeypatch.setattr(processes, "_prepared", set())
         environ = {"RANK": "0", "WORLD_SIZE": "2", "XLA_COORDINATOR_PORT": str(port)}
-        with pytest.raises(CudaRuntimeError, match=f"XLA_COORDINATOR_PORT: port {port} can not be"):
+        with pytest.raises(CudaRuntimeError, match=f"XLA_COORDINATOR_PORT: port {port} cannot be"):
             processes.prepare(environ)
 
 
@@ -126,7 +126,7 @@ def test_a_rank_0_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         "XLA_COORDINATOR_PORT": str(port),
         "TORCH_XLA_EXT_START_TIMEOUT": "1",
     }
-    with pytest.raises(CudaRuntimeError, match=f"rank 0, localhost:{port + 1}, can not be reached"):
+    with pytest.raises(CudaRuntimeError, match=f"rank 0, localhost:{port + 1}, cannot be reached"):
         processes.prepare(environ)
 
 

@@ -162,7 +162,7 @@ def test_a_compiled_kernel_refuses_what_it_was_not_compiled_for(device: torch.de
         call(dtype=torch.float16)
     with pytest.raises(TypeError, match="columns is a i32, not"):
         kernel.packed("columns", 2.5)
-    with pytest.raises(TypeError, match="num_warps is a part of it"):
+    with pytest.raises(TypeError, match="num_warps is part of it"):
         call(num_warps=2)
 
 

@@ -96,7 +96,7 @@ def test_an_operator(register: Callable, device: torch.device) -> None:
         operator(a, b, 2.0)
     with pytest.raises(TypeError, match=r"operand 0 \(x\): expected dtype F32 but got BF16"):
         operator(a.bfloat16(), b, 0.5)
-    with pytest.raises(NotImplementedError, match="TvmNorm has a typed entry alone for the CPU"):
+    with pytest.raises(NotImplementedError, match="TvmNorm has only a typed entry for the CPU"):
         operator(x, weight, 0.5)
 
 
@@ -139,7 +139,7 @@ DTYPES = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(3, 2), (0, 4), ()])
-def test_what_the_function_is_handed(
+def test_what_the_function_is_passed(
     register: Callable, device: torch.device, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     register("TvmDescribe", symbol="describe", arguments=["args", "rets", "attrs.weights"])
@@ -182,9 +182,9 @@ def test_errors_of_the_function_have_its_text(register: Callable, device: torch.
     ("arguments", "text"),
     [
         ("args rets attrs.a attrs.b", "TvmWrong: the call has no attribute b"),
-        ("args rets", "TvmWrong: attribute a is not handed to the function; name it in"),
-        ("args attrs.a", "TvmWrong: result 0 is not handed to the function"),
-        ("args.0 rets attrs.a", "TvmWrong: operand 1 is not handed to the function"),
+        ("args rets", "TvmWrong: attribute a is not passed to the function; name it in"),
+        ("args attrs.a", "TvmWrong: result 0 is not passed to the function"),
+        ("args.0 rets attrs.a", "TvmWrong: operand 1 is not passed to the function"),
         ("args args.2 rets attrs.a", "TvmWrong: the call has no operand 2"),
         ("none rets args attrs.a", r"TvmWrong: TypeError: .*[Ee]xpect.* argument"),
     ],
@@ -237,17 +237,21 @@ WRONG = {
     "platform": ({"platform": "cpu"}, ValueError, 'unknown platform .cpu.; .* the CPU is "Host"'),
     "symbol": ({"symbol": "rms"}, AttributeError, "no TVM-FFI function 'rms'; similar are rms_nor"),
     "word": ({"symbol": "twice", "arguments": "args out"}, ValueError, 'unknown argument "out"'),
-    "signature": ({"signature": "x -> y"}, ValueError, "cannot be read"),
+    "signature": ({"signature": "x -> y"}, ValueError, "cannot be parsed"),
     "dtype": ({"signature": "(x: Q[n]) -> (y: F32[n])"}, ValueError, "Q is neither a dtype nor"),
-    "dim": ({"signature": "(x: F32[n!]) -> (y: F32[n])"}, ValueError, "cannot be read"),
-    "rest": ({"signature": "(x: F32[n]; z) -> (y: F32[n])"}, ValueError, "cannot be read"),
-    "where": ({"signature": "(x: F32[n]) -> (y: F32[n]) where m: 1..3"}, ValueError, "m is no siz"),
+    "dim": ({"signature": "(x: F32[n!]) -> (y: F32[n])"}, ValueError, "cannot be parsed"),
+    "rest": ({"signature": "(x: F32[n]; z) -> (y: F32[n])"}, ValueError, "cannot be parsed"),
+    "where": (
+        {"signature": "(x: F32[n]) -> (y: F32[n]) where m: 1..3"},
+        ValueError,
+        "m is not a siz",
+    ),
     "condition": (
         {"signature": "(x: F32[n]) -> (y: F32[n]) where n > 3"},
         ValueError,
-        "'n>3' is no condition",
+        "'n>3' is not a condition",
     ),
-    "twice": ({"signature": "(x: F32[n]) -> (x: F32[n])"}, ValueError, "the name x is there twice"),
+    "twice": ({"signature": "(x: F32[n]) -> (x: F32[n])"}, ValueError, "the name x appears twice"),
     "parameters": (
         {"signature": "(x: F32[n]) -> (y: F32[n])", "parameters": "eps f64"},
         ValueError,
@@ -258,7 +262,7 @@ WRONG = {
         ValueError,
         "eps must be one of bool, i32",
     ),
-    "parameters alone": ({"parameters": "eps: f64"}, TypeError, "parameters go with a signature"),
+    "parameters alone": ({"parameters": "eps: f64"}, TypeError, "parameters require a signature"),
     "unknown name": (
         {"signature": "(x: F32[n]) -> (y: F32[n])", "arguments": "y x eps"},
         ValueError,
@@ -283,7 +287,7 @@ def test_wrong_registration(
 def test_wrong_arguments_of_register_kernel(library: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"abi must be 'kernel\.h' or 'tvm-ffi', but is 'tvm'"):
         torch_xla_ext.register_kernel("Tvm", library, abi="tvm")
-    with pytest.raises(TypeError, match="symbol goes with abi='tvm-ffi'"):
+    with pytest.raises(TypeError, match="symbol requires abi='tvm-ffi'"):
         torch_xla_ext.register_kernel("Tvm", library, symbol="twice")
     with pytest.raises(TypeError, match=r"must be a path or a tvm_ffi\.Function, but is of"):
         torch_xla_ext.register_kernel("Tvm", 3, abi="tvm-ffi")

@@ -55,5 +55,5 @@ def test_wrong_name(name: object) -> None:
 
 
 def test_no_text() -> None:
-    with pytest.raises(ValueError, match=r"attribute 'x': '\\ud800' is no valid text"):
+    with pytest.raises(ValueError, match=r"attribute 'x': '\\ud800' is not valid text"):
         encode({"x": "\ud800"})

@@ -22,7 +22,6 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert {path.name for path in folder.iterdir()} == {
-        "BUILD",
         "Makefile",
         "my_op.cu",
         "my_op.h",
@@ -48,7 +47,7 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
 )
 def test_wrong_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["new-kernel", name, str(tmp_path / "x")]) == 1
-    assert f"{name!r} is no name for a kernel" in capsys.readouterr().err
+    assert f"{name!r} is not a valid kernel name" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

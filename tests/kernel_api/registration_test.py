@@ -149,13 +149,13 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
     "no file": (
         register("x", "/nowhere/kernel.so"),
         FileNotFoundError,
-        "/nowhere/kernel.so: no such file; give the path of the shared library",
+        "/nowhere/kernel.so: no such file; pass the path of the kernel's shared library",
     ),
     "a folder": (register("x", "/tmp"), FileNotFoundError, "/tmp: no such file"),
     "not ELF": (
         register("x", __file__),
         OSError,
-        "is no library for this process: it is not an ELF file",
+        "is not a library for this process: it is not an ELF file",
     ),
     "symbol": (
         register("x", LIBRARY, symbol="TestEco"),
@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
     "symbol of a capsule": (
         register("x", capsule(1), symbol="TestEcho"),
         TypeError,
-        "symbol goes with a library, but library is of type PyCapsule",
+        "symbol requires a library, but library is of type PyCapsule",
     ),
     "order": (
         register(LIBRARY, "x"),
@@ -188,22 +188,26 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
         ValueError,
         "unknown api 'typed'; known are 'untyped' and 'ffi'",
     ),
-    "zero": (register("x", 0), ValueError, "the address is 0x0, where no code"),
-    "a number": (register("x", 12345), ValueError, "the address is 0x3039, where no code"),
+    "zero": (register("x", 0), ValueError, "the address is 0x0, which is not the address"),
+    "a number": (
+        register("x", 12345),
+        ValueError,
+        "the address is 0x3039, which is not the address",
+    ),
     "data": (
         register("x", ctypes.addressof(DATA)),
         ValueError,
-        "the address is 0x.*, where no code of this process is",
+        "the address is 0x.*, which is not the address of code in this process",
     ),
     "data in a capsule": (
         register("x", capsule(ctypes.addressof(DATA))),
         ValueError,
-        "the capsule's address is 0x.*, where no code of this process is",
+        "the capsule's address is 0x.*, which is not the address of code in this process",
     ),
     "data in a capsule that has a name": (
         register("x", torch.utils.dlpack.to_dlpack(torch.ones(3))),
         ValueError,
-        "the capsule's address is 0x.*, where no code of this process is",
+        "the capsule's address is 0x.*, which is not the address of code in this process",
     ),
     "another entry": (
         register("TestThrow", kernels.LIBRARY, symbol="TestThrowHostFfi"),
@@ -315,7 +319,7 @@ FILES = {
     ),
     "damaged": (
         ELF + b"\x03\0\x3e\0" + bytes(10),
-        "cannot be loaded: .*; link it with what it needs",
+        "cannot be loaded: .*; link it with the libraries that it needs",
     ),
 }
 

@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "payload that is no text": (
         lambda x: custom_call("TestEcho", [x], [x], payload="\ud800"),
         ValueError,
-        "payload is no valid text: it has half of a surrogate pair",
+        "payload is not valid text: it has half of a surrogate pair",
     ),
     "large payload": (
         lambda x: custom_call("TestEcho", [x], [x], payload=bytes(2**30 + 1)),
@@ -149,22 +149,22 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "payload of a typed call": (
         lambda x: custom_call("TestIncrement", [x], [x], payload=b"", api="ffi"),
         TypeError,
-        "a typed call has no payload; give attributes, or api='untyped'",
+        "a typed call has no payload; pass attributes, or api='untyped'",
     ),
     "both": (
         lambda x: custom_call("TestEcho", [x], [x], payload=b"", attributes={}),
         TypeError,
-        "give attributes or a payload, not both",
+        "pass attributes or a payload, not both",
     ),
     "attributes of any untyped target": (
         lambda x: custom_call("TestEcho", [x], [x], attributes={"a": 1}),
         TypeError,
-        "takes attributes only if it is a kernel made with",
+        "takes attributes only if it is a kernel that uses",
     ),
     "JSON": (
         lambda x: custom_call("TestEcho", [x], [x], payload=b"{}"),
         ValueError,
-        "XLA:GPU would read it as a configuration",
+        "XLA:GPU would parse it as its own JSON",
     ),
     "aliases": (
         lambda x: custom_call("TestIncrement", [x], [x], aliases=[0]),

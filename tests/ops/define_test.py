@@ -103,7 +103,7 @@ def test_missing_derivatives_are_errors(
 
 def test_defining_a_name_twice_is_an_error() -> None:
     with pytest.raises(
-        RuntimeError, match="test_ns::test_fail is defined already; give replace=True"
+        RuntimeError, match="test_ns::test_fail is already defined; pass replace=True"
     ):
         define_operator(
             "test_ns::test_fail(Tensor a) -> Tensor",

@@ -54,7 +54,7 @@ WRONG = [
         (
             {"query": torch.zeros(2, 8, dtype=BF16)},
             ValueError,
-            r"operand 0 \(query\): expected rank 3 but got 2",
+            r"operand 0 \(query\): expected rank 3 \[num_seqs, num_heads, head_dim\] but got 2 ",
         ),
         (
             {"query": torch.zeros(2, 3, 64, dtype=BF16)},
@@ -279,7 +279,8 @@ WRONG += [
         (
             {"key_cache": CACHE[0]},
             ValueError,
-            r"operand 3 \(key_cache\): expected rank 4 but got 3",
+            r"operand 3 \(key_cache\): expected rank 4 \[num_blocks, block_size, num_kv_heads, "
+            r"head_dim\] but got 3 ",
         ),
         (
             {"value_cache": CACHE[:3]},

@@ -28,7 +28,9 @@ def test_sizes() -> None:
     rule = parse("s (k g) _, _ _ (k 2) _ -> s (k g) _")
     assert rule.sizes([(3, 8, 64), (9, 9, 4, 64)]) == {"s": 3, "k": 2, "g": 4}
     assert rule.sizes([(3, 8, 64), None]) == {"s": 3}
-    with pytest.raises(ValueError, match=re.escape("operand 1 has 5 for (k 2), which is no mult")):
+    with pytest.raises(
+        ValueError, match=re.escape("operand 1 has 5 for (k 2), which is not a mult")
+    ):
         rule.sizes([(3, 8, 64), (9, 9, 5, 64)])
     with pytest.raises(ValueError, match="operand 1 has 4 for n, but other operands say 3"):
         parse("n, n -> n").sizes([(3,), (4,)])
@@ -39,12 +41,12 @@ def test_sizes() -> None:
     [
         ("n, n", "must have one ->"),
         ("n -> n -> n", "must have one ->"),
-        ("n, m! -> n", "'!' is not understood"),
-        ("n (m -> n", r"no \) for the last \("),
-        ("n ) -> n", r"'\)' is at a wrong place"),
-        ("(n (m)) -> n", r"'\(' is at a wrong place"),
-        ("() -> _", r"'\)' is at a wrong place"),
-        ("(n _) -> n", "'_' is at a wrong place"),
+        ("n, m! -> n", "'!' cannot be parsed"),
+        ("n (m -> n", r"a \) is missing"),
+        ("n ) -> n", r"'\)' is misplaced"),
+        ("(n (m)) -> n", r"'\(' is misplaced"),
+        ("() -> _", r"'\)' is misplaced"),
+        ("(n _) -> n", "'_' is misplaced"),
         ("n 2 -> n _", "number 2 stands alone"),
         ("n n -> n", "operand 0 has n twice"),
         ("n -> m", "m of result 0 is in no operand"),
@@ -87,7 +89,7 @@ def test_definition(rule: object, message: str) -> None:
         ),
         (
             "_ k _, _ k _, _, _ _ k _, _ _ k _ -> _ _ k _, k _ _ _",
-            "result 1 is in the buffer of operand 4, and has to be divided as it is",
+            "result 1 shares the buffer of operand 4, so it must be sharded in the same way",
         ),
     ],
 )

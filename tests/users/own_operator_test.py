@@ -186,7 +186,7 @@ WRONG = {
     "rank": (
         lambda x, i: (x, i[None]),
         ValueError,
-        r"operand 1 \(index\): expected rank 1 but got 2",
+        r"operand 1 \(index\): expected rank 1 \[n\] but got 2 \[1, ",
     ),
     "bias": (
         lambda x, i: (x, i, x[0, :2]),
@@ -233,7 +233,7 @@ DEFINITIONS = {
         "my_ns::f(Tensor x, Tensor index, Tensor? bias, float factor) -> Tensor",
         "MyScaledRows",
         ValueError,
-        "parameter copies of MyScaledRows, a i64, is no argument of the operator",
+        "parameter copies of MyScaledRows, a i64, is not an argument of the operator",
     ),
     "argument": (
         "my_ns::f(Tensor x, Tensor index, Tensor? bias, float factor, int copies, int k) -> Tensor",

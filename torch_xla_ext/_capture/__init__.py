@@ -1,1 +1,1 @@
-"""What torch_xla_ext.capture is made of."""
+"""The implementation of torch_xla_ext.capture."""

@@ -2,4 +2,4 @@
 
 
 class CaptureError(RuntimeError):
-    """A function that can not be captured, or a replay that failed; the text names the tensor."""
+    """A function that cannot be captured, or a replay that failed; the text names the tensor."""

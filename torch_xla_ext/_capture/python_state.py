@@ -1,10 +1,10 @@
-"""The Python objects that a function can reach, and whether they are still what they were.
+"""The Python objects that a function can reach, and whether they have changed.
 
-A replay does not run the function's Python. So what that Python reads (closures, globals,
-attributes, modules' parameters, numbers) has to be what it was when the step was traced, and what
-it changes would be lost. Objects are compared by identity, plain values by equality. Nothing is
-kept alive but plain values: objects are held by weak references, and lists and dictionaries are
-looked up anew from the objects that have them.
+A replay does not run the function's Python code. So everything that the code reads (closures,
+globals, attributes, modules' parameters, numbers) must be the same as when the step was traced, and
+changes that it makes would be lost. Objects are compared by identity, plain values by equality.
+Only plain values are kept alive: objects are held by weak references, and lists and dictionaries
+are looked up again from the objects that hold them.
 """
 
 from __future__ import annotations

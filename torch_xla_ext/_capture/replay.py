@@ -1,4 +1,4 @@
-"""A captured step as it is called again."""
+"""A captured step, as it is replayed."""
 
 from __future__ import annotations
 

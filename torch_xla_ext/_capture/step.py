@@ -163,8 +163,9 @@ class CapturedStep:
     ) -> Any:
         if len(self._replays) >= self._max_captures:
             raise CaptureError(
-                f"{self._name} was captured {self._max_captures} times, as often as max_captures "
-                f"allows; now {reasons[-1]}. Pass what changes as a tensor, or raise max_captures"
+                f"{self._name} was captured {self._max_captures} times, the limit set by "
+                "max_captures"
+                f"; now {reasons[-1]}. Pass changing values as tensors, or increase max_captures"
             )
         if reasons:
             _log.warning(
@@ -223,38 +224,38 @@ def capture(
     max_captures: int = 8,
     check_python: bool = True,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
-    """Traces and compiles a step once, and then replays it without running its Python.
+    """Traces and compiles a step once, and then replays it without running its Python code.
 
     As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
-    ``function(...)`` and torch_xla.sync() do, for the tensors of the step. What the function reads
-    and writes besides its arguments, such as modules' parameters, caches and an optimizer's state,
-    is found; what it writes is updated in place and its buffers are donated, as by
-    ``jax.jit(donate_argnums=…)``. The seed of random numbers advances as in lazy mode.
+    ``function(...)`` followed by torch_xla.sync() does, for the step's tensors. Capture also finds
+    what the function reads and writes besides its arguments, such as modules' parameters, caches
+    and an optimizer's state. Tensors that it writes are updated in place and their buffers are
+    donated, as with ``jax.jit(donate_argnums=…)``. The random seed advances as in lazy mode.
 
-    A call for which no replay fits captures again, and a line in the log of
-    ``torch_xla_ext.capture`` says why: other shapes, dtypes, shardings, numbers, strings or
-    objects in the arguments, other closures, globals or attributes, a parameter replaced.
+    A call that no replay matches captures again, and the logger ``torch_xla_ext.capture`` says why:
+    other shapes, dtypes, shardings, numbers, strings or objects in the arguments, other closures,
+    globals or attributes, or a replaced parameter.
 
     Args:
-        function: of tensors on the XLA device and other values, by position and keyword, nested in
-            lists, tuples and dictionaries. It may run backward() and an optimizer's step. The first
-            call may make Python objects that the next ones use, such as an optimizer's state; it
-            is then run without being captured.
-        max_captures: how often at most.
-        check_python: False for a function whose Python depends on its arguments alone, such as the
-            forward pass of a model that is served. Closures, globals and attributes are then not
-            compared, and what the function assigns to them is not repeated; tensors are still found
-            and compared. For code that keeps its settings in large or changing objects.
+        function: a function of XLA tensors and other values, passed by position or keyword, nested
+            in lists, tuples and dictionaries. It may run backward() and an optimizer's step. The
+            first call may create Python objects that later calls use, such as an optimizer's state;
+            it then runs without being captured.
+        max_captures: the maximum number of captures.
+        check_python: False for a function whose Python code depends only on its arguments, such as
+            the forward pass of a model in a server. Closures, globals and attributes are then not
+            compared, and assignments to them are not repeated; tensors are still found and
+            compared. Use it for code that keeps its settings in large or changing objects.
 
     Returns:
         A callable with the same arguments and results. Results do not require gradients.
 
     Raises:
-        CaptureError: the function does on the host what a replay would not repeat: reads a
-            tensor's value (.item(), print), draws random numbers, rebinds an attribute or a global
-            at each call, calls torch_xla.sync(); or a replay failed, with the name of the tensor.
-            What is written and printed by Python alone, files and times among it, happens in
-            the capture only, and nothing tells.
+        CaptureError: the function does something on the host that a replay would not repeat: it
+            reads a tensor's value (.item(), print), draws random numbers, rebinds an attribute or a
+            global in each call, or calls torch_xla.sync(). Or a replay failed; the text names the
+            tensor. Other output of the Python code, such as to files, and reading the time happen
+            only during capture, without an error.
     """
     if function is None:
         return functools.partial(capture, max_captures=max_captures, check_python=check_python)

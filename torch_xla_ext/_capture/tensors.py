@@ -1,4 +1,4 @@
-"""Arguments' names, copies and views of a captured step."""
+"""Names, copies and views of a captured step's arguments."""
 
 from __future__ import annotations
 

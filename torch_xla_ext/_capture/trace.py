@@ -1,4 +1,4 @@
-"""Traces and compiles a step, and undoes what the trace did to tensors."""
+"""Traces and compiles a step, and undoes the effects of tracing on tensors."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ class Tracer:
             state = state_storages.get(_XLAC._xla_capture_storage(argument))
             if state is not None:
                 raise CaptureError(
-                    f"{named[number][0]} is a view of {state}, which the function can use "
-                    "besides: pass a clone() of it, or make the view inside"
+                    f"{named[number][0]} is a view of {state}, which the function can also "
+                    "use directly: pass a clone() of it, or create the view inside"
                 )
             self._copies[number] = copy_of(argument)
         for number, (name, leaf) in enumerate(named):
@@ -191,7 +191,7 @@ class Tracer:
         Raises:
             NotRepeatableError: the function changed Python objects; `outputs` are its
                 results.
-            CaptureError: the function can not be captured.
+            CaptureError: the function cannot be captured.
         """
         self._prepare()
         running_seed = _XLAC._xla_get_rng_seed()
@@ -308,8 +308,8 @@ class Tracer:
                 sources.append((None, (_CONSTANT, position)))
             else:
                 raise CaptureError(
-                    f"the function reads a tensor {watch.describe(tensor)} that is found neither "
-                    "in its arguments nor in what its Python names, such as one that autograd "
+                    f"the function reads a tensor {watch.describe(tensor)} that is neither "
+                    "an argument nor reachable from its Python code, such as one that autograd "
                     "saved in a forward pass outside: pass it as an argument"
                 )
         return sources
@@ -346,7 +346,7 @@ class Tracer:
                 view = view_of(tensor, roots[storage])
                 if view is None:
                     raise CaptureError(
-                        f"results share memory in a way that can not be repeated, "
+                        f"results share memory in a way that cannot be repeated, "
                         f"{watch.describe(tensor)} among them: return a clone() of it"
                     )
                 plans[identity] = View(plans[storage], view)
@@ -375,7 +375,7 @@ class Tracer:
                 return View(SameTensor(self._reference(number)), view)
         raise CaptureError(
             f"a result, {watch.describe(tensor)}, shares memory with "
-            f"{self._known[numbers[0]].name} in a way that can not be repeated: return a clone() "
+            f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "
             "of it"
         )
 

@@ -1,4 +1,4 @@
-"""What happens while a step is traced: tensors that it uses, and what a replay could not repeat."""
+"""Watches a step while it is traced: tensors that it uses, and what a replay cannot repeat."""
 
 from __future__ import annotations
 
@@ -149,8 +149,8 @@ def transfers_refused() -> Iterator[None]:
     for name, after in count().items():
         if after != before.get(name, 0):
             raise CaptureError(
-                f"the function runs {name} on the host, which a replay would not repeat; XLA has "
-                "no such operation in torch_xla"
+                f"the function runs {name} on the host, which a replay would not repeat; "
+                "torch_xla does not implement it"
             )
 
 

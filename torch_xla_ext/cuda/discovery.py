@@ -1,7 +1,6 @@
-"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and says what is missing.
+"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and reports what is missing.
 
-Everything that is asked of the machine goes through `System`, so that the tests can give machines
-that they do not have.
+All access to the machine goes through `System`, so that tests can simulate other machines.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class System:
     search_path: list[str]
     # The CUDA version that torch was built for, None for a torch without CUDA.
     torch_cuda: str | None
-    # Loads a library by path or name; OSError if it can not be loaded.
+    # Loads a library by path or name; OSError if it cannot be loaded.
     load_library: Callable[[str], ctypes.CDLL] = _load_library
     # Folders in which a CUDA toolkit may be installed.
     toolkit_folders: tuple[str, ...] = ("/usr/local/cuda", "/opt/cuda")
@@ -329,7 +328,7 @@ def check_cudnn(system: System, plugin: Plugin) -> str:
                 pass
         found = f"found cuDNN {', '.join(others)} instead" if others else f"{error}"
         raise CudaRuntimeError(
-            f"cuDNN {_CUDNN_MAJOR} is missing: {name} was looked for in the package nvidia.cudnn "
+            f"cuDNN {_CUDNN_MAJOR} is missing: {name} was searched in the package nvidia.cudnn "
             f"and on the library path ({found}); {remedy}"
         ) from None
     cudnn.cudnnGetVersion.restype = ctypes.c_size_t
@@ -408,7 +407,7 @@ def prepare(system: System) -> Runtime:
 def gpu_count(system: System) -> int:
     """Returns GPU_NUM_DEVICES, else the number of visible GPUs; 1 if that is unknown.
 
-    The driver itself is not asked: a process that has called cuInit can not fork.
+    The driver itself is not asked: a process that has called cuInit cannot fork.
     """
     if text := system.environ.get("GPU_NUM_DEVICES"):
         return int(text)

@@ -1,8 +1,8 @@
-"""What can be wrong with a machine's CUDA installation."""
+"""Errors and warnings about a machine's CUDA installation."""
 
 
 class CudaRuntimeError(RuntimeError):
-    """CUDA can not be used. The text says what was looked for, what was found, and the remedy."""
+    """CUDA cannot be used. The text says what was looked for, what was found, and the remedy."""
 
 
 class CudaRuntimeWarning(UserWarning):

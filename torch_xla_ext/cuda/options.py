@@ -1,4 +1,4 @@
-"""Client options from environment variables, the ones that upstream's CUDA plugin reads."""
+"""Client options from environment variables, the same as upstream's CUDA plugin reads."""
 
 from __future__ import annotations
 

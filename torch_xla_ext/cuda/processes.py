@@ -1,11 +1,11 @@
-"""Several processes that make one program: before their clients are made, and when they end.
+"""Several processes of one program: how they meet before creating clients, and how they end.
 
-XLA's coordinator runs in the process of rank 0, and waits for an hour for a process that does not
-start. So they meet here first, in a torch.distributed.TCPStore, torchrun's own where there is one.
+XLA's coordinator runs in the process of rank 0, and waits an hour for a process that does not
+start. So the processes first meet in a torch.distributed.TCPStore, torchrun's own if there is one.
 
-A process whose coordinator goes first takes it for lost (csrc/calls/lost_process.h). So the
-processes wait for each other when they end, too: each notes that it is done; and rank 0 leaves when
-the others have ended.
+A process whose coordinator exits first considers it lost (csrc/calls/lost_process.h). So the
+processes also wait for each other at exit: each records that it is done, and rank 0 exits when the
+others have ended.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def prepare(environ: Mapping[str, str]) -> None:
     except RuntimeError as error:
         text = str(error).partition("\n")[0]
         raise CudaRuntimeError(
-            f"the processes' store on rank 0, {host}:{store_port}, can not be reached: {text}; "
-            "look whether that process runs, and at MASTER_ADDR and its firewall"
+            f"the processes' store on rank 0, {host}:{store_port}, cannot be reached: {text}; "
+            "check that rank 0 runs, MASTER_ADDR, and its firewall"
         ) from None
     _Exit(processes, host, store, timeout, run).arrange()
 
@@ -100,8 +100,8 @@ def meet(store: Store, processes: Processes, timeout: float, key: str) -> None:
             if time.monotonic() > end:
                 raise CudaRuntimeError(
                     f"rank {rank} has not started for {timeout:g} s ({START_TIMEOUT_ENVIRONMENT}); "
-                    f"WORLD_SIZE says that there are {processes.count} processes: start each of "
-                    "them, with the same MASTER_ADDR"
+                    f"WORLD_SIZE is {processes.count}: start this many processes, "
+                    "with the same MASTER_ADDR"
                 )
             time.sleep(0.05)
         count = int(store.get(f"{key}/start/{rank}"))
@@ -136,8 +136,9 @@ def _check_free(port: int, name: str) -> None:
             trial.bind(("", port))
     except OSError as error:
         raise CudaRuntimeError(
-            f"{name}: port {port} can not be used ({error.strerror}), by another job perhaps; set "
-            "XLA_COORDINATOR_PORT to another one, the same in all processes"
+            f"{name}: port {port} cannot be used ({error.strerror}), perhaps because another job "
+            "uses it; set "
+            "XLA_COORDINATOR_PORT to another port, the same in all processes"
         ) from None
 
 

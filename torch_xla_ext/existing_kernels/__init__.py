@@ -1,1 +1,1 @@
-"""Kernels that exist already, as parts of XLA programs: docs/existing_kernels.md."""
+"""Existing kernels as parts of XLA programs: docs/existing_kernels.md."""

@@ -1,4 +1,4 @@
-"""Which operators of PyTorch can be parts of an XLA program, and why the others cannot."""
+"""Which PyTorch operators can be part of an XLA program, and why others cannot."""
 
 from __future__ import annotations
 

@@ -57,4 +57,4 @@ def encode(value: object, tensor: Callable[[torch.Tensor], str]) -> str:
         return f"i{_MEMORY_FORMATS[value]}"
     if value is torch.strided:
         return "i0"
-    raise TypeError(f"a {type(value).__name__} cannot be a part of an XLA program")
+    raise TypeError(f"a {type(value).__name__} cannot be part of an XLA program")

@@ -1,4 +1,4 @@
-"""A call of an operator of PyTorch as a custom call."""
+"""A call of a PyTorch operator as a custom call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of PyTorch as custom calls: their own CPU and CUDA kernels inside an XLA program."""
+"""PyTorch operators as custom calls: their CPU and CUDA kernels inside an XLA program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _operator(overload: torch._ops.OpOverload) -> Operator:
     reason = _support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
-            f"operator {overload.name()} cannot be a part of an XLA program: {reason}"
+            f"operator {overload.name()} cannot be part of an XLA program: {reason}"
         )
     return Operator(overload)
 
@@ -76,19 +76,19 @@ def run_torch_operator(
     *args: object,
     **kwargs: object,
 ) -> object:
-    """Runs an operator of PyTorch on XLA tensors, by its own kernel, inside the XLA program.
+    """Runs a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
 
     ::
 
         values, indices = torch_xla_ext.run_torch_operator("aten::topk", x, 5)
 
-    On the CPU it is the operator's CPU kernel, on a GPU its CUDA kernel, on XLA's stream and the
-    device's buffers. Operands are row-major; a result is copied to XLA's buffer, unless the
-    operator has an ``out=`` overload, or writes to its argument. For torch.compile, torch.export
-    and derivatives use `register_torch_operator`.
+    On the CPU it runs the operator's CPU kernel; on a GPU it runs its CUDA kernel on XLA's stream
+    and buffers. Operands are row-major. A result is copied to XLA's buffer, unless the operator has
+    an ``out=`` overload or writes to its argument. For torch.compile, torch.export and derivatives,
+    use `register_torch_operator`.
 
     Args:
-        operator: ``"namespace::name"``, ``"namespace::name.overload"``, or what is in torch.ops.
+        operator: ``"namespace::name"``, ``"namespace::name.overload"``, or an object in torch.ops.
         args, kwargs: the operator's arguments: at least one XLA tensor, all tensors on one device.
 
     Returns:
@@ -96,8 +96,8 @@ def run_torch_operator(
 
     Raises:
         ValueError: there is no such operator.
-        NotImplementedError: it cannot be a part of an XLA program, for the reason that is given.
-        TypeError: arguments that are not those of its schema, or tensors that are not XLA's.
+        NotImplementedError: it cannot be part of an XLA program, with the reason.
+        TypeError: arguments that do not match its schema, or tensors that are not XLA tensors.
         RuntimeError: when the results are read: the operator's own error.
     """
     if isinstance(operator, torch._ops.OpOverload):
@@ -124,23 +124,23 @@ def run_torch_operator(
 
 
 def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
-    """Lets ``torch.ops.namespace.name`` take XLA tensors, by its own CPU or CUDA kernel.
+    """Makes ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
 
-    It then works in lazy and eager mode, and under torch.compile(openxla), torch.export and
-    StableHLO, as `run_torch_operator` does. Derivatives are the operator's own formula; without one
-    a backward pass is an error. An operator that torch_xla computes itself is replaced, in this
-    process.
+    The operator then works in lazy and eager mode, and under torch.compile(openxla), torch.export
+    and StableHLO export, as with `run_torch_operator`. Derivatives use the operator's own formula;
+    without one a backward pass raises an error. If torch_xla implements the operator itself, that
+    implementation is replaced in this process.
 
     Args:
-        name: ``"namespace::name"`` for all overloads that can be a part of an XLA program,
-            but those with ``out=``; or ``"namespace::name.overload"``.
+        name: ``"namespace::name"`` for all overloads that can be part of an XLA program, except
+            those with ``out=``; or ``"namespace::name.overload"``.
 
     Returns:
         The overloads.
 
     Raises:
         ValueError: there is no such operator.
-        NotImplementedError: it cannot be a part of an XLA program, for the reason that is given.
+        NotImplementedError: it cannot be part of an XLA program, with the reason.
     """
     packet, chosen = _packet(name)
     if chosen is not None:
@@ -283,7 +283,7 @@ class _WithoutDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> None:
         raise NotImplementedError(
-            f"{ctx.name} has no derivative; give it one with torch.library.register_autograd"
+            f"{ctx.name} has no derivative; add one with torch.library.register_autograd"
         )
 
 

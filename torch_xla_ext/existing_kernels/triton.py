@@ -1,4 +1,4 @@
-"""triton_call: kernels of Triton as custom calls."""
+"""triton_call: Triton kernels as custom calls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def _bind(
     types = {key: ArrayType.of(value) for key, value in outputs.items()}
     twice = [key for key in types if key in given or key not in parameters]
     if twice:
-        raise TypeError(f"{name}: output {twice[0]!r} is no parameter that is left for it: {names}")
+        raise TypeError(
+            f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
+        )
     placeholders = {
         key: torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
         for key, type_ in types.items()
@@ -100,7 +102,7 @@ def _bind(
     for key in aliases:
         if key not in given or not isinstance(values.get(key), torch.Tensor):
             raise TypeError(
-                f"{name}: aliases names {key!r}, which is no tensor among its arguments"
+                f"{name}: aliases names {key!r}, which is not one of its tensor arguments"
             )
     arguments = _Arguments(values, types, list(aliases), {})
     if not arguments.operands:
@@ -118,37 +120,39 @@ def triton_call(
     aliases: Sequence[str] = (),
     **keywords: object,
 ) -> list[torch.Tensor]:
-    """Calls a kernel of Triton on XLA tensors, as a part of the XLA program.
+    """Calls a Triton kernel on XLA tensors, as part of the XLA program.
 
     ::
 
         (total,) = triton_call(add_kernel, x, y, outputs=[x], n=x.numel(), BLOCK=1024,
                                grid=lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),))
 
-    On a GPU it is compiled for GPU 0 when the call is traced, and once for each specialization.
-    An autotuned kernel's configurations are then timed on arrays of zeros of these shapes; the
-    choice is kept for the process. On the CPU, Triton's interpreter runs it: slow, a reference.
+    On a GPU, Triton compiles the kernel for GPU 0 when the call is traced, once for each
+    specialization. The configurations of an autotuned kernel are then timed on arrays of zeros of
+    these shapes, and the choice is kept for the process. On the CPU, Triton's interpreter runs the
+    kernel as a slow reference.
 
     Args:
-        kernel: what @triton.jit, @triton.autotune or @triton.heuristics made, or a TritonKernel.
-        args: arguments of its first parameters: XLA tensors, at least one in all, and numbers.
-            Tensors are row-major when it runs, as their strides say.
-        grid: the numbers of blocks, one to three, or a function that makes them of the arguments by
+        kernel: a function with @triton.jit, @triton.autotune or @triton.heuristics, or a
+            TritonKernel.
+        args: the kernel's first arguments: XLA tensors (at least one in total) and numbers.
+            The kernel gets row-major tensors.
+        grid: one to three numbers of blocks, or a function that computes them from the arguments by
             name.
-        outputs: what the results are like, each a tensor, or (shape, dtype): by their parameters'
-            names, or for the first parameters that nothing else gives. They are uninitialized.
-        aliases: the parameters whose tensors it writes to. XLA copies a tensor that is also used
-            otherwise.
-        keywords: arguments of the other parameters, constants among them; and Triton's options
+        outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
+            for the first parameters that have no argument. The kernel gets them uninitialized.
+        aliases: the parameters to whose tensors the kernel writes. XLA copies a tensor that is also
+            used elsewhere.
+        keywords: the other arguments, including constants, and Triton's options
             num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
 
     Returns:
-        The results, and after them the new values of the tensors that `aliases` names. They have no
+        The results, followed by the new values of the tensors that `aliases` names. They have no
         derivative.
 
     Raises:
-        TypeError, ValueError: at once, for wrong arguments.
-        triton.CompilationError: at once, of the kernel.
+        TypeError, ValueError: immediately, for wrong arguments.
+        triton.CompilationError: immediately, from compiling the kernel.
         RuntimeError: when the results are read, if the launch failed.
     """
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
@@ -194,19 +198,19 @@ def compile_triton_kernel(
     outputs: Mapping[str, object] | Sequence[object] = (),
     **keywords: object,
 ) -> TritonKernel:
-    """Compiles a kernel ahead of time, also where there is no GPU.
+    """Compiles a kernel ahead of time, even without a GPU.
 
-    `triton_call` takes the result in the kernel's place; TritonKernel.save writes it to a file.
+    `triton_call` accepts the result instead of the kernel; TritonKernel.save writes it to a file.
 
     Args:
-        kernel: what @triton.jit made.
-        args, outputs, keywords: as of `triton_call`, for one call of those it is to serve: tensors
-            may be meta tensors. Integers that are multiples of 16, or 1, are compiled for such.
-        capability: of the GPU, 90 for an H200; None is this machine's.
+        kernel: a @triton.jit function.
+        args, outputs, keywords: as in `triton_call`, for an example call; tensors may be meta
+            tensors. Integers that are 1 or multiples of 16 are compiled as such.
+        capability: the GPU's compute capability, 90 for an H200; None for this machine's.
     """
     layers, function = _unwrapped(kernel)
     if layers:
-        raise TypeError("compile_triton_kernel: choose the configuration of the kernel: kernel.fn")
+        raise TypeError("compile_triton_kernel: choose a configuration: pass kernel.fn")
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
@@ -223,7 +227,7 @@ def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
         kernel = kernel.fn
     if type(kernel).__name__ not in ("JITFunction", "InterpretedFunction"):
         raise TypeError(
-            "triton_call: kernel must be a function under @triton.jit or a TritonKernel, but is "
+            "triton_call: kernel must be a @triton.jit function or a TritonKernel, but is "
             f"of type {type(kernel).__name__}"
         )
     return layers, kernel
@@ -314,9 +318,9 @@ def _call_compiled(
     options: Mapping[str, object],
 ) -> list[torch.Tensor]:
     if options:
-        raise TypeError(f"{kernel.name} is compiled; {next(iter(options))} is a part of it")
+        raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
     if registration.device_platform() == "Host":
-        raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU give the kernel itself")
+        raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}
     parameters = dict.fromkeys(kernel.signature, inspect.Parameter.empty) | constants
     arguments = _bind(kernel.name, parameters, args, outputs, aliases, keywords, {})

@@ -1,4 +1,4 @@
-"""Triton's interpreter, as an operator of PyTorch: the kernels' reference on the CPU."""
+"""Triton's interpreter as a PyTorch operator: the kernels' reference on the CPU."""
 
 from __future__ import annotations
 

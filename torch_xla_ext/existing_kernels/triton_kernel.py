@@ -1,4 +1,4 @@
-"""Kernels that Triton compiled: all that their launch needs, without Triton."""
+"""Compiled Triton kernels: everything that a launch needs, without Triton."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class TritonKernel:
         return hashlib.sha256(self.name.encode() + b"\0" + self.cubin).hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it to a file, for machines that have no Triton."""
+        """Writes the kernel to a file, for machines without Triton."""
         fields = dataclasses.asdict(self) | {"cubin": base64.b64encode(self.cubin).decode()}
         Path(path).write_text(json.dumps(fields))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TritonKernel:
-        """Reads what `save` wrote."""
+        """Reads a file written by `save`."""
         fields = json.loads(Path(path).read_text())
         fields["cubin"] = base64.b64decode(fields["cubin"])
         for name in ("cluster", "multiples_of_16"):
@@ -231,7 +231,7 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
 
 @functools.cache
 def device_capability() -> int:
-    """The compute capability of GPU 0, as 90 for 9.0.
+    """The compute capability of GPU 0, 90 for 9.0.
 
     Raises:
         RuntimeError: there is no GPU.

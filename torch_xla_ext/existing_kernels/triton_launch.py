@@ -1,7 +1,7 @@
 """``kernel[grid](...)`` and torch.library.triton_op with XLA tensors.
 
-Triton's launch writes to tensors. Which ones, torch finds out from the kernel's code; the launch is
-then a `triton_call` with these as aliases.
+Triton's launch writes to tensors. PyTorch determines from the kernel's code which ones; the launch
+becomes a `triton_call` with these as aliases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of the TVM-FFI ABI as custom-call targets: register_kernel(…, abi="tvm-ffi")."""
+"""TVM-FFI functions as custom-call targets: register_kernel(…, abi="tvm-ffi")."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def register_tvm_ffi_kernel(
     parameters: str = "",
     cuda_graph: bool = False,
 ) -> list[Target]:
-    """Registers a function that is written for TVM-FFI as a typed custom-call target.
+    """Registers a TVM-FFI function as a typed custom-call target.
 
     ::
 
@@ -42,24 +42,24 @@ def register_tvm_ffi_kernel(
             arguments="out x weight eps pdl",
         )
 
-    The function writes its results to tensors that it is handed, as FlashInfer's do; it finds XLA's
-    stream as that of TVM-FFI's environment, and gets memory there. Tensors are row-major. With a
-    signature, calls are checked by it, and `define_operator` makes an operator of the target.
+    The function must write its results to tensors that it is passed, as FlashInfer's do. It gets
+    XLA's stream and memory from TVM-FFI's environment. Tensors are row-major. With a signature,
+    calls are checked against it, and `define_operator` can define an operator for the target.
 
     Args:
         name: the target.
         library: the path of a shared library, or a tvm_ffi.Function.
-        platform: of the tensors that the function takes, "CUDA" or "Host", the CPU.
+        platform: where the function's tensors are: "CUDA", or "Host" for the CPU.
         symbol: the function's name in the library; by default the target's.
-        arguments: what the function is handed, in its order, as a list or as words: ``args``, all
-            operands, and ``rets``, all results; ``args.0`` and ``rets.1``, one of them;
-            ``attrs.eps``, an attribute of the call: a bool, int, float, str or a list of numbers;
-            ``none``, None. With a signature: the names in it. By default operands, results and
-            parameters, in this order; a result in an operand's buffer is handed over once.
+        arguments: the function's arguments in order, as a list or as words: ``args`` (all
+            operands), ``rets`` (all results), ``args.0`` and ``rets.1`` (one of them),
+            ``attrs.eps`` (an attribute of the call: a bool, int, float, str or list of numbers),
+            and ``none`` (None). With a signature: its names. By default operands, results and
+            parameters, in this order; a result in an operand's buffer is passed once.
         signature: the operands and results, as in kernel.h, without the target's name.
         parameters: with a signature, the other arguments: ``"eps: f64, mode: str"``.
-        cuda_graph: whether calls may be captured into CUDA graphs: the function does nothing but
-            enqueue work on its stream, and asks for no memory.
+        cuda_graph: whether calls may be captured into CUDA graphs: the function only enqueues work
+            on its stream and requests no memory.
 
     Returns:
         The target, in a list.
@@ -67,7 +67,7 @@ def register_tvm_ffi_kernel(
     Raises:
         ImportError: apache-tvm-ffi is not installed.
         FileNotFoundError, OSError: as register_custom_call.
-        AttributeError: the library has no such function; similar ones are named.
+        AttributeError: the library has no such function; the text suggests similar ones.
         TypeError, ValueError: a wrong argument.
     """
     registration.check_name("register_kernel", name)
@@ -76,7 +76,7 @@ def register_tvm_ffi_kernel(
     if signature is not None:
         schema = tvm_ffi_signature.parse(name, signature, parameters)
     elif parameters:
-        raise TypeError(f"custom-call target {name!r}: parameters go with a signature")
+        raise TypeError(f"custom-call target {name!r}: parameters require a signature")
     words = _words(name, arguments, schema)
     _load_runtime(name)
     function = _handle(name, library, symbol)
@@ -109,7 +109,7 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
     if missing := [each for each in known if each not in words]:
         raise ValueError(
             f"custom-call target {name!r}: {missing[0]} is in the signature, but not among the "
-            "arguments that the function is handed"
+            "arguments that are passed to the function"
         )
     return [known.get(word, word) for word in words]
 
@@ -140,7 +140,7 @@ def _handle(name: str, library: object, symbol: str | None) -> int:
     """The function's object; it lives as long as the process."""
     if hasattr(library, "__chandle__"):  # a tvm_ffi.Function, whose package is imported
         if symbol is not None:
-            raise TypeError(f"custom-call target {name!r}: symbol goes with a library's path")
+            raise TypeError(f"custom-call target {name!r}: symbol requires a library's path")
         return library.__chandle__()
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(

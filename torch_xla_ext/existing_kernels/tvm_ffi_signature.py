@@ -1,4 +1,4 @@
-"""Signatures that are written in Python: the compiler, which checks a kernel's own, sees none."""
+"""Signatures written in Python, which the C++ compiler does not check."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
         schema = Schema.parse(f"{name}{signature}\nparams({parameters})")
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f'{where} cannot be read: {error}; it has the form "(x: T[n, d]) -> (out: T[n, d]) '
+            f'{where} cannot be parsed: {error}; it has the form "(x: T[n, d]) -> (out: T[n, d]) '
             'where T: F16 | BF16"'
         ) from None
     # What the parser skipped is not in what it read.
     body, _, conditions = signature.partition(" where ")
     read = f"({_written(schema.operands)})->({_written(schema.results)})"
     if read != re.sub(r"\s", "", body):
-        raise ValueError(f"{where} cannot be read: what could be is {read}")
+        raise ValueError(f"{where} cannot be parsed; this part was: {read}")
     for condition in filter(None, re.sub(r"\s", "", conditions).split(",")):
         if not _WHERE.fullmatch(condition):
-            raise ValueError(f"{where}: {condition!r} is no condition")
+            raise ValueError(f"{where}: {condition!r} is not a condition")
     _check_names(schema, where)
     _check_parameters(schema, parameters, where)
     return schema
@@ -64,7 +64,7 @@ def _check_names(schema: Schema, where: str) -> None:
     names = [a.name for a in schema.arguments if not a.in_place]
     names += [parameter.name for parameter in schema.parameters]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{where}: the name {twice[0]} is there twice")
+        raise ValueError(f"{where}: the name {twice[0]} appears twice")
     for argument in schema.arguments:
         if unknown := set(schema.dtype_options(argument.dtype)) - set(TORCH_TYPES):
             raise ValueError(f"{where}: {min(unknown)} is neither a dtype nor a variable")
@@ -74,7 +74,7 @@ def _check_names(schema: Schema, where: str) -> None:
     sizes = {dim.name for argument in schema.arguments for dim in argument.dims}
     for constraint in schema.constraints:
         if constraint.name not in sizes:
-            raise ValueError(f"{where}: {constraint.name} is no size in it")
+            raise ValueError(f"{where}: {constraint.name} is not a size in it")
     if unused := set(schema.variables) - {argument.dtype for argument in schema.arguments}:
         nested = set(itertools.chain(*schema.variables.values()))
         if unused - nested:

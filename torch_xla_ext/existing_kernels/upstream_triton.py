@@ -1,12 +1,12 @@
-"""torch_xla.experimental.triton: upstream's function, without jaxlib and its two silent errors.
+"""torch_xla.experimental.triton: upstream's function, without jaxlib and without two silent errors.
 
-Upstream's launches every kernel with four warps, whatever was compiled, and hands a Python float
-over as an fp64 where Triton compiled an fp32. A script that uses it runs here as it is::
+Upstream's version launches every kernel with four warps, whatever it was compiled for, and passes a
+Python float as an fp64 where Triton compiled an fp32. A script that uses it runs here unchanged::
 
     payload = xla_triton.triton_call(x, y, output, size, kernel=add_kernel, grid=grid, BLOCK_SIZE=8)
     (output,) = torch_xla._XLAC._xla_gpu_custom_call([x, y], payload, [shape], [torch.int64])
 
-torch_xla_ext.triton_call does it in one call, also under torch.compile.
+torch_xla_ext.triton_call does the same in one call, also under torch.compile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators of PyTorch, made of kernels: ``torch_xla_ext.define_operator``."""
+"""PyTorch operators that call kernels: ``torch_xla_ext.define_operator``."""
 
 from torch_xla_ext.operators.define import (
     VmapInfo,

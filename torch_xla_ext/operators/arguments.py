@@ -1,4 +1,4 @@
-"""Checks of an operator's arguments that no signature can say: devices, layouts and overlaps.
+"""Checks of an operator's arguments that a signature cannot express: devices, strides and overlaps.
 
 Each raises TypeError or ValueError with a text that names the operator and the argument:
 ``xla_gpu::simple_add: b must be on the device of a, cpu, but is on xla:0``.

@@ -1,11 +1,11 @@
 """The autograd kernel of an operator.
 
-torch.library.register_autograd of torch 2.8 would do for ``backward()``, but not for torch.func:
-its torch.func.grad fails, and its torch.func.jvp gives a tangent of zeros without an error.
+torch.library.register_autograd of torch 2.8 would suffice for ``backward()``, but not for
+torch.func: with it, torch.func.grad fails and torch.func.jvp silently returns zero tangents.
 
-torch runs an operator's autograd kernel once for each level of torch.func's transforms, as it does
-for its own operators. The torch.autograd.Function here is therefore the kind that torch itself
-uses for one level; the public kind would begin with the outermost level again.
+PyTorch runs an operator's autograd kernel once for each level of torch.func's transforms, as for
+its own operators. The torch.autograd.Function here is therefore the kind that PyTorch itself uses
+for one level; the public kind would start again with the outermost level.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Whether an operator fits to its kernel, found out when it is defined."""
+"""Checks, when an operator is defined, that it matches its kernel."""
 
 import re
 from collections.abc import Callable
@@ -39,7 +39,8 @@ def functional_form(name: str, schema: str) -> tuple[str, str]:
     match = re.fullmatch(r"\s*[\w:]+\s*\((.*)\)\s*->\s*\(\s*\)\s*", re.sub(r"\(\w!\)", "", schema))
     if match is None or not written:
         raise ValueError(
-            f"define_in_place_operator: {name}: the schema must mark what is written to and return "
+            f"define_in_place_operator: {name}: the schema must mark the written arguments and "
+            "return "
             f'nothing, as in "my_ns::op(Tensor x, Tensor(a!) out) -> ()", but is {schema!r}'
         )
     returns = ", ".join(["Tensor"] * written)
@@ -60,7 +61,7 @@ def kernel_schema(
     """
     if payload is not None:
         if results is None:
-            raise TypeError(f"define_operator: {name}: payload is given without results")
+            raise TypeError(f"define_operator: {name}: payload requires results")
         return None
     schema = registration.schema_of_any_platform(target)
     if schema is None:
@@ -70,12 +71,12 @@ def kernel_schema(
         raise ValueError(
             f"define_operator: {name}: no kernel {target!r} made with torch_xla_ext/kernel.h is "
             f"registered{near}; register it before (torch_xla_ext.register_kernel; a TVM-FFI "
-            "function with its signature), or give results and payload for one without kernel.h"
+            "function with its signature), or pass results and payload for one without kernel.h"
         )
     if results is not None:
         raise TypeError(
             f"define_operator: {name}: results follow from the signature of {target}; only a "
-            "kernel with a payload of its own is given results"
+            "kernel with its own payload takes results"
         )
     return replace(schema, caller=name)
 
@@ -96,10 +97,10 @@ def check(call: KernelCall) -> None:
                 f"{argument.type}"
             )
     if not call.required:
-        raise ValueError(f"{where} there must be an argument of type Tensor")
+        raise ValueError(f"{where} the schema must have an argument of type Tensor")
     if not declared.returns or any(str(each.type) != "Tensor" for each in declared.returns):
         raise ValueError(
-            f"{where} it must return a Tensor or several, but its schema is {declared}"
+            f"{where} it must return one or more Tensors, but its schema is {declared}"
         )
     if call.schema is not None:
         _check_operands(call, where)
@@ -140,8 +141,10 @@ def _check_parameters(call: KernelCall, where: str) -> None:
     for parameter in call.schema.parameters:
         if parameter.name not in given:
             raise ValueError(
-                f"{where} parameter {parameter.name} of {call.target}, a {parameter.type}, is no "
-                "argument of the operator; make it one, or give attributes, which returns it"
+                f"{where} parameter {parameter.name} of {call.target}, a {parameter.type}, is "
+                "not an "
+                "argument of the operator; add it to the schema, or pass attributes, which "
+                "returns it"
             )
     known = {*call.operands, *(parameter.name for parameter in call.schema.parameters)}
     if call.check is None and call.sizes is None and (unused := given - known):
@@ -157,8 +160,10 @@ def _check_results(call: KernelCall, where: str) -> None:
     unknown = [name for name in call.schema.open_sizes() if name not in call.schema.size_functions]
     if unknown and call.sizes is None:
         raise ValueError(
-            f"{where} {', '.join(unknown)} in the results of {call.target} follows from no operand "
-            "or parameter; say it in the kernel (XLA_KERNEL_SIZE), or give sizes, which returns it"
+            f"{where} {', '.join(unknown)} in the results of {call.target} does not follow from "
+            "an operand "
+            "or parameter; define it in the kernel (XLA_KERNEL_SIZE), or pass sizes, which "
+            "returns it"
         )
 
 

@@ -1,4 +1,4 @@
-"""From an operator's arguments to a call of its kernel, on each kind of device."""
+"""Turns an operator's arguments into a call of its kernel, on each kind of device."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -238,8 +238,8 @@ class KernelCall:
         device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
         if self._is_registered("ffi", platform):
             raise NotImplementedError(
-                f"{self.name}: the kernel {self.target} has a typed entry alone for {device}, "
-                "which only XLA calls; call the operator with XLA tensors"
+                f"{self.name}: the kernel {self.target} has only a typed entry for {device}, "
+                "which only XLA can call; call the operator with XLA tensors"
             )
         raise NotImplementedError(
             f"{self.name}: the kernel {self.target} is not registered for {device}; register a "

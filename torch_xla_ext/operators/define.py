@@ -1,11 +1,11 @@
-"""From a kernel to an operator of PyTorch: ``torch.ops.<namespace>.<name>``.
+"""Defines PyTorch operators that call kernels: ``torch.ops.<namespace>.<name>``.
 
-The kernel's signature says what the operator takes and returns; what it cannot say stands beside
-it. The same kernel runs everywhere:
+The kernel's signature determines the operator's arguments and results; arguments of
+`define_operator` add what a signature cannot express. The same kernel runs everywhere:
 
 - XLA tensors: XLA calls the target, "CUDA" or "Host", as a custom call of the compiled program;
-- CPU and CUDA tensors: the target is called directly, on CUDA on torch's current stream;
-- meta and fake tensors (torch.compile, torch.export): the results' shapes and dtypes.
+- CPU and CUDA tensors: the target is called directly, on CUDA on PyTorch's current stream;
+- meta and fake tensors (torch.compile, torch.export): only the results' shapes and dtypes.
 """
 
 import functools
@@ -26,7 +26,7 @@ _XLAC = torch_xla._XLAC
 
 
 class VmapInfo(Protocol):
-    """What torch.library.register_vmap gives a batching rule first."""
+    """The first argument that torch.library.register_vmap passes to a batching rule."""
 
     batch_size: int
     randomness: str
@@ -66,63 +66,64 @@ def define_operator(
     sharding_rule: str | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
-    """Makes an operator of PyTorch of a kernel; the operator is a pure function of its arguments.
+    """Defines a PyTorch operator that calls a kernel, as a pure function of its arguments.
 
-    The kernel is one that is made with torch_xla_ext/kernel.h, linked into the wheel or registered
-    before (`register_kernel`). Its operands are the operator's tensor arguments, of the same names
-    in the same order; its parameters are the other arguments of their names; its first results are
-    what the operator returns, and others are workspaces that nobody sees. Operands are made
-    contiguous, and are all on one device; there is at least one. Dtypes and shapes are checked from
-    the kernel's signature for XLA, CPU, CUDA, meta and fake tensors alike, before anything else
-    happens, and the results follow from it.
+    The kernel uses torch_xla_ext/kernel.h and is linked into the wheel or already registered
+    (`register_kernel`). Its operands are the operator's tensor arguments, with the same names in
+    the same order. Its parameters are the other arguments of the same names. Its first results
+    are what the operator returns; further results are workspaces. Operands are made
+    contiguous. There must be at least one, and all must be on the same device. Dtypes and shapes
+    are checked against the kernel's signature first, for XLA, CPU, CUDA, meta and fake tensors
+    alike, and the results' shapes and dtypes follow from it.
 
-    The operator stays with this kernel, if other ones are registered under the same name: with the
-    last that was registered with the same signature and parameters.
+    If other kernels are registered under the same name later, the operator calls the last one with
+    the same signature and parameters.
 
-    `check` and what follows it, to `payload`, are called with the operator's arguments by their
-    names: each takes those that it needs, and ``**others``.
+    `check` and the functions after it, up to `payload`, are called with the operator's arguments
+    by name: each declares those that it needs, and ``**others``.
 
     Args:
-        schema: namespace, name, arguments and results in torch's notation,
+        schema: namespace, name, arguments and results in PyTorch's notation,
             ``"my_ns::scale(Tensor x, float factor=1.0) -> Tensor"``, without keyword-only
             arguments.
         target: the kernel's name.
-        check: raises TypeError or ValueError if the kernel cannot do what the arguments say and the
-            signature does not. It sees meta and fake tensors too, whose sizes may be symbolic.
-        attributes: returns parameters that are not arguments of the operator, or are not alike.
-        sizes: of arguments of known sizes, returns by their names sizes in the results that follow
-            neither from operands nor from parameters, as of a workspace, and for which the
-            kernel has no function (XLA_KERNEL_SIZE).
-        results: of another kernel, an untyped one that is not made with kernel.h: returns the shape
-            and dtype of each of its results.
-        payload: of such a kernel: of arguments of known sizes, returns what it is handed. It has to
-            tell which operands are absent.
-        setup_context, backward, jvp: the derivatives, as of torch.autograd.Function. A missing one
+        check: raises TypeError or ValueError for calls that the signature allows but the kernel
+            does not support. It also gets meta and fake tensors, whose sizes may be symbolic.
+        attributes: returns parameters that are not arguments of the operator, or that differ from
+            them.
+        sizes: gets arguments of known sizes and returns, by name, sizes in the results that do not
+            follow from operands or parameters, such as a workspace's, and for which the kernel has
+            no function (XLA_KERNEL_SIZE).
+        results: for an untyped kernel that does not use kernel.h: returns the shape and dtype of
+            each result.
+        payload: for such a kernel: gets arguments of known sizes and returns the kernel's payload,
+            which must tell which operands are absent.
+        setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
-        vmap: the batching rule, as of torch.library.register_vmap. One example of the batch is
-            checked before. Without it, torch.vmap calls the operator in a loop, and warns.
-        promotes: whether, under torch.autocast, arguments of several floating dtypes are cast to
-            the widest of them, as torch.addcmul's are.
+        vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
+            of the batch is checked. Without it, torch.vmap calls the operator in a loop and warns.
+        promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
+            their dtypes, as for torch.addcmul.
         environment: the environment variables that `check`, `attributes`, `sizes`, `results` and
-            `payload` read, often none. It promises that they depend on nothing else but the
-            arguments, of tensors on dtype, shape and device; calls of XLA tensors then remember
-            what they returned. None: no such promise is made, and they run at every call.
-        sharding_rule: which dimensions of sharded XLA tensors devices may divide among each other,
-            as in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, for whose indices the kernel
-            computes independently (torch_xla_ext.sharding.rule has the notation; workspaces are not
-            in it). Each device then runs the kernel on its part, and all functions here are called
-            with meta tensors of the parts' shapes, too. Without it, sharded operands are gathered,
-            with a warning.
-        replace: whether an operator that was defined here under this name is replaced: for a cell
-            of a notebook that is run again. What was compiled before keeps the former one.
+            `payload` read, often none. It promises that these functions depend on nothing else but
+            the arguments (of tensors: dtype, shape and device), so that their results can be cached
+            for calls with XLA tensors. None makes no such promise: they run at every call.
+        sharding_rule: the dimensions of sharded XLA tensors that devices may share, as
+            in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, whose indices the kernel
+            computes independently (torch_xla_ext.sharding.rule describes the notation, which omits
+            workspaces). Each device then runs the kernel on its shard, and all functions here are
+            also called with meta tensors of the shards' shapes. Without it, sharded operands are
+            gathered, with a warning.
+        replace: whether to replace an operator that was defined here under this name, for example
+            in a notebook cell that is run again. Compiled programs keep the former operator.
 
     Returns:
         The operator, ``torch.ops.<namespace>.<name>.default``.
 
     Raises:
-        TypeError, ValueError: the operator does not fit to the kernel, or no such kernel is
+        TypeError, ValueError: the operator does not match the kernel, or no such kernel is
             registered.
-        RuntimeError: the operator is defined already, or torch refuses its schema.
+        RuntimeError: the operator is already defined, or PyTorch refuses its schema.
 
     Example:
         >>> add = define_operator(
@@ -176,21 +177,22 @@ def define_in_place_operator(
     sharding_rule: str | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
-    """Makes an operator of a kernel that writes to some of its arguments.
+    """Defines a PyTorch operator that calls a kernel and writes to some of its arguments.
 
-    The kernel's results are the new values of these arguments, in their order, in their buffers.
-    They have to be contiguous, unless they are XLA tensors, and may not overlap. Another argument
-    may lie in one of them: its old value is used. Nothing is differentiable.
+    The kernel's results are the new values of these arguments, in their order and in their buffers.
+    The arguments must be contiguous, unless they are XLA tensors, and must not overlap. Another
+    argument may share memory with one of them: its old value is used. The operator has no
+    derivatives.
 
-    It also defines ``torch.ops.<namespace>.<name>_functional``, which returns the new values:
-    torch's functionalization turns the one into the other, for XLA tensors and under torch.compile
-    and torch.export. XLA makes no copy of it, for the kernel's results alias its operands, and
+    This also defines ``torch.ops.<namespace>.<name>_functional``, which returns the new values.
+    PyTorch's functionalization replaces the operator by it, for XLA tensors and under torch.compile
+    and torch.export. XLA makes no copy, because the kernel's results alias its operands and
     torch_xla donates the tensors' buffers to the program.
 
     Args:
-        schema: as of `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
+        schema: as in `define_operator`, ``"my_ns::fill(Tensor value, Tensor(a!) out) -> ()"``; it
             returns nothing.
-        target, check, attributes, environment, sharding_rule, replace: as of `define_operator`.
+        target, check, attributes, environment, sharding_rule, replace: as in `define_operator`.
 
     Returns:
         The operator, ``torch.ops.<namespace>.<name>.default``.
@@ -291,7 +293,7 @@ def _open_library(name: str, replaces: bool) -> torch.library.Library:
     if name in _libraries:
         if not replaces:
             raise RuntimeError(
-                f"define_operator: {name} is defined already; give replace=True to replace it"
+                f"define_operator: {name} is already defined; pass replace=True to replace it"
             )
         _close_library(name)
     _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")

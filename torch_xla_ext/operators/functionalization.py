@@ -1,4 +1,4 @@
-"""torch's functionalization, by which XLA tensors have views and in-place operators at all."""
+"""PyTorch's functionalization, which gives XLA tensors views and in-place operators."""
 
 import torch
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor

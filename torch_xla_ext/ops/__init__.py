@@ -1,7 +1,7 @@
 """The operators of the wheel. Importing them registers ``torch.ops.xla_gpu``.
 
 Each module is the ``op.py`` of a kernel's folder: torch_xla_ext.ops.<op> is kernels/<op>/op.py in
-the source. What it names in its ``__all__`` is here, too.
+the source. The names in its ``__all__`` are available here, too.
 """
 
 import importlib

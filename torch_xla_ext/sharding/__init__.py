@@ -1,4 +1,4 @@
-"""Calls on sharded tensors: what each device computes (docs/distributed.md)."""
+"""Calls with sharded tensors: the part of each device (docs/distributed.md)."""
 
 from __future__ import annotations
 

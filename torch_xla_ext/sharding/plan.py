@@ -1,4 +1,4 @@
-"""From a rule and the shardings of operands to how a call runs: on which part of each tensor."""
+"""Plans a sharded call from its rule and its operands' shardings: the shard of each tensor."""
 
 from __future__ import annotations
 

@@ -1,22 +1,21 @@
-"""Sharding rules: which dimensions of a call's tensors may be divided among devices.
+"""Sharding rules: which dimensions of a call's tensors may be sharded.
 
-One line beside an operator's signature, in the notation of einsum, of JAX's ``sharding_rule`` and
-of Shardy's ``sdy.sharding_rule``::
+A rule is one line, in a notation similar to einsum, JAX's ``sharding_rule`` and Shardy's
+``sdy.sharding_rule``::
 
     s (k g) _, _ _ k _, _ _ k _, s _, s -> s (k g) _
 
-Operands and results are between commas; a dimension is
+Operands and results are separated by commas. A dimension is
 
-- a name, a factor: what the kernel does for one index of it depends on no other index. Devices may
-  divide it among each other, each of them with its part of every tensor that has the name, and
-  all of every other;
-- ``(k g)``, a product of factors, the first of which varies slowest, as in reshape. A number is a
-  factor that is never divided: ``(k 2)``;
+- a name, called a factor: the kernel computes each of its indices independently. Devices may share
+  the factor; each then has its shard of every tensor with that name, and all of every other tensor;
+- ``(k g)``, a product of factors, of which the first varies slowest, as in reshape. A number is a
+  factor that is never sharded: ``(k 2)``;
 - ``_``, a dimension that each device needs whole;
 - ``...``, any number of dimensions, each a factor of its own.
 
-A factor is in every result: a kernel whose devices have parts of a sum would need an all-reduce,
-which belongs into the program, not into the kernel.
+Every factor is in every result: a kernel of which each device computes a partial sum would need an
+all-reduce, which belongs in the program, not in the kernel.
 """
 
 from __future__ import annotations
@@ -82,7 +81,8 @@ class Rule:
                 if len(unknown) == 1:
                     if product == 0 or size % product:
                         raise ValueError(
-                            f"operand {index} has {size} for {_text(dim)}, which is no multiple of "
+                            f"operand {index} has {size} for {_text(dim)}, which is not a "
+                            "multiple of "
                             f"{product}; the rule is {self.text!r}"
                         )
                     known[unknown[0]] = size // product
@@ -131,7 +131,7 @@ def _tensors(part: str, text: str) -> tuple[tuple[Dim, ...], ...]:
     while position < len(part):
         match = _TOKEN.match(part, position)
         if match is None:
-            raise ValueError(f"sharding_rule: {part[position:]!r} is not understood, in {text!r}")
+            raise ValueError(f"sharding_rule: {part[position:]!r} cannot be parsed in {text!r}")
         token, position = match[1], match.end()
         if token == "," and product is None:
             tensors.append(tuple(dims))
@@ -142,18 +142,18 @@ def _tensors(part: str, text: str) -> tuple[tuple[Dim, ...], ...]:
             dims.append(tuple(product))
             product = None
         elif token in (",", "(", ")", "->") or (token in ("...", "_") and product is not None):
-            raise ValueError(f"sharding_rule: {token!r} is at a wrong place in {text!r}")
+            raise ValueError(f"sharding_rule: {token!r} is misplaced in {text!r}")
         elif product is not None:
             product.append(int(token) if token.isdigit() else token)
         elif token.isdigit():
             raise ValueError(
                 f"sharding_rule: the number {token} stands alone in {text!r}; write _ for a "
-                "dimension that is not divided"
+                "dimension that is not sharded"
             )
         else:
             dims.append(() if token == "_" else (token,))
     if product is not None:
-        raise ValueError(f"sharding_rule: there is no ) for the last ( in {text!r}")
+        raise ValueError(f"sharding_rule: a ) is missing in {text!r}")
     tensors.append(tuple(dims))
     return tuple(tensors)
 
@@ -177,7 +177,7 @@ def _check_factors(rule: Rule) -> None:
         for name in sorted(known - set(names(dims))):
             raise ValueError(
                 f"sharding_rule: {name} is in an operand, but not in result {index}, in "
-                f"{rule.text!r}: devices that divide it among each other would each have a part of "
+                f"{rule.text!r}: if devices shared it, each would have only a part of "
                 "the result; write _ for a dimension that each device needs whole"
             )
     _check_sizes_follow(rule)
@@ -241,6 +241,6 @@ def check_aliases(rule: Rule, aliases: dict[int, int]) -> None:
     for result, operand in aliases.items():
         if rule.results[result] != rule.operands[operand]:
             raise ValueError(
-                f"sharding_rule {rule.text!r}: result {result} is in the buffer of operand "
-                f"{operand}, and has to be divided as it is"
+                f"sharding_rule {rule.text!r}: result {result} shares the buffer of operand "
+                f"{operand}, so it must be sharded in the same way"
             )

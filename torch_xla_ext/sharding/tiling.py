@@ -1,7 +1,7 @@
-"""How a tensor is divided among devices: XLA's OpSharding, read and written.
+"""How a tensor is sharded: reads and writes XLA's OpSharding.
 
-``torch_xla._XLAC._xla_sharding`` gives a tensor's sharding as the bytes of the protocol buffer
-``xla::OpSharding`` (xla/xla_data.proto), of which Python has no class. Calls take such bytes.
+``torch_xla._XLAC._xla_sharding`` returns a tensor's sharding as the bytes of the protocol buffer
+``xla::OpSharding`` (xla/xla_data.proto), for which there is no Python class. Calls take such bytes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""vLLM's XLA backend on the GPUs and the CPU of torch_xla, with the kernels of torch_xla_ext.
+"""vLLM's XLA backend on torch_xla's GPUs and CPU, with the kernels of torch_xla_ext.
 
-vLLM finds it by the entry point `xla_gpu`; docs/vllm.md says how it is set up and used.
+vLLM finds it by the entry point `xla_gpu`. docs/vllm.md describes set-up and use.
 """
 
 import os

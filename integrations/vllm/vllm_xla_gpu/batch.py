@@ -1,4 +1,4 @@
-"""What a step tells the device: one tensor of integers, sent in one copy."""
+"""The input of a step for the device: one tensor of integers, sent in one copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to hold before a model is loaded, each with the sentence that says so and the remedy."""
+"""Requirements that are checked before a model is loaded, with errors that name a remedy."""
 
 from __future__ import annotations
 

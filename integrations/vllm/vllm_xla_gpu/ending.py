@@ -1,7 +1,6 @@
-"""An engine that ends, ends the answers that are not complete: with an error.
+"""When the engine stops, incomplete requests end with an error.
 
-vLLM's own leaves them waiting for ever, and with them `vllm serve`, which waits for their
-connections to close.
+In vLLM they wait for ever, and with them `vllm serve`, which waits for their connections to close.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Steps that overlap: the engine starts one while the one before it runs.
+"""Overlapping steps: the engine starts a step while the one before it runs.
 
-The tokens of a step feed the next one on the device. While that runs, the host takes the tokens,
-gives them out and schedules.
+The tokens of a step feed the next one on the device. While that one runs, the host receives the
+tokens, sends them out and schedules.
 """
 
 from __future__ import annotations

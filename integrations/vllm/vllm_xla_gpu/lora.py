@@ -1,4 +1,4 @@
-"""LoRA adapters: which of them each token has, and how their weights come to the device."""
+"""LoRA adapters: the adapter of each token, and loading weights to the device."""
 
 from __future__ import annotations
 

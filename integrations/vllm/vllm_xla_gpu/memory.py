@@ -1,4 +1,4 @@
-"""How much memory the weights and the caches may take."""
+"""How much memory weights and caches may use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gpu_memory() -> int:
         or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
     )
     if failed:
-        raise RuntimeError(f"NVIDIA's driver does not tell the GPU's memory: error {failed}")
+        raise RuntimeError(f"NVIDIA's driver does not report the GPU's memory: error {failed}")
     return size.value
 
 

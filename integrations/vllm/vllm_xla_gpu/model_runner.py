@@ -1,4 +1,4 @@
-"""vLLM's model runner for TPUs, on another device."""
+"""vLLM's model runner for TPUs, adapted to other devices."""
 
 from __future__ import annotations
 

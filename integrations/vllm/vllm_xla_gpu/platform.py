@@ -1,4 +1,4 @@
-"""What vLLM asks about the machine. Everything that is not here is the TPU platform's."""
+"""What vLLM asks about the platform. Everything else is inherited from the TPU platform."""
 
 from __future__ import annotations
 

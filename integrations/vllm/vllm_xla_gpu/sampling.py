@@ -1,4 +1,4 @@
-"""Penalties, biases, and random tokens that depend on the request's seed and place alone."""
+"""Penalties, biases, and random tokens that depend only on a request's seed and position."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tensor parallel: one process, several devices, of which each has a part of weights and caches.
+"""Tensor parallelism: one process and several devices, each with a shard of weights and caches.
 
-XLA's partitioner divides the program (SPMD); to vLLM there is one device. Weights are divided as in
-Megatron-LM (https://arxiv.org/abs/1909.08053), so that a layer needs two sums over the devices, and
-caches by kv heads, as the attention operators divide themselves.
+XLA's partitioner divides the program (SPMD); vLLM sees one device. Weights are sharded as in
+Megatron-LM (https://arxiv.org/abs/1909.08053), so that a layer needs two all-reduces, and caches by
+kv heads, as the attention operators are sharded.
 """
 
 from __future__ import annotations

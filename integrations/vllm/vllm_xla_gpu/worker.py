@@ -1,4 +1,4 @@
-"""vLLM's worker for TPUs, on another device."""
+"""vLLM's worker for TPUs, adapted to other devices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class XlaGpuWorker(TPUWorker):
         self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device, devices)
 
     def sleep(self, level: int = 1) -> None:
-        raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); end the engine")
+        raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
 
     def determine_available_memory(self) -> int:
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""

@@ -129,8 +129,8 @@ void CheckNotNarrowed(const std::string& target, const Argument& argument,
   if (torch_xla::MakeXlaPrimitiveType(dtype, &device) == XlaType(dtype)) return;
   throw py::value_error(
       Where(target, argument) + "is " + DTypeName(dtype) +
-      " to torch, but narrower on the device: a kernel would take the one for "
-      "the other; unset XLA_USE_BF16, XLA_DOWNCAST_BF16 and "
+      " in PyTorch, but narrower on the device, so that a kernel would misread "
+      "it; unset XLA_USE_BF16, XLA_DOWNCAST_BF16 and "
       "XLA_USE_32BIT_LONG");
 }
 
@@ -202,12 +202,12 @@ std::string ParseTarget(const py::handle& target) {
   const std::optional<std::string_view> name = Utf8(target);
   if (!name.has_value()) {
     throw py::value_error(
-        "custom call: target is no valid text: it has half of a surrogate "
+        "custom call: target is not valid text: it has half of a surrogate "
         "pair");
   }
   if (name->empty()) {
     throw py::value_error(
-        "custom call: target is empty; give the name under "
+        "custom call: target is empty; pass the name under "
         "which the kernel is registered");
   }
   return std::string(*name);
@@ -229,7 +229,7 @@ std::string ParseBytes(const std::string& target, const char* name,
   }
   if (!bytes.has_value()) {
     throw py::value_error(Where(target, {name}) +
-                          "is no valid text: it has half of a surrogate pair");
+                          "is not valid text: it has half of a surrogate pair");
   }
   if (bytes->size() > kMaxBytes) {
     throw py::value_error(Where(target, {name}) + "has " +
@@ -245,8 +245,8 @@ std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,
   const Sequence sequence(target, {"inputs"}, "XLA tensors", inputs);
   if (sequence.size() == 0) {
     throw py::value_error(Where(target, {"inputs"}) +
-                          "is empty: a custom call takes at least one tensor, "
-                          "which says on what device it runs");
+                          "is empty: a custom call needs at least one tensor, "
+                          "which determines its device");
   }
   std::vector<torch_xla::XLATensorPtr> tensors;
   tensors.reserve(sequence.size());
@@ -274,7 +274,7 @@ std::vector<torch_xla::XLATensorPtr> ParseInputs(const std::string& target,
       throw py::value_error(Where(target, {"inputs", i}) + "is on " +
                             tensor.device().str() + ", but inputs[0] is on " +
                             device.str() +
-                            ": the inputs must be on one device");
+                            ": all inputs must be on the same device");
     }
     tensors.push_back(std::move(xla_tensor));
   }
@@ -288,13 +288,13 @@ OutputTypes ParseOutputTypes(const std::string& target,
   const Sequence dtype_list(target, {"output_dtypes"}, "torch.dtype", dtypes);
   if (shape_list.size() != dtype_list.size()) {
     throw py::value_error(Where(target, {"output_shapes and output_dtypes"}) +
-                          "must be of one length, but are of " +
+                          "must have the same length, but have " +
                           std::to_string(shape_list.size()) + " and " +
                           std::to_string(dtype_list.size()));
   }
   if (shape_list.size() == 0) {
     throw py::value_error(Where(target, {"output_shapes"}) +
-                          "is empty: a custom call gives at least one result");
+                          "is empty: a custom call has at least one result");
   }
   OutputTypes types;
   for (size_t i = 0; i < shape_list.size(); ++i) {
@@ -350,7 +350,7 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
            << at::IntArrayRef(outputs.shapes[output])
            << ", the buffer of input " << input << ", "
            << DTypeName(tensor.scalar_type()) << tensor.sizes()
-           << ": they must have one shape and dtype";
+           << ": they must have the same shape and dtype";
       throw py::value_error(text.str());
     }
     result[output] = input;

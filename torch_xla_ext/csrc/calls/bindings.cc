@@ -404,7 +404,7 @@ void DefineRegistration(py::module_& module) {
       py::arg("path"),
       "Loads the PJRT plugin that the bridge in this library stands in front "
       "of. Returns its API version, (major, minor). Raises RuntimeError if "
-      "torch_xla can not use it.");
+      "torch_xla cannot use it.");
   module.def("_xla_lost_process", &LostProcess,
              "What is raised because another process of this program is lost; "
              "empty if none is.");

@@ -26,8 +26,8 @@ void ThrowNoValue(size_t index, const torch::lazy::BackendData& argument) {
   throw std::runtime_error(
       "argument " + std::to_string(index) + " of a program on " +
       argument.device().toString() +
-      " has no value: the program that was to compute it failed, and its "
-      "error came before this one");
+      " has no value: the program that should have computed it failed, and its "
+      "error was raised before this one");
 }
 
 }  // namespace torch_xla_ext

@@ -41,9 +41,9 @@ void CheckGpuPayload(const std::string& target, const std::string& payload) {
   throw std::invalid_argument(
       "custom call " + Quoted(target) + ": payload begins with " +
       Quoted(text.substr(0, 4)) +
-      ": XLA:GPU would read it as a configuration of its own, in JSON, and the "
+      ": XLA:GPU would parse it as its own JSON configuration, and the "
       "kernel would get an empty payload; put a byte with which no JSON begins "
-      "in front of it, b\"\\x01\" for instance");
+      "in front of it, for example b\"\\x01\"");
 }
 
 }  // namespace torch_xla_ext

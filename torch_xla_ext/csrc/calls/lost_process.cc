@@ -61,9 +61,9 @@ std::string Text(const std::string& status) {
   }
   if (who.empty()) who = "rank 0, or the connection to it,";
   return who +
-         " is lost, and this process can not go on without: end it and start "
-         "all processes again, from a checkpoint if there is one (torchrun "
-         "--max-restarts does it). The lost process's own output says why it "
+         " is lost, and this process cannot continue without it: restart "
+         "all processes, from a checkpoint if there is one (torchrun "
+         "--max-restarts does this). The lost process's own output says why it "
          "ended. XLA's coordinator: " +
          status;
 }
@@ -128,7 +128,7 @@ void SetLostProcess(const std::string& status) {
         std::chrono::seconds(Setting("TORCH_XLA_EXT_EXIT_TIMEOUT", 60)));
     const std::lock_guard<std::mutex> lock(state.mutex);
     if (state.told) return;
-    std::fprintf(stderr, "torch_xla_ext: this process ends: %s\n",
+    std::fprintf(stderr, "torch_xla_ext: this process exits: %s\n",
                  state.lost.c_str());
     _exit(1);
   }).detach();

@@ -172,8 +172,8 @@ void RegisterTarget(const std::string& name, void* function,
   if (name.find('#') != std::string::npos) {
     throw std::invalid_argument(
         "custom-call target " + Quoted(name) +
-        ": a name must not have a '#', by which functions that are registered "
-        "under one name are told apart");
+        ": a name must not contain '#', which distinguishes functions that are "
+        "registered under the same name");
   }
   if (function == nullptr) {
     throw std::invalid_argument("custom-call target " + Quoted(name) +

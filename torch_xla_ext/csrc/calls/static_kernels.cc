@@ -53,7 +53,7 @@ void RegisterStaticKernels() {
       throw std::runtime_error(
           "custom-call target " + Quoted(kernel.target) +
           " has the signature of another kernel, " + Quoted(kernel.schema) +
-          ": give the C++ constants of the two different names");
+          ": use different names for the C++ constants of the two");
     }
     const std::string& schema =
         schemas.emplace(kernel.target, kernel.schema).first->second;

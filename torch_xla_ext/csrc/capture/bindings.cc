@@ -42,8 +42,9 @@ void CheckOneStep(const at::Tensor& view, size_t argument) {
   }
   throw py::value_error(
       "tensor argument " + std::to_string(argument) +
-      " is a view that shares memory with another argument, and was made of it "
-      "in several steps: pass a clone() of it, or make it inside");
+      " is a view that shares memory with another argument, and was derived "
+      "from it "
+      "in several steps: pass a clone() of it, or create it inside");
 }
 
 // What a program depends on of its arguments, but for their values, and which

@@ -141,7 +141,7 @@ std::vector<Program::Input> Program::Gather(
     const at::Tensor tensor = Find(source, arguments);
     if (!tensor.defined()) {
       throw std::runtime_error("captured step: " + description_.names[i] +
-                               " is gone");
+                               " has been deleted");
     }
     inputs[i].storage = StorageOf(tensor);
     inputs[i].base = BaseOf(inputs[i].storage);
@@ -158,9 +158,10 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
     DeviceLock lock = LockDevice(device_);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
-      throw std::runtime_error("captured step: " + description_.names[i] +
-                               " has no value, for the program that was to "
-                               "compute it failed: make the tensor anew");
+      throw std::runtime_error(
+          "captured step: " + description_.names[i] +
+          " has no value, because the program that should have "
+          "computed it failed: create the tensor again");
     }
     shared.clear();
     for (size_t i : description_.written) {

@@ -62,8 +62,9 @@ void CheckResultsStayed(const std::vector<at::Tensor>& results,
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].const_data_ptr() != buffers[i] ||
         results[i].sizes() != c10::IntArrayRef(sizes[i])) {
-      throw std::runtime_error("it gave result " + std::to_string(i) +
-                               " another shape than its fake function said");
+      throw std::runtime_error(
+          "its result " + std::to_string(i) +
+          " has another shape than its fake function returned");
     }
   }
 }
@@ -110,8 +111,9 @@ std::string RunCatching(const OperatorCall& call) {
 c10::Device CurrentCudaDevice() {
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     throw std::runtime_error(
-        "operators of PyTorch run on the GPU only with a torch that has CUDA, "
-        "but this process's has none; install torch 2.8.0 from the package "
+        "PyTorch operators run on the GPU only with a CUDA build of torch, "
+        "which this process does not have; install torch 2.8.0 from the "
+        "package "
         "index (docs/existing_kernels.md)");
   }
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);

@@ -157,7 +157,7 @@ class Parameters {
           (*rets.get<AnyBuffer>(index))->untyped_data());
     }
     throw std::invalid_argument("attribute parameters: \"" + std::string(word) +
-                                "\" is no operand, result or number");
+                                "\" is not an operand, result or number");
   }
 
   std::vector<uint64_t> values_;

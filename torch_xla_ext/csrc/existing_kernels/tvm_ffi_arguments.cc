@@ -109,7 +109,7 @@ Any NumberAt(XLA_FFI_DataType type, const void* data) {
       return Value(Read<double>(data));
     default:  // u64 among them
       throw std::invalid_argument(
-          "TVM-FFI has no numbers of this type; give a bool, an int or a "
+          "TVM-FFI has no numbers of this type; pass a bool, an int or a "
           "float");
   }
 }
@@ -251,14 +251,14 @@ void Arguments::AddValue(XLA_FFI_AttrType type, const void* attribute) {
     case XLA_FFI_AttrType_ARRAY:
       return AddArray(*static_cast<const XLA_FFI_Array*>(attribute));
     default:
-      throw std::invalid_argument("a dictionary cannot be handed over");
+      throw std::invalid_argument("a dictionary cannot be passed");
   }
 }
 
 void Arguments::AddString(const XLA_FFI_ByteSpan& bytes) {
   const std::string& text = texts_.emplace_back(bytes.ptr, bytes.len);
   if (text.find('\0') != std::string::npos) {
-    throw std::invalid_argument("a str with a zero byte cannot be handed over");
+    throw std::invalid_argument("a str with a zero byte cannot be passed");
   }
   Any any = {kCString, 0, {}};
   any.text = text.c_str();
@@ -280,7 +280,7 @@ void Arguments::CheckAllAreUsed() const {
   const auto fail = [](const std::string& what) {
     throw std::invalid_argument(
         what +
-        " is not handed to the function; name it in the arguments of "
+        " is not passed to the function; name it in the arguments of "
         "register_kernel");
   };
   for (size_t i = 0; i < used_operands_.size(); ++i) {

@@ -45,7 +45,7 @@ void LookUp(void* library, const char* name, Function* function) {
   *function = reinterpret_cast<Function>(dlsym(library, name));
   if (*function == nullptr) {
     throw std::runtime_error(std::string("libtvm_ffi has no ") + name +
-                             ": it is no apache-tvm-ffi 0.1");
+                             ": it is not apache-tvm-ffi 0.1");
   }
 }
 

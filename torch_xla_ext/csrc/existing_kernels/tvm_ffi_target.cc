@@ -158,7 +158,7 @@ XLA_FFI_Handler* FunctionOf(Kernel kernel) {
     throw std::runtime_error("custom-call target " + kernel.name +
                              ": this process has " +
                              std::to_string(kMaxTargets) +
-                             " TVM-FFI targets already, and no room for more");
+                             " TVM-FFI targets already, which is the limit");
   }
   kernels.push_back(std::make_unique<Kernel>(std::move(kernel)));
   handlers[kernels.size() - 1] = MakeHandler(kernels.back().get()).release();

@@ -22,7 +22,7 @@ void set_device(std::int8_t device) {
   static const auto torch_set_device = reinterpret_cast<SetDevice>(
       dlsym(RTLD_NEXT, "_ZN3c104cuda10set_deviceEab"));
   if (torch_set_device == nullptr) {
-    throw std::runtime_error("this torch has no CUDA to set a device of");
+    throw std::runtime_error("this torch was built without CUDA");
   }
   torch_set_device(device, /*force=*/false);
 }

@@ -71,10 +71,11 @@ PyObject* InitStockModule() {
   void* init = stock == nullptr ? nullptr : dlsym(stock, "PyInit__XLAC");
   if (init == nullptr) {
     const char* reason = dlerror();
-    PyErr_Format(PyExc_ImportError,
-                 "torch_xla's stock binary is not loaded from %s: %s; install "
-                 "the torch_xla wheel anew",
-                 path.c_str(), reason == nullptr ? "it is missing" : reason);
+    PyErr_Format(
+        PyExc_ImportError,
+        "torch_xla's stock binary cannot be loaded from %s: %s; reinstall "
+        "the torch_xla wheel",
+        path.c_str(), reason == nullptr ? "it is missing" : reason);
     return nullptr;
   }
   return reinterpret_cast<PyObject* (*)()>(init)();

@@ -45,12 +45,13 @@ const PJRT_Api* LoadApi(const std::string& path) {
   using GetApi = const PJRT_Api* (*)();
   const auto get_api = reinterpret_cast<GetApi>(dlsym(library, "GetPjrtApi"));
   if (get_api == nullptr) {
-    Refuse(path, std::string("is no PJRT plugin: it does not export "
+    Refuse(path, std::string("is not a PJRT plugin: it does not export "
                              "GetPjrtApi; ") +
                      kRemedy);
   }
   const PJRT_Api* api = get_api();
-  if (api == nullptr) Refuse(path, "gives no API: its GetPjrtApi returns null");
+  if (api == nullptr)
+    Refuse(path, "provides no API: its GetPjrtApi returns null");
   return api;
 }
 
@@ -86,7 +87,7 @@ void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
   args.struct_size = sizeof(args);
   if (PJRT_Error* error = widened->PJRT_Plugin_Attributes(&args)) {
     Refuse(path,
-           "does not tell its attributes: " + TakeErrorText(plugin, error));
+           "does not report its attributes: " + TakeErrorText(plugin, error));
   }
   if (args.num_attributes > 0 &&
       args.attributes[0].struct_size != PJRT_NamedValue_STRUCT_SIZE) {
@@ -107,7 +108,7 @@ const PluginInfo& Load(const std::string& path) {
   if (state.info != nullptr) {
     if (state.info->path == path) return *state.info;
     Refuse(path, "cannot be used: the process uses " + state.info->path +
-                     " already, and can use one only");
+                     " already, and can use only one");
   }
   const PJRT_Api* plugin = LoadApi(path);
   CheckVersion(path, plugin);

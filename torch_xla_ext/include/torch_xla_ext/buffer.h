@@ -1,8 +1,8 @@
 // Views of a call's operands and results, which a launch function takes.
 //
-// Everything is row-major and lies in the memory of the platform: of the GPU in
-// a CUDA launch function. A view is as cheap to copy as a few words, and lives
-// as long as the call of the launch function.
+// All arrays are row-major and in the platform's memory: in a CUDA launch
+// function, in GPU memory. A view is cheap to copy and valid until the launch
+// function returns.
 #ifndef TORCH_XLA_EXT_BUFFER_H_
 #define TORCH_XLA_EXT_BUFFER_H_
 
@@ -16,8 +16,8 @@ namespace torch_xla_ext {
 
 inline constexpr int kAnyRank = -1;
 
-// What is known of a buffer at run time. An absent optional operand has the
-// dtype kAbsent.
+// A buffer's run-time description. An absent optional operand has the dtype
+// kAbsent.
 struct BufferView {
   void* data = nullptr;
   DType dtype = DType::kAbsent;
@@ -51,7 +51,7 @@ class AnyView {
   }
 
   VoidPointer untyped_data() const { return view_.data; }
-  // The caller answers for T being a type of dtype().
+  // T must be a type of dtype(); this is not checked.
   template <typename T>
   Pointer<T> data() const {
     return static_cast<Pointer<T>>(view_.data);
@@ -70,7 +70,7 @@ class TypedView : public AnyView<kMutable> {
 
   using AnyView<kMutable>::AnyView;
 
-  // T is another type of the same size: __half for F16, for instance.
+  // T is another type of the same size: __half for F16, for example.
   template <typename T = Element>
   auto data() const {
     static_assert(sizeof(T) == sizeof(Element),
@@ -83,7 +83,7 @@ class TypedView : public AnyView<kMutable> {
 
 // An operand of any dtype and rank that the signature allows.
 using AnyBuffer = internal::AnyView</*kMutable=*/false>;
-// An operand of one dtype, and of one rank where it is given.
+// An operand of one dtype and, if given, one rank.
 template <DType dtype, int rank = kAnyRank>
 using Buffer = internal::TypedView</*kMutable=*/false, dtype, rank>;
 

@@ -1,4 +1,4 @@
-// Checks that a call's operands and results are what the signature says.
+// Checks that a call's operands and results match the signature.
 #ifndef TORCH_XLA_EXT_CHECK_H_
 #define TORCH_XLA_EXT_CHECK_H_
 
@@ -38,14 +38,24 @@ inline std::string DimsText(const int64_t* dims, int count) {
   return text + "]";
 }
 
-// A size that a parameter says.
+// "[rows, *row]", as the signature declares it.
+inline std::string ShapeText(const Argument& argument) {
+  std::string text = "[";
+  for (int i = 0; i < argument.num_dims; ++i) {
+    if (i > 0) text += ", ";
+    text += argument.dims[i].text;
+  }
+  return text + "]";
+}
+
+// A size that a parameter gives.
 struct NamedSize {
   std::string_view name;
   int64_t size;
 };
 
-// The checks of one call. A name is bound to what the first argument with it
-// has, or a parameter.
+// The checks of one call. A name is bound to the size in the first argument
+// with this name, or to a parameter.
 class ArgumentChecker {
  public:
   ArgumentChecker(const Signature& signature, const BufferView* views,
@@ -74,7 +84,7 @@ class ArgumentChecker {
  private:
   static constexpr int kParameter = -1;
 
-  // What a name stands for, and the argument that says so.
+  // The size that a name stands for, and the argument that determines it.
   struct Known {
     std::string_view name;
     int64_t size;
@@ -103,7 +113,7 @@ class ArgumentChecker {
     }
     return text;
   }
-  // The first argument of a variable's dtype that is there, or -1.
+  // The first argument present whose dtype is this variable, or -1.
   int FirstOf(int variable) const {
     for (int i = 0; i < signature_.num_arguments(); ++i) {
       if (signature_.arguments[i].variable == variable && Present(i)) return i;
@@ -141,7 +151,7 @@ class ArgumentChecker {
     return "; " + std::string(signature_.variables[variable].name) + " is " +
            ThatOf(argument);
   }
-  // The dtypes that a variable may be: those of another variable stand first.
+  // The dtypes that a variable may be, those of another variable first.
   void AddOptions(int variable, std::vector<DType>* options,
                   std::string* reason) const {
     const DTypeVariable& declared = signature_.variables[variable];
@@ -158,7 +168,7 @@ class ArgumentChecker {
                     declared.options + declared.num_options);
   }
 
-  // Which dimensions of an argument one dimension of the signature stands for.
+  // The dimensions of an argument that one dimension of the signature covers.
   struct Range {
     int begin;
     int count;
@@ -178,8 +188,9 @@ class ArgumentChecker {
                           : rank < argument.num_dims - 1) {
       return Status::Error(ArgumentName(signature_, index), ": expected rank ",
                            argument.star < 0 ? "" : "of at least ",
-                           argument.num_dims - (argument.star < 0 ? 0 : 1),
-                           " but got ", rank);
+                           argument.num_dims - (argument.star < 0 ? 0 : 1), " ",
+                           ShapeText(argument), " but got ", rank, " ",
+                           DimsText(views_[index].dims, rank));
     }
     for (int i = 0; i < argument.num_dims; ++i) {
       XLA_KERNEL_RETURN_IF_ERROR(argument.dims[i].star ? CheckStar(index, i)
@@ -228,7 +239,7 @@ class ArgumentChecker {
 
   Status CheckStar(int index, int dim) const {
     const Dim& declared = signature_.arguments[index].dims[dim];
-    // The first argument that has this name, which may be this one.
+    // Compare with the first argument that has this name, if it is another.
     for (int i = 0; i < index; ++i) {
       const Argument& earlier = signature_.arguments[i];
       if (!Present(i) || earlier.star < 0 ||
@@ -257,7 +268,7 @@ class ArgumentChecker {
                          " is ", ThatOf(other_index));
   }
 
-  // Sizes of operands that are left out are not known, and not limited.
+  // Sizes of omitted operands are unknown and not constrained.
   Status CheckConstraint(const Constraint& constraint) const {
     const Known* known = Find(constraint.name);
     if (known == nullptr) return Status::Ok();
@@ -309,9 +320,9 @@ class ArgumentChecker {
 
 }  // namespace internal
 
-// `views` are the operands and then the results of `signature`, and `sizes`
-// those that parameters say. A failure names the argument, what was expected
-// and what came.
+// `views` are the operands, then the results of `signature`; `sizes` are those
+// that parameters give. An error names the argument, and what was expected and
+// received.
 inline Status CheckArguments(
     const Signature& signature, const BufferView* views,
     const std::vector<internal::NamedSize>& sizes = {}) {

@@ -1,10 +1,10 @@
-// The descriptor: the payload of an untyped call, which hands a kernel pointers
-// and nothing else. Version 1, little-endian, without padding:
+// The descriptor: the payload of an untyped call, which otherwise passes a
+// kernel only pointers. Version 1, little-endian, without padding:
 //
-//   u8   magic          1. No JSON begins with this byte: XLA:GPU would read a
-//                       payload in JSON as a configuration of its own.
+//   u8   magic          1. No JSON begins with this byte: XLA:GPU would parse a
+//                       JSON payload as its own configuration.
 //   u8   version        1
-//   u8   num_operands   as the signature has them, absent ones included
+//   u8   num_operands   of the signature, including absent ones
 //   u8   num_results
 //   u32  params_size    bytes
 //   u64  schema         FNV-1a of the kernel's schema, the text of SchemaText()
@@ -41,7 +41,7 @@ inline constexpr uint8_t kDescriptorMagic = 1;
 inline constexpr uint8_t kDescriptorVersion = 1;
 inline constexpr int kMaxRank = 64;  // torch's
 
-// All that a caller has to agree with: the signature and the parameters.
+// What caller and kernel must agree on: the signature and the parameters.
 template <typename Params>
 std::string SchemaText(const Signature& signature) {
   return std::string(signature.text) + "\nparams(" +
@@ -56,8 +56,8 @@ constexpr uint64_t SchemaHash(std::string_view schema) {
   return hash;
 }
 
-// A descriptor that was read. `views` have no data: the descriptor tells what
-// the pointers that come beside it point to.
+// A parsed descriptor. `views` have no data: the descriptor describes what the
+// call's pointers point to.
 struct Descriptor {
   std::vector<BufferView> views;  // operands, then results
   std::vector<int64_t> dims;      // what the views point into
@@ -146,8 +146,8 @@ inline Status ReadView(ByteReader* reader, const std::string& name,
 }  // namespace internal
 
 // Reads and checks a payload of `size` bytes at `data`: that it is a version 1
-// descriptor of this schema, with nothing missing and nothing left over, and
-// that it describes what `signature` declares. Reads no byte beyond `size`.
+// descriptor of this schema, complete and without trailing bytes, and that it
+// matches `signature`. Reads no byte beyond `size`.
 inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
                               size_t params_size, const char* data, size_t size,
                               Descriptor* descriptor) {
@@ -192,7 +192,7 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
         internal::ReadView(&reader, internal::ArgumentName(signature, i),
                            &descriptor->dims, &descriptor->views[i]));
   }
-  // Not before all are there: they move when they grow.
+  // Set only when `dims` is complete: growing moves its elements.
   const int64_t* dims = descriptor->dims.data();
   for (BufferView& view : descriptor->views) {
     view.dims = dims;

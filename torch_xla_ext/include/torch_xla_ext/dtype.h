@@ -11,7 +11,7 @@
 namespace torch_xla_ext {
 
 enum class DType : uint8_t {
-  kAbsent = 0,  // of an optional operand that a call leaves out
+  kAbsent = 0,  // an optional operand that a call omits
   kPred = 1,
   kS8 = 2,
   kS16 = 3,
@@ -50,7 +50,7 @@ inline constexpr DType F8E5M2 = DType::kF8E5M2;
 inline constexpr DType F8E4M3FN = DType::kF8E4M3FN;
 
 // A type's name, the size of one element, and the C++ type that holds one.
-// Types that C++17 has none for are held as their bits.
+// Types that C++17 lacks are stored as their bits.
 struct DTypeInfo {
   DType dtype;
   std::string_view name;
@@ -80,7 +80,7 @@ constexpr int DTypeIndex(std::string_view name) {
   return -1;
 }
 
-// Null for a number that is no type.
+// Null if no type has this number.
 inline const DTypeInfo* FindDType(DType dtype) {
   for (const DTypeInfo& info : kDTypes) {
     if (info.dtype == dtype) return &info;

@@ -81,8 +81,8 @@ Status DecodeAttribute(const xla::ffi::Dictionary& attributes,
   return Status::Ok();
 }
 
-// Reads the parameters and which operands are absent. What is not known is
-// refused: it is most likely a misspelt name.
+// Reads the parameters, and which operands are absent. Unknown attributes are
+// refused: they are most likely misspelt.
 template <typename Params>
 Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Params* params,
                         uint64_t* absent) {
@@ -134,7 +134,7 @@ xla::ffi::Error CallTyped(const char* entry, Stream... stream,
                                           ": " + status.message());
 }
 
-// What a handler declares beside its arguments.
+// A handler's traits.
 using HandlerTraits = std::initializer_list<xla::ffi::Traits>;
 
 template <const Signature& kSignature, auto kLaunch, typename Stream>

@@ -1,7 +1,9 @@
-// Defines a kernel that XLA calls by its name. docs/kernels.md is the cookbook.
+// Defines a kernel that XLA calls by its name. docs/kernels.md is the
+// reference.
 //
-// A kernel is a signature, perhaps parameters (params.h), and a launch function
-// for each platform. In a header that both platforms' files include:
+// A kernel consists of a signature, optional parameters (params.h), and a
+// launch function for each platform. In a header that both platforms' files
+// include:
 //
 //   inline constexpr torch_xla_ext::Signature kScale =
 //       torch_xla_ext::ParseSignature(
@@ -16,9 +18,9 @@
 //   Status ScaleOnHost(Buffer<F32> x, Result<F32> out, const ScaleParams& p);
 //   XLA_KERNEL_HOST(XlaGpuScale, kScale, ScaleOnHost);
 //
-// Each macro stands in the global namespace and defines the functions that XLA
-// calls. Their checks come before the launch function: it sees only what the
-// signature allows.
+// Use the macros in the global namespace. They define the functions that XLA
+// calls, which check every call: the launch function only gets arguments that
+// the signature allows.
 //
 //   symbol                                   platform  API
 //   XlaGpuScale(stream, buffers, …)          CUDA      untyped, version 3
@@ -27,18 +29,19 @@
 //   XlaGpuScaleHostFfi(call_frame)           Host      typed FFI, version 4
 //   XlaGpuScaleSchema()                      returns SchemaText()
 //
-// A library with them is registered by torch_xla_ext.register_kernel. Compiled
-// with TORCH_XLA_EXT_STATIC_KERNELS, as Bazel's xla_kernel does, they register
-// themselves: the untyped ones with XLA's XLA_REGISTER_CUSTOM_CALL_TARGET, the
-// typed ones under the same name, for XLA keeps the two APIs' names apart.
+// torch_xla_ext.register_kernel registers a library with these symbols. Kernels
+// that are compiled with TORCH_XLA_EXT_STATIC_KERNELS, as Bazel's xla_kernel
+// does, register themselves: the untyped functions with XLA's
+// XLA_REGISTER_CUSTOM_CALL_TARGET, the typed ones under the same name, which
+// XLA keeps in a separate registry.
 //
 // A kernel's entries have hidden visibility. With default visibility, two
 // libraries that use the same C++ names would share one definition, and the
 // second would run the functions of the first.
 //
 // The launch function may be followed by traits of the typed entry:
-// xla::ffi::Traits::kCmdBufferCompatible says that it only enqueues work on its
-// stream, so that a CUDA graph can capture it.
+// xla::ffi::Traits::kCmdBufferCompatible declares that it only enqueues work on
+// its stream, so that a CUDA graph can capture it.
 #ifndef TORCH_XLA_EXT_KERNEL_H_
 #define TORCH_XLA_EXT_KERNEL_H_
 
@@ -102,7 +105,7 @@ const char* Schema() {
   }                                                                           \
   XLA_KERNEL_REGISTER_(target, target##Host, target##HostFfi, "Host")
 
-// Says how large a result's dimension is (sizes.h): Python asks for it.
+// Defines the size of a result's dimension (sizes.h). Python calls it.
 #define XLA_KERNEL_SIZE(target, signature, size, function)                    \
   static_assert(signature.HasSize(#size),                                     \
                 "the signature has no size of this name");                    \
@@ -113,11 +116,11 @@ const char* Schema() {
   }                                                                           \
   XLA_KERNEL_REGISTER_SIZE_(target, size)
 
-// What the macros share, and a reader can skip.
+// Implementation of the macros.
 
 #define XLA_KERNEL_EXPORT_ extern "C" __attribute__((visibility("default")))
 
-// The schema is weak: the files of both platforms define it, equally.
+// The schema is weak, because the files of both platforms define the same one.
 #define XLA_KERNEL_SCHEMA_(target_, signature, launch, has_stream)         \
   static_assert(signature.target == #target_,                              \
                 "the signature is of another target");                     \

@@ -24,7 +24,7 @@
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 namespace internal {
 
-// What a parameter of a launch function is made from.
+// How an argument of a launch function is made.
 template <typename T>
 struct IsView : std::false_type {};
 template <bool kMutable>
@@ -55,7 +55,7 @@ struct LastType<Last> {
 };
 
 // The types of a launch function: `Status(Stream, views..., const Params&)`,
-// with the stream on CUDA and the parameters where the kernel has any.
+// with the stream on CUDA and the parameters if the kernel has any.
 template <bool kHasStream, typename Function>
 struct LaunchTraits;
 template <typename... Args>
@@ -165,7 +165,7 @@ constexpr bool HasSizeParams() {
       Params::Fields());
 }
 
-// What the parameters say of the arrays' sizes.
+// The sizes of arrays that parameters give.
 template <const Signature& kSignature, typename Params>
 std::vector<NamedSize> SizesOf(const Params& params) {
   std::vector<NamedSize> sizes;
@@ -180,8 +180,8 @@ std::vector<NamedSize> SizesOf(const Params& params) {
   return sizes;
 }
 
-// Whether the results that are operands are in the operands' buffers: in
-// another one, all that the kernel does not write would be missing.
+// Checks that results that are operands share the operands' buffers. In another
+// buffer, everything that the kernel does not write would be missing.
 inline Status CheckAliases(const Signature& signature,
                            const BufferView* views) {
   for (int i = signature.num_operands; i < signature.num_arguments(); ++i) {
@@ -199,8 +199,8 @@ inline Status CheckAliases(const Signature& signature,
   return Status::Ok();
 }
 
-// Checks the parameters, calls kLaunch, and logs if asked to. No exception
-// leaves it: the caller is XLA.
+// Checks the parameters, calls kLaunch, and logs if requested. It lets no
+// exception out, because its caller is XLA.
 template <const Signature& kSignature, auto kLaunch, typename Params,
           typename... Stream>
 Status Launch(const char* entry, const BufferView* views, const Params& params,

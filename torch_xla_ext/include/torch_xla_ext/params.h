@@ -1,4 +1,4 @@
-// A kernel's parameters: the numbers that it takes beside its operands.
+// A kernel's parameters: its arguments that are numbers.
 //
 //   struct GatherParams {
 //     int64_t window;
@@ -9,9 +9,9 @@
 //     }
 //   };
 //
-// Fields() lists all members in their order, each with its name and, where it
-// has limits, the least and the greatest value. A member that is not listed, or
-// is listed twice, is an error when the kernel is compiled.
+// Fields() lists all members in order, each with its name and, optionally, its
+// minimum and maximum. A member that is missing or listed twice is a compile
+// error.
 #ifndef TORCH_XLA_EXT_PARAMS_H_
 #define TORCH_XLA_EXT_PARAMS_H_
 
@@ -64,8 +64,8 @@ struct Identity {
 template <typename T>
 using NotDeduced = typename Identity<T>::Type;
 
-// The attribute that says which optional operands a typed call leaves out: an
-// i64, of which bit i stands for operand i. Without it, none.
+// The attribute that lists the optional operands that a typed call omits: an
+// i64, whose bit i stands for operand i. Without it, none is omitted.
 inline constexpr char kAbsentOperands[] = "absent_operands";
 
 // Python and the schema's text know a parameter by its name. Evaluated by the
@@ -80,7 +80,7 @@ constexpr std::string_view CheckedName(std::string_view name) {
       throw "a parameter's name has other characters than letters and digits";
     }
   }
-  if (name == kAbsentOperands) throw "absent_operands is a name of our own";
+  if (name == kAbsentOperands) throw "absent_operands is a reserved name";
   return name;
 }
 
@@ -137,7 +137,7 @@ constexpr int CountAlike(const Field& field, const Fields& fields) {
       fields);
 }
 
-// Whether no two fields have one name or one member.
+// Whether all fields have different names and members.
 template <typename Fields>
 constexpr bool AreDistinct(const Fields& fields) {
   return std::apply(
@@ -247,7 +247,7 @@ template <typename Params, typename T>
 constexpr internal::ParamField<Params, T> Field(
     std::string_view name, T Params::* member, internal::NotDeduced<T> min,
     internal::NotDeduced<T> max = std::numeric_limits<T>::max()) {
-  if (!(min <= max)) throw "a parameter's least value exceeds its greatest";
+  if (!(min <= max)) throw "a parameter's minimum exceeds its maximum";
   return {internal::CheckedName(name), member, true, min, max};
 }
 

@@ -1,29 +1,29 @@
-// A kernel's signature: what it is called with, as one line of text.
+// A kernel's signature: its operands and results, as one line of text.
 //
 //   XlaGpuGather(table: T[rows, *row], index: S32[n], scale?: F32[])
 //       -> (out: T[n, *row]) where T: F16 | BF16 | F32
 //
-// The name is that of the custom-call target. Then come operands and results,
-// each with a dtype and its dimensions:
-//   - a dtype is one of dtype.h, or a variable, which stands for one of those
-//     that follow `where`, the same everywhere;
-//   - a dimension is a number, or a name, which stands for one size, the same
-//     everywhere, or `2 * n`, `n + 1`, `2 * n - 1`; a name with a star stands
-//     for any number of dimensions, the same everywhere. `[]` is a scalar. A
-//     name that is also a parameter's (int32_t or int64_t) is its value.
-//   - an operand with a question mark can be left out;
-//   - a result without dtype and dimensions, `-> (cache)`, is the operand of
-//     that name, in whose buffer it is.
-// After `where` stand, with commas between them:
-//   - `T: F16 | BF16`: what dtypes a variable can be; `C: T | F8E4M3FN` means
-//     that of T, or F8E4M3FN;
-//   - `n: 64 | 128`, `n: 8..256`, `n: 1..`: what a size can be;
-//   - `n % m == 0`, `n % 8 == 0`: of what it is a multiple.
-// From it come all checks of a call's shapes and dtypes, the layout of the
-// payload, and the Python side's checks and packing.
+// The name is the custom-call target. Operands and results follow, each with a
+// dtype and dimensions:
+//   - a dtype is one of dtype.h, or a variable, whose possible dtypes follow
+//     `where`. A variable is the same dtype wherever it appears;
+//   - a dimension is a number, a name, or `2 * n`, `n + 1`, `2 * n - 1`. A name
+//     is the same size wherever it appears; with a star, it is any number of
+//     dimensions. `[]` is a scalar. A name that is also a parameter's (int32_t
+//     or int64_t) equals the parameter;
+//   - an operand with a question mark is optional;
+//   - a result without dtype and dimensions, `-> (cache)`, shares the buffer of
+//     the operand of that name.
+// `where` lists constraints, separated by commas:
+//   - `T: F16 | BF16`: the dtypes that a variable can be; `C: T | F8E4M3FN`
+//     means the dtype of T, or F8E4M3FN;
+//   - `n: 64 | 128`, `n: 8..256`, `n: 1..`: the values that a size can have;
+//   - `n % m == 0`, `n % 8 == 0`: a size is a multiple.
+// All checks of a call's shapes and dtypes, the layout of the payload, and the
+// Python side's checks and packing follow from the signature.
 //
-// The compiler parses signatures: a fault in one is an error when the kernel is
-// compiled, whose note shows the `throw` with the reason.
+// The compiler parses signatures: a mistake in one is a compile error, whose
+// note shows the `throw` with the reason.
 #ifndef TORCH_XLA_EXT_SIGNATURE_H_
 #define TORCH_XLA_EXT_SIGNATURE_H_
 
@@ -55,11 +55,11 @@ struct Dim {
 struct Argument {
   std::string_view name;
   bool optional = false;
-  DType dtype = DType::kAbsent;  // of a fixed dtype
-  int variable = -1;             // of a dtype that is one
+  DType dtype = DType::kAbsent;  // if the dtype is fixed
+  int variable = -1;             // if the dtype is a variable
   int num_dims = 0;
-  int star = -1;   // the dimension that has a star
-  int alias = -1;  // of a result, the operand in whose buffer it is
+  int star = -1;   // the dimension with a star
+  int alias = -1;  // of a result: the operand whose buffer it shares
   Dim dims[kMaxDims];
 };
 
@@ -67,10 +67,10 @@ struct DTypeVariable {
   std::string_view name;
   int num_options = 0;
   DType options[kMaxOptions] = {};
-  int other = -1;  // an earlier variable, whose dtype it can be as well
+  int other = -1;  // an earlier variable, whose dtype it can also have
 };
 
-// What is said of a size: one of the choices, or from `low` to `high`, or a
+// A constraint on a size: one of the choices, or `low` to `high`, or a
 // multiple.
 struct Constraint {
   std::string_view name;
@@ -123,18 +123,18 @@ class SignatureParser {
     signature.text = text_;
     signature.target = Word();
     ParseArguments(&signature, &signature.num_operands);
-    Expect("->");
+    if (!Accept("->")) throw "expected `->` after the operands";
     ParseArguments(&signature, &signature.num_results);
-    if (signature.num_results == 0) throw "a kernel has at least one result";
-    if (signature.num_operands == 0) throw "a kernel has at least one operand";
-    // The space tells it from a name, to Python's parser as well.
+    if (signature.num_results == 0) throw "a kernel must have a result";
+    if (signature.num_operands == 0) throw "a kernel must have an operand";
+    // The space distinguishes it from a name, for Python's parser, too.
     if (Accept("where ")) {
       do {
         ParseVariable(&signature);
       } while (Accept(","));
+      if (!AtEnd()) throw "expected `,`, `|` or the end after a constraint";
     }
-    SkipSpace();
-    if (at_ != text_.size()) throw "text after the end of the signature";
+    if (!AtEnd()) throw "expected `where ` or the end after the results";
     for (int i = 0; i < signature.num_arguments(); ++i) {
       Resolve(&signature, &signature.arguments[i]);
     }
@@ -143,7 +143,7 @@ class SignatureParser {
       if (!signature.HasSize(constraint.name) ||
           (!constraint.divisor.empty() && constraint.divisor_size < 0 &&
            !signature.HasSize(constraint.divisor))) {
-        throw "a size after `where` that no array has";
+        throw "a size after `where` that no operand or result has";
       }
     }
     return signature;
@@ -165,14 +165,15 @@ class SignatureParser {
     at_ += token.size();
     return true;
   }
-  constexpr void Expect(std::string_view token) {
-    if (!Accept(token)) throw "a bracket, colon or arrow is missing";
+  constexpr bool AtEnd() {
+    SkipSpace();
+    return at_ == text_.size();
   }
   constexpr std::string_view Word() {
     SkipSpace();
     const size_t begin = at_;
     while (at_ < text_.size() && IsWord(text_[at_])) ++at_;
-    if (at_ == begin) throw "a name is missing";
+    if (at_ == begin) throw "expected a name";
     return text_.substr(begin, at_ - begin);
   }
 
@@ -183,7 +184,8 @@ class SignatureParser {
   constexpr int64_t Number() {
     int64_t number = 0;
     for (const char c : Word()) {
-      if (!IsDigit(c)) throw "a name begins with a digit, or is no number";
+      if (!IsDigit(c))
+        throw "expected a number, or a name that begins with a letter";
       if (number > (int64_t{1} << 53)) throw "a number is too large";
       number = number * 10 + (c - '0');
     }
@@ -191,7 +193,7 @@ class SignatureParser {
   }
 
   constexpr void ParseArguments(Signature* signature, int* count) {
-    Expect("(");
+    if (!Accept("(")) throw "expected `(` before operands or results";
     if (Accept(")")) return;
     do {
       const int index = signature->num_arguments();
@@ -202,13 +204,13 @@ class SignatureParser {
       for (int i = 0; i < index; ++i) {
         if (signature->arguments[i].name == argument.name &&
             argument.alias != i) {
-          throw "two operands or results have one name";
+          throw "two operands or results have the same name";
         }
       }
       ++*count;
-      if (is_result && argument.optional) throw "a result is not optional";
+      if (is_result && argument.optional) throw "a result must not be optional";
     } while (Accept(","));
-    Expect(")");
+    if (!Accept(")")) throw "expected `,` or `)` after an operand or result";
   }
 
   constexpr void ParseArgument(const Signature& signature, bool is_result,
@@ -216,12 +218,12 @@ class SignatureParser {
     argument->name = Word();
     argument->optional = Accept("?");
     if (!Accept(":")) {
-      if (!is_result) throw "a bracket, colon or arrow is missing";
+      if (!is_result) throw "expected `:` and a dtype after an operand's name";
       ParseAlias(signature, argument);
       return;
     }
     dtype_names_[num_dtype_names_++] = Word();
-    Expect("[");
+    if (!Accept("[")) throw "expected `[` and a shape after a dtype";
     if (Accept("]")) return;
     do {
       if (argument->num_dims == kMaxDims) throw "too many dimensions";
@@ -232,22 +234,22 @@ class SignatureParser {
       }
       ++argument->num_dims;
     } while (Accept(","));
-    Expect("]");
+    if (!Accept("]")) throw "expected `,` or `]` after a dimension";
   }
 
-  // A result that is an operand, of which its name alone is written.
+  // A result that is an operand: only its name is written.
   constexpr void ParseAlias(const Signature& signature, Argument* argument) {
     for (int i = 0; i < signature.num_operands; ++i) {
       if (signature.arguments[i].name != argument->name) continue;
       if (signature.arguments[i].optional || argument->optional) {
-        throw "an operand that is written to is not optional";
+        throw "an operand that is written to must not be optional";
       }
       *argument = signature.arguments[i];
       argument->alias = i;
       dtype_names_[num_dtype_names_++] = dtype_names_[i];
       return;
     }
-    throw "a result without a dtype is no operand";
+    throw "a result without a dtype is not an operand";
   }
 
   constexpr void ParseDim(Dim* dim) {
@@ -255,7 +257,7 @@ class SignatureParser {
     const size_t begin = at_;
     size_t end = 0;
     if (Accept("*")) {
-      if (NextIsDigit()) throw "a star before a number";
+      if (NextIsDigit()) throw "expected a name after a star";
       dim->star = true;
       dim->name = Word();
       end = at_;
@@ -281,14 +283,14 @@ class SignatureParser {
     dim->text = text_.substr(begin, end - begin);
   }
 
-  // One of the parts after `where`.
+  // One of the constraints after `where`.
   constexpr void ParseVariable(Signature* signature) {
     const std::string_view name = Word();
     if (Accept("%")) {
       ParseMultiple(signature, name);
       return;
     }
-    Expect(":");
+    if (!Accept(":")) throw "expected `:` or `%` after a name after `where`";
     if (NextIsDigit()) {
       ParseSizes(signature, name);
       return;
@@ -296,10 +298,11 @@ class SignatureParser {
     if (signature->num_variables == kMaxVariables) throw "too many variables";
     DTypeVariable& variable = signature->variables[signature->num_variables++];
     variable.name = name;
-    if (DTypeIndex(variable.name) >= 0) throw "a variable named as a dtype";
+    if (DTypeIndex(variable.name) >= 0)
+      throw "a variable has the name of a dtype";
     for (int i = 0; i + 1 < signature->num_variables; ++i) {
       if (signature->variables[i].name == variable.name) {
-        throw "a variable stands after `where` twice";
+        throw "a variable is declared twice after `where`";
       }
     }
     do {
@@ -316,7 +319,7 @@ class SignatureParser {
       }
       if (variable.other == before) throw "an unknown dtype after `where`";
       if (before >= 0 || variable.num_options > 0) {
-        throw "another variable's dtype is not the first of the options";
+        throw "another variable must be the first of the options";
       }
     } while (Accept("|"));
   }
@@ -324,7 +327,7 @@ class SignatureParser {
   constexpr Constraint* AddConstraint(Signature* signature,
                                       std::string_view name) {
     if (signature->num_constraints == kMaxConstraints) {
-      throw "too much is said of sizes after `where`";
+      throw "too many constraints on sizes after `where`";
     }
     Constraint* added = &signature->constraints[signature->num_constraints++];
     added->name = name;
@@ -340,8 +343,7 @@ class SignatureParser {
       constraint->divisor_size = Number();
       if (constraint->divisor_size == 0) throw "a multiple of 0";
     }
-    Expect("==");
-    if (Number() != 0) throw "`%` is followed by `== 0`";
+    if (!Accept("==") || Number() != 0) throw "expected `== 0` after `%`";
   }
   constexpr void ParseSizes(Signature* signature, std::string_view name) {
     Constraint* constraint = AddConstraint(signature, name);
@@ -350,7 +352,7 @@ class SignatureParser {
       constraint->low = first;
       if (NextIsDigit()) {
         constraint->high = Number();
-        if (constraint->high < first) throw "a range that is empty";
+        if (constraint->high < first) throw "an empty range";
       }
       return;
     }
@@ -368,7 +370,7 @@ class SignatureParser {
     }
     if (argument->variable >= 0) return;
     const int index = DTypeIndex(name);
-    if (index < 0) throw "a dtype that is neither known nor after `where`";
+    if (index < 0) throw "an unknown dtype that `where` does not declare";
     argument->dtype = kDTypes[index].dtype;
   }
 

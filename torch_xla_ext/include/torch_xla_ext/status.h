@@ -9,12 +9,12 @@
 namespace torch_xla_ext {
 
 // Success, or a failure with its reason. The reason need not name the target:
-// the entry that called the launch function puts "XlaGpuFoo: " in front.
+// the caller of the launch function prefixes it with "XlaGpuFoo: ".
 class Status {
  public:
   static Status Ok() { return Status(); }
 
-  // A failure whose text is `parts`, one after another.
+  // A failure whose text is the concatenation of `parts`.
   template <typename... Parts>
   static Status Error(const Parts&... parts) {
     std::ostringstream text;

@@ -46,7 +46,7 @@ inline void ReportFailure(const Signature& signature, const Status& status,
   const std::string text =
       std::string(signature.target) + ": " + status.message();
   if (set_failure == nullptr) {
-    // Nobody can be told, and going on would be a wrong number.
+    // The error cannot be reported, and continuing would give wrong numbers.
     std::fprintf(stderr, "%s (torch_xla is not loaded)\n", text.c_str());
     std::abort();
   }
