@@ -6,7 +6,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
 #include <ATen/native/CPUFallback.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -14,6 +13,8 @@
 #include <string_view>
 #include <tuple>
 #include <vector>
+
+#include "torch_xla_ext/csrc/front/stock.h"
 
 namespace torch_xla {
 
@@ -48,11 +49,6 @@ struct XLANativeFunctions {
 };
 
 namespace {
-
-template <typename Function>
-Function* Stock(Function*, const char* symbol) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, symbol));
-}
 
 template <typename Operator, typename... Arguments>
 auto OnCpu(const Arguments&... arguments) {

@@ -2,7 +2,6 @@
 //
 // It may, because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/stock.h"
 
 namespace torch_xla {
 
@@ -49,11 +49,6 @@ namespace {
 // As inside functionalization, where these operators are called.
 at::Tensor Unwrapped(const XLATensorPtr& tensor) {
   return bridge::AtenFromXlaTensor(tensor, /*skip_functionalization=*/true);
-}
-
-template <typename Function>
-Function* Stock(Function*, const char* symbol) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, symbol));
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// The stock binary's own function, in whose place another one stands.
+#ifndef TORCH_XLA_EXT_CSRC_FRONT_STOCK_H_
+#define TORCH_XLA_EXT_CSRC_FRONT_STOCK_H_
+
+#include <dlfcn.h>
+
+namespace torch_xla {
+
+// The function of the type of `replacement` that is called `symbol`.
+template <typename Function>
+Function* Stock(Function* /*replacement*/, const char* symbol) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, symbol));
+}
+
+}  // namespace torch_xla
+
+#endif  // TORCH_XLA_EXT_CSRC_FRONT_STOCK_H_
