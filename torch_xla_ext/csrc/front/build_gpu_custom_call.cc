@@ -1,9 +1,10 @@
-// Replaces torch_xla::BuildGpuCustomCall, by which upstream's own C++ callers
-// make a GPU custom call: row-major, as every other, and with a target.
+// Replaces torch_xla::BuildGpuCustomCall, which upstream's own C++ code calls
+// to build a GPU custom call: here it is row-major, like every other call, and
+// has a target.
 //
-// Upstream's takes the layouts that its operands happen to have, so that a
-// kernel gets a transposed operand column-major. It may be replaced, because
-// the stock binary calls it from GpuCustomCall::Lower alone, through its PLT.
+// Upstream's function takes whatever layouts its operands have, so that a
+// kernel gets a transposed operand column-major. Replacing it works because the
+// stock binary calls it only from GpuCustomCall::Lower, through its PLT.
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 namespace torch_xla {
 
-// As in upstream's source with patches/*/0001.
+// The same signature as in upstream's source with patches/*/0001.
 std::vector<xla::XlaOp> BuildGpuCustomCall(
     const std::vector<xla::XlaOp>& inputs, const xla::Shape& output_shape,
     const std::string& payload, const std::string& target) {
@@ -19,7 +20,7 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(
                                            target);
 }
 
-// Upstream's own.
+// Upstream's own signature.
 std::vector<xla::XlaOp> BuildGpuCustomCall(
     const std::vector<xla::XlaOp>& inputs, const xla::Shape& output_shape,
     const std::string& payload) {

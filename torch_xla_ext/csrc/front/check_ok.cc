@@ -1,4 +1,4 @@
-// XLA_CHECK_OK throws where upstream's aborts the process.
+// Makes XLA_CHECK_OK throw where upstream's aborts the process.
 //
 // XLA_CHECK_OK(status) is tsl's TF_CHECK_OK: when `status` is an error it calls
 // tsl::TfCheckOpHelperOutOfLine for the text, logs it and aborts. An error that
@@ -6,11 +6,11 @@
 // PjRtComputationClient::TransferFromDevice, and would end the process.
 //
 // The stock binary calls that function through its PLT, and this library comes
-// before it in the symbol search: the calls arrive here. They come from 341
-// places. The 25 in torch_xla's own code (6 functions of namespace torch_xla,
-// 13 instantiations of ConsumeValue) are compiled with exceptions and expect
-// them, as XLA_CHECK throws: for these this throws. XLA's own places keep the
-// abort: XLA is written without exceptions, and may not unwind.
+// before it in symbol lookup, so the calls arrive here. There are 341 call
+// sites. The 25 in torch_xla's own code (6 functions of namespace torch_xla, 13
+// instantiations of ConsumeValue) are compiled with exceptions and expect them,
+// since XLA_CHECK throws: calls from there throw. Calls from XLA's own code
+// still abort: XLA is written without exceptions and must not be unwound.
 #include <dlfcn.h>
 
 #include <memory>
@@ -30,8 +30,8 @@ namespace {
 using CheckOpHelper = std::string* (*)(const absl::Status&, const char*);
 
 // Whether `address` lies in a function of torch_xla. Each of the 19 functions
-// named above is in the dynamic symbol table, where dladdr finds it by address
-// and size; every other address is taken for XLA's.
+// counted above is in the dynamic symbol table, where dladdr finds it by
+// address and size; every other address counts as XLA's.
 bool IsTorchXlaCode(const void* address) {
   Dl_info info;
   if (dladdr(address, &info) == 0 || info.dli_sname == nullptr) return false;

@@ -1,9 +1,10 @@
-// Stands before GetComputationClient and GetComputationClientIfInitialized: the
-// client that has been made gets the "CUDA" targets, and one that could not be
-// made leaves the process usable (calls/failures.h).
+// Interposes on GetComputationClient and GetComputationClientIfInitialized: a
+// new client gets the "CUDA" targets, and if a client cannot be made, the
+// process stays usable (calls/failures.h).
 //
-// It may, because the stock binary calls both functions through its PLT, also
-// from the file that defines them, and here the stock ones are called.
+// This works because the stock binary calls both functions through its PLT,
+// even from the file that defines them. The stock functions are called from
+// here.
 #include <dlfcn.h>
 
 #include <cstdlib>

@@ -1,9 +1,9 @@
-// Stands before XLATensor::GetXlaData, which gives the data of a tensor to who
-// reads it. A clone that was not computed yet has the data of its source: the
-// stock function makes it the clone's own, and it is gone once the source is
-// written to, whose data is donated then.
+// Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
+// reader. A clone that has not been computed yet has the data of its source.
+// The stock function makes that data the clone's own; when the source is
+// written to, its data is donated, and the clone's is gone.
 //
-// It may, because the stock binary calls it through its PLT.
+// This works because the stock binary calls it through its PLT.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
 
@@ -17,7 +17,7 @@ torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
     torch::lazy::BackendDataPtr sources =
         torch::lazy::getBackend()->GetComputationDataFromNode(
             values->ir_value.node.get());
-    // The clone stays one, and the next step computes it.
+    // The clone stays a pending clone, which the next step computes.
     if (sources != nullptr && sources->HasValue()) return sources;
   }
   using Function = torch::lazy::BackendDataPtr(XLATensor*);

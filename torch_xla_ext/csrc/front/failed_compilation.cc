@@ -1,10 +1,11 @@
-// Stands before XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
-// tensors keep their operations (calls/failures.h). And before
-// PjRtComputationClient::Compile: on the CPU, it fails before the process dies
-// of too many programs (calls/memory_mappings.h).
+// Interposes on XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
+// tensors keep their operations (calls/failures.h). Also on
+// PjRtComputationClient::Compile: on the CPU, it fails before too many programs
+// crash the process (calls/memory_mappings.h).
 //
-// The stock binary calls the first through its PLT and the second by a vtable,
-// which names it by its symbol. Here its own functions are called.
+// The stock binary calls the first through its PLT and the second through a
+// vtable, which refers to it by its symbol. The stock functions are called from
+// here.
 #include <dlfcn.h>
 
 #include <string>
@@ -37,7 +38,7 @@ void XLAGraphExecutor::SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
 
 namespace torch_xla_ext {
 
-// A std::vector, which the caller makes room for and destroys.
+// A std::vector; the caller provides the memory and destroys it.
 struct Computations {
   ~Computations() {}
   void* begin;
@@ -49,8 +50,8 @@ struct Computations {
   "_ZN9torch_xla7runtime21PjRtComputationClient7CompileESt6vectorINS0_17C" \
   "omputationClient15CompileInstanceESaIS4_EE"
 
-// `instances` is a std::vector of a class that is not declared here, which is
-// passed by its address.
+// `instances` is a std::vector of a class that is not declared here; it is
+// passed by address.
 Computations Compile(void* client, void* instances) __asm__(COMPILE);
 
 Computations Compile(void* client, void* instances) {

@@ -1,11 +1,11 @@
-// Stands before MultiWait::Wait and the two functions that execute programs: an
-// execution that failed reports its error once, and to use its results is an
-// error (calls/failures.h).
+// Interposes on MultiWait::Wait and the two functions that execute programs: a
+// failed execution reports its error once, and using its results is an error
+// (calls/failures.h).
 //
-// It may, because the stock binary calls MultiWait::Wait in two places only,
+// This works because the stock binary calls MultiWait::Wait in two places only,
 // both on the member of an XLAGraphExecutor::Async that its caller holds, and
-// PjRtComputationClient's functions by its vtable, which names them by their
-// symbols. Here the stock functions are called.
+// PjRtComputationClient's functions through its vtable, which refers to them by
+// their symbols. The stock functions are called from here.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/multi_wait.h>
@@ -28,7 +28,7 @@ struct AsyncAccess : LazyGraphExecutor {
 };
 using Async = AsyncAccess::Async;
 
-// The Async that `wait` is the member of.
+// The Async that `wait` is a member of.
 Async* Owner(MultiWait* wait) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"  // single inheritance
@@ -37,7 +37,7 @@ Async* Owner(MultiWait* wait) {
   return reinterpret_cast<Async*>(reinterpret_cast<char*>(wait) - kOffset);
 }
 
-// Waits for `seconds` at most; returns whether what it waits for has ended.
+// Waits for at most `seconds`; returns whether the wait is over.
 bool WaitFor(MultiWait* wait, double seconds) {
   try {
     wait->Wait(seconds);
@@ -56,8 +56,8 @@ void MultiWait::Wait() {
   torch_xla_ext::WaitAndTakeError(
       [this] {
         if (!torch_xla_ext::ProcessesWatched()) return stock(this);
-        // The caller's, which does not outlive an exception: so not by
-        // WaitUnlessLost.
+        // Not WaitUnlessLost, whose job goes on after an exception: this object
+        // belongs to the caller and does not outlive the exception.
         while (!WaitFor(this, /*seconds=*/0.5)) {
           torch_xla_ext::ThrowLostProcess();
         }

@@ -1,8 +1,9 @@
-// Stands before operators of torch_xla that compute wrong numbers for some
-// options. For these they run on the CPU here, as torch_xla runs what it does
-// not implement, so that torch.compile knows of it.
+// Interposes on operators of torch_xla that compute wrong numbers for some
+// options. With these options they run on the CPU, through the same fallback as
+// operators that torch_xla does not implement, so that torch.compile knows of
+// it.
 //
-// It may, because the stock binary calls them through its PLT.
+// This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
 #include <ATen/native/CPUFallback.h>
@@ -18,7 +19,7 @@
 
 namespace torch_xla {
 
-// The stock binary's: copies operands to the CPU, and results back.
+// The stock binary's function: copies operands to the CPU, and results back.
 void xla_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 struct XLANativeFunctions {
@@ -56,8 +57,8 @@ auto OnCpu(const Arguments&... arguments) {
       arguments...);
 }
 
-// Whether the elements of a view follow one another in memory, in some order of
-// its dimensions.
+// Whether the elements of a view are contiguous in memory, in some order of its
+// dimensions.
 bool IsDense(at::IntArrayRef size, at::IntArrayRef stride) {
   std::vector<std::tuple<int64_t, int64_t>> dimensions;
   for (size_t i = 0; i < size.size(); ++i) {
@@ -72,8 +73,8 @@ bool IsDense(at::IntArrayRef size, at::IntArrayRef stride) {
   return true;
 }
 
-// The stock ones ignore `divisor` or use it wrongly in integers, without
-// count_include_pad, and with ceil_mode.
+// The stock functions ignore `divisor`, or use it wrongly: for integers,
+// without count_include_pad, and with ceil_mode.
 template <typename Operator, typename Function>
 at::Tensor AveragePool(Function* stock, const at::Tensor& self,
                        at::IntArrayRef kernel_size, at::IntArrayRef stride,
@@ -90,7 +91,8 @@ at::Tensor AveragePool(Function* stock, const at::Tensor& self,
 
 }  // namespace
 
-// The stock one's largest of negative numbers, or of none, is wrong.
+// The stock function's maximum of negative numbers only, or of an empty bag, is
+// wrong.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
 XLANativeFunctions::_embedding_bag_forward_only(
     const at::Tensor& weight, const at::Tensor& indices,
@@ -111,7 +113,7 @@ XLANativeFunctions::_embedding_bag_forward_only(
                per_sample_weights, include_last_offset, padding_idx);
 }
 
-// The stock one takes the shapes of a batch for those of one matrix.
+// The stock function treats a batch's shapes as those of a single matrix.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_linalg_svd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
     std::optional<std::string_view> driver) {
@@ -126,8 +128,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_linalg_svd(
   return stock(self, full_matrices, compute_uv, driver);
 }
 
-// The stock one writes to elements that follow one another, whatever the
-// strides are.
+// The stock function writes to consecutive elements, whatever the strides are.
 at::Tensor XLANativeFunctions::as_strided_scatter(
     const at::Tensor& self, const at::Tensor& src, at::IntArrayRef size,
     at::IntArrayRef stride, std::optional<int64_t> storage_offset) {

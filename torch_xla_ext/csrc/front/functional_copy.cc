@@ -1,9 +1,9 @@
-// Stands before aten::copy on XLA tensors, the functional form of copy_, which
-// leaves its first argument as it is: the stock one writes to it. A graph of
-// torch.compile has this form in place of copy_, and what it reads of that
-// argument afterwards would be the new value.
+// Interposes on aten::copy for XLA tensors. It is the functional form of copy_
+// and must leave its first argument unchanged, but the stock function writes to
+// it. A torch.compile graph contains this form in place of copy_, so a later
+// read of that argument would see the new value.
 //
-// It may, because the stock binary calls it through its PLT.
+// This works because the stock binary calls it through its PLT.
 #include <ATen/ATen.h>
 
 namespace torch_xla {

@@ -1,10 +1,10 @@
-// Stands before PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
-// with its functions for custom calls, and some others, replaced.
+// Interposes on PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
+// with its custom-call functions and some others replaced.
 //
-// The wheel has the stock binary as torch_xla/lib/_XLAC.so, bit for bit, and
-// this library under the name that Python imports. Being a dependency of this
-// library, the stock binary is loaded before the code here runs, and after it
-// in the symbol search.
+// The wheel contains the stock binary, unmodified, as torch_xla/lib/_XLAC.so,
+// and this library under the name that Python imports. The stock binary is a
+// dependency of this library: it is loaded before the code here runs, and comes
+// after this library in symbol lookup.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
@@ -23,8 +23,8 @@ namespace {
 namespace py = pybind11;
 
 // Whether torch_xla.experimental.eager_mode is on. Upstream keeps the flag in
-// XLAGraphExecutor, whose members are not declared in abi/; it is set through
-// one function of Python only, DefineEagerMode's.
+// XLAGraphExecutor, whose members are not declared in abi/; the only way to set
+// it is the Python function that DefineEagerMode replaces.
 bool use_eager_mode = false;
 
 void DefineEagerMode(py::module_& module, const py::object& stock_set) {
@@ -35,9 +35,9 @@ void DefineEagerMode(py::module_& module, const py::object& stock_set) {
 }
 
 // torch.compile traces a function once, copies the old values back into the
-// inputs that the function wrote to, and then drops what is still pending. If
-// the programs are sharded, such a copy is pending, and the input is left
-// without a value.
+// inputs that the function wrote to, and then drops everything pending. In
+// sharded programs these copies are still pending at that point, and dropping
+// them would leave the inputs without values.
 void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
   module.def("_clear_pending_irs", [stock_clear](const std::string& device) {
     if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) {
@@ -53,7 +53,7 @@ void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
   });
 }
 
-// Python's end waits for what devices are doing: not if another process is
+// At exit, Python waits for the devices' work, except if another process is
 // lost.
 void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
   module.def("_prepare_to_exit", [stock_prepare] {
@@ -61,7 +61,7 @@ void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
   });
 }
 
-// PyInit__XLAC of the stock binary, which lies under `lib` beside this library.
+// PyInit__XLAC of the stock binary, which is in `lib` next to this library.
 PyObject* InitStockModule() {
   Dl_info info;
   dladdr(reinterpret_cast<void*>(&InitStockModule), &info);
@@ -81,8 +81,8 @@ PyObject* InitStockModule() {
   return reinterpret_cast<PyObject* (*)()>(init)();
 }
 
-// The stock function `name`, taken out of the module: pybind11 would otherwise
-// take a definition of the same name for one more overload.
+// Removes the stock function `name` from the module and returns it: otherwise
+// pybind11 would treat a definition of the same name as another overload.
 py::object Take(py::module_& module, const char* name) {
   py::object function = module.attr(name);
   py::delattr(module, name);

@@ -1,14 +1,17 @@
-// Nodes whose hash leaves out what they compute.
+// Completes the hashes of nodes whose hash leaves out part of what they
+// compute.
 //
-// A node's hash seed has to cover all that its lowering depends on beside its
-// operands. Upstream's leaves something out for the nodes below: pixel_shuffle
-// by 4 had the hash of pixel_shuffle by 2, ran that program, and its results
-// had that shape, for torch_xla also keeps shapes by hash.
+// A node's hash seed has to cover everything besides the operands that its
+// lowering depends on. For the nodes below, upstream's seed is incomplete:
+// pixel_shuffle by 4 had the hash of pixel_shuffle by 2, ran that program, and
+// its results had that program's shape, because torch_xla also caches shapes by
+// hash.
 //
-// The stock binary makes these nodes by functions and constructors that it
-// calls through its PLT, and so arrives here. They are given, in place of one
-// operand, a node that passes the operand through and whose hash says the
-// rest. The HLO is the same. In the source, patches/ complete the seeds.
+// The stock binary makes these nodes with functions and constructors that it
+// calls through its PLT, so the calls arrive here. One operand is replaced by a
+// node that passes it through and whose hash covers what was missing. The HLO
+// stays the same. When building from source, patches/ complete the seeds
+// instead.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/hash.h>
 
@@ -28,7 +31,7 @@ using torch::lazy::NodePtr;
 using torch::lazy::OpList;
 using torch::lazy::Value;
 
-// Its operand, with `attributes` in the hash.
+// Passes its operand through, with `attributes` in the hash.
 class Hashed : public torch_xla::XlaNode {
  public:
   Hashed(const Value& operand, hash_t attributes)
@@ -68,7 +71,7 @@ OpList WithFirst(OpList operands, hash_t attributes,
 
 hash_t HashOf(const xla::Shape& shape) { return Hash(shape.ToString()); }
 
-// 1, 1.0 and True differ.
+// 1, 1.0 and True have different hashes.
 hash_t HashOf(const at::Scalar& scalar) {
   return MHash(Hash(scalar), static_cast<int64_t>(scalar.type()));
 }
@@ -81,9 +84,9 @@ int64_t OrMinusOne(const std::optional<T>& value) {
 }  // namespace
 
 // STAND_BEFORE(name, symbol, result, parameters) defines the function that is
-// exported as `symbol`, and Stock<name>() is the stock binary's. A constructor
-// is a function of `this` and its parameters, and a parameter of a class type
-// that is passed by value comes as its address.
+// exported as `symbol`; Stock<name>() is the stock binary's. A constructor is a
+// function of `this` and its parameters, and an argument of a class type that
+// is passed by value arrives as an address.
 template <auto function>
 struct Symbol;
 
@@ -136,7 +139,7 @@ STAND_BEFORE(PixelShuffle, "_ZN9torch_xla12PixelShuffleE" VALUE "l", NodePtr,
 }
 
 // aten::index_add and aten::index_copy: the dimension. The functions that make
-// the nodes are not exported; these, their callers, take a tensor.
+// the nodes are not exported; their callers, interposed on here, take a tensor.
 torch_xla::XLATensorPtr With(const torch_xla::XLATensorPtr& tensor,
                              hash_t attributes) {
   return tensor->CreateFrom(With(tensor->GetIrValue(), attributes),
@@ -229,7 +232,7 @@ STAND_BEFORE(DequantizeTensor,
                              quant_min, quant_max, dtype, axis);
 }
 
-// Collectives: the channel, and whose ids the groups have.
+// Collectives: the channel, and whether the groups hold global device ids.
 hash_t HashOf(std::optional<int> channel_id,
               std::optional<bool> use_global_device_ids) {
   return MHash(OrMinusOne(channel_id), OrMinusOne(use_global_device_ids));
@@ -261,7 +264,8 @@ STAND_BEFORE(ReduceScatter,
       use_global_device_ids);
 }
 
-// Back from a shard's shape, whose operand says it, to the full shape.
+// CustomSharding: the full shape, when it goes back to it from a shard's shape.
+// The operand's hash covers only the shard's.
 STAND_BEFORE(CustomSharding,
              "_ZN9torch_xla14CustomShardingC1E" VALUE
              "RKN3xla5ShapeERKNS0_4TypeE",

@@ -1,6 +1,6 @@
-// Stands before operators of torch_xla whose numbers are not torch's.
+// Interposes on operators of torch_xla whose results differ from torch's.
 //
-// It may, because the stock binary calls them through its PLT.
+// This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -46,14 +46,14 @@ struct XLANativeFunctions {
 
 namespace {
 
-// As inside functionalization, where these operators are called.
+// Without the functionalization wrapper, as these operators get their tensors.
 at::Tensor Unwrapped(const XLATensorPtr& tensor) {
   return bridge::AtenFromXlaTensor(tensor, /*skip_functionalization=*/true);
 }
 
 }  // namespace
 
-// The stock one takes its operand for elu's result also where it is elu's
+// The stock function treats its operand as elu's result even where it is elu's
 // operand.
 at::Tensor XLANativeFunctions::elu_backward(const at::Tensor& grad_output,
                                             const at::Scalar& alpha,
@@ -71,14 +71,14 @@ at::Tensor XLANativeFunctions::elu_backward(const at::Tensor& grad_output,
   }
   const double slope = scale.toDouble() * alpha.toDouble();
   const double inner = input_scale.toDouble();
-  // At 0 torch takes the side of the negative.
+  // At 0, torch uses the gradient of the negative side.
   const at::Tensor below =
       at::mul(at::exp(at::mul(self_or_result, inner)), slope * inner);
   return at::where(at::le(self_or_result, 0), at::mul(grad_output, below),
                    at::mul(grad_output, scale));
 }
 
-// At both bounds torch's is 0, the stock one's is not.
+// At both bounds torch's gradient is 0; the stock function's is not.
 at::Tensor XLANativeFunctions::hardtanh_backward(const at::Tensor& grad_output,
                                                  const at::Tensor& self,
                                                  const at::Scalar& min_val,
@@ -94,8 +94,8 @@ bool IsInteger(const at::Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
 }
 
-// Whether the places between which values are interpolated follow from the two
-// sizes alone, as the stock functions take for granted. torch uses the scale.
+// Whether the source coordinates of the interpolation follow from the two sizes
+// alone, as the stock functions assume. torch uses the scale.
 bool FollowsFromSizes(int64_t size, int64_t output_size,
                       std::optional<double> scale) {
   return !scale.has_value() || *scale <= 0 ||
@@ -115,7 +115,7 @@ double Ratio(int64_t size, int64_t output_size, std::optional<double> scale) {
              : static_cast<double>(size) / static_cast<double>(output_size);
 }
 
-// `self` at fractional places of dimension `dim`, between two neighbours.
+// Interpolates `self` linearly at fractional positions along dimension `dim`.
 at::Tensor Linear(const at::Tensor& self, int64_t dim, int64_t output_size,
                   std::optional<double> scale) {
   const int64_t size = self.size(dim);
@@ -148,7 +148,8 @@ at::Tensor Nearest(const at::Tensor& self, int64_t dim, int64_t output_size,
 
 }  // namespace
 
-// The stock ones count in the dtype of the operand: of a mask, to True.
+// The stock functions count in the operand's dtype: for a mask, the count is
+// True.
 at::Tensor XLANativeFunctions::count_nonzero(const at::Tensor& self,
                                              at::IntArrayRef dim) {
   const at::Tensor is_nonzero = at::ne(self, 0);
@@ -162,7 +163,8 @@ at::Tensor XLANativeFunctions::count_nonzero(const at::Tensor& self,
                          : count_nonzero(self, at::IntArrayRef());
 }
 
-// The stock two add up integers in the operand's dtype: a mask to True.
+// The two stock functions sum integers in the operand's dtype: for a mask, the
+// sum is True.
 at::Tensor XLANativeFunctions::cumsum(const at::Tensor& self, int64_t dim,
                                       std::optional<at::ScalarType> dtype) {
   static auto* const stock = Stock(
@@ -220,7 +222,8 @@ at::Tensor XLANativeFunctions::upsample_nearest2d(
 
 namespace tensor_methods {
 
-// torch divides the variance of running_var by n - 1, the stock one by n.
+// For running_var, torch divides the variance by n - 1, the stock function by
+// n.
 std::tuple<XLATensorPtr, XLATensorPtr, XLATensorPtr> native_batch_norm(
     const XLATensorPtr& input, const XLATensorPtr& weight,
     const XLATensorPtr& bias, XLATensorPtr& running_mean,
@@ -249,7 +252,7 @@ std::tuple<XLATensorPtr, XLATensorPtr, XLATensorPtr> native_batch_norm(
   return results;
 }
 
-// The stock one adds up powers also where p is infinite.
+// The stock function sums powers even if p is infinite.
 XLATensorPtr norm(const XLATensorPtr& input, const std::optional<at::Scalar>& p,
                   std::optional<at::ScalarType> dtype, at::IntArrayRef dim,
                   bool keepdim) {

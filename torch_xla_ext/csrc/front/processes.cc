@@ -1,11 +1,11 @@
-// Stands before the two functions by which torch_xla makes XLA's coordination
-// service and its client: a lost process is an exception
-// (calls/lost_process.h), after the time that torch_xla's variables say.
-// Upstream hands them over as an interval and a number, of which XLA at the
-// pinned commit takes no notice.
+// Interposes on the two functions through which torch_xla makes XLA's
+// coordination service and its client: a lost process raises an exception
+// (calls/lost_process.h), after the time that torch_xla's environment variables
+// set. Upstream passes that time as an interval and a count, which XLA at the
+// pinned commit ignores.
 //
-// It may, because the stock binary calls both through its PLT, with options on
-// the caller's stack. Here the stock functions are called.
+// This works because the stock binary calls both through its PLT, with options
+// on the caller's stack. The stock functions are called from here.
 #include <dlfcn.h>
 
 #include <memory>

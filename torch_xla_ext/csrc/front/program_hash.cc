@@ -1,12 +1,12 @@
-// A program's hash covers its structure: calls/program_hash.h says why it has
-// to.
+// Makes a program's hash cover its structure; calls/program_hash.h says why.
 //
-// The stock binary calls XLAGraphExecutor::RunPostOrder through its PLT, in the
-// two places that hash a program, for lazy tensors and for torch.compile, and
-// so arrives here. Nothing but these hashes reads parameter_sequence.
+// The stock binary calls XLAGraphExecutor::RunPostOrder through its PLT in the
+// two places that hash a program, for lazy tensors and for torch.compile, so
+// those calls arrive here. Only these hashes read parameter_sequence.
 //
-// Whatever was compiled under the stock hash has another key, also in a
-// persistent cache: a program with nodes has roots, which join the sequence.
+// Programs that were compiled under the stock hash have other keys, in a
+// persistent cache too: every program with nodes has roots, which are added to
+// the sequence.
 #include "torch_xla_ext/csrc/calls/program_hash.h"
 
 #include <dlfcn.h>

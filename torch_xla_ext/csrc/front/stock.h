@@ -1,4 +1,4 @@
-// The stock binary's own function, in whose place another one stands.
+// Looks up the stock binary's own function behind an interposed one.
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_STOCK_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_STOCK_H_
 
@@ -6,7 +6,7 @@
 
 namespace torch_xla {
 
-// The function of the type of `replacement` that is called `symbol`.
+// The stock function `symbol`, which has the type of `replacement`.
 template <typename Function>
 Function* Stock(Function* /*replacement*/, const char* symbol) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, symbol));

@@ -1,17 +1,18 @@
-// Stands before functions of stored programs (calls/stored_programs.h).
+// Interposes on functions for stored programs (calls/stored_programs.h).
 //
 // PjRtComputationClient::DeserializeComputation loads a program in two steps,
-// DeserializeExecutable and Load, which neither the client of a plugin nor that
-// of the CPU has: they inherit PjRtClient's, which report an error. Both have
-// LoadSerializedExecutable, which takes the two steps in one. Here the first
-// step takes both, and the second one passes its result on.
+// DeserializeExecutable and Load. Neither a plugin's client nor the CPU's
+// implements them: they inherit PjRtClient's, which return an error. Both
+// clients do implement LoadSerializedExecutable, which does the two steps in
+// one. Here the first step does both, and the second passes its result on.
 //
-// DeserializeComputation has code of PjRtClient's functions in itself, for
-// clients that inherit them. So these are not replaced by their names: the
-// client gets a table of virtual functions that differs in the two.
+// PjRtClient's functions are inlined into DeserializeComputation for clients
+// that inherit them, so interposing on their symbols has no effect. Instead the
+// client gets a copy of its vtable with the two functions replaced.
 //
-// HashCompilationEnv and DeserializeComputation are called by a vtable, which
-// names them by their symbols. Here the stock functions are called.
+// HashCompilationEnv and DeserializeComputation are called through a vtable,
+// which refers to them by their symbols. The stock functions are called from
+// here.
 #include "torch_xla_ext/csrc/calls/stored_programs.h"
 
 #include <dlfcn.h>
@@ -38,13 +39,14 @@ using layout::kLoadSlot;
 
 using Program = absl::StatusOr<void*>;  // of a std::unique_ptr
 
-// A default one is 0.
+// All zero by default.
 struct LoadOptions {
   alignas(8) char storage[layout::kLoadOptionsSize] = {};
 };
 
-// Virtual functions of XLA's client, written as functions. A std::optional<
-// CompileOptions> is passed by its address, and so is a std::unique_ptr.
+// Virtual functions of XLA's client, declared as free functions. A
+// std::optional<CompileOptions> is passed by address, and so is a
+// std::unique_ptr.
 Program DeserializeExecutable(void* client, std::string_view serialized,
                               void* compile_options) {
   using LoadSerializedExecutable =
@@ -60,7 +62,7 @@ Program Load(void* /*client*/, void** program,
   return Program(std::exchange(*program, nullptr));
 }
 
-// Gives `client` the two functions, if it has PjRtClient's.
+// Installs the two functions in `client`, if it inherits PjRtClient's.
 void MakeLoadable(void* client) {
   const void* inherited =
       dlsym(RTLD_NEXT,
@@ -68,7 +70,7 @@ void MakeLoadable(void* client) {
             "cSt11char_traitsIcEESt8optionalINS_14CompileOptionsEE");
   void**& functions = *static_cast<void***>(client);
   if (functions[kDeserializeExecutableSlot] != inherited) return;
-  // Two words about the class stand before the functions.
+  // Two words of class information precede the functions in a vtable.
   constexpr size_t kWordsBefore = 2;
   Dl_info info;
   void* extra = nullptr;
@@ -111,7 +113,7 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
   if (on_cpu) torch_xla_ext::CheckMemoryMappings();
   auto program = stock(this, serialized);
   if (program != nullptr && on_cpu) {
-    // Its first base.
+    // torch::lazy::Computation is the first base class.
     const auto* const base =
         reinterpret_cast<const torch::lazy::Computation*>(program.get());
     if (torch_xla_ext::HasUntypedCalls(base->to_string())) return nullptr;

@@ -1,11 +1,11 @@
-// Stands before functions in which the stock binary waits for a program to end:
-// they release the GIL (calls/without_gil.h), and end with an exception if
-// another process is lost (calls/lost_process.h). failed_execution.cc has more.
+// Interposes on functions in which the stock binary waits for a program to end:
+// they release the GIL (calls/without_gil.h), and throw if another process is
+// lost (calls/lost_process.h). failed_execution.cc has more of them.
 //
-// It may, because the stock binary calls torch's two through its PLT, and
-// PjRtComputationClient's by a vtable, which names them by their symbols. Here
-// the functions that would have been called are called, with arguments of their
-// own: such an exception does not wait for them.
+// This works because the stock binary calls torch's two through its PLT, and
+// PjRtComputationClient's through a vtable, which refers to them by their
+// symbols. The original functions are called from here, with copies of the
+// arguments, because the exception does not wait for them to return.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
@@ -54,8 +54,8 @@ using SyncTensorCollection = XLAGraphExecutor::SyncTensorCollection;
 
 }  // namespace
 
-// XLAGraphExecutor's, a virtual function. It calls torch's, which locks the
-// device without a call through the PLT.
+// XLAGraphExecutor's virtual function. It calls torch's, which locks the device
+// without a call through the PLT.
 extern "C" void
 TensorCollectionBarrier(XLAGraphExecutor*, SyncTensorCollection*) __asm__(
     "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4lazy"
@@ -68,7 +68,7 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
             "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
-  // As torch does it: not again, where the device is locked.
+  // Like torch, does not lock again if the device is locked.
   if (torch_xla_ext::ProcessesWatched() && collection->unlocker.empty() &&
       collection->device.toString() != "Unknown0") {
     collection->unlocker =

@@ -28,7 +28,7 @@ class Status {
     if (rep_ & 1) UnrefNonInlined(rep_);
   }
   bool ok() const { return rep_ == 0; }
-  // Of one that is not OK.
+  // Only for a status that is not OK.
   std::string ToStringSlow(StatusToStringMode mode) const
       __attribute__((abi_tag("cxx11")));
 
@@ -39,8 +39,8 @@ class Status {
 };
 static_assert(sizeof(Status) == torch_xla_ext::layout::kStatusSize);
 
-// Of a pointer alone, or of a std::unique_ptr, which is returned in the same
-// way and is not destroyed here: `value_` has a value if ok().
+// Holds a pointer. A StatusOr of a std::unique_ptr is returned in the same way,
+// and its pointee is not destroyed here. `value_` is valid if ok().
 template <typename T>
 class StatusOr {
   static_assert(std::is_pointer_v<T>);

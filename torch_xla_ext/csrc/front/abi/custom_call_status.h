@@ -1,9 +1,9 @@
-// XLA's XlaCustomCallStatus, with which a kernel reports a failure. XLA shows
-// kernels an opaque type; whoever calls one has to make it.
+// XLA's XlaCustomCallStatus, through which a kernel reports a failure. The type
+// is opaque to kernels, but the caller of a kernel has to construct one.
 //
-// As xla/service/custom_call_status_internal.h at commit 9084478f. The stock
-// binary's XlaCustomCallStatusSetFailure assigns to the member: std::optional
-// and std::string are libstdc++'s of the same C++11 ABI on both sides.
+// Mirrors xla/service/custom_call_status_internal.h at commit 9084478f. The
+// stock binary's XlaCustomCallStatusSetFailure assigns to the member: both
+// sides use libstdc++'s std::optional and std::string with the same C++11 ABI.
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_CUSTOM_CALL_STATUS_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_CUSTOM_CALL_STATUS_H_
 
@@ -14,7 +14,7 @@
 #include "xla/service/custom_call_status.h"
 
 struct XlaCustomCallStatus_ {
-  // Without one, the call succeeded.
+  // Empty if the call succeeded.
   std::optional<std::string> message;
 };
 static_assert(sizeof(XlaCustomCallStatus_) ==

@@ -1,6 +1,6 @@
-// XLA's distributed runtime as the stock binary holds it. Of the options, which
-// the caller fills in, the front library sets what has a name here; what lies
-// between is not declared.
+// XLA's distributed runtime as compiled into the stock binary. The caller fills
+// in the options; only the fields that the front library sets have a name here,
+// and the bytes between them are undeclared.
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_DISTRIBUTED_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_DISTRIBUTED_H_
 
@@ -15,7 +15,7 @@
 
 namespace xla {
 
-// An absl::Duration: the seconds, in two halves, and a part of a second.
+// An absl::Duration: the seconds in two halves, and the fraction of a second.
 struct Seconds {
   explicit Seconds(int seconds) : halves{static_cast<uint32_t>(seconds)} {}
 

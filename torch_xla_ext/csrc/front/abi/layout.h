@@ -1,7 +1,7 @@
 // Sizes and offsets, in bytes, of classes of the stock binary. The declarations
-// in this folder are made of them, or checked for them. layout_test.cc compares
-// them with the real headers, where there are any, and the build with the
-// machine code of the stock binary (machine_code.txt).
+// in this folder are built from them, or checked against them. layout_test.cc
+// compares them with the real headers, where those are published, and the build
+// compares them with the machine code of the stock binary (machine_code.txt).
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_LAYOUT_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_LAYOUT_H_
 
@@ -27,9 +27,9 @@ inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
 inline constexpr size_t kClientHeartbeatOffset = 52;
 inline constexpr size_t kLostCallbackOffset = 80;
 inline constexpr size_t kServiceHeartbeatOffset = 16;
-// Of the virtual functions of XLAGraphExecutor's cache.
+// Vtable slot of XLAGraphExecutor's computation cache.
 inline constexpr size_t kComputationCacheGetSlot = 1;
-// Of PjRtClient's virtual functions.
+// Vtable slots of PjRtClient.
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;
 inline constexpr size_t kLoadSlot = 25;

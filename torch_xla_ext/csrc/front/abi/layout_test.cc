@@ -1,9 +1,9 @@
-// Compares layout.h with XLA's and Abseil's own headers, when it is compiled.
+// Compares layout.h with XLA's and Abseil's own headers, at compile time.
 //
-// The headers are those of a TensorFlow of the same days as XLA's commit
-// 9084478f, with a newer Abseil: nothing here is linked with either. What
-// declares no such class, torch_xla's headers, is not published; torch_xla.h
-// says what its sizes rest on.
+// The headers come from a TensorFlow of about the same date as XLA's commit
+// 9084478f, with a newer Abseil; nothing here links with either. torch_xla's
+// own headers are not published; torch_xla.h says how the sizes of its classes
+// are checked.
 #include "torch_xla_ext/csrc/front/abi/layout.h"
 
 #include <cstdint>
@@ -47,7 +47,7 @@ static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
                              std::optional<std::string>>);
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
 
-// How an InlinedVector holds its elements shows in the HLO of a call with
+// The element storage of InlinedVector is tested by the HLO of a call with
 // aliases (tests/csrc/goldens).
 static_assert(sizeof(xla::ShapeIndex) == kShapeIndexSize);
 static_assert(

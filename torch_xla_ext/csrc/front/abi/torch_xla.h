@@ -1,5 +1,5 @@
-// torch_xla 2.8.1 as the stock binary holds it: the functions that the front
-// library calls, and the one class that it derives from. Every function
+// torch_xla 2.8.1 as compiled into the stock binary: the functions that the
+// front library calls, and the one class that it derives from. Every function
 // declared here is exported by the stock binary (the build checks it).
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_TORCH_XLA_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_TORCH_XLA_H_
@@ -34,10 +34,10 @@ class LoweringContext {
   xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
 };
 
-// absl::InlinedVector<xla::XlaOp, 1>. It is only ever returned, through the
-// caller's memory, by a function that got it from another: never made, copied
-// or destroyed here. The declared destructor is what makes the compiler return
-// it in memory, as it does the real one.
+// absl::InlinedVector<xla::XlaOp, 1>. It is only returned, through the caller's
+// memory, and passed on: never constructed, copied or destroyed here. The
+// declared destructor makes the compiler return it in memory, as it does the
+// real class.
 class XlaOpVector {
  public:
   XlaOpVector(const XlaOpVector&) = delete;
@@ -47,9 +47,9 @@ class XlaOpVector {
   alignas(8) char storage_[torch_xla_ext::layout::kXlaOpVectorSize];
 };
 
-// The base of every IR node. The order of the virtual functions and of the
-// members is that of torch_xla/csrc/ir.h; the build compares both with the
-// stock binary.
+// The base class of every IR node. The virtual functions and the members are in
+// the order of torch_xla/csrc/ir.h; the build compares both with the stock
+// binary.
 class XlaNode : public torch::lazy::Node {
  public:
   XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
@@ -57,7 +57,7 @@ class XlaNode : public torch::lazy::Node {
   ~XlaNode() override;
 
   const xla::Shape& xla_shape() const { return xla_shape_; }
-  // Null for a result that has none.
+  // Null if the result has no sharding.
   std::shared_ptr<xla::OpSharding> GetSharding(size_t index) const {
     return output_shardings_.empty() ? nullptr : output_shardings_[index];
   }
@@ -100,11 +100,11 @@ struct XlaNodeLayout {
 
 const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
 
-// Reports a graph whose shapes change from step to step, where that detector is
-// on. Upstream's MakeNode calls it for every node that it makes.
+// Reports a graph whose shapes change from step to step, if that detector is
+// on. Upstream's MakeNode calls it for every node.
 void DetectDynamicShape(torch::lazy::NodePtr node);
 
-// Adds no virtual function that is used here to torch's LazyTensor.
+// Adds virtual functions to torch's LazyTensor, but none that is used here.
 class XLATensor : public torch::lazy::LazyTensor {
  public:
   // Always the stock binary's.
@@ -127,7 +127,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       std::optional<at::ScalarType> logical_element_type,
       bool delay_eager_execution) const;
 
-  // Begins with this; always the stock binary's.
+  // Only the first member is declared; always the stock binary's.
   struct ShardingSpec {
     ShardingSpec() = delete;
     xla::OpSharding sharding;
@@ -136,7 +136,7 @@ class XLATensor : public torch::lazy::LazyTensor {
 };
 using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
 
-// Derives from torch's LazyGraphExecutor, whose protected types these are.
+// Makes the protected types of torch's LazyGraphExecutor public.
 struct LazyGraphExecutorTypes : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::PostOrderData;
   using torch::lazy::LazyGraphExecutor::SyncTensorCollection;
@@ -149,11 +149,12 @@ class XLAGraphExecutor {
 
   struct CachedComputation {
     CachedComputation() = delete;  // always the stock binary's
-    // In upstream to a class that derives from this one.
+    // Upstream's pointer is to a derived class.
     torch::lazy::ComputationPtr computation;
     bool is_sharded;
   };
-  // Begins with these virtual functions; the build compares the order.
+  // Only the first virtual functions are declared; the build checks their
+  // order.
   struct ComputationCache {
     using TypePtr = std::shared_ptr<CachedComputation>;
     virtual TypePtr Add(torch::lazy::hash_t key, TypePtr object) = 0;
@@ -180,7 +181,7 @@ class XLAGraphExecutor {
       const torch::lazy::BackendDevice& device);
   PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
                              SyncTensorCollection* collection);
-  bool UseEagerMode();  // inline in upstream: init.cc has it
+  bool UseEagerMode();  // inline in upstream; defined in init.cc
 };
 
 struct XlaHelpers {
@@ -200,19 +201,20 @@ class ComputationClient {
   struct ExecuteComputationOptions;
   struct ExecuteReplicatedOptions;
 
-  // Derives from torch's BackendData and adds members behind it.
+  // Derives from torch's BackendData and appends members.
   class Data : public torch::lazy::BackendData {
    public:
     Data() = delete;  // always the stock binary's
   };
   using DataPtr = std::shared_ptr<Data>;
 
-  // Data without a value. Virtual in the stock binary: PjRtComputationClient's.
+  // Data without a value. Virtual in the stock binary, which runs
+  // PjRtComputationClient's.
   DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
 };
 
-// Virtual in the stock binary. Its vtable names these functions by their
-// symbols, so that a definition in the front library takes their place.
+// Virtual in the stock binary. Its vtable refers to these functions by their
+// symbols, so a definition in the front library replaces them.
 class PjRtComputationClient {
  public:
   PjRtComputationClient() = delete;  // always the stock binary's
@@ -230,7 +232,8 @@ class PjRtComputationClient {
       absl::Span<const std::string> devices,
       const ComputationClient::ExecuteReplicatedOptions& options);
 
-  // A std::vector<xla::Literal>, which the caller makes room for and destroys.
+  // A std::vector<xla::Literal>; the caller provides the memory and destroys
+  // it.
   struct Literals {
     ~Literals() {}
     void* begin;
@@ -271,15 +274,15 @@ struct ShapeHelper {
 xla::PrimitiveType MakeXlaPrimitiveType(
     at::ScalarType scalar_type, const torch::lazy::BackendDevice* device);
 
-// `input` if it is of this type, else a conversion of it.
+// `input` itself if it has this type, else converted to it.
 xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
 
 namespace bridge {
-// Null where `tensor` is not an XLA tensor.
+// Null if `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
 at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
                              bool skip_functionalization = false);
-// SPMD's where programs are sharded.
+// The SPMD device if programs are sharded.
 torch::lazy::BackendDevice GetCurrentDevice();
 std::vector<at::Tensor> AtenFromXlaTensors(
     absl::Span<const XLATensorPtr> xla_tensors);

@@ -1,7 +1,8 @@
-// torch_xla 2.8.1 and XLA for calls/, as the stock binary holds them.
+// torch_xla 2.8.1 and XLA for calls/, as compiled into the stock binary.
 //
-// calls/ includes them as torch_xla_ext/csrc/upstream.h: this header, or that
-// of source/ with upstream's own (//torch_xla_ext/csrc:upstream).
+// calls/ includes torch_xla_ext/csrc/upstream.h, which is either this header or
+// the one in source/, with upstream's own headers
+// (//torch_xla_ext/csrc:upstream).
 #ifndef TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 #define TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 

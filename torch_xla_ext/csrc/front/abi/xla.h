@@ -1,6 +1,6 @@
-// XLA as the stock binary holds it: openxla/xla at commit 9084478f (the pin of
-// torch_xla 2.8.1). Every function declared here is exported by the stock
-// binary: the build stops at one whose signature drifted. layout_test.cc
+// XLA as compiled into the stock binary: openxla/xla at commit 9084478f (the
+// pin of torch_xla 2.8.1). Every function declared here is exported by the
+// stock binary; the build fails if a signature has drifted. layout_test.cc
 // compares the classes with XLA's own headers.
 #ifndef TORCH_XLA_EXT_CSRC_FRONT_ABI_XLA_H_
 #define TORCH_XLA_EXT_CSRC_FRONT_ABI_XLA_H_
@@ -33,8 +33,8 @@ class MessageLite {
 
 namespace xla {
 
-// A protocol buffer: made, copied and destroyed by the stock binary. Nothing
-// here looks inside.
+// A protocol buffer: constructed, copied and destroyed by the stock binary.
+// Nothing here accesses its members.
 class OpSharding : public google::protobuf::MessageLite {
  public:
   OpSharding() : OpSharding(nullptr, false) {}
@@ -96,15 +96,17 @@ static_assert(sizeof(XlaOp) == torch_xla_ext::layout::kXlaOpSize);
 
 class XlaBuilder {
  public:
-  XlaBuilder() = delete;  // always the stock binary's: its members are not here
+  XlaBuilder() =
+      delete;  // always the stock binary's: its members are not declared
   absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
                                                std::string value);
   absl::Status SetInstructionSharding(
       XlaOp op, const std::optional<OpSharding>& sharding);
 };
 
-// An element type and a std::variant of what each kind of shape holds. Nothing
-// here looks inside: shapes are made, copied and destroyed by the stock binary.
+// An element type and a std::variant of the state of each kind of shape.
+// Nothing here accesses its members: shapes are constructed, copied and
+// destroyed by the stock binary.
 class Shape {
  public:
   Shape(const Shape& other);
@@ -113,7 +115,7 @@ class Shape {
   Shape& operator=(Shape&& other) noexcept;
   ~Shape();
 
-  // Whether every dimension has one size, and not a bound or none.
+  // Whether every dimension has a fixed size, not a bound or an unknown size.
   bool is_static() const;
   std::string ToString(bool print_layout = false) const;
 
@@ -132,16 +134,16 @@ class ShapeUtil {
 
 class LayoutUtil {
  public:
-  // Sets the row-major (descending minor-to-major) layout; in a tuple, of every
-  // element.
+  // Sets the row-major (descending minor-to-major) layout; for a tuple, on
+  // every element.
   static void SetToDefaultLayout(Shape* shape);
 };
 
 XlaOp GetTupleElement(XlaOp tuple, int64_t index);
 
-// A path into nested tuples: absl::InlinedVector<int64_t, 2>, whose elements
-// are in the object itself while there are at most two. Only such are made
-// here, so that nothing is ever allocated or freed.
+// A path into nested tuples: absl::InlinedVector<int64_t, 2>, which stores up
+// to two elements inline. No longer ones are constructed here, so nothing is
+// ever allocated or freed.
 class ShapeIndex {
  public:
   ShapeIndex() = default;
@@ -152,7 +154,7 @@ class ShapeIndex {
   }
 
  private:
-  size_t metadata_ = 0;  // twice the size; an odd number if allocated
+  size_t metadata_ = 0;  // twice the size; odd if heap-allocated
   int64_t elements_[2] = {};
 };
 static_assert(sizeof(ShapeIndex) == torch_xla_ext::layout::kShapeIndexSize);
