@@ -17,7 +17,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The name of an argument, or of an element of one. It becomes text only in an
+// The name of an argument, or of an element of one, formatted only for an
 // error.
 struct Argument {
   const char* name;
@@ -34,10 +34,10 @@ std::string TypeName(const py::handle& value) {
   return Py_TYPE(value.ptr())->tp_name;
 }
 
-// The most that a payload has: a program is a protobuf message.
+// The maximum size of a payload: a program is a protobuf message.
 constexpr size_t kMaxBytes = size_t{1} << 30;
 
-// The UTF-8 of a str, which `text` keeps; none where it has no UTF-8.
+// The UTF-8 of a str, owned by `text`; none if it cannot be encoded.
 std::optional<std::string_view> Utf8(const py::handle& text) {
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
@@ -51,8 +51,8 @@ class Sequence {
  public:
   Sequence(const std::string& target, const Argument& argument,
            const char* of_what, const py::handle& value) {
-    // A tensor is a sequence to Python, and text is one of characters. Lists
-    // and tuples come first: asking whether something is a tensor takes time.
+    // To Python, a tensor is a sequence, and text is a sequence of characters.
+    // Lists and tuples are checked first: the tensor check is slow.
     const bool is_sequence =
         PyList_Check(value.ptr()) || PyTuple_Check(value.ptr()) ||
         (PySequence_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
@@ -80,8 +80,8 @@ std::string DTypeName(at::ScalarType dtype) {
       reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype))));
 }
 
-// The XLA type of a dtype, where there is one: what
-// torch_xla::MakeXlaPrimitiveType gives unless it is told to narrow types.
+// The XLA type of a dtype, if there is one: what
+// torch_xla::MakeXlaPrimitiveType returns unless it is told to narrow types.
 std::optional<xla::PrimitiveType> XlaType(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBool:
@@ -142,7 +142,7 @@ std::vector<int64_t> ParseShape(const std::string& target,
   int64_t bytes = element_size;
   bool overflow = false;
   for (size_t i = 0; i < shape.size(); ++i) {
-    // What Python takes for an index: int, numpy.int64, but not float.
+    // Whatever Python accepts as an index: int, numpy.int64, but not float.
     const auto index =
         py::reinterpret_steal<py::object>(PyNumber_Index(dimensions[i].ptr()));
     if (!index) {
@@ -159,8 +159,8 @@ std::vector<int64_t> ParseShape(const std::string& target,
                             "has the negative dimension " +
                             std::to_string(shape[i]));
     }
-    // An empty result has no bytes, whatever its other dimensions: XLA still
-    // multiplies them.
+    // An empty result has no bytes, whatever its other dimensions, but XLA
+    // still multiplies those.
     overflow |=
         out_of_range != 0 ||
         __builtin_mul_overflow(bytes, std::max<int64_t>(shape[i], 1), &bytes);

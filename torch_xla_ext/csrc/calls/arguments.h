@@ -1,4 +1,4 @@
-// The Python arguments of a custom call, checked and in C++.
+// Checks the Python arguments of a custom call and converts them to C++.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_ARGUMENTS_H_
 
@@ -15,7 +15,7 @@
 namespace torch_xla_ext {
 
 // Every function here throws pybind11::type_error or pybind11::value_error. The
-// text names the target, the argument, what was expected and what came.
+// text names the target, the argument, what was expected and what was passed.
 
 // A non-empty str.
 std::string ParseTarget(const pybind11::handle& target);
@@ -28,23 +28,23 @@ std::string ParseBytes(const std::string& target, const char* name,
 std::vector<torch_xla::XLATensorPtr> ParseInputs(
     const std::string& target, const pybind11::handle& inputs);
 
-// As many shapes as dtypes and at least one; dimensions that are not negative
-// and whose bytes fit into 63 bits; dtypes that XLA has.
+// As many shapes as dtypes, and at least one; non-negative dimensions, with a
+// size in bytes that fits into 63 bits; dtypes that XLA has.
 OutputTypes ParseOutputTypes(const std::string& target,
                              const pybind11::handle& shapes,
                              const pybind11::handle& dtypes);
 
 // A dict {output: input}, or None. An output and the input that it is written
-// into have one shape and dtype, and each is in one pair only. `inputs` are
-// checked already.
+// into have the same shape and dtype, and each is in one pair only. `inputs`
+// must have been checked.
 std::map<int64_t, int64_t> ParseAliases(const std::string& target,
                                         const pybind11::handle& aliases,
                                         const pybind11::handle& inputs,
                                         const OutputTypes& outputs);
 
 // torch_xla can be told, by environment variables, to hold float32 as bfloat16
-// or int64 as int32 on the device. A kernel that goes by torch's dtypes would
-// then read the wrong bytes: refuses such inputs and outputs.
+// or int64 as int32 on the device. A kernel that relies on torch's dtypes would
+// then read the wrong bytes, so such inputs and outputs are rejected.
 void CheckNothingIsNarrowed(const std::string& target,
                             const std::vector<torch_xla::XLATensorPtr>& inputs,
                             const OutputTypes& outputs);

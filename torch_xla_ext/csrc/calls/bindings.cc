@@ -29,7 +29,7 @@ namespace {
 
 namespace py = pybind11;
 
-// Upstream's kinds of node.
+// Upstream's node kinds.
 torch::lazy::OpKind GpuCustomCallKind() {
   static const auto kind = torch::lazy::OpKind::Get("xla::gpu_custom_call");
   return kind;
@@ -134,7 +134,7 @@ int ParseApiVersion(const std::string& target, int lowest, int api_version) {
                         " to 4, but is " + std::to_string(api_version));
 }
 
-// For kernels that are told torch's dtypes: makes them those of the buffers.
+// For kernels that get torch's dtypes: makes the buffers have these dtypes.
 void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   CheckNothingIsNarrowed(config->target, tensors.inputs, tensors.outputs);
   for (const torch_xla::XLATensorPtr& input : tensors.inputs) {
@@ -143,7 +143,7 @@ void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   }
 }
 
-// The target's name becomes the one that XLA knows.
+// Replaces the target's name by the one under which XLA knows it.
 PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
                      CustomCallConfig config,
                      std::vector<Shard> result_shards = {}) {
@@ -199,7 +199,7 @@ GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
       ParseTensors(config.target, inputs, output_shapes, output_dtypes);
   config.aliases =
       ParseAliases(config.target, aliases, inputs, tensors.outputs);
-  // The default target takes what it always took.
+  // The default target accepts what it accepts in stock torch_xla.
   if (config.target != kDefaultGpuCustomCallTarget) {
     if (config.api_version != xla::API_VERSION_TYPED_FFI) {
       CheckGpuPayload(config.target, config.payload);
@@ -212,8 +212,8 @@ GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
           std::move(tensors)};
 }
 
-// Whether it is one of torch_xla.experimental.triton, in which a kernel and its
-// arguments are: bytes that have a function `call`.
+// Whether it is a payload of torch_xla.experimental.triton, which carries a
+// kernel and its arguments: a bytes object with a method `call`.
 bool CallsItself(const py::object& payload) {
   return py::isinstance<py::bytes>(payload) &&
          !PyBytes_CheckExact(payload.ptr()) && py::hasattr(payload, "call");
@@ -410,10 +410,10 @@ void DefineRegistration(py::module_& module) {
              "empty if none is.");
 }
 
-// A function that torch.compile(backend="openxla") compiled for one sharding of
-// its arguments runs that program for any, once five calls had the same: each
-// device then takes its shard for another. torch_xla compares for as many calls
-// as this variable says.
+// Once five calls of a function of torch.compile(backend="openxla") had the
+// same shardings, torch_xla no longer compares them, and runs that program for
+// any sharding: each device then mistakes its shard for another. This variable
+// sets the number of calls for which torch_xla compares.
 void AlwaysCompareShardings() {
   py::module_::import("os").attr("environ").attr("setdefault")(
       "XLA_DYNAMO_INPUT_SHARDING_CHECK_THRESHOLD", "1000000000000");

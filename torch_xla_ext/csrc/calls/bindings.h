@@ -1,5 +1,5 @@
 // The functions of the Python module _XLAC that make custom calls, call targets
-// without XLA, and register them.
+// without XLA, and register targets.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_BINDINGS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_BINDINGS_H_
 
@@ -7,9 +7,10 @@
 
 namespace torch_xla_ext {
 
-// Adds them and those of definitions.h to `module`, after the registration of
-// the kernels that are linked in, and throws as that does. Functions of these
-// names must not be in it: pybind11 would take the new ones for overloads.
+// Registers the kernels that are linked in, throwing if that throws, and then
+// adds these functions and those of definitions.h to `module`. The module must
+// not have functions of these names yet: pybind11 would treat the new ones as
+// overloads.
 void DefineFunctions(pybind11::module_& module);
 
 }  // namespace torch_xla_ext

@@ -14,11 +14,12 @@
 namespace torch_xla_ext {
 namespace {
 
-// Appends the operands that results alias, once more, from the last result to
-// the first. They are no operands of the HLO; but the program's parameters are
-// numbered in post-order, which begins at a node's last operand, so that these
-// come first, in the results' order. XLA pairs donated parameters with results
-// of one size by their order, and copies both where that is not the aliases'.
+// Appends the operands that results alias a second time, from the last result
+// to the first. The HLO does not get these extra operands; but the program's
+// parameters are numbered in post-order, which begins at a node's last operand,
+// so the aliased ones come first, in the order of the results. XLA pairs
+// donated parameters with results of the same size by their order, and copies
+// both if that order is not the one of the aliases.
 std::vector<torch::lazy::Value> WithAliasedLast(
     torch::lazy::OpList inputs, const std::map<int64_t, int64_t>& aliases) {
   std::vector<torch::lazy::Value> operands(inputs.begin(), inputs.end());
@@ -33,7 +34,7 @@ xla::Shape RowMajor(xla::Shape shape) {
   return shape;
 }
 
-// An untyped kernel is told its shapes when the call is traced, if at all.
+// An untyped kernel gets its shapes at trace time, if at all.
 void CheckStatic(const std::string& target, size_t index,
                  const xla::Shape& shape) {
   if (shape.is_static()) return;
@@ -150,7 +151,7 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
     for (const xla::XlaOp& op : made) RunsOnShards(op, std::nullopt);
     if (tuple) RunsOnShards(made[0], num_outputs);
   }
-  // Upstream sets the attributes on everything that is built here.
+  // Upstream sets the attributes on every op that is built here.
   for (const xla::XlaOp& op : made) {
     for (const auto& [key, value] : config.frontend_attributes) {
       if (!builder->SetInstructionFrontendAttribute(op, key, value).ok()) {

@@ -1,5 +1,5 @@
-// What parts of the library that nothing refers to add to the Python module
-// _XLAC.
+// Lets parts of the library that no other code refers to add functions to the
+// Python module _XLAC.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_DEFINITIONS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_DEFINITIONS_H_
 
@@ -11,8 +11,8 @@ namespace torch_xla_ext {
 
 using Definitions = void (*)(pybind11::module_& module);
 
-// Has DefineFunctions (bindings.h) call `define`, too. For static initialisers;
-// returns true.
+// Makes DefineFunctions (bindings.h) call `define`, too. For static
+// initialisers; returns true.
 bool AddDefinitions(Definitions define);
 
 const std::vector<Definitions>& AddedDefinitions();

@@ -26,8 +26,8 @@ void* FindTarget(const std::string& target, const std::string& platform) {
       (known.empty() ? std::string("none") : Joined(known)));
 }
 
-// The kernel sees an address alone: it has to be one of the platform's memory,
-// and what is there has to be row-major.
+// The kernel sees only an address: it has to be in the platform's memory, and
+// the data there has to be row-major.
 void CheckTensors(const std::string& target, const char* argument,
                   const std::vector<at::Tensor>& tensors,
                   const c10::Device& device) {
@@ -47,7 +47,7 @@ void CheckTensors(const std::string& target, const char* argument,
   }
 }
 
-// Of which device the tensors have to be.
+// The device that the tensors have to be on.
 c10::Device DeviceOf(const std::string& target, const std::string& platform,
                      const std::vector<at::Tensor>& results) {
   if (platform == kHostPlatform) return c10::Device(c10::kCPU);

@@ -10,11 +10,11 @@
 
 namespace torch_xla_ext {
 
-// Calls the untyped target `target` of `platform` as XLA calls it with API
-// version 3, its result being a tuple. A "Host" target is given CPU tensors and
-// has run when this returns; a "CUDA" target is given CUDA tensors of one
-// device, which must be the current one, and `stream`, on which it has
-// launched.
+// Calls the untyped target `target` of `platform` as XLA does with API version
+// 3 and a tuple result. A "Host" target gets CPU tensors and has run when this
+// returns. A "CUDA" target gets CUDA tensors of one device, which must be the
+// current one, and `stream`, on which it has launched its work when this
+// returns.
 //
 // Throws std::invalid_argument if there is no such target, or a tensor is on
 // another device or not contiguous, and std::runtime_error with the kernel's

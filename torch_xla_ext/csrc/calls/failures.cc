@@ -6,7 +6,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// Null while nothing failed. Never deleted.
+// Null unless the client failed. Never deleted.
 std::atomic<const std::string*> client_failure{nullptr};
 
 }  // namespace
@@ -14,7 +14,7 @@ std::atomic<const std::string*> client_failure{nullptr};
 bool ClientFailed() { return client_failure != nullptr; }
 
 void SetClientFailure(const std::string& text) {
-  // pybind11 appends where in Python an exception was raised.
+  // pybind11 appends the Python traceback of an exception.
   client_failure = new std::string(text.substr(0, text.find("\n\nAt:\n")));
 }
 

@@ -1,5 +1,5 @@
-// What follows a failure, in the places where upstream's torch_xla goes on as
-// if there had been none. The front library and patches/ call these.
+// Handles failures that upstream's torch_xla ignores. The front library and
+// patches/ call these functions.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_FAILURES_H_
 
@@ -17,16 +17,16 @@
 
 namespace torch_xla_ext {
 
-// The error with which the client could not be made, such as that there is no
-// GPU. torch_xla makes its client once, and aborts at the next use of one that
-// could not be made, the end of the process included. So the error is kept:
-// each later use raises it again, and the end of the process sees no client.
+// The error because of which the client could not be made, such as a missing
+// GPU. torch_xla tries to make its client once; if that failed, the next use
+// aborts the process, even the use at exit. So the error is kept: each later
+// use raises it again, and the code at exit sees no client.
 bool ClientFailed();
 void SetClientFailure(const std::string& text);
 // Throws std::runtime_error with that text, if there is one.
 void ThrowClientFailure();
 
-// The client, which `make` makes at the first call.
+// Returns the client, which `make` makes at the first call.
 template <typename Make>
 decltype(auto) MakeClient(Make make) {
   ThrowClientFailure();
@@ -38,10 +38,10 @@ decltype(auto) MakeClient(Make make) {
   }
 }
 
-// Waits for an execution by `wait`, which throws its error, without Python's
-// GIL. torch_xla also leaves the error with the locks of the execution's
-// devices, `unlockers`, for the next step on them, which has nothing to do with
-// it. Here the caller is the one reader of the error.
+// Waits for an execution without holding Python's GIL; `wait` throws the
+// execution's error. torch_xla also stores the error in the locks of the
+// execution's devices, `unlockers`, and so raises it again in the next,
+// unrelated step on them. Here only the caller gets the error.
 template <typename Wait>
 void WaitAndTakeError(Wait wait,
                       std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
@@ -54,10 +54,11 @@ void WaitAndTakeError(Wait wait,
   }
 }
 
-// Returns sync(), which takes from `tensors` what they are computed from,
-// before it compiles the program. If it throws, a tensor that got no value
-// would have neither: all that was pending would be lost, and each later sync()
-// would fail too. Such a tensor gets its operations back.
+// Returns sync(), which removes the pending operations from `tensors` before it
+// compiles the program. If it throws, a tensor that got no value would have
+// neither operations nor a value: all pending work would be lost, and each
+// later sync() would fail too. This function gives such a tensor its operations
+// back.
 template <typename Tensors, typename Sync>
 decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
   struct Pending {
@@ -80,7 +81,7 @@ decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
       if (data->handle == nullptr && !data->ir_value && !data->tensor_data) {
         data->ir_value = std::move(lost.value);
         ++data->generation;
-        // A clone of a value must not share it: the other one may be donated.
+        // A clone of a value must not share its buffer, which may be donated.
         data->is_cloned = lost.is_cloned;
       }
     }
@@ -88,12 +89,12 @@ decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
   }
 }
 
-// Throws std::runtime_error, which names the argument.
+// Throws a std::runtime_error that names the argument.
 [[noreturn]] void ThrowNoValue(size_t index,
                                const torch::lazy::BackendData& argument);
 
-// Checks the arguments of a program: the results of an execution that failed
-// have no buffer, and to use one is a null dereference.
+// Checks the arguments of a program: the results of a failed execution have no
+// buffers, and using one would dereference null.
 template <typename DataPtrs>
 void CheckHaveValues(const DataPtrs& arguments) {
   size_t index = 0;

@@ -1,4 +1,5 @@
-// What _xla_gpu_custom_call and BuildGpuCustomCall call: a target by its name.
+// GPU custom calls of a target by its name, for _xla_gpu_custom_call and
+// BuildGpuCustomCall.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_GPU_CUSTOM_CALL_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_GPU_CUSTOM_CALL_H_
 
@@ -12,27 +13,28 @@ namespace torch_xla_ext {
 // The target that stock torch_xla hardcodes.
 inline constexpr char kDefaultGpuCustomCallTarget[] = "triton_kernel_call";
 
-// What `target` is called with, but for the payload. The default target keeps
-// API version 2; every other gets version 3, which on CUDA is the same call and
-// on the Host is the only untyped one that hands the payload to the kernel.
+// The configuration of a call of `target`, except for the payload. The default
+// target keeps API version 2; every other target gets version 3. On CUDA both
+// make the same call; on the Host, version 3 is the only untyped one that
+// passes the payload to the kernel.
 CustomCallConfig GpuCustomCallConfig(std::string target);
 
-// What torch_xla::BuildGpuCustomCall does, here and in upstream's source.
+// Implements torch_xla::BuildGpuCustomCall, here and in upstream's source.
 // `output_shape` is a tuple.
 std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
                                            const xla::Shape& output_shape,
                                            const std::string& payload,
                                            const std::string& target);
 
-// Whether XLA:GPU runs calls of `target` itself, by cuDNN: no kernel is
+// Whether XLA:GPU itself runs calls of `target`, through cuDNN: no kernel is
 // registered, and the payload is a GpuBackendConfig in JSON. The last result is
-// the call's workspace. XLA writes its size into the shape when it compiles the
-// program, so that nothing may read it.
+// the call's workspace. XLA changes its shape to the actual size when it
+// compiles the program, so nothing may read this result.
 bool RunsByCudnn(const std::string& target);
 
-// Throws std::invalid_argument if XLA:GPU would take `payload` for its own
-// GpuBackendConfig in JSON: it then hands the kernel that message's `opaque`
-// field, which is empty, instead of the payload.
+// Throws std::invalid_argument if `payload` parses as XLA:GPU's own
+// GpuBackendConfig in JSON: XLA would then pass the kernel that message's
+// `opaque` field, which is empty, instead of the payload.
 void CheckGpuPayload(const std::string& target, const std::string& payload);
 
 }  // namespace torch_xla_ext

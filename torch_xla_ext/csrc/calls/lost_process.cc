@@ -17,7 +17,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// A thread that runs one job after the other.
+// A thread that runs one job after another.
 struct Worker {
   std::function<void()> job;
   std::shared_ptr<bool> done;  // of the job
@@ -32,7 +32,7 @@ struct State {
   std::vector<Worker*> idle;
 };
 
-// Never destroyed: threads have it when the process ends.
+// Never destroyed: threads still use it when the process exits.
 State& TheState() {
   static State& state = *new State;
   return state;
@@ -46,8 +46,8 @@ int Setting(const char* name, int otherwise) {
   return value > 0 ? value : otherwise;
 }
 
-// XLA's status has the lost tasks as "/job:jax_worker/replica:0/task:1". It has
-// none if the connection to the coordinator is lost.
+// XLA's status names the lost tasks like "/job:jax_worker/replica:0/task:1". It
+// names none if the connection to the coordinator is lost.
 std::string Text(const std::string& status) {
   static const std::regex kTask("/task:([0-9]+)");
   std::set<int> ranks;
@@ -68,8 +68,8 @@ std::string Text(const std::string& status) {
          status;
 }
 
-// As condition->wait(*lock, ready), which is a function of GCC 12's library:
-// the wheel would not run with an older one.
+// Replaces condition->wait(*lock, ready), which needs a function of GCC 12's
+// libstdc++: with it, the wheel would not run with an older one.
 template <typename Ready>
 void Wait(std::condition_variable* condition,
           std::unique_lock<std::mutex>* lock, Ready ready) {
@@ -115,8 +115,9 @@ void SetLostProcess(const std::string& status) {
   if (!state.lost.empty()) return;
   state.lost = Text(status);
   state.changed.notify_all();
-  // The last one registered is called first: before what destroys the client's
-  // parts, of which threads are still waiting for the device.
+  // Exit handlers run in reverse order of registration. So this one runs before
+  // those that destroy parts of the client, while threads that use these parts
+  // are still waiting for the device.
   on_exit(
       [](int exit_status, void*) {
         std::fflush(nullptr);

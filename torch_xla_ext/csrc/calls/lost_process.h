@@ -1,9 +1,9 @@
-// The other processes of a program, those that torchrun started with this one,
-// and what follows when one is lost.
+// Handles the loss of one of the other processes of a program, which torchrun
+// started together with this one.
 //
-// A device waits for ever for what a lost process was to send. XLA's
-// coordination client notices the loss, and its default is to end the process
-// that it runs in. Here who waits for a device gets an exception instead.
+// A device waits forever for data that a lost process should have sent. XLA's
+// coordination client notices the loss, and by default ends the process that it
+// runs in. Here, a thread that waits for a device gets an exception instead.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_LOST_PROCESS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_LOST_PROCESS_H_
 
@@ -15,37 +15,42 @@
 
 namespace torch_xla_ext {
 
-// After how many seconds without a heartbeat a process is taken for lost:
-// DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC (10) times
+// The number of seconds without a heartbeat after which a process counts as
+// lost: DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC (10) times
 // DIST_SERVICE_MAX_MISSING_HEARTBEATS (10).
 int HeartbeatTimeout();
 
-// There are other processes: from now on WaitUnlessLost looks out for a loss.
+// Says that there are other processes: from now on WaitUnlessLost detects their
+// loss.
 void WatchProcesses();
 bool ProcessesWatched();
 
-// Notes that a process is lost, and why, in the words of XLA's status. Does not
+// Records that a process is lost, with XLA's status as the reason. Does not
 // wait; only the first call has an effect.
 //
-// This process then ends without what waits for devices. If nobody is told
-// within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), it ends itself with a
-// message: it waits for something that no exception can end.
+// At exit, this process then skips everything that waits for devices. If no
+// thread gets the exception within TORCH_XLA_EXT_EXIT_TIMEOUT seconds (60), the
+// process ends itself with a message: it waits for something that no exception
+// can interrupt.
 void SetLostProcess(const std::string& status);
 
-// The error's text; empty, as long as no process is lost.
+// The error's text; empty as long as no process is lost.
 std::string LostProcess();
 // Throws std::runtime_error with that text, if there is one.
 void ThrowLostProcess();
 
-// This process begins to end: if another is lost, its end takes ten seconds at
-// most, whatever it waits for. Returns whether one is lost.
+// Says that this process begins to exit. If another process is lost, the exit
+// takes at most ten seconds, whatever it waits for. Returns whether one is
+// lost.
 bool EndIfLost();
 
-// Runs `job` in another thread, and waits for it. Throws as ThrowLostProcess if
-// a process is lost before or meanwhile: then the job goes on for itself.
+// Runs `job` in another thread and waits for it. Throws like ThrowLostProcess
+// if a process is lost before or during the wait; the job then goes on in its
+// thread.
 void RunUnlessLost(std::function<void()> job);
 
-// Returns wait(), or throws as RunUnlessLost. `wait` must hold what it uses.
+// Returns wait(), or throws like RunUnlessLost. `wait` must own everything that
+// it uses.
 template <typename Wait>
 auto WaitUnlessLost(Wait wait) -> decltype(wait()) {
   if (!ProcessesWatched()) return wait();

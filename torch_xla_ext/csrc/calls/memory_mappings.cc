@@ -11,8 +11,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// To count takes milliseconds where there are many mappings, so most calls do
-// not. The last eighth of the limit has room for as many programs.
+// Counting takes milliseconds if there are many mappings, so most calls do not
+// count. The last eighth of the limit has room for the programs in between.
 constexpr int kCallsBetweenCounts = 16;
 
 int64_t CountMappings() {
@@ -21,7 +21,7 @@ int64_t CountMappings() {
                     std::istreambuf_iterator<char>(), '\n');
 }
 
-// 0 if it is not known.
+// 0 if the limit is unknown.
 int64_t MappingsLimit() {
   int64_t limit = 0;
   std::ifstream("/proc/sys/vm/max_map_count") >> limit;

@@ -1,6 +1,6 @@
 // XLA:CPU maps the code of a compiled program in dozens to hundreds of pieces.
-// At the kernel's limit of a process, 65,530 by default, it runs into code that
-// is not there: the process dies.
+// At Linux's limit per process, 65,530 mappings by default, mapping fails,
+// XLA:CPU jumps into code that is not there, and the process crashes.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_MEMORY_MAPPINGS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_MEMORY_MAPPINGS_H_
 

@@ -31,18 +31,19 @@ namespace py = pybind11;
 
 using Arguments = c10::ArrayRef<c10::IValue>;
 
-// How many blocks of debug.use_reference are open, in any thread. While there
-// is one, Python says what a call computes.
+// The number of open debug.use_reference blocks, in all threads. While there is
+// one, Python decides what a call computes.
 std::atomic<int> num_reference_blocks{0};
 
-// A function of Python. It is never freed: the dispatcher may outlive Python.
+// A Python function. It is never freed: the dispatcher may outlive Python.
 class PythonFunction {
  public:
   explicit PythonFunction(py::object function)
       : function_(function.release().ptr()) {}
 
   // Calls it with an operator's arguments. The GIL must be held. An exception
-  // travels through the dispatcher as those of torch's own Python kernels do.
+  // propagates through the dispatcher as one of torch's own Python kernels
+  // does.
   py::object operator()(Arguments args) const {
     py::tuple values(args.size());
     for (size_t i = 0; i < args.size(); ++i) {
@@ -67,7 +68,8 @@ void AppendBytes(const T& value, std::string* key) {
   key->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// Which part of a sharded tensor a device runs the call on is prepared, too.
+// The key needs the sharding: the shard on which a device runs the call is
+// prepared, too.
 void AppendSharding(const at::Tensor& tensor, std::string* key) {
   if (!torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return;
   const torch_xla::XLATensorPtr xla_tensor =
@@ -80,9 +82,9 @@ void AppendSharding(const at::Tensor& tensor, std::string* key) {
   key->append(*sharding);
 }
 
-// Appends what a call is prepared for: of a tensor its dtype, shape and device,
-// of anything else the value, with its type. False for what is not remembered:
-// symbolic sizes, subclasses of Tensor, lists.
+// Appends what a call is prepared for: a tensor's dtype, shape and device, and
+// the type and value of anything else. Returns false for arguments that are not
+// remembered: symbolic sizes, subclasses of Tensor, lists.
 bool AppendKey(const c10::IValue& value, std::string* key) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -114,7 +116,7 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
     AppendBytes(value.toInt(), key);
   } else if (value.isDouble()) {
     key->push_back('d');
-    AppendBytes(value.toDouble(), key);  // so that -0.0 is not 0.0
+    AppendBytes(value.toDouble(), key);  // keeps -0.0 and 0.0 apart
   } else if (value.isString()) {
     const std::string& text = value.toStringRef();
     key->push_back('s');
@@ -130,7 +132,7 @@ bool IsTensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined();
 }
 
-// The calls of one operator that were prepared.
+// The prepared calls of one operator.
 class PreparedCalls {
  public:
   PreparedCalls(py::object prepare, py::object run,
@@ -139,10 +141,10 @@ class PreparedCalls {
         run_(std::move(run)),
         environment_(std::move(environment)) {}
 
-  // The results of the kernel, of which the operator returns the first ones.
+  // All results of the kernel; the operator returns the first ones.
   std::vector<at::Tensor> Call(Arguments args) {
-    // Before anything is looked up: a registration meanwhile makes the entry an
-    // old one.
+    // Read before any lookup, so that a registration in the meantime makes the
+    // entry stale.
     const uint64_t registrations = NumRegistrations();
     std::string key;
     const bool remembers = AppendKeys(args, &key);
@@ -172,7 +174,7 @@ class PreparedCalls {
     uint64_t registrations;
     std::shared_ptr<const PreparedCall> call;
   };
-  // Where sizes never repeat, nothing is gained by remembering more.
+  // If sizes never repeat, remembering more entries gains nothing.
   static constexpr size_t kMaxEntries = 4096;
 
   bool AppendKeys(Arguments args, std::string* key) const {
@@ -215,7 +217,7 @@ class PreparedCalls {
 
   const PythonFunction prepare_;
   const PythonFunction run_;
-  // None: nothing is remembered.
+  // Empty if nothing is remembered.
   const std::optional<std::vector<std::string>> environment_;
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;
@@ -252,7 +254,7 @@ bool IsDifferentiated(const c10::IValue& value) {
          tensor._fw_grad(/*level=*/0).defined();
 }
 
-// For the dispatch key Autograd: what nobody differentiates goes on without
+// For the dispatch key Autograd: calls that need no gradient go on without
 // Python.
 class AutogradKernel : public c10::OperatorKernel {
  public:
@@ -275,8 +277,8 @@ class AutogradKernel : public c10::OperatorKernel {
       const at::AutoDispatchBelowAutograd guard;
       op.callBoxed(stack);
     }
-    // What autograd saved of an earlier value is lost, and it says so if it is
-    // asked for it.
+    // Earlier values that autograd saved are overwritten; with the version
+    // bumped, backward reports that.
     for (const at::Tensor& tensor : written) {
       if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
     }
@@ -304,8 +306,9 @@ class AutogradKernel : public c10::OperatorKernel {
 };
 
 // For the dispatch key Functionalize, of an operator that writes to its
-// arguments `written`: they get the results of `calls`, of the same operator
-// without the writing. Does what torch generates for its own such operators.
+// arguments `written`: they get the results of `calls`, which belong to the
+// functional form of the operator. Does the same as the code that torch
+// generates for its own in-place operators.
 class InPlaceKernel : public c10::OperatorKernel {
  public:
   InPlaceKernel(std::shared_ptr<PreparedCalls> calls, py::object run,
@@ -334,7 +337,7 @@ class InPlaceKernel : public c10::OperatorKernel {
       }
       for (size_t i = 0; i < written_.size(); ++i) {
         const at::Tensor& tensor = args[written_[i]].toTensor();
-        // By which torch_xla knows which buffer to donate.
+        // Tells torch_xla which buffer to donate.
         functionalization::propagate_xla_data_direct(
             inner[written_[i]].toTensor(), results[i]);
         functionalization::replace_(tensor, results[i]);
@@ -349,8 +352,9 @@ class InPlaceKernel : public c10::OperatorKernel {
   }
 
  private:
-  // Whether Python has to do it: anything else than XLA tensors, and tensors
-  // that are written to twice, about which it has the error.
+  // Whether Python has to handle the call: if there are tensors other than
+  // XLA's, or if a tensor is written to twice, for which Python raises the
+  // error.
   bool TakesPython(Arguments args) const {
     for (const c10::IValue& value : args) {
       if (!IsTensor(value)) continue;
@@ -380,7 +384,7 @@ class InPlaceKernel : public c10::OperatorKernel {
   const std::vector<size_t> written_;
 };
 
-// Takes the kernel away again when it goes, as a torch.library.Library does.
+// Deregisters the kernel on destruction, like torch.library.Library.
 struct Registration {
   c10::RegistrationHandleRAII handle;
   std::shared_ptr<PreparedCalls> calls;

@@ -1,5 +1,6 @@
-// Dispatcher kernels of operators that are one custom call each, without
-// Python: what was checked and encoded for arguments like these is remembered.
+// Dispatcher kernels, without Python, of operators that are one custom call
+// each: the checked and encoded call is remembered for arguments of the same
+// kind.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_OPERATOR_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_OPERATOR_KERNELS_H_
 
@@ -7,8 +8,8 @@
 
 namespace torch_xla_ext {
 
-// Adds the functions that register them to `module`, and its class
-// PreparedCall.
+// Adds the functions that register these kernels, and the class PreparedCall,
+// to `module`.
 void DefineOperatorKernels(pybind11::module_& module);
 
 }  // namespace torch_xla_ext

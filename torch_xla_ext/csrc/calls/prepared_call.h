@@ -12,13 +12,13 @@
 
 namespace torch_xla_ext {
 
-// Everything of a call but its operands. It holds for operands of the shapes
-// and dtypes that it was prepared for, on their device.
+// Everything about a call except its operands. Valid for operands of the
+// shapes, dtypes and device that it was prepared for.
 struct PreparedCall {
   torch::lazy::OpKind kind;
   CustomCallConfig config;
   OutputTypes outputs;
-  // What a device has of each of the first results, if the call runs on parts.
+  // The shards of the first results, if the call runs on shards.
   std::vector<Shard> shards;
 
   // Traces the call; returns its results. The GIL must not be held: in eager

@@ -16,7 +16,7 @@ size_t Hash(const std::string& text) {
   return torch::lazy::HashReduce(torch::lazy::Hash(text));
 }
 
-// As upstream, which reads them once.
+// Read once, like in upstream.
 size_t EnvironmentHash() {
   static const size_t hash = [] {
     std::string text;
@@ -42,7 +42,7 @@ void AppendProgram(const std::vector<const torch::lazy::Node*>& post_order,
       sequence->push_back(numbers.at(operand.node));
       sequence->push_back(operand.index);
     }
-    // All nodes of a program are XLA's.
+    // All nodes of a program are XlaNodes.
     const auto* xla_node = static_cast<const torch_xla::XlaNode*>(node);
     for (size_t i = 0; i < node->num_outputs(); ++i) {
       if (const auto sharding = xla_node->GetSharding(i)) {

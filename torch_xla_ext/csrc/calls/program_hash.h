@@ -1,4 +1,4 @@
-// What the hash of a program has to say beside the hashes of its nodes.
+// What the hash of a program has to cover besides the hashes of its nodes.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_PROGRAM_HASH_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_PROGRAM_HASH_H_
 
@@ -9,8 +9,8 @@
 
 namespace torch_xla_ext {
 
-// Appends to `sequence`, which is hashed, what makes a program and is in no
-// node's hash:
+// Appends to `sequence`, which is hashed, the parts of a program that no node's
+// hash covers:
 //
 // - for each node of `post_order` which nodes its operands are, and which node
 //   each of `roots` is. All parameters of one shape have one hash, and

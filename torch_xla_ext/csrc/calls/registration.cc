@@ -22,12 +22,12 @@
 namespace torch_xla_ext {
 namespace {
 
-// Typed targets by platform and the name that XLA knows: XLA's own registry can
-// not be read.
+// Typed targets by platform and XLA's name for them: XLA's own registry cannot
+// be read.
 using TypedTargets = std::map<std::pair<std::string, std::string>, void*>;
 
-// The functions of a name that was registered again, in the order of their
-// registration, and which of them calls run.
+// The functions of a name that was registered more than once, in the order of
+// registration, and the one that calls run.
 struct Generations {
   std::vector<void*> functions;
   size_t current;
@@ -35,22 +35,22 @@ struct Generations {
 using Renewed =
     std::map<std::tuple<std::string, std::string, TargetApi>, Generations>;
 
-// What looks "CUDA" targets up elsewhere than in the process's registry.
+// A client that does not look "CUDA" targets up in the process's registry.
 struct CudaClient {
   bool made = false;
   const PJRT_Api* plugin = nullptr;  // null if XLA:GPU is in the process
 };
 
 struct Targets {
-  // Between a look-up and the registration nobody else may register.
+  // Held from a lookup to the registration that depends on it.
   std::mutex mutex;
   TypedTargets typed;
   // By name, platform and API.
   Renewed renewed;
-  // Whether there is one of them: calls that are traced ask first.
+  // Whether `renewed` has entries: a traced call checks this first.
   std::atomic<bool> any_renewed{false};
-  // Names and platforms whose untyped function took another's place after the
-  // typed one was registered: the typed one is not its twin.
+  // Names and platforms whose untyped function replaced another one after the
+  // typed one was registered: the typed function is not its counterpart.
   std::set<std::pair<std::string, std::string>> untyped_is_newer;
   std::atomic<uint64_t> num_changes{0};
   CudaClient cuda;
@@ -62,7 +62,7 @@ Targets& GetTargets() {
   return targets;
 }
 
-// The function that XLA has under a name.
+// The function that XLA has registered under a name.
 void* Find(const Targets& targets, const std::string& hlo_name,
            const std::string& platform, TargetApi api) {
   if (api == TargetApi::kUntyped) {
@@ -72,7 +72,7 @@ void* Find(const Targets& targets, const std::string& hlo_name,
   return found == targets.typed.end() ? nullptr : found->second;
 }
 
-// What XLA calls the function that was registered as `name` after `index`
+// XLA's name for the function that was registered as `name` after `index`
 // others.
 std::string HloName(const std::string& name, size_t index) {
   return index == 0 ? name : name + "#" + std::to_string(index + 1);

@@ -13,8 +13,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// Serialized: OpSharding{type: MANUAL}; OpSharding{type: TUPLE}; and the former
-// in the field tuple_shardings of the latter (xla/xla_data.proto).
+// Serialized: OpSharding{type: MANUAL}; OpSharding{type: TUPLE}; and MANUAL as
+// an element of TUPLE's field tuple_shardings (xla/xla_data.proto).
 constexpr char kManual[] = "\x08\x04";
 constexpr char kTuple[] = "\x08\x02";
 constexpr char kManualElement[] = "\x2a\x02\x08\x04";
@@ -34,7 +34,7 @@ void SetSharding(xla::XlaOp op, const std::string& bytes) {
   }
 }
 
-// One of the calls that tell XLA's partitioner what to do.
+// A custom call that controls XLA's partitioner.
 xla::XlaOp TellPartitioner(const char* target, xla::XlaOp op,
                            const xla::Shape& shape,
                            const std::string& sharding) {
@@ -122,7 +122,7 @@ std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor) {
 
 torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
   static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
-  // Hands on its operand (front/node_hash.cc).
+  // Passes its operand through (front/node_hash.cc).
   static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
   const std::string shape = torch_xla::GetXlaShape(value).ToString();
   while (value.node->op() == sharding || value.node->op() == hashed) {
@@ -132,7 +132,7 @@ torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
                              const_cast<torch::lazy::Node*>(operand.node)),
         operand.index);
   }
-  // Some shardings take a device's part of a value.
+  // Some sharding nodes yield a device's shard of a value.
   if (torch_xla::GetXlaShape(value).ToString() != shape) return nullptr;
   return torch::lazy::getBackend()->GetComputationDataFromNode(
       value.node.get());

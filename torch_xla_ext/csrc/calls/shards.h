@@ -1,5 +1,5 @@
-// Calls that run on what each device has of their operands: XLA's partitioner
-// knows nothing of a kernel, and would gather the whole.
+// Calls that run on each device's shards of their operands. XLA's partitioner
+// knows nothing about a kernel, and would gather the whole operands.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_SHARDS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_SHARDS_H_
 
@@ -14,41 +14,42 @@
 
 namespace torch_xla_ext {
 
-// What each device has of an operand or a result.
+// Each device's shard of an operand or a result.
 struct Shard {
-  // How the whole is divided: an xla::OpSharding, serialized.
+  // How the whole is partitioned: a serialized xla::OpSharding.
   std::string sharding;
   std::vector<int64_t> shape;
-  // Of a result, whether its tensor is marked with this sharding. That of an
-  // operand that is written in place is marked by torch_xla, as the operand is.
+  // For a result: whether its tensor is marked with this sharding. torch_xla
+  // itself marks the tensor of an operand that is written in place, with the
+  // operand's sharding.
   bool marked = true;
 
   torch::lazy::hash_t Hash() const;
   std::string ToString() const;
 };
 
-// A device's part of an operand. XLA takes the operations between this and
-// FromShard as they are.
+// A device's shard of an operand. XLA does not partition the operations between
+// this and FromShard.
 xla::XlaOp ToShard(xla::XlaOp whole, const Shard& shard,
                    xla::PrimitiveType type);
 
-// Marks an operation on parts. `num_results` are those of a tuple; without a
-// number, the result is no tuple.
+// Marks an operation on shards. `num_results` is the size of the result tuple;
+// without it, the result is not a tuple.
 void RunsOnShards(xla::XlaOp op, std::optional<size_t> num_results);
 
-// The whole of which a result, the input's, is a device's part. Its sharding is
-// set on the node, not on the call's: torch_xla takes a node's shape for that
-// of the tensor, and a call's is a tuple.
+// The whole result, of which `part` is a device's shard. The sharding is set on
+// this node and not on the call's: torch_xla uses a node's shape as the
+// tensor's, and a call's shape is a tuple.
 torch::lazy::NodePtr MakeFromShardNode(const torch::lazy::Value& part,
                                        const xla::Shape& whole,
                                        const Shard& shard);
 
-// The sharding that a tensor has, serialized; none if it has none.
+// A tensor's sharding, serialized; none if it is not sharded.
 std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor);
 
-// What is on the device of a value, or of that which shardings alone were put
-// around to make it; null if there is no such thing. Copying into a tensor that
-// has a sharding makes such values.
+// The device data of a value, or of the value inside it if only sharding nodes
+// were put around it; null if there is none. Copying into a sharded tensor
+// makes such values.
 torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value);
 
 }  // namespace torch_xla_ext

@@ -46,8 +46,8 @@ bool AddStaticKernel(const StaticKernel& kernel) {
 void RegisterStaticKernels() {
   std::map<std::string, std::string> schemas;
   for (const StaticKernel& kernel : Kernels()) {
-    // A schema begins with the name that its author wrote. Another one means
-    // that two kernels have C++ names in common, and the linker kept one.
+    // A schema begins with the target's name. A different name means that two
+    // kernels share C++ names, and the linker kept only one of them.
     if (std::string(kernel.schema).rfind(kernel.target + std::string("("), 0) !=
         0) {
       throw std::runtime_error(

@@ -1,5 +1,5 @@
-// The kernels that are linked into this library: include/torch_xla_ext/kernel.h
-// adds them when the library is loaded.
+// The kernels that are linked into this library. Static initialisers of
+// include/torch_xla_ext/kernel.h add them when the library is loaded.
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_STATIC_KERNELS_H_
 
@@ -11,9 +11,9 @@
 
 namespace torch_xla_ext {
 
-// Registers the typed entries of all of them; XLA's own macro has registered
-// the untyped ones. Throws as RegisterTarget does, and std::runtime_error if
-// the two platforms of a kernel were compiled from different definitions.
+// Registers all their typed entries; XLA's own macro has registered the untyped
+// ones. Throws like RegisterTarget, and std::runtime_error if a kernel's two
+// platforms were compiled from different definitions.
 void RegisterStaticKernels();
 
 // Their schemas, by target: SchemaText() of include/torch_xla_ext/descriptor.h.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kBlockSize = size_t{1} << 20;
 
-// Of the content of the file that has the function.
+// The hash of the contents of the file that contains the function.
 torch::lazy::hash_t FileHash(const void* function) {
   Dl_info info;
   const char* path =
@@ -39,8 +39,8 @@ torch::lazy::hash_t FileHash(const void* function) {
   return hash;
 }
 
-// Whether it is a custom call that XLA's CPU compiler emits code for. In a
-// string, quotes follow a backslash.
+// Whether it is a custom call for which XLA's CPU compiler emits code itself.
+// Inside a string, quotes are escaped, so they do not match.
 bool IsXlasOwn(std::string_view instruction) {
   constexpr std::string_view kOwn[] = {"custom_call_target=\"TopK\"",
                                        "custom_call_target=\"SliceToDynamic\""};
@@ -49,8 +49,8 @@ bool IsXlasOwn(std::string_view instruction) {
   });
 }
 
-// An instruction without its strings, which are the user's: a kernel's name, a
-// payload.
+// An instruction without its strings, whose text comes from the user: a
+// kernel's name, a payload.
 std::string WithoutStrings(std::string_view instruction) {
   std::string rest;
   bool inside = false;
@@ -74,7 +74,7 @@ torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin) {
   const torch::lazy::hash_t hash =
       FileHash(reinterpret_cast<const void*>(&CompilerHash));
   if (plugin == nullptr) return hash;
-  // A function that the bridge leaves as it is (pjrt_bridge/widening.cc).
+  // A function that the bridge does not replace (pjrt_bridge/widening.cc).
   return torch::lazy::HashCombine(
       hash,
       FileHash(reinterpret_cast<const void*>(plugin->PJRT_Error_Message)));

@@ -12,7 +12,7 @@ namespace torch_xla_ext {
 // backslashes are escaped, so that any payload reads on one line.
 std::string Quoted(std::string_view text);
 
-// A function: "0x7f…", and its symbol and library where they are known.
+// Describes a function: "0x7f…", and its symbol and library if they are known.
 std::string Described(const void* function);
 
 // "a, b, c".

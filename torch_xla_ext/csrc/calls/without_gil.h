@@ -1,12 +1,13 @@
-// Waiting without Python's global interpreter lock. A program may run a
-// function of Python, as a custom call or an operator of PyTorch: who waits for
-// it with the GIL waits for ever. Upstream releases it in most of its bindings,
-// but not in all, and not where a lock of the device is taken
-// (_run_cached_graph, by which torch.compile runs a program).
+// Waiting without Python's global interpreter lock (GIL). A program may run a
+// Python function, as a custom call or a PyTorch operator: a thread that waits
+// for the program while holding the GIL waits forever. Upstream releases the
+// GIL in most of its bindings, but not in all, and not where it takes a
+// device's lock (_run_cached_graph, through which torch.compile runs a
+// program).
 #ifndef TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
 #define TORCH_XLA_EXT_CSRC_CALLS_WITHOUT_GIL_H_
 
-// As Python.h, which upstream's runtime is compiled without.
+// Declared as in Python.h, which upstream's runtime is compiled without.
 extern "C" {
 struct _ts;  // PyThreadState
 int PyGILState_Check(void);
@@ -16,7 +17,7 @@ void PyEval_RestoreThread(_ts* state);
 
 namespace torch_xla_ext {
 
-// Releases the GIL for its lifetime, if this thread has it.
+// Releases the GIL for its lifetime, if this thread holds it.
 class WithoutGil {
  public:
   WithoutGil()

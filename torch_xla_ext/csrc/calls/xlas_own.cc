@@ -13,8 +13,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// The addresses of the library that has one of them. dladdr would also find the
-// symbol, which takes milliseconds in one of XLA's size.
+// The address range of the library that contains an address. dladdr would also
+// look up the symbol, which takes milliseconds in a library of XLA's size.
 class Library {
  public:
   explicit Library(const void* address)
@@ -58,7 +58,7 @@ bool IsXlasOwn(std::string_view name, const void* function) {
           static_cast<double (*)(double)>(&std::tan))),
       Library(reinterpret_cast<const void*>(&_Unwind_Backtrace)),
   };
-  // Kernels may be linked into XLA's library: there the name says it.
+  // Kernels may be linked into XLA's library: there, only the name tells.
   if (xla.Has(function)) {
     return name.substr(0, 2) == "__" || name == "memrefCopy" ||
            name == "NopReturnToken";

@@ -6,8 +6,8 @@
 
 namespace torch_xla_ext {
 
-// Whether the untyped target `name` is one of those that XLA registers for
-// itself: helpers of its compiled code, its own and the C library's.
+// Whether the untyped target `name` is one that XLA registers for itself:
+// helpers for its compiled code, from XLA and from the C library.
 bool IsXlasOwn(std::string_view name, const void* function);
 
 }  // namespace torch_xla_ext
