@@ -26,14 +26,15 @@ using capture::SavedState;
 using capture::Source;
 using capture::StorageOf;
 
-// Throws unless the strides of a view are known: torch computes those of a view
-// of a view from XLA's strides, which are always contiguous.
+// Throws unless the strides of a view are known: torch computes the strides of
+// a view of a view from XLA's strides, which are always contiguous.
 void CheckOneStep(const at::Tensor& view, size_t argument) {
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
   if (meta != nullptr && meta->has_bw_view() &&
       meta->get_backward_view().has_view_fn()) {
     const auto& view_fn = meta->get_backward_view().view_fn();
-    // The types' information is not exported, but the objects know it.
+    // The type_info of these classes is not exported, but their objects refer
+    // to it.
     const std::string type = typeid(view_fn).name();
     if (type.find("ChainedViewFunc") == std::string::npos &&
         type.find("LambdaViewFunc") == std::string::npos) {
@@ -47,8 +48,9 @@ void CheckOneStep(const at::Tensor& view, size_t argument) {
       "in several steps: pass a clone() of it, or create it inside");
 }
 
-// What a program depends on of its arguments, but for their values, and which
-// arguments are views that share their storage with no other argument.
+// Everything about the arguments that a program depends on, except for their
+// values; and the indices of those arguments that are views and share their
+// storage with no other argument.
 std::pair<py::bytes, std::vector<size_t>> Signature(
     const std::vector<at::Tensor>& arguments) {
   std::unordered_map<const void*, size_t> first;
@@ -84,8 +86,8 @@ std::pair<py::bytes, std::vector<size_t>> Signature(
   return {py::bytes(text), std::move(views)};
 }
 
-// How a view was made of its base, to make it again of another one. It holds
-// neither.
+// How a view was made from its base, so that it can be made again from another
+// base. It owns neither tensor.
 using View = torch::autograd::ViewFunc;
 
 std::unique_ptr<View> ViewOf(const at::Tensor& tensor) {

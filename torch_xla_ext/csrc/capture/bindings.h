@@ -1,5 +1,5 @@
-// The functions and classes of the Python module _XLAC that
-// torch_xla_ext.capture is made of.
+// The functions and classes of the Python module _XLAC that implement
+// torch_xla_ext.capture.
 #ifndef TORCH_XLA_EXT_CSRC_CAPTURE_BINDINGS_H_
 #define TORCH_XLA_EXT_CSRC_CAPTURE_BINDINGS_H_
 

@@ -1,5 +1,5 @@
-// Starting a compiled program, as torch_xla does it: in one of its threads,
-// which holds the lock of the device until the program has been started.
+// Starts a compiled program in the same way as torch_xla: in one of its
+// threads, which holds the device's lock until the program has been started.
 #ifndef TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
 #define TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
 
@@ -12,11 +12,11 @@
 
 namespace torch_xla_ext::capture {
 
-// Unlocks the device with its end.
+// Unlocks the device when destroyed.
 using DeviceLock = std::vector<torch::lazy::ExceptionCleanup>;
 
-// Waits until the program before has been started, and locks the device. Throws
-// that program's error.
+// Waits until the previous program has been started, and locks the device.
+// Throws that program's error.
 DeviceLock LockDevice(const torch::lazy::BackendDevice& device);
 
 struct Launch {
@@ -24,13 +24,13 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   std::vector<torch::lazy::BackendDataPtr> arguments;
-  // Get their values when the program has been started. Nobody but the holder
-  // of the device's lock looks for them before.
+  // They get their values when the program has been started. Until then, only
+  // the holder of the device's lock may access them.
   std::vector<torch::lazy::BackendDataPtr> results;
 };
 
-// Returns at once. An error is thrown by the next LockDevice, and the results
-// stay without values.
+// Returns at once. If the program fails, the next LockDevice throws its error,
+// and the results stay without values.
 void Start(std::shared_ptr<Launch> launch);
 
 }  // namespace torch_xla_ext::capture

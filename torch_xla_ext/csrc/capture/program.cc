@@ -8,8 +8,8 @@
 namespace torch_xla_ext::capture {
 namespace {
 
-// Whether something besides the tensor holds its data, such as a clone that was
-// not computed yet, and still needs its values.
+// Whether something besides the tensor refers to its data and still needs the
+// values, such as a clone that has not been computed yet.
 bool IsShared(const torch_xla::XLATensorPtr& tensor) {
   const auto& data = tensor->torch::lazy::LazyTensor::data();
   if (data->handle == nullptr || data->ir_value || data->tensor_data) {
@@ -108,7 +108,7 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
     }
     const Storage* storage = StorageOf(tensor);
     if (storage != expected.last_storage) {
-      if (expected.is_view) return false;  // perhaps another part
+      if (expected.is_view) return false;  // may be of another part
       same_storages = false;
     }
     expected.last_storage = storage;
@@ -132,8 +132,8 @@ std::vector<Program::Input> Program::Gather(
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Source& source = description_.parameters[i];
     if (source.kind == Source::kSeed) {
-      // As a lazy trace, which goes on from the numbers drawn since the last
-      // step.
+      // Like a lazy trace, which continues from the numbers drawn since the
+      // last step.
       executor->SetRngSeed(device_, executor->GetRunningSeed(device_));
       inputs[i].seed = executor->GetBaseSeedData(device_);
       continue;
@@ -154,7 +154,7 @@ std::vector<Program::Input> Program::Gather(
 DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
   std::vector<const Input*> shared;
   while (true) {
-    // Until the program before has been started it holds its arguments.
+    // The previous program holds its arguments until it has been started.
     DeviceLock lock = LockDevice(device_);
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
@@ -168,7 +168,7 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
       if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
     }
     if (shared.empty()) return lock;
-    lock.clear();  // to copy is a program
+    lock.clear();  // copying runs a program
     for (const Input* input : shared) {
       const torch::lazy::BackendDataPtr copy =
           CopyOf(DataOf(input->base), input->storage->base().scalar_type());
@@ -188,8 +188,8 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     launch->arguments.push_back(input.base == nullptr ? input.seed
                                                       : DataOf(input.base));
   }
-  // What is written keeps its object, whose value goes into the program and
-  // comes back from it.
+  // A written parameter keeps its data object; the object's value is passed to
+  // the program, which replaces it.
   donated_.swap(donated_before_);
   for (size_t k = 0; k < donated_.size(); ++k) {
     torch::lazy::BackendDataPtr& argument =

@@ -1,4 +1,4 @@
-// A step that was traced and compiled once, as it is run again.
+// A step that was traced and compiled once, and is run many times.
 #ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
 #define TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
 
@@ -51,14 +51,14 @@ class Program {
 
   explicit Program(Description description);
 
-  // Whether the state is what it was when the step was captured, but for its
-  // values: every tensor alive, of the same shape, and sharing storages with
-  // the same others.
+  // Whether the state, apart from its values, is the same as when the step was
+  // captured: every tensor is alive, has the same shape, and shares its storage
+  // with the same tensors.
   bool Matches(const std::vector<at::Tensor>& arguments);
 
-  // Starts the program, without waiting for its end, and returns the results
-  // that follow those of the written parameters.
-  // Throws std::runtime_error for the failure of an earlier program, too.
+  // Starts the program without waiting for its end, and returns the results
+  // that follow those of the written parameters. Also throws std::runtime_error
+  // if an earlier program failed.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments);
 
  private:
@@ -83,9 +83,9 @@ class Program {
                   const std::vector<at::Tensor>& arguments) const;
   bool StorageGroupsMatch();
   std::vector<Input> Gather(const std::vector<at::Tensor>& arguments) const;
-  // Locks the device, when the written parameters' data can be donated and all
+  // Locks the device once the written parameters' data can be donated and all
   // others have values. Throws std::runtime_error with the name of a parameter
-  // that has none.
+  // without a value.
   DeviceLock Prepare(const std::vector<Input>& inputs) const;
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
@@ -99,9 +99,9 @@ class Program {
   torch::lazy::BackendDevice device_;
 
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
-  // The written parameters' old values in this run and in the one before: a
-  // buffer's destructor can wait for the program that it was donated to. Used
-  // under the device's lock.
+  // The written parameters' old values, of this run and of the previous one: a
+  // buffer's destructor may wait for the program that it was donated to.
+  // Guarded by the device's lock.
   std::vector<torch::lazy::BackendDataPtr> donated_, donated_before_;
   torch::lazy::BackendDataPtr no_value_;
 };

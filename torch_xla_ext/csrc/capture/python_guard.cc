@@ -8,7 +8,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The object of a weak reference, or null; anything else is itself.
+// The referent of a weak reference, or null; any other object itself.
 PyObject* Target(const py::object& reference) {
   if (!PyWeakref_Check(reference.ptr())) return reference.ptr();
   PyObject* const object = PyWeakref_GET_OBJECT(reference.ptr());
@@ -21,14 +21,14 @@ constexpr uintptr_t kAnySize = UINTPTR_MAX;
 
 struct PythonGuard::Node {
   enum Kind {
-    kPlain,       // equal to `object`, and of its type
-    kSame,        // the object of the weak reference `object`
+    kPlain,       // equal to `object` and of the same type
+    kSame,        // the referent of the weak reference `object`
     kAddress,     // at `address`
     kSequence,    // a list or tuple of `address` items, of the type `object`
     kDictionary,  // of `address` items or kAnySize, of the type `object`
-    kAttributes,  // the object of `object`, with items of its __dict__
-    kFunction,    // the same, with parts of a function
-    kParts,       // with attributes
+    kAttributes,  // like kSame, and items of its __dict__
+    kFunction,    // like kSame, and parts of a function
+    kParts,       // has attributes
     kCall,        // object(value) is true
   };
   Kind kind;
@@ -67,7 +67,7 @@ std::unique_ptr<PythonGuard::Node> PythonGuard::MakeNode(
   return node;
 }
 
-// A child's value, borrowed from `value` or from `owner`; null where there is
+// A child's value, borrowed from `value` or from `owner`; null if there is
 // none.
 PyObject* PythonGuard::Get(const Node& node, PyObject* value, size_t child,
                            py::object* owner) {
@@ -83,7 +83,7 @@ PyObject* PythonGuard::Get(const Node& node, PyObject* value, size_t child,
     case Node::kAttributes:
       return PyDict_GetItemWithError(owner->ptr(), key);
     case Node::kFunction: {
-      if (PyLong_Check(key)) {  // of its closure
+      if (PyLong_Check(key)) {  // an index into its closure
         PyObject* const closure = PyFunction_GetClosure(value);
         const Py_ssize_t index = PyLong_AsSsize_t(key);
         if (closure == nullptr || index >= PyTuple_GET_SIZE(closure)) {
@@ -91,7 +91,7 @@ PyObject* PythonGuard::Get(const Node& node, PyObject* value, size_t child,
         }
         return PyCell_GET(PyTuple_GET_ITEM(closure, index));
       }
-      if (PyTuple_Check(key)) {  // of its globals
+      if (PyTuple_Check(key)) {  // the name of a global
         return PyDict_GetItemWithError(PyFunction_GetGlobals(value),
                                        PyTuple_GET_ITEM(key, 0));
       }

@@ -1,9 +1,9 @@
-// Whether Python objects are still what they were, as
-// torch_xla_ext/_capture/python_state.py compares them, in C++.
+// Checks in C++ whether Python objects are unchanged, by the rules of
+// torch_xla_ext/_capture/python_state.py.
 //
-// That module describes what it found as nested tuples; this class compares
-// them, some ten nanoseconds each. Where it finds a difference, the Python
-// module has the last word, and names it.
+// That module describes the state as nested tuples; this class compares them,
+// in some ten nanoseconds each. If it finds a difference, the Python module
+// decides, and names it.
 #ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
 #define TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
 
@@ -17,7 +17,7 @@ namespace torch_xla_ext::capture {
 class PythonGuard {
  public:
   // Args:
-  //   roots: (value, node) of each, the value as a weak reference or as itself.
+  //   roots: pairs (value, node), the value directly or as a weak reference.
   explicit PythonGuard(const pybind11::list& roots);
   PythonGuard(PythonGuard&&);
   ~PythonGuard();

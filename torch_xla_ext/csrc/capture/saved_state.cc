@@ -5,7 +5,7 @@
 namespace torch_xla_ext::capture {
 
 SavedState::SavedState()
-    // Numbers are given in the order in which tensors are made.
+    // Tensors are numbered in the order of their creation.
     : first_new_id_(
           torch::lazy::LazyTensor::Data(torch_xla::bridge::GetCurrentDevice())
               .unique_id) {}
@@ -15,18 +15,18 @@ void SavedState::Save(const at::Tensor& tensor,
   Storage* const storage = StorageOf(tensor);
   torch::lazy::BackendDataPtr data = DataOf(base);
   if (owners_.count(data.get()) > 0) {
-    // A clone that was not computed yet, for example.
+    // For example, a clone that has not been computed yet.
     data = CopyOf(data, storage->base().scalar_type());
   }
-  // A view that was made before has values of its own, or operations that have
-  // still to be computed, which the trace would take for a constant.
+  // A view that was made earlier has its own values or pending operations,
+  // which would become a constant in the trace.
   SetData(storage, base, data);
   owners_.emplace(data.get(), storage);
   saved_.emplace(storage, Saved{tensor.tensor_data(), std::move(data)});
 }
 
 bool SavedState::Add(const at::Tensor& tensor) {
-  // So that the trace does not begin with making it anew of its base.
+  // Otherwise the trace would begin with recomputing it from its base.
   at::functionalization::impl::sync(tensor);
   Storage* const storage = StorageOf(tensor);
   if (saved_.count(storage) > 0) return false;
@@ -70,7 +70,7 @@ void SavedState::Restore() {
   for (const auto& [storage, saved] : saved_) {
     Storage* const mutable_storage = StorageOf(saved.holder);
     const torch_xla::XLATensorPtr base = BaseOf(mutable_storage);
-    // Views were made of what was traced.
+    // Views hold the traced values.
     SetData(mutable_storage, base, saved.data);
   }
 }

@@ -12,33 +12,33 @@
 
 namespace torch_xla_ext::capture {
 
-// The data of every storage that a step can read or write. Each is on the
-// device before the step is traced, and no two have the same data, so that the
-// parameters of the traced program tell which storage they are.
+// The data of every storage that a step can read or write. All data is on the
+// device before the step is traced, and no two storages have the same data, so
+// that each parameter of the traced program identifies a storage.
 class SavedState {
  public:
   SavedState();
 
   // Adds the storage of a tensor that is older than this object. Returns
-  // whether it was not there before.
+  // whether it was new.
   bool Add(const at::Tensor& tensor);
 
-  // Adds several, and computes those that have still to be computed together.
+  // Adds several, and computes the pending ones together.
   void AddAll(const std::vector<at::Tensor>& tensors);
 
   // The address of the data that the storage of `tensor` had, or 0.
   uintptr_t DataAddress(const at::Tensor& tensor) const;
 
-  // Whether the storage of `tensor` has other values than it had.
+  // Whether the storage of `tensor` has been written to.
   bool IsWritten(const at::Tensor& tensor) const;
 
-  // A tensor of its own with the data that the storage of `tensor` had.
+  // A new tensor with the data that the storage of `tensor` had.
   at::Tensor Before(const at::Tensor& tensor) const;
 
-  // Gives all storages their data again.
+  // Restores the data of all storages.
   void Restore();
 
-  // Tensors from this number on were made after this object.
+  // Tensors with this number or a higher one were made after this object.
   int64_t first_new_id() const { return first_new_id_; }
 
  private:

@@ -58,7 +58,7 @@ void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
 }
 
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors) {
-  // With sync_ltc_data it would donate what pending graphs still read.
+  // With sync_ltc_data it would donate buffers that pending graphs still read.
   torch_xla::XLAGraphExecutor::Get()->SyncTensorsGraph(
       &tensors, /*devices=*/{}, /*wait=*/true, /*sync_ltc_data=*/false,
       /*warm_up_cache_only=*/false);

@@ -20,8 +20,8 @@ namespace torch_xla_ext::capture {
 
 using Storage = at::functionalization::FunctionalStorageImpl;
 
-// Whether it is an XLA tensor under functionalization, as all are unless
-// XLA_DISABLE_FUNCTIONALIZATION is set.
+// Whether it is an XLA tensor under functionalization. All XLA tensors are,
+// unless XLA_DISABLE_FUNCTIONALIZATION is set.
 bool IsFunctionalXlaTensor(const at::Tensor& tensor);
 
 // The storage of such a tensor.
@@ -30,16 +30,15 @@ Storage* StorageOf(const at::Tensor& tensor);
 // The XLA tensor with the values of a storage, after every pending update.
 torch_xla::XLATensorPtr BaseOf(Storage* storage);
 
-// The data of a tensor that is on the device, else null: something has still
-// to be computed or transferred.
+// The device data of a tensor; null if it has still to be computed or
+// transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
 
-// The same without a pointer of one's own to it, which costs time.
+// The same checks without copying a shared pointer, which costs time.
 bool HasData(const torch_xla::XLATensorPtr& tensor);
 bool HasValue(const torch_xla::XLATensorPtr& tensor);
 
-// Says that the storage's base has other values: views are made anew when they
-// are read.
+// Marks the storage's base as changed: views are recomputed when they are read.
 void UpdateViews(Storage* storage);
 
 // Gives the storage's base new data, and updates views.
@@ -49,7 +48,7 @@ void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
 // Computes or transfers what these tensors, and only these, still lack.
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors);
 
-// Data of their own with the same values.
+// A copy of `data`.
 torch::lazy::BackendDataPtr CopyOf(const torch::lazy::BackendDataPtr& data,
                                    at::ScalarType dtype);
 

@@ -1,6 +1,6 @@
-// The CUDA driver's functions that kernels which exist already need, looked up
-// in the driver's library when they are first used: a process without a GPU
-// starts without it.
+// The functions of the CUDA driver that calls of existing kernels need. They
+// are looked up in the driver's library on first use, so that a process also
+// starts without a GPU and its driver.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
 

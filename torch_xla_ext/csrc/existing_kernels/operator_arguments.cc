@@ -20,7 +20,7 @@ class Words {
 
   bool empty() const { return next_ >= text_.size(); }
 
-  // The next word, of which a string's has spaces: "s5:a b c".
+  // The next word. The word of a string may contain spaces: "s5:a b c".
   std::string_view Next() {
     if (empty()) Fail("is too short");
     size_t end;
@@ -68,12 +68,13 @@ class Words {
 double ReadFloat(const Words& words, std::string_view digits) {
   const std::string text(digits);
   char* end;
-  const double value = std::strtod(text.c_str(), &end);  // hexadecimal: exact
+  const double value =
+      std::strtod(text.c_str(), &end);  // exact, because it is hexadecimal
   if (text.empty() || *end != '\0') words.Fail("has a bad number");
   return value;
 }
 
-// A number in a tensor's place, which promotes dtypes as a number does.
+// A number passed as a tensor; in type promotion it still counts as a number.
 c10::IValue AsTensorIf(const c10::TypePtr& type, const at::Scalar& number) {
   if (type->kind() != c10::TypeKind::TensorType) return number;
   at::Tensor tensor = at::scalar_to_tensor(number);
@@ -90,7 +91,8 @@ at::Tensor ReadResultBuffer(const Words& words, std::string_view word,
   if (equals == std::string_view::npos) return result;
   const at::Tensor& operand =
       words.Element(call.operands, word.substr(equals + 1));
-  // XLA gives both one buffer; else the operator would read what is in none.
+  // XLA usually gives both the same buffer; otherwise the result's buffer needs
+  // the operand's values.
   if (result.const_data_ptr() != operand.const_data_ptr()) {
     result.copy_(operand);
   }
@@ -175,7 +177,7 @@ void StoreValue(Words& words, const c10::IValue& value,
                              std::string(word) + "\")");
   };
   switch (word[0]) {
-    case '-':  // the argument in whose buffer it already lies
+    case '-':  // it already is in an argument's buffer
       return;
     case 'n':
       if (value.isTensor() ? value.toTensor().defined() : !value.isNone()) {

@@ -1,6 +1,6 @@
-// The text by which a call says what its operator is handed and what becomes of
-// what it returns: words separated by spaces, which
-// torch_xla_ext/existing_kernels/arguments.py writes and describes.
+// The text with which a call specifies its operator's arguments, and where to
+// store what the operator returns: words separated by spaces, which
+// torch_xla_ext/existing_kernels/arguments.py writes and documents.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
 
@@ -20,8 +20,8 @@ namespace torch_xla_ext {
 torch::jit::Stack ReadArguments(const c10::FunctionSchema& schema,
                                 const OperatorCall& call);
 
-// Copies what an operator returned to the results' buffers.
-// Throws std::runtime_error if it is not of the shapes and dtypes that the call
+// Copies what an operator returned to the results' buffers. Throws
+// std::runtime_error if the shapes or dtypes differ from those that the call
 // was traced with.
 void StoreReturns(const torch::jit::Stack& returns, const OperatorCall& call);
 

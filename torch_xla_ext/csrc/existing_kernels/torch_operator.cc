@@ -19,8 +19,8 @@
 namespace torch_xla_ext {
 namespace {
 
-// Holds the GIL, also around the handling of an exception of Python: an
-// exception that leaves the frame in which a thread first took the GIL is lost.
+// Holds the GIL, also while a Python exception is handled: an exception that
+// leaves the frame in which a thread first took the GIL is lost.
 class MaybeGil {
  public:
   explicit MaybeGil(bool take) : taken_(take) {
@@ -37,17 +37,17 @@ class MaybeGil {
   PyGILState_STATE state_ = {};
 };
 
-// torch's stream of XLA's: c10::cuda::getStreamFromExternal without CUDA's
-// headers and libraries. An external stream's id is its address, which is even
-// (c10/cuda/CUDAStream.cpp).
+// Wraps XLA's stream as torch's: c10::cuda::getStreamFromExternal, without
+// CUDA's headers and libraries. The id of an external stream is its address,
+// which is even (c10/cuda/CUDAStream.cpp).
 c10::Stream ExternalStream(c10::Device device, void* stream) {
   return c10::Stream(
       c10::Stream::UNSAFE, device,
       static_cast<c10::StreamId>(reinterpret_cast<intptr_t>(stream)));
 }
 
-// What a thread starts with, without autograd: the thread that XLA runs the
-// call on may be in the middle of a tracing of its own.
+// The dispatch keys of a new thread, without autograd: the thread on which XLA
+// runs the call may be in the middle of its own tracing.
 c10::impl::ForceDispatchKeyGuard BelowAutograd() {
   return c10::impl::ForceDispatchKeyGuard(
       c10::default_included_set.remove(c10::DispatchKey::ADInplaceOrView),

@@ -1,4 +1,4 @@
-// Runs an operator of PyTorch on memory that is not PyTorch's.
+// Runs a PyTorch operator on memory that PyTorch did not allocate.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TORCH_OPERATOR_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TORCH_OPERATOR_H_
 
@@ -14,7 +14,7 @@ namespace torch_xla_ext {
 
 struct OperatorCall {
   std::string_view name;       // "aten::topk"
-  std::string_view overload;   // "" is the default one
+  std::string_view overload;   // "" for the default overload
   std::string_view arguments;  // operator_arguments.h
   std::string_view returns;
   bool is_python;  // its kernel is a Python function: the GIL is taken
@@ -27,7 +27,7 @@ struct OperatorCall {
 // has no CUDA.
 c10::Device CurrentCudaDevice();
 
-// A tensor on `data`, which it does not own.
+// A tensor over `data`, which it does not own.
 at::Tensor TensorOnBuffer(void* data, c10::IntArrayRef sizes,
                           at::ScalarType dtype, c10::Device device);
 

@@ -1,7 +1,7 @@
 // The target "XlaGpuTorchOperator", which runs any operator of PyTorch.
 //
-// A call's attributes are those of OperatorCall; its operands and results are
-// what `arguments` and `returns` number.
+// A call's attributes are the members of OperatorCall; `arguments` and
+// `returns` refer to its operands and results by number.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -128,8 +128,8 @@ XLA_FFI_Error* OnHost(XLA_FFI_CallFrame* frame) {
   return handler->Call(frame);
 }
 
-// Not to be captured into a CUDA graph: an operator may allocate, and may look
-// at its operands from the host.
+// Must not be captured into a CUDA graph: an operator may allocate memory, and
+// may read its operands from the host.
 XLA_FFI_Error* OnCuda(XLA_FFI_CallFrame* frame) {
   static auto* handler =
       xla::ffi::Ffi::Bind()

@@ -37,7 +37,7 @@ using xla::ffi::RemainingRets;
 
 constexpr char kTarget[] = "XlaGpuTritonKernel";
 constexpr unsigned kThreadsPerWarp = 32;
-// What a kernel may use without asking for more.
+// What a kernel may use without opting in to more.
 constexpr int kDefaultSharedMemory = 48 * 1024;
 
 template <typename T>
@@ -68,8 +68,8 @@ std::array<unsigned, 3> ThreeNumbers(const Dictionary& attributes,
   return result;
 }
 
-// Loading memory for code is not allowed to a thread that captures a CUDA
-// graph, unless it says that it knows what it does.
+// While a thread captures a CUDA graph, it may load code only in the relaxed
+// capture mode.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) {
@@ -84,8 +84,8 @@ class RelaxedCapture {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// The function, from a module that is loaded once for each device's context and
-// never unloaded: CUDA graphs refer to it.
+// The function, from a module that is loaded once per device context and never
+// unloaded, because CUDA graphs refer to it.
 CUfunction FunctionOf(const CudaDriver& driver, std::string_view digest,
                       std::string_view cubin, const std::string& kernel,
                       int shared) {
@@ -98,7 +98,8 @@ CUfunction FunctionOf(const CudaDriver& driver, std::string_view digest,
   CUfunction& function = functions[{context, std::string(digest)}];
   if (function != nullptr) return function;
   const RelaxedCapture relaxed(driver);
-  const std::string image(cubin);  // aligned as the driver wants it
+  const std::string image(
+      cubin);  // a copy with the alignment that the driver needs
   CUmodule module = nullptr;
   CUfunction found = nullptr;
   driver.Check(driver.ModuleLoadData(&module, image.data()),
@@ -119,7 +120,7 @@ CUfunction FunctionOf(const CudaDriver& driver, std::string_view digest,
   return function = found;
 }
 
-// The kernel's parameters, and the array of their addresses that CUDA wants.
+// The kernel's parameters, and the array of their addresses that CUDA takes.
 class Parameters {
  public:
   Parameters(std::string_view text, const RemainingArgs& args,
@@ -139,7 +140,7 @@ class Parameters {
                         const RemainingRets& rets) {
     const std::string digits(word.substr(std::min<size_t>(1, word.size())));
     if (word[0] == 'x' && digits.size() <= 16) {
-      uint64_t value = 0;  // the bytes as they lie in memory
+      uint64_t value = 0;  // the bytes in memory order
       for (size_t i = 0; 2 * i < digits.size(); ++i) {
         const uint64_t byte =
             std::strtoul(digits.substr(2 * i, 2).c_str(), nullptr, 16);
@@ -176,7 +177,7 @@ void Launch(CUstream stream, const RemainingArgs& args,
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return;
   const CudaDriver& driver = GetCudaDriver();
 
-  // As Triton's own launcher: a grid counts clusters.
+  // Like in Triton's own launcher, the grid is given in clusters.
   CUlaunchConfig config = {};
   config.gridDimX = grid[0] * cluster[0];
   config.gridDimY = grid[1] * cluster[1];

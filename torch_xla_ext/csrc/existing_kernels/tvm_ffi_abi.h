@@ -1,6 +1,6 @@
 // The part of TVM-FFI's C ABI that a caller of functions needs, as
-// apache-tvm-ffi 0.1 lays it down in tvm/ffi/c_api.h, tvm/ffi/extra/c_env_api.h
-// and dlpack/dlpack.h. TVM's own names stand beside ours.
+// apache-tvm-ffi 0.1 defines it in tvm/ffi/c_api.h, tvm/ffi/extra/c_env_api.h
+// and dlpack/dlpack.h. Comments give TVM's own names.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ABI_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ABI_H_
 
@@ -58,8 +58,8 @@ struct ManagedTensor {  // DLManagedTensorVersioned
   Tensor tensor;
 };
 
-// Allocates a tensor like `prototype`; returns 0, or not after a call of
-// set_error. DLPackManagedTensorAllocator.
+// Allocates a tensor like `prototype`. Returns 0 on success; otherwise calls
+// set_error and returns another value. DLPackManagedTensorAllocator.
 using Allocator = int (*)(Tensor* prototype, ManagedTensor** out,
                           void* error_context,
                           void (*set_error)(void* error_context,
@@ -76,12 +76,12 @@ enum TypeIndex : int32_t {  // TVMFFITypeIndex
   kTensorObject = 70,
 };
 
-// Of an object that has one owner: a strong reference, and a weak one.
+// The counts of an object with one owner: a strong reference and a weak one.
 inline constexpr uint64_t kOneReference = (uint64_t{1} << 32) + 1;
-// The flag of a deleter that is to free the object's memory, as well.
+// The flag that makes a deleter also free the object's memory.
 inline constexpr int kFreeMemory = 2;
 
-// What every object begins with; its type's own members follow. TVMFFIObject.
+// The header of every object; the members of its type follow. TVMFFIObject.
 struct Object {
   uint64_t references;
   int32_t type_index;
@@ -105,15 +105,16 @@ struct ByteArray {  // TVMFFIByteArray
   size_t size;
 };
 
-struct Error {  // TVMFFIObject and the begin of TVMFFIErrorCell
+struct Error {  // TVMFFIObject and the beginning of TVMFFIErrorCell
   Object header;
   ByteArray kind;
   ByteArray message;
 };
 
-struct Function {  // TVMFFIObject and the begin of TVMFFIFunctionCell
+struct Function {  // TVMFFIObject and the beginning of TVMFFIFunctionCell
   Object header;
-  // Returns 0, or not: then TVMFFIErrorMoveFromRaised has the error.
+  // Returns 0 on success; otherwise TVMFFIErrorMoveFromRaised returns the
+  // error.
   int (*safe_call)(void* self, const Any* args, int32_t num_args, Any* result);
 };
 

@@ -10,7 +10,7 @@ namespace {
 
 using xla::ffi::AnyBuffer;
 
-// The attribute by which a call says which optional operands it leaves out
+// The attribute with which a call says which optional operands it leaves out
 // (include/torch_xla_ext/ffi_entry.h).
 constexpr std::string_view kAbsentOperands = "absent_operands";
 
@@ -107,7 +107,7 @@ Any NumberAt(XLA_FFI_DataType type, const void* data) {
       return Value(Read<float>(data));
     case XLA_FFI_DataType_F64:
       return Value(Read<double>(data));
-    default:  // u64 among them
+    default:  // including u64
       throw std::invalid_argument(
           "TVM-FFI has no numbers of this type; pass a bool, an int or a "
           "float");
@@ -284,7 +284,7 @@ void Arguments::CheckAllAreUsed() const {
         "register_kernel");
   };
   for (size_t i = 0; i < used_operands_.size(); ++i) {
-    // An operand that is written in place is handed over as the result.
+    // An operand that is written in place is passed as the result.
     if (!used_operands_[i] && !IsAbsent(i) &&
         !HasResultAt(Operand(i).untyped_data())) {
       fail("operand " + std::to_string(i));

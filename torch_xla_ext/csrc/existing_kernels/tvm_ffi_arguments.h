@@ -1,4 +1,4 @@
-// What a function of the TVM-FFI ABI is handed, made of XLA's call.
+// Makes the arguments of a TVM-FFI function from XLA's call.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ARGUMENTS_H_
 
@@ -15,8 +15,8 @@
 
 namespace torch_xla_ext::tvm_ffi {
 
-// One of the words by which a target says what its function is handed, in its
-// order; torch_xla_ext/existing_kernels/tvm_ffi.py writes them.
+// A target lists its function's arguments, in order, as words; this is one of
+// them. torch_xla_ext/existing_kernels/tvm_ffi.py writes them.
 struct Word {
   enum Kind {
     kOperands,   // "args": all operands
@@ -30,11 +30,11 @@ struct Word {
   size_t index = 0;
   std::string name;
 
-  // Throws std::invalid_argument for another word.
+  // Throws std::invalid_argument for any other word.
   static Word Parse(const std::string& text);
 };
 
-// The arguments of one call, and what they point to.
+// The arguments of one call, and the objects that they point to.
 class Arguments {
  public:
   // Throws std::invalid_argument if the call lacks what a word names, or has an
@@ -75,9 +75,9 @@ class Arguments {
   std::vector<bool> used_operands_;
   std::vector<bool> used_results_;
   std::vector<bool> used_attributes_;
-  // What values_ point to.
+  // The objects that values_ point to.
   std::vector<Reference> objects_;
-  std::deque<std::string> texts_;  // which stay where they are
+  std::deque<std::string> texts_;  // a deque keeps addresses stable
   std::vector<Any> values_;
 };
 

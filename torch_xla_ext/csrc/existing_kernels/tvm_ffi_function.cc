@@ -14,7 +14,7 @@
 namespace torch_xla_ext::tvm_ffi {
 namespace {
 
-// What is called of libtvm_ffi.
+// The functions of libtvm_ffi that are called.
 struct Library {
   int (*ObjectDecRef)(void* object);
   void (*ErrorMoveFromRaised)(void** result);
@@ -95,15 +95,15 @@ struct OwnTensor {
   std::vector<int64_t> sizes;
 };
 
-// Memory that a function asks the environment for: a DLPack tensor with its
-// sizes and data.
+// Memory that a function requests from the environment: a DLPack tensor with
+// its sizes and data.
 struct Allocation {
   ManagedTensor managed;
   std::vector<int64_t> sizes;
   void* stream;
 };
 
-// The stream of the innermost Environment of this thread: where memory on a GPU
+// The stream of the innermost Environment of this thread, on which GPU memory
 // is allocated and freed.
 thread_local void* allocation_stream = nullptr;
 
@@ -206,7 +206,7 @@ Reference FunctionOfLibrary(const std::string& library,
                             const std::string& symbol) {
   const Reference load = GlobalFunction("ffi.ModuleLoadFromFile");
   const Reference get = GlobalFunction("ffi.ModuleGetFunction");
-  // The function keeps the module, and that the library.
+  // The function keeps the module alive, and the module keeps the library.
   const Reference module = Call(load.get(), {CString(library.c_str())});
   Any self = {module.get()->type_index, 0, {}};
   self.object = module.get();

@@ -1,5 +1,5 @@
-// Functions of the TVM-FFI ABI, called through libtvm_ffi, which is loaded when
-// it is first needed.
+// Functions of the TVM-FFI ABI, called through libtvm_ffi, which is loaded on
+// first use.
 #ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_FUNCTION_H_
 #define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_FUNCTION_H_
 
@@ -11,16 +11,17 @@
 
 namespace torch_xla_ext::tvm_ffi {
 
-// Loads libtvm_ffi, unless this process has called it already. Its symbols are
-// global: the libraries that are written for it need not be linked to it.
+// Loads libtvm_ffi, unless this process has done so already. Its symbols are
+// made global, because libraries written for it need not be linked to it.
 // Throws std::runtime_error if it cannot be loaded, or lacks a function.
 void LoadLibrary(const std::string& path);
 
-// An object that the holder has a reference to.
+// An owning reference to an object.
 class Reference {
  public:
   Reference() = default;
-  explicit Reference(Object* object) : object_(object) {}  // takes the caller's
+  explicit Reference(Object* object)
+      : object_(object) {}  // takes the caller's reference
   Reference(Reference&& other) noexcept : object_(other.Release()) {}
   Reference& operator=(Reference&& other) noexcept;
   ~Reference();
@@ -32,9 +33,9 @@ class Reference {
   Object* object_ = nullptr;
 };
 
-// The function `symbol` of a shared library that was made for TVM-FFI, loaded
-// with all that TVM's own loader does; none if it has no such function. Throws
-// std::runtime_error.
+// The function `symbol` of a shared library that was built for TVM-FFI, loaded
+// as TVM's own loader does it; empty if the library has no such function.
+// Throws std::runtime_error.
 Reference FunctionOfLibrary(const std::string& library,
                             const std::string& symbol);
 
@@ -45,12 +46,13 @@ Reference Call(Object* function, const std::vector<Any>& args);
 // A TVM-FFI array of numbers.
 Reference ArrayOf(const std::vector<Any>& elements);
 
-// A row-major tensor on memory that it does not own.
+// A row-major tensor over memory that it does not own.
 Reference TensorOn(void* data, Device device, DataType dtype,
                    const std::vector<int64_t>& shape);
 
-// While it lives, functions that this thread calls find `stream` as the
-// device's, and get the memory that they ask the environment for there.
+// During its lifetime, functions that this thread calls see `stream` as the
+// device's stream, and the memory that they request from the environment is
+// allocated on it.
 class Environment {
  public:
   Environment(Device device, void* stream);

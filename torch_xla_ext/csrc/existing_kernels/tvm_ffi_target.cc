@@ -1,8 +1,8 @@
-// Functions of the TVM-FFI ABI as typed targets, under names of their own.
+// Functions of the TVM-FFI ABI as typed targets, each under its own name.
 //
-// XLA calls a target by the address of a C function, which is told nothing of
-// the target. So there is one such function for each target here, of which the
-// library has a fixed number.
+// XLA calls a target through the address of a C function, which does not get
+// the target's name. So each target needs its own C function; the library has a
+// fixed number of them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -26,7 +26,7 @@
 
 namespace torch_xla_ext {
 
-// The attributes of a call as they are: their types are not known before.
+// The undecoded attributes of a call: their types are not known in advance.
 struct RawAttributes {
   const XLA_FFI_Attrs* attrs;
 };
@@ -56,7 +56,7 @@ struct Kernel {
   tvm_ffi::Object* function;  // never freed: programs may call it
   std::vector<std::string> arguments;
   bool in_graphs;      // may be captured into CUDA graphs
-  std::string schema;  // by which Python checks calls; empty if it has none
+  std::string schema;  // with which Python checks calls; empty if there is none
   std::vector<tvm_ffi::Word> words;
 
   bool IsLike(const Kernel& other) const {
@@ -128,8 +128,8 @@ std::unique_ptr<Ffi> MakeHandler(const Kernel* kernel) {
 
 constexpr size_t kMaxTargets = 1024;
 
-// The handlers that the C functions below call, by their numbers. They are
-// written once, before XLA knows the function.
+// The handlers that the C functions below call, indexed by the function's
+// number. Each is written once, before XLA knows the function.
 std::array<Ffi*, kMaxTargets> handlers = {};
 
 template <size_t number>
@@ -146,7 +146,7 @@ constexpr std::array<XLA_FFI_Handler*, sizeof...(numbers)> MakeFunctions(
 constexpr auto kFunctions =
     MakeFunctions(std::make_index_sequence<kMaxTargets>());
 
-// The C function of a kernel; the same one for the same kernel.
+// The C function of a kernel; equal kernels share one.
 XLA_FFI_Handler* FunctionOf(Kernel kernel) {
   static std::mutex& mutex = *new std::mutex;
   static auto& kernels = *new std::vector<std::unique_ptr<Kernel>>;

@@ -22,7 +22,7 @@ struct State {
   const PJRT_Api* widened = nullptr;
 };
 
-// Never destroyed: XLA may use the plugin until the process is gone.
+// Never destroyed: XLA may use the plugin until the process ends.
 State& GetState() {
   static State& state = *new State;
   return state;
@@ -79,8 +79,8 @@ void CheckVersion(const std::string& path, const PJRT_Api* api) {
   }
 }
 
-// Options and attributes are arrays of PJRT_NamedValue. Single structures can
-// be widened; in an array, both sides have to agree on the size.
+// Options and attributes are arrays of PJRT_NamedValue. A single structure can
+// be widened, but in an array both sides have to agree on the element size.
 void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
                          const PJRT_Api* widened) {
   PJRT_Plugin_Attributes_Args args = {};

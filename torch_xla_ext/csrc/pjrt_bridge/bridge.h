@@ -5,8 +5,8 @@
 // them (widening.h). Its table of profiler functions is too long for 2.8.1; the
 // bridge shortens it (profiler.h).
 //
-// XLA loads a plugin by the path of a library that exports GetPjrtApi: give it
-// the path of the library that this is linked into, after Load.
+// XLA loads a plugin by the path of a library that exports GetPjrtApi: after
+// Load, pass it the path of the library that this code is linked into.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_
 
@@ -16,8 +16,8 @@
 
 namespace torch_xla_ext::pjrt_bridge {
 
-// The API that torch_xla 2.8.1 was built with: the oldest that a plugin may
-// have.
+// The minor version of the API that torch_xla 2.8.1 was built with: the oldest
+// version that a plugin may have.
 inline constexpr int kOldestMinor = 70;
 
 struct PluginInfo {
@@ -26,15 +26,16 @@ struct PluginInfo {
   int minor;
 };
 
-// Loads the plugin at `path` and checks that torch_xla 2.8.1 can use it. The
-// same plugin again is accepted. Throws std::runtime_error, whose text says
-// what was found and what is needed, for anything else: an unloadable library,
-// an older or incompatible API, no custom-call extension, a second plugin.
+// Loads the plugin at `path` and checks that torch_xla 2.8.1 can use it.
+// Loading the same plugin again is allowed. Throws a std::runtime_error that
+// says what was found and what is needed if the library cannot be loaded, the
+// API is older or incompatible, the custom-call extension is missing, or
+// another plugin has been loaded.
 const PluginInfo& Load(const std::string& path);
 
 }  // namespace torch_xla_ext::pjrt_bridge
 
-// What XLA calls. Null before Load.
+// Called by XLA. Returns null before Load.
 extern "C" const PJRT_Api* GetPjrtApi();
 
 #endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_

@@ -12,7 +12,7 @@ std::string ErrorText(const PJRT_Api* plugin, PJRT_Error* error);
 
 void DestroyError(const PJRT_Api* plugin, PJRT_Error* error);
 
-// Both.
+// Returns the error's text and destroys the error.
 std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error);
 
 }  // namespace torch_xla_ext::pjrt_bridge

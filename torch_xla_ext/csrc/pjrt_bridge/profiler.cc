@@ -4,7 +4,7 @@
 
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
-// XLA leaves it to the profiler what an error is.
+// The profiler defines its own error type.
 struct PLUGIN_Profiler_Error {
   std::string_view text;
 };
@@ -35,8 +35,8 @@ constexpr PLUGIN_Profiler_Api kNoProfiler = {
       args->profiler = nullptr;
       return &no_profiler;
     },
-    // XLA calls these although there is no profiler; an error of theirs would
-    // end the profile, which may have the host's part.
+    // XLA calls these even if there is no profiler; an error from them would
+    // end the profile, which may still contain the host's part.
     /*destroy=*/
     [](PLUGIN_Profiler_Destroy_Args*) -> PLUGIN_Profiler_Error* {
       return nullptr;

@@ -1,10 +1,12 @@
-// Custom-call targets of a PJRT plugin, which has registries of its own.
+// Registers custom-call targets with a PJRT plugin, which has its own
+// registries.
 //
 // A CUDA plugin takes them through an extension of its API. The declarations
 // are those of xla/pjrt/c/pjrt_c_api_gpu_extension.h at openxla/xla 9084478f,
-// which no Python package carries. They have been the same since 2024, but for
-// members at the end (`traits` in PJRT 0.114) that the plugin does not insist
-// on. tests/pjrt_bridge checks the sizes; every call on a GPU checks the rest.
+// which no Python package contains. They have not changed since 2024, except
+// for appended members (`traits` in PJRT 0.114) that the plugin does not
+// require. tests/pjrt_bridge checks the sizes; every call on a GPU tests the
+// rest.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
 
@@ -38,7 +40,7 @@ static_assert(sizeof(RegisterCustomCallArgs) == 64,
 
 using RegisterCustomCall = PJRT_Error*(RegisterCustomCallArgs* args);
 
-// Of type PJRT_Extension_Type_Gpu_Custom_Call.
+// The extension of type PJRT_Extension_Type_Gpu_Custom_Call.
 struct CustomCallExtension {
   PJRT_Extension_Base base;
   RegisterCustomCall* custom_call;
@@ -47,9 +49,10 @@ struct CustomCallExtension {
 // Whether `plugin` has the extension.
 bool TakesTargets(const PJRT_Api* plugin);
 
-// Registers a target with `plugin`. Throws std::runtime_error if it has no such
-// extension, or with its text if it refuses. An untyped name that it has with
-// another function is the end of the process.
+// Registers a target with `plugin`. Throws std::runtime_error if the plugin has
+// no such extension, or, with the plugin's text, if it rejects the target. The
+// plugin ends the process if an untyped target of this name has another
+// function.
 void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
                     void* function, TargetApi api);
 

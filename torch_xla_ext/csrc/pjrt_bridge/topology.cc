@@ -11,7 +11,7 @@
 namespace torch_xla_ext::pjrt_bridge {
 namespace {
 
-// Protobuf's own limit of nested messages.
+// Protobuf's own limit on nested messages.
 constexpr int kMaxDepth = 100;
 constexpr int kMaxVarintBytes = 10;
 
@@ -21,8 +21,8 @@ enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 struct Field {
   uint64_t number;
   uint64_t wire_type;
-  size_t begin;  // of its tag
-  size_t value;  // behind the tag, and behind the length of kBytes
+  size_t begin;  // at the tag
+  size_t value;  // after the tag, and after the length for kBytes
   size_t end;
 };
 
@@ -36,8 +36,8 @@ std::optional<uint64_t> TakeVarint(std::string_view message, size_t* position) {
   return std::nullopt;
 }
 
-// The number of bytes of a value that begins at `position`, which is moved
-// behind its length if it has one.
+// The number of bytes of the value at `position`. If the value has a length
+// prefix, `position` moves past it.
 std::optional<uint64_t> TakeSize(std::string_view message, uint64_t wire_type,
                                  size_t* position) {
   size_t end = *position;
@@ -56,7 +56,7 @@ std::optional<uint64_t> TakeSize(std::string_view message, uint64_t wire_type,
   }
 }
 
-// Nothing if it is no message, but a text, for example.
+// nullopt if it is not a message but, for example, a text.
 std::optional<std::vector<Field>> Parse(std::string_view message) {
   std::vector<Field> fields;
   for (size_t position = 0; position < message.size();) {
@@ -82,7 +82,8 @@ bool IsMapEntry(std::string_view message) {
          (*fields)[1].number == 2;
 }
 
-// A field as it is written, and of which map it is an entry; 0: of none.
+// A field as it is written, and the number of the map that it is an entry of,
+// or 0.
 struct Written {
   uint64_t map;
   std::string text;

@@ -1,4 +1,4 @@
-// The description of a device that is a part of a cached program's key.
+// The device description that is part of a cached program's key.
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TOPOLOGY_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TOPOLOGY_H_
 
@@ -8,16 +8,18 @@
 
 namespace torch_xla_ext::pjrt_bridge {
 
-// Makes PJRT_TopologyDescription_Serialize give the same bytes in each process:
-// `Canonical` of the plugin's.
+// Makes PJRT_TopologyDescription_Serialize return the same bytes in every
+// process: `Canonical` of the plugin's bytes.
 void MakeTopologyCanonical(PJRT_Api* api);
 
-// A protobuf message with the entries of its maps in one order, and all else
-// as it is. Protobuf writes them in another order in each process.
+// A protobuf message with the entries of its maps in a fixed order, and
+// everything else unchanged. Protobuf writes map entries in a different order
+// in each process.
 //
-// Without the schema, a map is what looks like one: fields with one number in a
-// row, each a message of one field 1 and one field 2. A list of such messages
-// loses its order; so this is for keys, and not to be parsed again.
+// Without the schema, anything that looks like a map counts as one: consecutive
+// fields of the same number, each a message of one field 1 and one field 2. A
+// list of such messages loses its order, so the result is only for keys, and
+// must not be parsed again.
 std::string Canonical(std::string message);
 
 }  // namespace torch_xla_ext::pjrt_bridge

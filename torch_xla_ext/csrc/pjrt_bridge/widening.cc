@@ -15,13 +15,13 @@
 namespace torch_xla_ext::pjrt_bridge {
 namespace {
 
-// How every argument structure begins.
+// The beginning of every argument structure.
 struct Header {
   size_t struct_size;
 };
 
-// All functions but the first two return an error or null. Those two, which
-// destroy and read an error, return nothing and refuse nothing.
+// All functions return an error or null, except for the first two, which
+// destroy and read an error: they return nothing and reject nothing.
 using Function = PJRT_Error* (*)(Header*);
 constexpr size_t kFunctionsBegin = offsetof(PJRT_Api, PJRT_Error_Destroy);
 constexpr size_t kFirstWidened = 2;
@@ -34,7 +34,7 @@ static_assert(offsetof(PJRT_Api, PJRT_Error_GetCode) ==
 // The longest structure of PJRT 0.114 has 201 bytes.
 constexpr size_t kMaxSize = 1024;
 
-// A function of the plugin, and the lengths that it has asked for.
+// A function of the plugin, and the sizes that it has required so far.
 struct Slot {
   Function function = nullptr;
   std::atomic<size_t> args_size{0};
@@ -49,8 +49,8 @@ constexpr size_t Index(size_t offset) {
 
 #define FUNCTION_INDEX(name) Index(offsetof(PJRT_Api, name))
 
-// A member of an argument structure that points to a structure with a size of
-// its own, of which the function may insist on more members.
+// A member of an argument structure that points to another structure with its
+// own size, which the function may require to be longer, too.
 struct NestedMember {
   size_t function;
   size_t offset;
@@ -69,7 +69,8 @@ constexpr NestedMember kNestedMembers[] = {
 };
 #undef NESTED
 
-// The offset of the function's nested member; 0, where struct_size is, if none.
+// The offset of the function's nested member; 0, the offset of struct_size, if
+// there is none.
 constexpr size_t NestedOffset(size_t function) {
   for (const NestedMember& member : kNestedMembers) {
     if (member.function == function) return member.offset;
@@ -77,19 +78,20 @@ constexpr size_t NestedOffset(size_t function) {
   return 0;
 }
 
-// PJRT 0.70 gives the size of PJRT_Plugin_Attributes_Args without its last
-// member, into which the plugin writes all the same.
+// PJRT 0.70 passes the size of PJRT_Plugin_Attributes_Args without its last
+// member, but the plugin writes to that member all the same.
 constexpr size_t MemorySize(size_t function) {
   return function == FUNCTION_INDEX(PJRT_Plugin_Attributes)
              ? sizeof(PJRT_Plugin_Attributes_Args)
              : 0;
 }
 
-// A structure for the plugin: the caller's own, or a longer copy of it whose
-// contents go back to the caller's at the end.
+// A structure for the plugin: the caller's own, or a longer copy whose contents
+// are copied back to the caller's in the end.
 class Widened {
  public:
-  // `memory_size`: the bytes that the structure has, if more than it says.
+  // `memory_size`: the size of the structure's memory, if larger than its
+  // struct_size.
   Widened(Header* original, size_t size, size_t memory_size)
       : original_(original) {
     if (original == nullptr || original->struct_size >= size) return;
@@ -132,8 +134,8 @@ PJRT_Error* Call(Slot& slot, Header* args, size_t nested_offset,
   return error;
 }
 
-// Whether `error` is the refusal of a structure for being too short, of which
-// the length that the plugin wants is now known.
+// Whether `error` rejects a structure as too short; if so, stores the size that
+// the plugin requires.
 bool LearnSize(Slot& slot, PJRT_Error* error) {
   const std::string text = ErrorText(plugin_api, error);
   char name[128];
@@ -157,7 +159,7 @@ bool LearnSize(Slot& slot, PJRT_Error* error) {
 
 template <size_t I>
 PJRT_Error* WidenedFunction(Header* args) {
-  // Each turn but the last has one of two structures refused.
+  // In each turn but the last, the plugin rejects one of the two structures.
   for (int turn = 0;; ++turn) {
     PJRT_Error* error = Call(slots[I], args, NestedOffset(I), MemorySize(I));
     if (error == nullptr || turn == 2 || !LearnSize(slots[I], error)) {

@@ -1,16 +1,16 @@
-// Argument structures as long as the plugin expects them.
+// Makes argument structures as long as the plugin expects.
 //
-// Every function of PJRT takes a pointer to a structure that begins with its
-// own size, and newer versions of the API append members. A plugin refuses a
-// structure without the members that it insists on, before it does anything
-// else: "Unexpected PJRT_ExecuteOptions size: expected 112, got 80. …".
+// Every PJRT function takes a pointer to a structure that begins with its own
+// size, and newer versions of the API append members. Before it does anything
+// else, a plugin rejects a structure that lacks members that it requires:
+// "Unexpected PJRT_ExecuteOptions size: expected 112, got 80. …".
 //
-// The bridge passes every structure as it is. When the plugin refuses one, the
-// call is repeated with a copy of the length that the plugin named, whose new
-// members are zero, and later calls of that function use that length at once.
-// Results are copied back. So nothing has to be known about the plugin's
-// version, a structure that is accepted costs nothing, and a member that the
-// plugin does not insist on stays absent: its default need not be zero (that of
+// The bridge passes every structure unchanged. If the plugin rejects one, the
+// call is repeated with a copy of the size that the plugin named, whose new
+// members are zero; later calls of that function use that size at once. Results
+// are copied back. So the bridge need not know the plugin's version, and a
+// structure that is accepted costs nothing. A member that the plugin does not
+// require stays absent, because its default need not be zero (that of
 // PJRT_ExecuteOptions::use_major_to_minor_data_layout_for_callbacks is true).
 #ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_WIDENING_H_
 #define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_WIDENING_H_
@@ -19,8 +19,8 @@
 
 namespace torch_xla_ext::pjrt_bridge {
 
-// The functions of `plugin` behind functions that widen their arguments, with
-// its extensions. There is one such table in the process.
+// The plugin's API with functions that widen their arguments before they call
+// the plugin's, and with its extensions. There is one such table per process.
 PJRT_Api* WidenedApi(const PJRT_Api* plugin);
 
 }  // namespace torch_xla_ext::pjrt_bridge

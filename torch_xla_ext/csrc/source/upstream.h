@@ -1,8 +1,8 @@
 // torch_xla and XLA for calls/, as upstream's source declares them.
 //
-// calls/ includes them as torch_xla_ext/csrc/upstream.h: this header in a build
-// of upstream with patches/, front/abi/upstream.h in the front library's
-// (//torch_xla_ext/csrc:upstream).
+// calls/ includes torch_xla_ext/csrc/upstream.h, which is this header in a
+// build of upstream with patches/, and front/abi/upstream.h in a build of the
+// front library (//torch_xla_ext/csrc:upstream).
 #ifndef TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 #define TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 
