@@ -8,8 +8,8 @@
 
 namespace torch_xla_ext {
 
-// XLA aligns its allocations, but may pass a slice of one. The kernels load and
-// store 16 bytes at once.
+// The kernels load and store 16 bytes at once. XLA aligns its allocations, but
+// may pass a slice of one.
 inline Status CheckAligned(const char* argument, const void* data) {
   if (reinterpret_cast<uintptr_t>(data) % 16 == 0) return Status::Ok();
   return Status::Error(
@@ -17,7 +17,7 @@ inline Status CheckAligned(const char* argument, const void* data) {
       data);
 }
 
-// lse has a row for each query row if it is requested, otherwise none.
+// lse has one row per query row if it is requested, otherwise none.
 inline Status CheckLseRows(int64_t rows, int64_t query_rows) {
   if (rows == 0 || rows == query_rows) return Status::Ok();
   return Status::Error("result 1 (lse): expected dimension 0 to be 0 or ",

@@ -1,5 +1,5 @@
-// Attention to a paged cache on the Host, straightforward and in float: the
-// reference for the CUDA kernels' tests.
+// A simple implementation of attention to a paged cache on the Host, in float:
+// the reference for the CUDA kernels' tests.
 #ifndef KERNELS_COMMON_HOST_ATTENTION_H_
 #define KERNELS_COMMON_HOST_ATTENTION_H_
 
@@ -14,8 +14,8 @@
 namespace torch_xla_ext {
 
 // The keys or values of one kv head in the cache: token j of a sequence is at
-// data[page * page_stride + (j % page_size) * token_stride], where page is its
-// sequence's page number j / page_size.
+// data[page * page_stride + (j % page_size) * token_stride], where page is the
+// number in entry j / page_size of its sequence's page table.
 template <typename C>
 struct HostPages {
   const C* data;
@@ -108,11 +108,11 @@ inline float Dot(const float* a, const float* b, int64_t count) {
   return total;
 }
 
-// Attention of one query, at `position` of its sequence, to those of the tokens
+// Attention of one query, at `position` of its sequence, to those of
 // tokens[first] … tokens[last - 1] for which is_seen(token) holds. `keys` and
 // `values` have the rows of all tokens. Returns the logarithm of the softmax's
-// denominator, which includes the sink, a logit without a value (-INFINITY if
-// there is none). Without tokens, the result is zeros.
+// denominator. That includes the sink, a logit without a value vector
+// (-INFINITY if there is no sink). Without tokens, the result is zeros.
 template <typename IsSeen>
 float Attend(const float* query, int64_t position,
              const std::vector<int64_t>& tokens, int64_t first, int64_t last,

@@ -15,8 +15,8 @@
 
 namespace torch_xla_ext {
 
-// Calls visit(T()) with the C++ type T of a floating-point dtype. Signatures
-// let no other dtype by.
+// Calls visit(T()) with the C++ type T of a floating-point dtype. The
+// signatures allow no other dtypes.
 template <typename Visitor>
 void VisitFloat(DType dtype, const Visitor& visit) {
   switch (dtype) {
@@ -36,8 +36,8 @@ void ToFloats(const T* in, int64_t count, float* out) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(in[i]);
 }
 
-// Rounds to nearest even. F8E4M3FN, which has no infinities, saturates; a NaN
-// stays one.
+// Rounds to nearest even. F8E4M3FN, which has no infinities, saturates; NaN
+// stays NaN.
 template <typename T>
 T FromFloat(float value) {
   return static_cast<T>(value);

@@ -16,9 +16,8 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// The place of 16-byte chunk `chunk` of row `row` in a tile: chunks are
-// permuted so that the same chunk of 8 rows lies in 8 different groups of
-// banks.
+// The offset of 16-byte chunk `chunk` of row `row` in a tile. Chunks are
+// permuted so that the same chunk of 8 rows is in 8 different groups of banks.
 template <int kRowBytes>
 __device__ inline uint32_t ChunkOffset(int row, int chunk) {
   constexpr int kChunks = kRowBytes / 16;
@@ -48,15 +47,15 @@ __device__ inline void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Waits until at most `kPending` of the thread's groups of copies are under
-// way.
+// Waits until at most `kPending` of the thread's groups of copies are pending.
 template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8×8 matrices of 16-bit elements. Lane i gives the address of row i % 8
-// of matrix i / 8, and gets elements 2 * (i % 4) and + 1 of row i / 4 of each.
+// Loads four 8×8 matrices of 16-bit elements. Lane i passes the address of row
+// i % 8 of matrix i / 8, and gets elements 2 * (i % 4) and + 1 of row i / 4 of
+// each.
 __device__ inline void LoadMatrices(uint32_t (&matrices)[4], uint32_t shared) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -135,8 +134,9 @@ __device__ inline uint32_t WidenF8Pair(uint32_t pair) {
       static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
   return static_cast<uint32_t>(wide.x) | static_cast<uint32_t>(wide.y) << 16;
 #else
-  // There is no instruction. Shifted to where F16 has them, exponent and
-  // mantissa mean 2^8 times too little; above 448 there is only NaN.
+  // There is no instruction for this. Shifted to F16's position, exponent and
+  // mantissa represent a value that is 2^8 times too small; above 448 there is
+  // only NaN.
   const uint32_t bytes = __byte_perm(pair, 0, 0x1404);
   const uint32_t bits = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
   const __half2 wide =
@@ -152,8 +152,8 @@ __device__ inline float Exp2(float x) {
   return y;
 }
 
-// Programmatic dependent launch: the next kernel on the stream may be started
-// when every block has said so, and waits for the end of this one itself.
+// Programmatic dependent launch: the next kernel on the stream may start when
+// every block has called this; it waits for the end of this kernel itself.
 __device__ inline void AllowNextKernelToStart() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -166,9 +166,9 @@ __device__ inline void WaitForPreviousKernel() {
 #endif
 }
 
-// Thread block clusters (compute capability 9.0). All threads of a cluster's
-// blocks arrive, and none goes on from its wait before. It orders nothing but
-// InitReceiver.
+// Thread block clusters (compute capability 9.0). No thread passes its wait
+// before all threads of the cluster's blocks have arrived. Orders only
+// InitReceiver, no other memory accesses.
 __device__ inline void ArriveAtCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -177,15 +177,16 @@ __device__ inline void WaitForCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Called by one thread before it arrives at the cluster: `barrier`, 8 bytes of
-// shared memory, is for what other blocks send.
+// Called by one thread before it arrives at the cluster. `barrier`, 8 bytes of
+// shared memory, tracks the data that other blocks send.
 __device__ inline void InitReceiver(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier)
                : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Called by one thread: so many bytes will come, or have come.
+// Called by one thread: sets the number of bytes that `barrier` waits for; some
+// may have arrived already.
 __device__ inline void ExpectBytes(uint32_t barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
@@ -193,7 +194,7 @@ __device__ inline void ExpectBytes(uint32_t barrier, int bytes) {
       : "memory");
 }
 
-// Waits for all of them.
+// Waits until all expected bytes have arrived.
 __device__ inline void Receive(uint32_t barrier) {
   asm volatile(
       "{\n.reg .pred done;\nwait%=:\n"
@@ -203,7 +204,7 @@ __device__ inline void Receive(uint32_t barrier) {
       : "memory");
 }
 
-// The address of `shared`, of this block's memory, in block `rank` of the
+// Maps `shared`, an address in this block's memory, to block `rank` of the
 // cluster.
 __device__ inline uint32_t InBlock(uint32_t shared, int rank) {
   uint32_t address;
@@ -213,8 +214,8 @@ __device__ inline uint32_t InBlock(uint32_t shared, int rank) {
   return address;
 }
 
-// Writes to another block's memory and tells its barrier; addresses are of
-// InBlock.
+// Writes to another block's memory and signals its barrier. Both addresses come
+// from InBlock.
 __device__ inline void SendToBlock(uint32_t address, float4 value,
                                    uint32_t barrier) {
   asm volatile(

@@ -1,5 +1,5 @@
-// Sums of an online softmax (Milakov and Gimelshein 2018), and how they are
-// added up.
+// Partial sums of an online softmax (Milakov and Gimelshein 2018), and their
+// combination.
 #ifndef KERNELS_COMMON_SOFTMAX_CUH_
 #define KERNELS_COMMON_SOFTMAX_CUH_
 
@@ -11,8 +11,8 @@ namespace torch_xla_ext {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-// The weight of a sum that is relative to `max`, in one that is relative to
-// `total_max`. Where there was no token both may be -inf: the sum is 0 then.
+// The factor that converts a sum relative to `max` to one relative to
+// `total_max`. Without any token both may be -inf: the sum is 0 then.
 __device__ inline float RelativeWeight(float max, float total_max) {
   return max == total_max ? 1.0f : Exp2(max - total_max);
 }
@@ -23,7 +23,7 @@ struct PartialSum {
   float sum = 0;
   float4 values = {0, 0, 0, 0};
 
-  // Adds another, of which `stats` are the maximum and the sum of the weights.
+  // Adds another sum, `other`; `stats` are its maximum and its sum of weights.
   __device__ void Add(float2 stats, float4 other) {
     const float new_max = fmaxf(max, stats.x);
     const float a = RelativeWeight(max, new_max);
@@ -36,7 +36,7 @@ struct PartialSum {
     values.w = a * values.w + b * other.w;
   }
 
-  // Adds a logit, to the base e, that has no value.
+  // Adds a logit, to the base e, without a value vector.
   __device__ void AddSink(float logit) {
     Add({logit * kLog2e, 1}, {0, 0, 0, 0});
   }

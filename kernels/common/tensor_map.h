@@ -1,4 +1,4 @@
-// Maps of tensors for the copy engine of compute capability 9.0.
+// Tensor maps for the copy engine (TMA) of compute capability 9.0.
 #ifndef KERNELS_COMMON_TENSOR_MAP_H_
 #define KERNELS_COMMON_TENSOR_MAP_H_
 
@@ -10,8 +10,8 @@
 
 namespace torch_xla_ext {
 
-// A map of `data`, of BF16 or F16, as [z, y, x] with the box's extents, in
-// elements. In shared memory, rows of 128 bytes are in the 128-byte swizzle.
+// Encodes a map of `data`, in BF16 or F16, as [z, y, x] with the box's extents
+// in elements. In shared memory, rows of 128 bytes use the 128-byte swizzle.
 inline CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
                           const uint64_t (&sizes)[3],
                           const uint64_t (&strides)[2],

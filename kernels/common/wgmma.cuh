@@ -1,6 +1,7 @@
-// Hopper's asynchronous copies, barriers and matrix products: PTX of sm_90a.
-// The encodings are those of the PTX manual (sections on wgmma, mbarrier and
-// cp.async.bulk.tensor) and of CUTLASS's cute/arch/mma_sm90_desc.hpp.
+// Hopper's asynchronous copies, barriers and matrix products: PTX instructions
+// of sm_90a. The encodings are those of the PTX manual (sections on wgmma,
+// mbarrier and cp.async.bulk.tensor) and of CUTLASS's
+// cute/arch/mma_sm90_desc.hpp.
 #ifndef KERNELS_COMMON_WGMMA_CUH_
 #define KERNELS_COMMON_WGMMA_CUH_
 
@@ -14,14 +15,14 @@
 namespace torch_xla_ext {
 
 // Barriers in shared memory. A phase ends when the expected arrivals, and the
-// bytes that copies were announced to bring, are there.
+// announced bytes of the copies, are complete.
 
 __device__ inline void InitBarrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier),
                "r"(arrivals)
                : "memory");
 }
-// Makes the barriers known to the copy engine.
+// Makes the barriers visible to the copy engine.
 __device__ inline void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -35,7 +36,7 @@ __device__ inline void ArriveExpecting(uint32_t barrier, int bytes) {
       "r"(bytes)
       : "memory");
 }
-// Waits for the end of the phase of this parity.
+// Waits for the end of the phase with this parity.
 __device__ inline void Wait(uint32_t barrier, int parity) {
   asm volatile(
       "{\n"
@@ -63,7 +64,7 @@ struct Ring {
   }
 };
 
-// Barriers of the hardware, 1 to 15, for `threads` threads.
+// Hardware barriers, 1 to 15, for `threads` threads.
 __device__ inline void SyncNamed(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -71,14 +72,14 @@ __device__ inline void ArriveNamed(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// What was written to shared memory so far, the copy engine and the tensor
-// cores see after it.
+// Makes earlier writes to shared memory visible to the copy engine and the
+// tensor cores.
 __device__ inline void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// True in one thread of the warp. The compiler knows this and issues its copies
-// one after another; for lanes that copy a page each it would make a loop.
+// True in one thread of the warp. The compiler knows this and issues the copies
+// one after another; if each lane copied a page, it would generate a loop.
 __device__ inline bool ElectOne() {
   int elected;
   asm volatile(
@@ -102,9 +103,9 @@ __device__ inline void PrefetchMap(const CUtensorMap* map) {
 }
 
 // A matrix in shared memory in the 128-byte swizzle: atoms of 8 rows of 128
-// bytes. Where rows are the matrix's M or N ("K-major"), `stride` bytes lie
-// between atoms along them. Where rows are its K, `stride` is between atoms
-// along K and `leading` between atoms along M or N.
+// bytes. If the rows run along M or N ("K-major"), `stride` is the distance in
+// bytes between atoms along that dimension. If they run along K, `stride` is
+// the distance between atoms along K, and `leading` the one along M or N.
 __device__ inline uint64_t MatrixDescriptor(uint32_t address, int leading,
                                             int stride) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
@@ -112,8 +113,8 @@ __device__ inline uint64_t MatrixDescriptor(uint32_t address, int leading,
          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62;
 }
 
-// Products of a warpgroup (four warps) run in the order of their issue, in
-// groups that end with a commit.
+// The products of a warpgroup (four warps) run in the order in which they were
+// issued, in groups that end with a commit.
 __device__ inline void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -138,14 +139,15 @@ __device__ inline void Pin(R (&registers)[n]) {
   }
 }
 
-// Transposes 4 x 4 words in each group of four threads: of a row of 32 columns
-// that the tensor cores left as columns 8 j + 2 t, 8 j + 2 t + 1 in word j of
-// thread t, thread t gets columns 8 t to 8 t + 7, 16 bytes to be stored at
-// once.
+// Transposes 4 x 4 words in each group of four threads. The tensor cores leave
+// a row of 32 columns as columns 8 j + 2 t and 8 j + 2 t + 1 in word j of
+// thread t. Afterwards, thread t has columns 8 t to 8 t + 7, 16 bytes that it
+// can store at once.
 __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
                                       uint32_t w3) {
   const int t = threadIdx.x % 4;
-  // Exchange with the neighbour, then with the one two further.
+  // Exchange with the neighbouring thread, then with the thread at distance
+  // two.
   const uint32_t a = __shfl_xor_sync(~0u, t & 1 ? w0 : w1, 1);
   const uint32_t b = __shfl_xor_sync(~0u, t & 1 ? w2 : w3, 1);
   if (t & 1) {
@@ -167,10 +169,10 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
   return make_uint4(w0, w1, w2, w3);
 }
 
-// d = a * b, or d += a * b, with a of 64 x 16 and b of 16 x N elements; d has
-// 64 x N, of which thread t of the warpgroup holds, in d[4 j] to d[4 j + 3],
-// columns 8 j + 2 (t % 4) and the next one of rows 16 (t / 32) + t % 32 / 4 and
-// 8 further. N is 64, 128 or 256, as d says.
+// d = a * b, or d += a * b, with a of 64 x 16, b of 16 x N and d of 64 x N
+// elements. Thread t of the warpgroup holds, in d[4 j] to d[4 j + 3], columns 8
+// j + 2 (t % 4) and the next one, of row 16 (t / 32) + t % 32 / 4 and of the
+// row 8 below it. N is 64, 128 or 256, given by the size of d.
 //   Wgmma(d, a, b, add): a and b in shared memory, both K-major
 //   WgmmaTransposed(d, a, b, add): the same, with b's K in rows
 //   WgmmaRegisters(d, a, b, add): a in registers, of the layout of d's pairs;

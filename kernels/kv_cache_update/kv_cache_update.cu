@@ -16,7 +16,8 @@ namespace torch_xla_ext::kv_cache_update {
 namespace {
 
 constexpr int kThreads = 256;
-// Calls of so many vectors fill the GPU whatever a thread's share is.
+// Calls with at least this many vectors fill the GPU, whatever a thread's share
+// is.
 constexpr int64_t kManyVectors = 1 << 18;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
@@ -29,18 +30,19 @@ __device__ float ToFloat(float x) { return x; }
 __device__ float ToFloat(__half x) { return __half2float(x); }
 __device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// Division by a scale, rounded as x / scale is.
+// Division by a scale, rounded exactly like x / scale.
 struct Scale {
   float value;
-  float inverse;  // 0: too large or too small for the fast way
+  float inverse;  // 0: too large or too small for DivideFast
 
   explicit Scale(double scale)
       : value(static_cast<float>(scale)), inverse(1 / value) {
     const float size = std::abs(value);
     if (!(size > 1e-30f && size < 1e30f)) inverse = 0;
   }
-  // A quotient and its correction (Markstein 1990), where F8E4M3FN is neither
-  // 0 nor its largest: the rest may be out of float's range.
+  // A quotient and its correction (Markstein 1990), unless the result in
+  // F8E4M3FN is 0 or the largest value: there, the remainder may be out of
+  // float's range.
   __device__ float DivideFast(float x) const {
     const float quotient = x * inverse;
     const float size = fabsf(quotient);
@@ -98,14 +100,14 @@ struct UpdateArgs {
   const void* value;         // the same
   const void* slot_mapping;  // S32 or S64 [num_tokens]
   bool wide_slots;
-  // Where the caches' rows of slot 0 and kv head 0 begin.
+  // The beginning of the caches' rows of slot 0 and kv head 0.
   void* key_cache;
   void* value_cache;
   int64_t num_slots;
   int64_t num_tokens;
   uint32_t num_kv_heads;
   uint32_t head_dim;
-  // From one kv head to the next in the cache: in elements.
+  // The distance between kv heads in the cache, in elements.
   int64_t head_stride;
   Scale key_scale;
   Scale value_scale;
@@ -116,8 +118,8 @@ struct UpdateArgs {
   }
 };
 
-// Work is in vectors of kCount elements of a token's keys and values, of which
-// each thread has kUnroll in flight.
+// The unit of work is a vector of kCount elements of a token's keys and of its
+// values; each thread has kUnroll of them in flight.
 template <typename T, typename C, int kCount, int kUnroll>
 __global__ void __launch_bounds__(kThreads)
     UpdateKernel(const __grid_constant__ UpdateArgs args) {
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A slot beyond the cache is a mistake; a negative one says "skip this token".
+// A slot beyond the cache is an error; a negative one means "skip this token".
 __global__ void ReportOutOfRangeKernel(UpdateArgs args, bool pages) {
   const int64_t tile = int64_t{gridDim.x} * blockDim.x;
   for (int64_t token = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -209,7 +211,7 @@ Status LaunchVectors(cudaStream_t stream, const UpdateArgs& args) {
 template <typename T, typename C>
 Status LaunchTypes(cudaStream_t stream, const UpdateArgs& args) {
   constexpr int kCount = 16 / std::max(sizeof(T), sizeof(C));
-  // XLA aligns its allocations, but may hand a kernel a slice of one.
+  // XLA aligns its allocations, but may pass a kernel a slice of one.
   const uintptr_t operands = reinterpret_cast<uintptr_t>(args.key) |
                              reinterpret_cast<uintptr_t>(args.value);
   const uintptr_t caches = reinterpret_cast<uintptr_t>(args.key_cache) |
@@ -231,13 +233,13 @@ Status LaunchCacheType(cudaStream_t stream, DType cache,
       return LaunchTypes<T, __nv_bfloat16>(stream, args);
     case F32:
       return LaunchTypes<T, float>(stream, args);
-    default:  // the signature lets nothing else by
+    default:  // the signature allows nothing else
       return LaunchTypes<T, __nv_fp8_e4m3>(stream, args);
   }
 }
 
-// Fills in what both targets have, and launches. The caller has set the caches'
-// members.
+// Fills in the members common to both targets, and launches. The caller has set
+// the caches' members.
 Status LaunchUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
                     AnyBuffer slot_mapping, DType cache,
                     const KvCacheUpdateParams& params, bool pages,

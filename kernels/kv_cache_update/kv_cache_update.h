@@ -3,7 +3,7 @@
 //
 // Token t goes to row slot % block_size of block slot / block_size, where slot
 // = slot_mapping[t]. Slots that are negative, or beyond the cache, are skipped.
-// If two tokens have the same slot, each element is one of the two tokens'. A
+// If two tokens have the same slot, each element comes from one of the two. A
 // cache of F8E4M3FN gets key / key_scale, rounded to nearest even and saturated
 // at ±448.
 //

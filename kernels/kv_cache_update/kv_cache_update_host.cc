@@ -7,8 +7,8 @@
 namespace torch_xla_ext::kv_cache_update {
 namespace {
 
-// A cache of keys or of values, or both, of which a token's rows of all kv
-// heads are `head_stride` apart, from `first`.
+// A cache of keys, of values, or of both. A token's rows for the kv heads begin
+// at `first` and are `head_stride` apart.
 struct Rows {
   void* data;
   int64_t first;

@@ -1,12 +1,14 @@
-// AttendKernel: a part of a context, for some heads, in one thread block.
+// AttendKernel: one thread block attends to a part of a context, for some
+// heads.
 //
-// A block has kRows heads of a sequence, and brings its part of the context to
-// shared memory in tiles of kTokens rows, each of which is key and value. Its
-// warps are a grid: a row of warps has 16 heads, of which each warp computes
-// the logits of some of the tokens, and the values' sums of some of the
-// dimensions (FlashAttention-2, Dao, 2023; FlashMLA, DeepSeek-AI, 2025, shares
-// out the dimensions in the same way). In between, the logits go through shared
-// memory, and every warp takes the softmax of its heads' itself.
+// A block works on kRows heads of a sequence, and copies its part of the
+// context to shared memory in tiles of kTokens rows, each of which is both key
+// and value. Its warps form a grid. A row of warps has 16 heads; each of its
+// warps computes the logits for some of the tokens, and the weighted sums of
+// values for some of the dimensions (FlashAttention-2, Dao, 2023; FlashMLA,
+// DeepSeek-AI, 2025, divides the dimensions in the same way). In between, the
+// logits go through shared memory, and every warp computes the softmax of its
+// heads itself.
 #ifndef KERNELS_MLA_PAGED_ATTENTION_ATTEND_CUH_
 #define KERNELS_MLA_PAGED_ATTENTION_ATTEND_CUH_
 
@@ -38,8 +40,8 @@ struct Arguments {
   float logit_scale;  // scale * kv_scale * log2(e): the softmax is of base 2
   float kv_scale;
 
-  // Each context is split into `parts` of equal size, but for short ones, in
-  // tiles of so many tokens. What they leave if there are several:
+  // Each context, unless it is short, is split into `parts` of equal size, in
+  // tiles of tile_tokens tokens. If there are several parts, their results are:
   int tile_tokens;
   int parts;
   float* partial_out;     // [num_seqs, num_heads, parts, kValueDim]
@@ -47,12 +49,12 @@ struct Arguments {
 };
 
 inline constexpr int kTokens = 32;      // of a tile of AttendKernel
-inline constexpr int kSm90Tokens = 64;  // and of the kernel for Hopper
+inline constexpr int kSm90Tokens = 64;  // of a tile of the kernel for Hopper
 inline constexpr int kRowBytes = kKeyDim * 2;
 inline constexpr int kTileBytes = kTokens * kRowBytes;
 
-// The constants of a kernel for queries of type T and a cache of type C. One of
-// F8E4M3FN is converted to T in shared memory, which is exact.
+// The constants of a kernel for queries of type T and a cache of type C. A
+// cache of F8E4M3FN is converted to T in shared memory, which is exact.
 template <typename T_, typename C_, int kRows_>
 struct Shape {
   using T = T_;
@@ -67,7 +69,7 @@ struct Shape {
   static constexpr int kStages = 2;  // tiles that are being copied or used
   static constexpr int kCacheRowBytes = kKeyDim * sizeof(C);
   static constexpr int kStageBytes = kTokens * kCacheRowBytes;
-  // A row of logits is 8 longer, against bank conflicts.
+  // Rows of logits are padded by 8 to avoid bank conflicts.
   static constexpr int kLogitRow = kTokens + 8;
   static_assert(kKeyTokens == 8 || kKeyTokens == 16);
 
@@ -76,7 +78,7 @@ struct Shape {
     alignas(128) uint8_t tile[kConverts ? kTileBytes : 16];
     alignas(128) uint8_t stages[kStages][kStageBytes];
     float logits[kRows][kLogitRow];
-    // Rows of the cache of the tiles' tokens; -1 of those that take no part.
+    // The cache rows of the tiles' tokens; -1 for tokens that are masked.
     int64_t cache_rows[kStages + 1][kTokens];
     uint32_t valid[kStages + 1];
   };
@@ -91,7 +93,7 @@ __device__ inline int ContextOf(const Arguments& arguments, int seq) {
   return min(max(arguments.context_lens[seq], 0), arguments.max_tokens);
 }
 
-// How many tiles a part of a context of `tiles` has.
+// The number of tiles in a part of a context of `tiles` tiles.
 __device__ inline int PartTiles(const Arguments& arguments, int tiles) {
   const int size = (tiles + arguments.parts - 1) / arguments.parts;
   return max(size, static_cast<int>(kMinPartTokens) / arguments.tile_tokens);
@@ -101,8 +103,8 @@ __device__ inline int TilesOf(const Arguments& arguments, int context) {
   return (context + arguments.tile_tokens - 1) / arguments.tile_tokens;
 }
 
-// Writes the row of `lse` if `dim` is 0; returns what the sums of values are to
-// be multiplied by.
+// Writes the row of `lse` if `dim` is 0; returns the factor for the sums of
+// values.
 __device__ inline float Finish(const Arguments& arguments, int64_t row, int dim,
                                float max, float sum) {
   if (arguments.lse != nullptr && dim == 0) {
@@ -111,7 +113,7 @@ __device__ inline float Finish(const Arguments& arguments, int64_t row, int dim,
   return sum == 0 ? 0 : arguments.kv_scale / sum;
 }
 
-// Brings the tiles [begin, end) of a sequence to shared memory; called by all
+// Copies the tiles [begin, end) of a sequence to shared memory; called by all
 // threads of a block.
 template <typename Shape>
 class Loader {
@@ -135,13 +137,13 @@ class Loader {
     for (int i = 0; i < Shape::kStages - 1; ++i) CopyNext();
   }
 
-  // Waits for the next tile; the one used before is used no more.
+  // Waits for the next tile; the previous one must no longer be in use.
   __device__ void Wait() {
     WaitForCopies<Shape::kStages - 2>();
     __syncthreads();
   }
 
-  // Goes on copying: to be called after Wait.
+  // Continues copying; to be called after Wait.
   __device__ void GoOn() {
     CopyNext();
     // next_ is the first tile without a table.
@@ -152,8 +154,8 @@ class Loader {
  private:
   static constexpr int kChunks = Shape::kCacheRowBytes / 16;
 
-  // The number of the block of this thread's token of a tile, or -1 if there is
-  // none. It takes long: one tile ahead.
+  // The block number for this thread's token of a tile, or -1 if there is none.
+  // The load is slow, so it is issued one tile ahead.
   __device__ int FetchBlock(int tile) const {
     const int token = tile * kTokens + threadIdx.x;
     if (threadIdx.x >= kTokens || tile >= end_ || token >= context_) return -1;
@@ -172,8 +174,8 @@ class Loader {
     if (threadIdx.x == 0) memory_.valid[slot] = valid;
   }
 
-  // Starts a group of copies: of the next tile, or of nothing behind the last.
-  // Tokens that take no part become zeros: what their memory holds may be NaN.
+  // Starts a group of copies: of the next tile, or an empty group after the
+  // last. Masked tokens become zeros, because their memory may hold NaN.
   __device__ void CopyNext() {
     if (next_ < end_) {
       const uint32_t to = SharedAddress(memory_.stages[stage_]);
@@ -206,8 +208,8 @@ class Loader {
   int stage_ = 0, table_slot_ = 0;
 };
 
-// Copies the queries of the heads [head, head + heads), and zeros for rows that
-// there are not.
+// Copies the queries of the heads [head, head + heads), and zeros for the
+// remaining rows.
 template <typename Shape>
 __device__ inline void LoadQuery(const Arguments& arguments, int seq, int head,
                                  int heads, uint8_t* shared) {
@@ -222,7 +224,7 @@ __device__ inline void LoadQuery(const Arguments& arguments, int seq, int head,
   }
 }
 
-// Makes a tile of T of one of F8E4M3FN; called by all threads.
+// Converts a tile from F8E4M3FN to T; called by all threads.
 template <typename Shape>
 __device__ inline void Convert(const uint8_t* from, uint8_t* tile) {
   using T = typename Shape::T;
@@ -244,8 +246,8 @@ __device__ inline void Convert(const uint8_t* from, uint8_t* tile) {
   }
 }
 
-// What a warp does with the tiles: 16 rows, of which a lane has lane / 4 and
-// 8 further.
+// A warp's work on the tiles: 16 rows, of which a lane has rows lane / 4 and
+// lane / 4 + 8.
 template <typename Shape>
 class WarpAttention {
  public:
@@ -273,7 +275,7 @@ class WarpAttention {
                                       row_ + lane % 16,
                                       pair * 4 + step * 2 + lane / 16));
       }
-      // 8 keys' 32 dimensions.
+      // 32 dimensions of 8 keys.
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         LoadMatrices(b[n],
@@ -302,12 +304,12 @@ class WarpAttention {
     }
   }
 
-  // Takes the softmax of all logits of the warp's rows, and adds the values;
-  // bit i of `valid` says whether token i takes part.
+  // Computes the softmax of all logits of the warp's rows, and adds the values;
+  // token i is masked unless bit i of `valid` is set.
   __device__ void AddValues(uint32_t tile, uint32_t valid) {
     constexpr int kSteps = kTokens / 16;
     const int lane = threadIdx.x % 32;
-    // As the tensor cores' first factor has them (MultiplyAdd).
+    // In the layout of the tensor cores' first factor (MultiplyAdd).
     float logits[kSteps][4][2];
     float max[2] = {max_[0], max_[1]};
 #pragma unroll
@@ -347,7 +349,7 @@ class WarpAttention {
       uint32_t a[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        // Of a row without a token as yet, all weights are zero.
+        // All weights of a row that has had no token yet are zero.
         const float base = max[i % 2] == -INFINITY ? 0 : max[i % 2];
         const float x = Exp2(logits[k][i][0] - base);
         const float y = Exp2(logits[k][i][1] - base);
@@ -367,7 +369,8 @@ class WarpAttention {
     }
   }
 
-  // Calls store(row, dim, max, sum, x, y) for each two elements of the sums.
+  // Calls store(row, dim, max, sum, x, y) for each pair of elements of the
+  // sums.
   template <typename Store>
   __device__ void ForEach(const Store& store) {
     const int lane = threadIdx.x % 32;
@@ -410,7 +413,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
   const int part_tiles = PartTiles(arguments, tiles);
   const int begin = part * part_tiles;
   const int end = min(begin + part_tiles, tiles);
-  // Of an empty context, the first part writes zeros.
+  // For an empty context, the first part writes zeros.
   if (begin >= end && part > 0) return;
 
   LoadQuery<Shape>(arguments, seq, head, heads, memory.query);
@@ -453,8 +456,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
   });
 }
 
-// Combines the parts of contexts that have several, always in the same order.
-// Grid: [num_heads, num_seqs]; a thread has four dimensions.
+// Combines the parts of split contexts, always in the same order. Grid:
+// [num_heads, num_seqs]; a thread has four dimensions.
 template <typename T>
 __global__ void __launch_bounds__(kValueDim / 4)
     CombineKernel(const __grid_constant__ Arguments arguments) {

@@ -1,12 +1,12 @@
 // The kernel for Hopper, for caches of the query's dtype: FlashMLA
 // (DeepSeek-AI, 2025) over a paged cache.
 //
-// A block has 64 heads of a sequence and a part of its context (attend.cuh),
-// which the copy engine brings to shared memory in tiles of 64 rows, each of
-// which is key and value. The 64 x 512 sums are those of two warpgroups, 256
-// dimensions each. The first one computes the logits and weights, too, and
-// hands the weights to the second one through shared memory: the second's
-// product runs while the first takes exponentials.
+// A block works on 64 heads of a sequence and a part of its context
+// (attend.cuh), which the copy engine copies to shared memory in tiles of 64
+// rows, each of which is both key and value. Two warpgroups compute the 64 x
+// 512 sums, 256 dimensions each. The first one also computes the logits and
+// weights, and passes the weights to the second one through shared memory: the
+// second's product runs while the first computes exponentials.
 #include <cuda.h>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ constexpr int kPanelBytes = 64 * 128;
 constexpr int kSm90TileBytes = kPanels * kPanelBytes;
 constexpr int kStages = 2;
 constexpr int kThreads = 384;
-// Of a thread. A block has 168 each, which the warpgroups divide anew.
+// Per thread. A block starts with 168 per thread, which the warpgroups
+// redistribute.
 constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 constexpr int kGroupBarrier = 1;  // named barriers of a warpgroup
@@ -43,14 +44,14 @@ struct alignas(1024) SharedMemory {
   // A bit for each page of a stage that is not in the cache.
   uint32_t bad_pages[kStages];
   int pages[kSm90Tokens / 8];  // those that are being copied
-  // What the second warpgroup is to multiply its sums by; in the end, 1 / sum
-  // and its factors, and the sum of weights.
+  // The factors by which the second warpgroup multiplies its sums; in the end,
+  // 1 / sum with its factors, and the sum of weights.
   float rescale[kRows];
 };
 constexpr int kSharedBytes = sizeof(SharedMemory) + 1024;
 static_assert(kSharedBytes <= 227 * 1024);
 
-// Of the copy engine.
+// The copy engine's tensor maps.
 struct Maps {
   CUtensorMap q;   // [num_seqs, num_heads, 576]
   CUtensorMap kv;  // [num_blocks, block_size, 576]
@@ -58,13 +59,13 @@ struct Maps {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// What a block works on: tiles [begin, end) of a context.
+// A block's work: tiles [begin, end) of a context.
 struct Part {
   int seq, head, heads, context, begin, end;
   bool is_all;
 };
 
-// Of a warp: copies the queries and the tiles.
+// Run by one warp: copies the queries and the tiles.
 __device__ void Produce(const Arguments& arguments, const Maps& maps,
                         const Part& part, SharedMemory& shared) {
   const int lane = threadIdx.x % 32;
@@ -87,7 +88,7 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
     return n < part.end && lane < num_boxes &&
            n * kSm90Tokens + lane * box_tokens < part.context;
   };
-  // The page of box `lane`. It takes long: one tile ahead.
+  // The page of box `lane`. The load is slow, so it is issued one tile ahead.
   const auto fetch_page = [&](int n) {
     if (!has_tokens(n)) return -1;
     return __ldg(table +
@@ -98,7 +99,7 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
   for (int n = part.begin; n < part.end; ++n) {
     const int page = next_page;
     const bool in_cache = page >= 0 && page < arguments.num_blocks;
-    // Zeros come for a page that is not in the cache.
+    // For a page that is not in the cache, the copy engine writes zeros.
     if (lane < num_boxes) shared.pages[lane] = in_cache ? page : -1;
     const uint32_t bad_pages = __ballot_sync(~0u, has_tokens(n) && !in_cache);
     __syncwarp();
@@ -124,8 +125,8 @@ __device__ void Produce(const Arguments& arguments, const Maps& maps,
   }
 }
 
-// What lies behind the context's end may be NaN, and 0 * NaN is NaN: makes
-// zeros of a warpgroup's dimensions of rows [first, 64) of a tile.
+// Zeroes a warpgroup's dimensions of rows [first, 64) of a tile: memory after
+// the context's end may hold NaN, and 0 * NaN is NaN.
 __device__ void ZeroValues(int first, int warpgroup,
                            uint8_t (&tile)[kPanels][kPanelBytes]) {
   if (first >= kSm90Tokens) return;
@@ -179,15 +180,15 @@ __device__ void StoreSums(const Arguments& arguments, const Part& part,
   }
 }
 
-// Multiplies a thread's sums by its rows' factors, if any of the warp's is not
-// 1.
+// Multiplies a thread's sums by its rows' factors, unless all factors of the
+// warp are 1.
 __device__ void Rescale(const float (&rescale)[2], float (&out)[128]) {
   if (!__any_sync(~0u, rescale[0] != 1 || rescale[1] != 1)) return;
 #pragma unroll
   for (int i = 0; i < 128; ++i) out[i] *= rescale[i % 4 / 2];
 }
 
-// Of the first warpgroup.
+// Run by the first warpgroup.
 template <typename T>
 __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
                              SharedMemory& shared) {
@@ -237,7 +238,7 @@ __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        // A page has 8 tokens at least.
+        // A page has at least 8 tokens.
         if (column >= left || (bad_pages >> (i / 4 * 8 / box_tokens) & 1)) {
           s[i] = -INFINITY;
         }
@@ -254,8 +255,9 @@ __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
       float high = new_max[r];
       high = fmaxf(high, __shfl_xor_sync(~0u, high, 1));
       high = fmaxf(high, __shfl_xor_sync(~0u, high, 2));
-      // A maximum is replaced only by one that is 2^8 times higher: factors of
-      // up to 2^8 do no harm, and what there is is seldom rescaled.
+      // The maximum is replaced only if the new one is larger by a factor of
+      // 2^8: factors of up to 2^8 do no harm, and the sums so far are seldom
+      // rescaled.
       const float old = row_max[r];
       row_max[r] = (high - old) * scale > 8.0f ? high : old;
       base[r] = row_max[r] == -INFINITY ? 0 : row_max[r] * scale;
@@ -346,7 +348,7 @@ __device__ void ConsumeFirst(const Arguments& arguments, const Part& part,
   StoreSums<T>(arguments, part, 0, row, factor, out);
 }
 
-// Of the second warpgroup.
+// Run by the second warpgroup.
 template <typename T>
 __device__ void ConsumeSecond(const Arguments& arguments, const Part& part,
                               SharedMemory& shared) {
@@ -390,15 +392,15 @@ __device__ void ConsumeSecond(const Arguments& arguments, const Part& part,
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-// Grid: [tiles of kRows heads, parts, sequences], as AttendKernel's.
+// Grid: [tiles of kRows heads, parts, sequences], like AttendKernel's.
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     Sm90Kernel(const __grid_constant__ Arguments arguments,
                const __grid_constant__ Maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ uint8_t shared_bytes[];
-  // The swizzle is a function of the address: panels begin at multiples of
-  // 1 KB.
+  // The swizzle is a function of the address, so panels must begin at multiples
+  // of 1 KB.
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(
       (reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
   Part part;
@@ -411,7 +413,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   part.begin = blockIdx.y * part_tiles;
   part.end = min(part.begin + part_tiles, tiles);
   part.is_all = tiles <= part_tiles;
-  // Of an empty context, the first part writes zeros.
+  // For an empty context, the first part writes zeros.
   if (part.begin >= part.end && blockIdx.y > 0) return;
 
   if (threadIdx.x == 0) {

@@ -33,8 +33,8 @@ Status Combine(cudaStream_t stream, const Arguments& arguments) {
   return CudaStatus(cudaGetLastError());
 }
 
-// Few heads leave most of a large tile empty; and a GPU of compute capability
-// 12 has shared memory for the small one alone.
+// With few heads, most of a large tile would be empty; and a GPU of compute
+// capability 12 has only enough shared memory for the small tile.
 template <typename T, typename C>
 Status LaunchRows(cudaStream_t stream, int shared_memory,
                   const Arguments& arguments) {
@@ -59,7 +59,7 @@ Status LaunchKernels(cudaStream_t stream, bool is_f8, bool is_sm90,
   return Combine<T>(stream, arguments);
 }
 
-// A thread for each sequence: a debugging aid need not be fast.
+// One thread per sequence: a debugging aid need not be fast.
 __global__ void ReportOutOfRange(const Arguments arguments) {
   const int seq = blockIdx.x * blockDim.x + threadIdx.x;
   if (seq >= arguments.num_seqs) return;
@@ -141,7 +141,7 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
   const bool is_sm90 = !is_f8 && Sm90KernelSupports(arguments, major, minor);
   arguments.tile_tokens = is_sm90 ? kSm90Tokens : kTokens;
   const int64_t part_floats = PartFloats(num_seqs, num_heads);
-  // The kernel for Hopper has one block a multiprocessor, as for many rows.
+  // The kernel for Hopper has one block per multiprocessor, as with many rows.
   const int64_t wanted =
       WantedParts(multiprocessors, num_seqs,
                   is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,

@@ -71,8 +71,8 @@ inline int64_t WantedParts(int64_t multiprocessors, int64_t num_seqs,
   return std::max<int64_t>(std::min(blocks / others, most), 1);
 }
 
-// The floats that one part of all contexts leaves: sums of values, and of each
-// row the maximum and the sum of weights.
+// The number of floats that one part of every context needs: sums of values,
+// and each row's maximum and sum of weights.
 inline int64_t PartFloats(int64_t num_seqs, int64_t num_heads) {
   return num_seqs * num_heads * (kValueDim + 2);
 }

@@ -36,7 +36,7 @@ void MlaPagedAttention(AnyBuffer query, AnyBuffer kv_cache,
     for (int64_t h = 0; h < num_heads; ++h) {
       const int64_t index = s * num_heads + h;
       ToFloats(query.data<T>() + index * kKeyDim, kKeyDim, row.data());
-      // Of the rows as values, what is behind kValueDim is of no use.
+      // As values, only the first kValueDim elements of a row are used.
       const float row_lse = Attend(
           row.data(), length - 1, tokens, 0, tokens.size(),
           [](int64_t token) { return true; }, rows, rows, kKeyDim, options,

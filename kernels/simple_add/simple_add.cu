@@ -14,10 +14,12 @@ namespace {
 constexpr int kThreads = 256;
 // 16-byte accesses in flight for each thread and operand.
 constexpr int kUnroll = 4;
-// CUDA's limit on gridDim.x is far above; the grid-stride loop does the rest.
+// CUDA's limit on gridDim.x is much higher; the grid-stride loop covers the
+// rest.
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
 
-// Integers wrap, as torch's do: in unsigned arithmetic, where that is defined.
+// Integers wrap, like torch's. The addition is unsigned, for which wrapping is
+// defined.
 __device__ int32_t Add(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) +
                               static_cast<uint32_t>(b));
@@ -28,7 +30,8 @@ __device__ int64_t Add(int64_t a, int64_t b) {
 }
 __device__ float Add(float a, float b) { return a + b; }
 __device__ double Add(double a, double b) { return a + b; }
-// A sum of two 16-bit floats is rounded once from float, as torch does it.
+// Like in torch, a sum of two 16-bit floats is computed in float and rounded
+// once.
 __device__ __half Add(__half a, __half b) {
   return __float2half_rn(__half2float(a) + __half2float(b));
 }
@@ -95,7 +98,7 @@ Status LaunchAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b, AnyResult out) {
   const T* y = b.data<T>();
   T* sum = out.data<T>();
   const int64_t count = out.size();
-  // XLA aligns its allocations, but may hand a kernel a slice of one.
+  // XLA aligns its allocations, but may pass a kernel a slice of one.
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(x) |
                               reinterpret_cast<uintptr_t>(y) |
                               reinterpret_cast<uintptr_t>(sum);
@@ -126,7 +129,7 @@ Status LaunchSimpleAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b,
       return LaunchAdd<double>(stream, a, b, out);
     case S32:
       return LaunchAdd<int32_t>(stream, a, b, out);
-    default:  // the signature lets nothing else by
+    default:  // the signature allows nothing else
       return LaunchAdd<int64_t>(stream, a, b, out);
   }
 }

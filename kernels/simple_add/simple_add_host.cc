@@ -16,8 +16,8 @@ Status Add(AnyBuffer a, AnyBuffer b, AnyResult out) {
   T* sum = out.data<T>();
   for (int64_t i = 0; i < out.size(); ++i) {
     if constexpr (std::is_integral_v<T>) {
-      // Integers wrap, as torch's do: in unsigned arithmetic, where that is
-      // defined.
+      // Integers wrap, like torch's. The addition is unsigned, for which
+      // wrapping is defined.
       using U = std::make_unsigned_t<T>;
       sum[i] = static_cast<T>(static_cast<U>(x[i]) + static_cast<U>(y[i]));
     } else {
@@ -40,7 +40,7 @@ Status SimpleAddOnHost(AnyBuffer a, AnyBuffer b, AnyResult out) {
       return Add<double>(a, b, out);
     case S32:
       return Add<int32_t>(a, b, out);
-    default:  // the signature lets nothing else by
+    default:  // the signature allows nothing else
       return Add<int64_t>(a, b, out);
   }
 }
