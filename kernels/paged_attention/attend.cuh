@@ -1,10 +1,10 @@
 // AttendKernel: attention of one query token to its sequence's cache.
 //
 // A block works on one part of the units (partition.cuh) for one head block.
-// Its warps take turns at the units, each with its own softmax (warp.cuh) and
-// its own copies on their way to shared memory (loader.cuh), and meet only
-// where a sequence ends. FlashDecoding (Dao et al. 2023) splits a context in
-// the same manner.
+// Its warps take turns with the units. Each has its own softmax (warp.cuh) and
+// its own pending copies to shared memory (loader.cuh); the warps synchronize
+// only where a sequence ends. FlashDecoding (Dao et al. 2023) splits a context
+// in the same way.
 #ifndef KERNELS_PAGED_ATTENTION_ATTEND_CUH_
 #define KERNELS_PAGED_ATTENTION_ATTEND_CUH_
 
@@ -14,7 +14,7 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// What the warps tell each other of a head.
+// The statistics per head that the warps exchange.
 struct WarpStats {
   float max[kMaxWarps][16];
   float sum[kMaxWarps][16];
@@ -30,8 +30,8 @@ __device__ inline void Store(const DecodeArgs& args, int64_t index,
   *reinterpret_cast<uint2*>(static_cast<uint16_t*>(args.out) + index) = bits;
 }
 
-// Writes four elements of `out` of a row and head, from `dim` on, and the row
-// of `lse` if they are the first.
+// Writes four elements of `out` of a row and head, starting at `dim`, and the
+// row's `lse` if they are the first four.
 __device__ inline void Store(const DecodeArgs& args, int64_t row, int head,
                              int dim, int head_dim, PartialSum total) {
   if (args.sinks != nullptr) total.AddSink(args.sinks[head]);
@@ -84,7 +84,7 @@ __device__ inline void StoreSum(const DecodeArgs& args, const HeadRows& rows,
     }
     __syncthreads();
     constexpr int kVectors = Traits::kSumDims / 4;
-    // Not unrolled: this runs seldom, and its code has to be fetched.
+    // Not unrolled: this runs seldom, and more code takes longer to fetch.
 #pragma unroll 1
     for (int i = threadIdx.x; i < rows.count * kVectors; i += blockDim.x) {
       const int column = i / kVectors, dim = i % kVectors * 4;
@@ -126,17 +126,17 @@ __device__ inline void StoreSum(const DecodeArgs& args, const HeadRows& rows,
   }
 }
 
-// kExtras: there may be sinks, or somebody asks for lse. ptxas gives such a
-// kernel fewer registers on compute capability 9.0, and 128 × 4,096 tokens took
-// 1.5% longer: calls without either have a kernel of their own there.
+// kExtras: there may be sinks, or lse may be requested. For compute capability
+// 9.0, ptxas gives such a kernel fewer registers, and 128 × 4,096 tokens took
+// 1.5% longer: there, calls without either use a separate kernel.
 __host__ __device__ constexpr bool HasKernelWithoutExtras(int arch) {
   return arch == 900;
 }
 
 template <typename Traits, bool kExtras>
 __device__ inline void AttendParts(const DecodeArgs& args) {
-  // Rows are written as whole lines of 128 bytes; copies to elsewhere are
-  // split.
+  // Rows are written as whole lines of 128 bytes; copies to unaligned memory
+  // are split.
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ WarpStats stats;
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
@@ -199,8 +199,8 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   SetZeros(args);
 }
 
-// Grid: [head blocks of all kv heads, parts]. Neighbouring thread blocks read
-// neighbouring heads of the same tokens.
+// Grid: [head blocks of all kv heads, parts]. Adjacent thread blocks read
+// adjacent heads of the same tokens.
 template <typename Traits, bool kExtras>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     AttendKernel(const __grid_constant__ DecodeArgs args) {

@@ -1,11 +1,11 @@
-// ClusterKernel: what AttendKernel and CombineKernel do, in one kernel, for few
-// sequences on GPUs with thread block clusters (compute capability 9.0).
+// ClusterKernel: the work of AttendKernel and CombineKernel in one kernel, for
+// few sequences on GPUs with thread block clusters (compute capability 9.0).
 //
 // A cluster works on one head block of one sequence: the warps of all its
-// blocks take turns at the units, and the blocks send each other their results
-// through shared memory. Which units are a warp's does not depend on the
-// context's length, so that the first block numbers and the length are read at
-// the same time.
+// blocks take turns with the units, and the blocks send each other their
+// results through shared memory. A warp's units do not depend on the context's
+// length, so the first block numbers and the length can be read at the same
+// time.
 #ifndef KERNELS_PAGED_ATTENTION_CLUSTER_CUH_
 #define KERNELS_PAGED_ATTENTION_CLUSTER_CUH_
 
@@ -16,17 +16,17 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// What ClusterKernel is compiled for, __CUDA_ARCH__: GPUs of compute capability
-// 12 have clusters, but less than half the shared memory.
+// The values of __CUDA_ARCH__ for which ClusterKernel is compiled. GPUs of
+// compute capability 12 have clusters, but less than half the shared memory.
 __host__ __device__ constexpr bool HasClusterKernel(int arch) {
   return arch >= 900 && arch < 1200;
 }
-// The largest cluster that there is room for everywhere.
+// The largest cluster size that every such GPU supports.
 inline constexpr int kClusterBlocks = 8;
 inline constexpr int kClusterWarps = 4;
 
-// Larger units than AttendKernel's, if registers and shared memory allow: the
-// few warps should not wait for their own instructions.
+// Larger units than AttendKernel's, if registers and shared memory allow: with
+// few warps, latency has to be hidden within a warp.
 template <typename C, int kHeadDim, int kHeadTiles>
 inline constexpr int kClusterUnit =
     kHeadDim * sizeof(C) <= 256 && kHeadDim * kHeadTiles <= 256 ? 32 : 16;
@@ -46,14 +46,14 @@ struct ClusterMemory {
   static constexpr int kStages =
       std::min(Traits::kClusterBytes / (kClusterWarps * Traits::kStageBytes),
                kMaxStages);
-  // Vectors of four dimensions of a head, and those that one block of the
-  // cluster sums up.
+  // Vectors of four dimensions per head, and the number of them that one block
+  // of the cluster sums up.
   static constexpr int kVectors = Traits::kHeadDim / 4;
   static constexpr int kShare = kVectors / kClusterBlocks;
   static_assert(kStages >= 2 && kVectors % kClusterBlocks == 0);
 
-  // A warp's units, and then its result. A row of floats is 4 longer, against
-  // bank conflicts.
+  // A warp's units, and later its result. Rows of floats are padded by 4 to
+  // avoid bank conflicts.
   struct alignas(128) Warp {
     union {
       unsigned char units[kStages][Traits::kStageBytes];
@@ -64,22 +64,21 @@ struct ClusterMemory {
   // The results of all blocks: max and sum are those of `stats`.
   float4 values[kClusterBlocks][Traits::kHeads * kShare + 1];
   float2 stats[kClusterBlocks][Traits::kHeads];
-  // Block numbers of the units that come next to the stages: of each token.
+  // Block numbers, for each token, of the units that the stages get next.
   uint32_t block_numbers[kClusterWarps][kStages][Traits::kUnit];
   uint32_t masks[kClusterWarps][kStages];
   float2 warp_stats[kClusterWarps][Traits::kHeads];
   uint64_t received;  // the barrier of values and stats
 };
 
-// Brings every `stride`-th unit of a sequence to a warp's shared memory.
+// Copies every `stride`-th unit of a sequence to a warp's shared memory.
 template <typename Traits>
 class ClusterLoader {
  public:
   using Memory = ClusterMemory<Traits>;
   static constexpr int kStages = Memory::kStages;
 
-  // Starts to read the first block numbers. It is not known yet how many there
-  // are.
+  // Starts to read the first block numbers. Their count is not known yet.
   __device__ ClusterLoader(const DecodeArgs& args, int seq, int kv_head,
                            int unit, int stride, Memory& memory)
       : args_(args),
@@ -134,7 +133,7 @@ class ClusterLoader {
   }
 
  private:
-  // Each lane reads that of its token, for itself.
+  // Each lane reads the block number of its own token.
   __device__ void ReadBlockNumbers(int stage, int unit) {
     const int lane = threadIdx.x % 32;
     if (unit >= end_ || lane >= Traits::kUnit) return;
@@ -243,7 +242,7 @@ __device__ inline void StoreReceived(const DecodeArgs& args, const Rows& rows,
                                      ClusterMemory<Traits>& memory) {
   using Memory = ClusterMemory<Traits>;
   const int heads = rows.count;
-  // As many neighbouring lanes as there are blocks add up a vector.
+  // kClusterBlocks adjacent lanes add up one vector.
   const int source = threadIdx.x % kClusterBlocks;
 #pragma unroll 1
   for (int i = threadIdx.x; i / 32 * 32 < heads * Memory::kVectors;
@@ -278,8 +277,8 @@ __device__ inline void StoreReceived(const DecodeArgs& args, const Rows& rows,
   }
 }
 
-// Attends with `rows` to the units of a sequence, of which the query of the
-// last row is at position `position`.
+// Attends with `rows` to the units of a sequence. The query of the last row is
+// at position `position`.
 template <typename Traits, typename Rows>
 __device__ inline void AttendInCluster(const DecodeArgs& args, const Rows& rows,
                                        const Units& units, int position,
@@ -336,13 +335,13 @@ __device__ inline void AttendHeadBlock(const DecodeArgs& args) {
   SetZeros(args);
 }
 
-// Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; a cluster is
-// a row of it.
+// Grid: [kClusterBlocks, head blocks of all kv heads, sequences]; each cluster
+// is one row of it.
 //
-// It may be started before the kernel in front of it on the stream ends, but
-// does not let the next one start early if that may have clusters, too: those
-// that take their places while others run get them close to each other, on
-// multiprocessors that share their way to memory.
+// It may start before the previous kernel on the stream ends. It does not let
+// the next kernel start early if that may have clusters, too: clusters that
+// start while others run are placed close to each other, on multiprocessors
+// that share a path to memory.
 template <typename Traits>
 __global__ void __launch_bounds__(32 * kClusterWarps, 1)
     ClusterKernel(const __grid_constant__ DecodeArgs args) {

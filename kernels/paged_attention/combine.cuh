@@ -1,4 +1,4 @@
-// CombineKernel: joins the partial results of sequences that lie in several
+// CombineKernel: combines the partial results of sequences that span several
 // parts (partition.cuh), always in the same order.
 #ifndef KERNELS_PAGED_ATTENTION_COMBINE_CUH_
 #define KERNELS_PAGED_ATTENTION_COMBINE_CUH_
@@ -12,17 +12,17 @@ namespace torch_xla_ext::paged_attention {
 
 inline constexpr int kCombineThreads = 128;
 
-// How many sequences can lie in several parts: there is a candidate for each
-// sequence, or for each part but the last, in which one can begin; the fewer.
+// The maximum number of sequences that span several parts: at most all
+// sequences, and at most one that begins in each part but the last.
 inline int Candidates(const DecodeArgs& args) {
   return std::min(args.num_seqs, args.parts - 1);
 }
 
-// A sequence and the parts that it lies in.
+// A sequence and the parts that it spans.
 struct SplitSequence {
   int seq;
   int first_part;
-  int pieces;  // 1 or less: there is nothing to join
+  int pieces;  // 1 or less: there is nothing to combine
 };
 
 template <int kUnit>
@@ -38,7 +38,7 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
     const int last = Divide(args, part.total).PartOf(seq.end - 1);
     return {seq.seq, index, last - index + 1};
   }
-  // So few sequences that each thread may read all lengths.
+  // There are so few sequences that each thread can read all lengths.
   int total = 0, begin = 0, end = 0;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
@@ -54,8 +54,8 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
 // Grid: [head blocks of all kv heads * args.rows / rows, Candidates(args)]; a
 // block has `rows` heads of a head block.
 //
-// It may start before AttendKernel ends, and finds its sequence meanwhile. What
-// that wrote is read past the cache for constant data.
+// It may start before AttendKernel ends, and finds its sequence meanwhile. It
+// reads AttendKernel's results without the cache for constant data.
 template <int kUnit>
 __global__ void __launch_bounds__(kCombineThreads)
     CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim,
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int head_block = blockIdx.x / blocks;
   const int first_row = blockIdx.x % blocks * rows;
   const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
-  // All blocks wait: this kernel's end stands for that of AttendKernel.
+  // All blocks wait: the end of this kernel must imply the end of AttendKernel.
   WaitForPreviousKernel();
   if (split.pieces <= 1) return;
   const int64_t first_slot =
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int head = head_block / args.head_blocks * group + row_of_group;
   const int end_row = min(first_row + rows, group - row_of_group);
 
-  // Each thread has 4 dimensions of a head, of every step-th piece.
+  // Each thread handles 4 dimensions of a head, for every step-th piece.
   const int vectors = head_dim / 4;
   const int columns = min(rows * vectors, kCombineThreads);
   const int step = kCombineThreads / columns;

@@ -1,6 +1,6 @@
-// A thread block attends with one row's queries of up to four heads that share
-// a kv head. Its warps take turns with the tokens; each has its own maximum,
-// sum of weights and weighted sum of values, which are added up in the end.
+// A thread block computes one row's attention for up to four heads that share a
+// kv head. Its warps take turns with the tokens; each has its own maximum, sum
+// of weights and weighted sum of values, which are combined in the end.
 #include <cuda_fp8.h>
 
 #include <climits>
@@ -15,11 +15,11 @@ namespace {
 constexpr int kHeads = 4;
 constexpr int kWarps = 8;
 
-// Whose query a row is. Of no sequence: it sees nothing.
+// The sequence and token of a query row. A row of no sequence sees no tokens.
 struct Row {
   int sequence;
   int first;      // the tokens that it sees are in [first, end)
-  int end;        // one behind its own token
+  int end;        // one past its own token
   int position;   // of its own token, from which ALiBi counts
   int first_new;  // the sequence's first token with a bit in custom_mask
 };
@@ -36,7 +36,7 @@ __device__ Row FindRow(const Float32Args& args, int row) {
     context = Clamp(args.context_lens[row], max_tokens);
     position = context - 1;
   } else {
-    // The last sequence that does not begin behind the row.
+    // The last sequence that does not begin after the row.
     const int count = Clamp(*args.num_seqs, args.max_num_seqs);
     const auto begin_of = [&](int s) {
       return Clamp(args.cu_q_lens[s], args.num_rows);
@@ -68,7 +68,7 @@ __device__ float ToFloat(__nv_fp8_e4m3 value) {
   return static_cast<float>(value);
 }
 
-// Whether custom_mask shows a token to a row.
+// Whether custom_mask makes a token visible to a row.
 __device__ bool IsShown(const Float32Args& args, int row, int new_token) {
   if (args.custom_mask == nullptr || new_token < 0 ||
       new_token >= args.mask_words * 32) {
@@ -100,7 +100,7 @@ __global__ void Float32Kernel(const Float32Args args) {
   float max[kHeads], sum[kHeads] = {}, slope[kHeads] = {};
   for (int h = 0; h < kHeads; ++h) {
     max[h] = -INFINITY;
-    // Heads that there are not are computed as the last one, and not written.
+    // Heads past the last one repeat its computation, and are not written.
     const int head = min(h, num_heads - 1);
     if (args.alibi_slopes != nullptr) {
       slope[h] = args.alibi_slopes[first_head + head];
@@ -178,7 +178,7 @@ __global__ void Float32Kernel(const Float32Args args) {
     for (int w = 0; w < kWarps; ++w) {
       total_max = fmaxf(total_max, maxima[h][w]);
     }
-    // A part without tokens, or a sink that is none, weighs nothing.
+    // A part without tokens, or a missing sink, has weight 0.
     const auto weight_of = [total_max](float logit) {
       return logit == -INFINITY ? 0.0f : expf(logit - total_max);
     };

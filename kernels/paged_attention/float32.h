@@ -15,14 +15,14 @@ namespace torch_xla_ext::paged_attention {
 
 struct Float32Args {
   const float* query;  // [num_rows, num_heads, head_dim]
-  // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], from the
-  // first kv head's on; those of the next one are head_step further.
+  // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], starting at
+  // the first kv head; kv heads are head_step apart.
   const void* key_cache;
   const void* value_cache;      // the same
   const int32_t* block_tables;  // [max_num_seqs, max_blocks]
   const int32_t* context_lens;  // [max_num_seqs]
-  // Of a ragged batch: which rows are a sequence's, and of how many sequences.
-  // Else null: row s is the query of the last token of sequence s.
+  // For a ragged batch: each sequence's rows, and the number of sequences. Else
+  // null: row s is the query of the last token of sequence s.
   const int32_t* cu_q_lens;  // [max_num_seqs + 1]
   const int32_t* num_seqs;
   const int32_t* custom_mask;  // [num_rows, mask_words] or null
@@ -48,7 +48,8 @@ struct Float32Args {
   float value_scale;
 };
 
-// `cache_dtype` is F32 or F8E4M3FN, and head_dim one of the signatures'.
+// `cache_dtype` is F32 or F8E4M3FN, and head_dim is one that the signatures
+// allow.
 Status LaunchFloat32(cudaStream_t stream, DType cache_dtype,
                      const Float32Args& args);
 

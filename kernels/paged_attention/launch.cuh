@@ -1,4 +1,4 @@
-// Which kernel a call takes, with how many blocks, and its launch.
+// Chooses the kernel of a call and its number of blocks, and launches it.
 #ifndef KERNELS_PAGED_ATTENTION_LAUNCH_CUH_
 #define KERNELS_PAGED_ATTENTION_LAUNCH_CUH_
 
@@ -51,11 +51,11 @@ struct Occupancy {
   int shared_memory;  // of a block
 };
 
-// Two blocks of four warps are enough to keep the memory busy, with three
-// stages or more; where those do not fit, one block has all the shared memory.
+// Two blocks of four warps, with three stages or more, are enough to saturate
+// the memory; where those do not fit, one block gets all the shared memory.
 template <typename Traits>
 Occupancy ChooseOccupancy(const Device& device) {
-  // What the system takes of a block's memory, and the static variables.
+  // Memory reserved by the system for each block, and static variables.
   constexpr int kReserved = 2048;
   const auto with = [&](int blocks, int warps) {
     const int available = std::min(device.shared_memory_per_block,
@@ -71,7 +71,7 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
-// Divides the work, and the workspace: partial_out is aligned to 16 bytes.
+// Divides the work and the workspace. partial_out is aligned to 16 bytes.
 inline void ChooseParts(int blocks, int head_dim, float* workspace,
                         int64_t workspace_size, DecodeArgs* args) {
   const int64_t head_blocks = int64_t{args->num_kv_heads} * args->head_blocks;
@@ -82,8 +82,8 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
   const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
   const int64_t room =
       std::max(workspace_size - skipped, int64_t{0}) / part_floats;
-  // Fewer parts that may be split are worth it only if they are still more
-  // than whole sequences would give.
+  // If the workspace allows fewer parts, splitting is worth it only if there
+  // are still at least as many parts as without it.
   args->split =
       parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
   args->parts =
@@ -94,9 +94,9 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
       reinterpret_cast<float2*>(args->partial_out + rows * head_dim);
 }
 
-// Launches a kernel in clusters of `cluster` blocks, or none for 0. If
-// `dependent`, it may start before the kernel in front of it on the stream
-// ends, and waits for that itself.
+// Launches a kernel in clusters of `cluster` blocks, or without clusters for 0.
+// If `dependent`, it may start before the previous kernel on the stream ends,
+// and waits for that itself.
 template <typename... Args>
 Status Launch(void (*kernel)(Args...), dim3 grid, int threads,
               int shared_memory, cudaStream_t stream, int cluster,
@@ -125,8 +125,8 @@ template <int kUnit>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
                      const DecodeArgs& args) {
   const int candidates = Candidates(args);
-  // A block for each head shortens the sums of few long contexts; more blocks
-  // than fit beside AttendKernel's would wait for those to end.
+  // One block per head shortens the sums of few long contexts; more blocks than
+  // fit next to AttendKernel's would wait for those to end.
   const int rows =
       args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
   const dim3 grid(args.num_kv_heads * args.head_blocks * (args.rows / rows),
@@ -157,40 +157,40 @@ Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
-// The thread blocks of ClusterKernel for a sequence.
+// The number of ClusterKernel's thread blocks per sequence.
 inline int64_t ClusterBlocks(const DecodeArgs& args) {
   return int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
 }
 
-// Whether a context can be so long that what a kernel for clusters saves is
-// lost again.
+// Whether a context can be so long that it offsets what a kernel with clusters
+// saves.
 inline bool IsLong(const DecodeArgs& args, int head_dim) {
   constexpr int64_t kElements = 1 << 22;
   return int64_t{args.max_tokens} * 2 * head_dim > kElements;
 }
 
-// Whether ClusterKernel is the better one whatever the lengths are: it has no
-// second kernel, but only eight multiprocessors for a head block of a sequence.
+// Whether ClusterKernel is faster for any lengths: it needs no second kernel,
+// but uses only eight multiprocessors per head block of a sequence.
 template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
   const int64_t of_sequence = ClusterBlocks(args);
-  // Some multiprocessors are in no cluster of eight.
+  // Some multiprocessors cannot be part of a cluster of eight.
   if (!device.has_clusters ||
       static_cast<int>(sizeof(ClusterMemory<Traits>)) >
           device.shared_memory_per_block ||
       args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
     return false;
   }
-  // Without much work for each byte, some more than a third of the GPU keep the
-  // memory busy.
+  // With little work per byte, slightly more than a third of the GPU saturates
+  // the memory.
   constexpr bool kKeepsUp =
       !Traits::kWiden && Traits::kHeadTiles == 1 && Traits::kHeadDim >= 128;
   if (kKeepsUp && of_sequence >= device.multiprocessors * 3 / 8) return true;
   return !IsLong(args, Traits::kHeadDim);
 }
 
-// The same of two or three sequences, for whose clusters there is room if two
-// blocks share a multiprocessor.
+// The same for two or three sequences, whose clusters fit if two blocks share a
+// multiprocessor.
 template <typename Traits>
 bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
   constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
@@ -221,7 +221,7 @@ Status LaunchKernels(cudaStream_t stream, float* workspace,
   if (UseClusters<Cluster>(device, args)) {
     return LaunchCluster<Cluster>(stream, args);
   }
-  // The most usual shape alone: it is one more kernel.
+  // Only for the most common shape, because it is an additional kernel.
   if constexpr (kHeadDim == 128 && kHeadTiles == 1 && !Cluster::kWiden) {
     using HalfCluster = HalfClusterTraits<C, kHeadDim, kHeadTiles>;
     if (UseHalfClusters<HalfCluster>(device, args)) {
@@ -241,8 +241,8 @@ Status LaunchHeads(cudaStream_t stream, float* workspace,
                                                         workspace_size, args);
 }
 
-// One of the cache's types C for each source file, which are compiled side by
-// side.
+// Each source file instantiates one type C of the cache, so that they compile
+// in parallel.
 template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args) {

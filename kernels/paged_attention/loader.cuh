@@ -1,4 +1,4 @@
-// Brings units of a cache to shared memory, ahead of their use.
+// Copies units of a cache to shared memory, ahead of their use.
 #ifndef KERNELS_PAGED_ATTENTION_LOADER_CUH_
 #define KERNELS_PAGED_ATTENTION_LOADER_CUH_
 
@@ -8,15 +8,15 @@
 namespace torch_xla_ext::paged_attention {
 
 // Starts the copies of a unit's keys and values of one kv head, which begin at
-// `keys` and `values`, to shared memory at `shared`. `row` is that of this
-// lane's token in the cache; of kNoRow, zeros are written.
+// `keys` and `values`, to shared memory at `shared`. `row` is the row of this
+// lane's token in the cache; for kNoRow, zeros are written.
 template <typename Traits>
 __device__ inline void CopyUnit(const char* keys, const char* values,
                                 uint32_t row_bytes, uint32_t row,
                                 uint32_t shared) {
   constexpr int kCopies = Traits::kTileBytes / 16 / 32;
   const int lane = threadIdx.x % 32;
-  uint32_t rows[kCopies];  // all of them first: a shuffle takes its time
+  uint32_t rows[kCopies];  // all shuffles first, because of their latency
 #pragma unroll
   for (int i = 0; i < kCopies; ++i) {
     rows[i] = __shfl_sync(kAllLanes, row, (i * 32 + lane) / Traits::kChunks);
@@ -34,12 +34,12 @@ __device__ inline void CopyUnit(const char* keys, const char* values,
   }
 }
 
-// Brings a warp's units to shared memory, ahead of their use.
+// Copies a warp's units to shared memory, ahead of their use.
 template <typename Traits>
 class Loader {
  public:
-  // The warp's units are part.begin + warp and every blockDim.x / 32 th from
-  // there on. `shared` is the warp's memory, and `masks` of kMaxStages words.
+  // The warp's units are part.begin + warp and every (blockDim.x / 32)-th one
+  // after that. `shared` is the warp's memory; `masks` has kMaxStages words.
   __device__ Loader(const DecodeArgs& args, const Part& part, int kv_head,
                     uint32_t shared, uint32_t* masks)
       : args_(args),
@@ -76,8 +76,8 @@ class Loader {
   }
 
  private:
-  // Reads the number of the block of this lane's token of the unit at at_, a
-  // unit before it is used; kNoRow if the token takes no part.
+  // Reads the block number for this lane's token of the unit at at_, one unit
+  // before it is used; kNoRow if the token is masked.
   __device__ void FindBlock() {
     block_ = kNoRow;
     if (at_ >= end_) return;
@@ -110,7 +110,7 @@ class Loader {
   uint32_t row_in_block_ = 0;
 };
 
-// Waits until at most `pending` of the thread's stages are on their way.
+// Waits until at most `pending` of the thread's stages are still being copied.
 __device__ inline void WaitForStages(int pending) {
   static_assert(kMaxStages == 4);
   if (pending <= 0) {
@@ -124,7 +124,7 @@ __device__ inline void WaitForStages(int pending) {
   }
 }
 
-// Brings memory to the L2 cache. Called by a whole block.
+// Prefetches memory into the L2 cache. Called by a whole block.
 __device__ inline void PrefetchBytes(const char* begin, int size) {
   for (int at = threadIdx.x * 128; at < size; at += blockDim.x * 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(begin + at));

@@ -17,7 +17,7 @@
 namespace torch_xla_ext::paged_attention {
 namespace {
 
-// A thread for each sequence: a debugging aid need not be fast.
+// One thread per sequence: a debugging aid need not be fast.
 __global__ void ReportOutOfRangeKernel(DecodeArgs args) {
   const int seq = blockIdx.x * blockDim.x + threadIdx.x;
   if (seq >= args.num_seqs) return;
@@ -94,7 +94,7 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
   args.max_blocks = static_cast<int>(max_blocks);
   args.block_size = Divisor::Of(static_cast<uint32_t>(block_size));
   args.num_blocks = static_cast<uint32_t>(num_blocks);
-  // Tokens of a unit are counted beyond the context's end.
+  // The tokens of a unit may be counted past the context's end.
   args.max_tokens = static_cast<int>(
       std::min<int64_t>(max_blocks * block_size, INT_MAX - 64));
   // All sequences' units (partition.cuh) are counted, too.
@@ -160,7 +160,7 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
     case BF16:
       return LaunchForCache<__nv_bfloat16>(stream, head_dim, workspace,
                                            workspace_size, args);
-    default:  // the signatures let nothing else by
+    default:  // the signatures allow nothing else
       return LaunchForCache<__nv_fp8_e4m3>(stream, head_dim, workspace,
                                            workspace_size, args);
   }

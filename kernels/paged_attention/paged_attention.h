@@ -27,10 +27,10 @@ namespace torch_xla_ext::paged_attention {
 // combined. The caller chooses its size: with less, a context is split into
 // fewer parts, or not at all. On CUDA a thread block leaves two results, of
 // min(num_heads / num_kv_heads, 16) heads with head_dim + 2 floats each, and
-// there are two blocks a multiprocessor, or fewer, for any number of sequences:
-// 512 blocks' results, and 4 floats to align them, are enough for 256
-// multiprocessors. Few sequences on GPUs with thread block clusters need none,
-// and neither does the Host version.
+// there are at most two blocks per multiprocessor for any number of sequences:
+// the results of 512 blocks, and 4 floats to align them, are enough for 256
+// multiprocessors. Few sequences on GPUs with thread block clusters need no
+// workspace, and neither does the Host version.
 //
 // lse_rows is num_seqs, or 0 if lse is not requested.
 inline constexpr Signature kPagedAttention = ParseSignature(

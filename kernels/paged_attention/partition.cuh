@@ -1,12 +1,12 @@
-// What the kernels of paged_attention are called with, and how they share out
-// the work.
+// The arguments of the kernels of paged_attention, and how they divide the
+// work.
 //
 // A context is cut into units of a few tokens. The units of all sequences, one
 // after another, are divided among `parts` of equal size, and one thread block
 // works on one part of one head block. A part can begin and end within a
 // sequence: then it leaves a partial result, which CombineKernel (combine.cuh)
-// joins with those of the sequence's other parts. The lengths are on the GPU,
-// so each block finds its part itself.
+// combines with those of the sequence's other parts. The lengths are on the
+// GPU, so each block finds its part itself.
 #ifndef KERNELS_PAGED_ATTENTION_PARTITION_CUH_
 #define KERNELS_PAGED_ATTENTION_PARTITION_CUH_
 
@@ -24,8 +24,8 @@ inline constexpr unsigned kAllLanes = 0xffffffff;
 // A block has this many warps, or fewer where shared memory is small.
 inline constexpr int kMaxWarps = 4;
 
-// The architecture that the code was compiled for which a GPU of compute
-// capability `major`.`minor` runs: the newest that is not newer than the GPU.
+// The architecture whose code a GPU of compute capability `major`.`minor` runs:
+// the newest compiled one that is not newer than the GPU.
 inline int CodeArch(int major, int minor) {
   int newest = 0;
   for (const int arch : {__CUDA_ARCH_LIST__}) {
@@ -34,8 +34,8 @@ inline int CodeArch(int major, int minor) {
   return newest;
 }
 
-// Division of numbers below 2^31 by a constant of the call (Granlund and
-// Montgomery 1994): a multiplication.
+// Division of numbers below 2^31 by a constant of the call, as a multiplication
+// (Granlund and Montgomery 1994).
 struct Divisor {
   uint32_t divisor;
   uint32_t multiplier;
@@ -57,8 +57,8 @@ struct Divisor {
 
 struct DecodeArgs {
   const void* query;  // T[num_seqs, num_heads, head_dim]
-  // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], from the
-  // first kv head's on; those of the next one are head_step further.
+  // C[num_blocks, block_size, num_kv_heads * head_step, head_dim], starting at
+  // the first kv head; kv heads are head_step apart.
   const void* key_cache;
   const void* value_cache;      // the same
   const int32_t* block_tables;  // [num_seqs, max_blocks]
@@ -68,14 +68,14 @@ struct DecodeArgs {
   void* out;                    // T[num_seqs, num_heads, head_dim]
   float* lse;                   // [num_seqs, num_heads] or null
 
-  // Of a ragged batch, else null: row s of the query is sequence s's if
-  // HasOwnRow says so, and is treated as that of an empty one if not.
+  // For a ragged batch, else null: row s of the query belongs to sequence s if
+  // HasOwnRow is true; otherwise it is treated as the row of an empty sequence.
   const int32_t* cu_q_lens;
   const int32_t* num_live_seqs;
-  // Whether the kernel behind ClusterKernel, which waits for it, may take the
-  // multiprocessors that it leaves.
+  // Whether the kernel after ClusterKernel, which waits for it, may occupy the
+  // multiprocessors that it frees.
   bool lets_next_start;
-  // What some block sets to zero, for a kernel behind this one.
+  // Words that one block sets to zero, for a later kernel.
   uint32_t* zeroed;
   int num_zeroed;
 
@@ -86,11 +86,11 @@ struct DecodeArgs {
   int max_blocks;
   Divisor block_size;
   uint32_t num_blocks;
-  int max_tokens;  // the longest context that there are block numbers for
+  int max_tokens;  // the longest context that the block tables can hold
   bool query_is_bf16;
 
-  // The query heads of a kv head are worked on in head blocks of `rows`, the
-  // last of which may have fewer.
+  // The query heads of a kv head are processed in head blocks of `rows`; the
+  // last one may have fewer.
   int rows;
   int head_blocks;  // for each kv head
   int parts;
@@ -103,47 +103,47 @@ struct DecodeArgs {
   float soft_cap;      // in the same units; 0: none
   float value_scale;
 
-  // The workspace: for each head block and part, the results of the piece with
-  // which the part begins and of the one with which it ends, if those are
-  // pieces of sequences that lie in several parts.
+  // The workspace: for each head block and part, the results of the part's
+  // first and last pieces, if they belong to sequences that span several parts.
   float* partial_out;     // [all head blocks, parts, 2, rows, head_dim]
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
 };
 
-// Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
+// For a cache of type C and a head_dim of 64, 96, 128, 192 or 256.
 template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args);
 
-// The same for a cache of type `cache_dtype`. Sets what follows from the number
-// of heads: rows, head_blocks.
+// The same for a cache of type `cache_dtype`. Sets the members that follow from
+// the number of heads: rows, head_blocks.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
                     float* workspace, int64_t workspace_size, DecodeArgs args);
 
-// Whether row s of the num_rows rows of a ragged batch is a sequence's only
-// query, and that sequence the s-th.
+// Whether row s of a ragged batch with num_rows rows is the only query of
+// sequence s.
 __device__ inline bool HasOwnRow(const int32_t* cu_q_lens, int num_rows,
                                  const int32_t* num_live_seqs, int s) {
   const int begin = __ldg(cu_q_lens + s), end = __ldg(cu_q_lens + s + 1);
   const int live = __ldg(num_live_seqs);
-  // Without branches: they would wait for the loads.
+  // Without branches, which would wait for the loads.
   const bool begins = (begin == s) | ((s == 0) & (begin < 0));
   const bool ends = (end == s + 1) | ((s + 1 == num_rows) & (end > num_rows));
   return begins & ends & (s < live);
 }
 
-// The units of a sequence that its query sees any of.
+// The units of a sequence with tokens that its query sees.
 struct Units {
   int context;  // tokens
   int first;
-  int end;  // more than `first` also of an empty context: somebody writes zeros
+  int end;  // more than `first` even for an empty context, so that zeros are
+            // written
 };
 
 template <int kUnit>
 __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   Units units;
   units.context = min(max(args.context_lens[seq], 0), args.max_tokens);
-  // Out of the way of calls without: code takes its time to be fetched.
+  // Marked as unlikely, so that other calls need not fetch this code.
   if (__builtin_expect(args.cu_q_lens != nullptr, false)) {
     const bool has_row =
         HasOwnRow(args.cu_q_lens, args.num_seqs, args.num_live_seqs, seq);
@@ -154,7 +154,7 @@ __device__ inline Units UnitsOf(const DecodeArgs& args, int seq) {
   return units;
 }
 
-// A sequence, and its units' place among all.
+// A sequence, and the place of its units among those of all sequences.
 struct Place {
   int seq;
   Units units;
@@ -172,8 +172,8 @@ __device__ inline Place PlaceOf(const DecodeArgs& args, int seq, int begin) {
   return place;
 }
 
-// How `total` units are divided: the first `longer` parts have one more than
-// `size`.
+// The division of `total` units: the first `longer` parts have `size` + 1
+// units, the others `size`.
 struct Division {
   int parts;
   int size;
@@ -183,7 +183,7 @@ struct Division {
       : parts(parts),
         size(static_cast<uint32_t>(total) / static_cast<uint32_t>(parts)),
         longer(total - parts * size) {}
-  // Where a part begins; the end of all for more than the last.
+  // The beginning of a part; for parts past the last, the end of all units.
   __device__ int Begin(int part) const {
     part = min(part, parts);
     return part * size + min(part, longer);
@@ -211,8 +211,8 @@ __device__ inline Division Divide(const DecodeArgs& args, int total) {
   return Division(total, min(args.parts, total));
 }
 
-// Units [begin, end) of all. Of a part that is not empty, the first is one of
-// sequence `seq`, whose units begin at seq_begin.
+// Units [begin, end) of all. If the part is not empty, its first unit belongs
+// to sequence `seq`, whose units begin at seq_begin.
 struct Part {
   int begin;
   int end;
@@ -229,7 +229,7 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  // Each thread has some neighbouring sequences.
+  // Each thread has a run of consecutive sequences.
   const int run = (args.num_seqs + blockDim.x - 1) / blockDim.x;
   const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
   const int last = min(first + run, args.num_seqs);
@@ -256,14 +256,14 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
 
   const Division division = Divide(args, total);
   const int begin = division.Begin(index), end = division.Begin(index + 1);
-  // The sequence that has unit `at` is some thread's: that one goes on.
+  // Only the thread that has the sequence with unit `at` continues.
   const auto locate = [&](int at, auto found) {
     if (at < begin_of_mine || at >= end_of_mine) return;
     Place place = PlaceOf<kUnit>(args, first, begin_of_mine);
     while (place.end <= at) {
       place = PlaceOf<kUnit>(args, place.seq + 1, place.end);
     }
-    // Without splits, a sequence is the part's in which it begins.
+    // Without splits, a sequence belongs to the part in which it begins.
     if (!args.split && place.begin < at) {
       ++place.seq;
       place.begin = place.end;

@@ -8,9 +8,9 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// Units that a warp has in shared memory, at most.
+// The maximum number of units that a warp has in shared memory.
 inline constexpr int kMaxStages = 4;
-// In place of the number of a row, or of a block, of a cache.
+// Stands for a missing row or block number of a cache.
 inline constexpr uint32_t kNoRow = 0xffffffff;
 
 // The largest number up to `limit` that divides `n`.
@@ -32,28 +32,28 @@ struct AttendTraits {
   static constexpr int kDimTiles = kHeadDim / 16;
   static constexpr int kRowBytes = kHeadDim * sizeof(C);
   static constexpr int kChunks = kRowBytes / 16;  // of a row, of 16 bytes
-  // Tokens that a warp works on at a time: short rows come in larger numbers.
+  // Tokens that a warp works on at a time; more if the rows are short.
   static constexpr int kUnit = kRowBytes <= 128 ? 32 : kMinUnit;
   static constexpr int kTokenTiles = kUnit / 16;
   static constexpr int kTileBytes = kUnit * kRowBytes;
   static constexpr int kStageBytes = 2 * kTileBytes;  // of a warp: K and V
-  // 16×16 matrices of keys or values that a warp loads before it multiplies: a
-  // load takes its time. As many as there are registers for.
+  // 16×16 matrices of keys or values that a warp loads before it multiplies, to
+  // hide the latency of the loads: as many as fit in registers.
   static constexpr int kLoads = kChunks / 2;  // of 16 tokens
   static constexpr int kRoom = 64 / (kHeadTiles * kDimTiles);
   static constexpr int kBatch = LargestDivisor(kLoads, kRoom);
-  // The warps' results are added up over so many dimensions at a time. A row
-  // of floats is 4 longer, against bank conflicts.
+  // The number of dimensions for which the warps' results are added up at a
+  // time. Rows of floats are padded by 4 to avoid bank conflicts.
   static constexpr int kSumDims =
       kHeadTiles == 1 && kHeadDim % 64 == 0 ? 64 : 32;
   static constexpr int kSumRow = kSumDims + 4;
   static constexpr int kSumBytes = kHeads * kSumRow * sizeof(float);  // a warp
   static_assert(kSumBytes % 128 == 0 && kTileBytes % 128 == 0);
-  // Of the units in the shared memory of a block of ClusterKernel.
+  // The bytes of the units in the shared memory of a ClusterKernel block.
   static constexpr int kClusterBytes = 192 * 1024;
 
-  // Where chunk `chunk` of row `row` lies in a tile: permuted so that the same
-  // chunk of 8 rows lies in 8 different groups of 4 banks.
+  // The position of chunk `chunk` of row `row` in a tile, permuted so that the
+  // same chunk of 8 rows is in 8 different groups of 4 banks.
   __device__ static int Chunk(int row, int chunk) {
     constexpr int kLowBits = kChunks & -kChunks;
     constexpr int kSpan = kLowBits < 8 ? kLowBits : 8;

@@ -1,4 +1,4 @@
-// What one warp does with a unit of tokens, for all heads of a head block: the
+// One warp's work on a unit of tokens, for all heads of a head block: the
 // online softmax (Milakov and Gimelshein 2018).
 //
 // The products are computed transposed, K Q^T and V^T P^T, so that the tokens
@@ -15,8 +15,8 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// What a warp's lanes hold of one sequence; of products' results see
-// MultiplyAdd.
+// The state that a warp's lanes hold for one sequence; see MultiplyAdd for the
+// layout of products.
 template <typename Traits>
 struct WarpState {
   uint32_t query[Traits::kDimTiles][Traits::kHeadTiles][2];
@@ -29,25 +29,26 @@ struct WarpState {
   float slope[Traits::kHeadTiles][2];
 };
 
-// The dimension, in its tile of 16, of row lane / 4 + 8 * half of
-// WarpState::out. A transposed load moves pairs of F8E4M3FN together.
+// The dimension, within its tile of 16, of row lane / 4 + 8 * half of
+// WarpState::out. A transposed load of F8E4M3FN keeps pairs of elements
+// together.
 template <typename Traits>
 __device__ inline int OutDim(int lane, int half) {
   return Traits::kWiden ? lane / 4 * 2 + half : lane / 4 + half * 8;
 }
 
-// The rows of a head block: `count` heads of a sequence's query. Another type
-// in its place may have rows of several queries.
+// The rows of a head block: `count` heads of a sequence's query. Other types
+// for `Rows` may have rows of several queries.
 struct HeadRows {
   int64_t first;  // seq * num_heads + head
   int head;
   int count;
 
-  // Where a row is in the query and in `out`.
+  // The index of a row in the query and in `out`.
   __device__ int64_t IndexOf(int row) const { return first + row; }
   __device__ int HeadOf(int row) const { return head + row; }
-  // Whether a token is behind a row's query, `distance` being how far it is
-  // from that of which the unit's distance is told.
+  // Whether a token comes after a row's query. `distance` is relative to the
+  // query position that the unit's distance refers to.
   static constexpr bool kHides = false;
   __device__ bool Hides(int row, int distance) const { return false; }
 };
@@ -84,9 +85,9 @@ __device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
 #pragma unroll
       for (int j = 0; j < 2; ++j) state->scale[tile][j] = args.logit_scale;
     } else {
-      // Four neighbouring bytes of a key are loaded as columns c, c + 1, c + 8
-      // and c + 9: the query's dimensions are permuted in the same way. BF16
-      // may be out of F16's range, so a power of two is taken out of each head.
+      // Four adjacent bytes of a key are loaded as columns c, c + 1, c + 8 and
+      // c + 9, so the query's dimensions are permuted in the same way. BF16 may
+      // be out of F16's range, so a power of two is factored out of each head.
       float values[Traits::kDimTiles][4];
       float largest = 0;
 #pragma unroll
@@ -148,7 +149,7 @@ __device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
   }
 }
 
-// Soft cap and ALiBi. They are rare, and so have no kernels of their own.
+// Soft cap and ALiBi. They are rare, so they have no separate kernels.
 template <typename Traits>
 __device__ inline void Transform(
     const DecodeArgs& args, int distance, const WarpState<Traits>& state,
@@ -170,9 +171,9 @@ __device__ inline void Transform(
   }
 }
 
-// Adds the tokens of one unit: keys and values are in shared memory, token i
-// takes part if bit i of `mask` is set, and `distance` is the first one's
-// position less the query's.
+// Adds the tokens of one unit. Keys and values are in shared memory, token i is
+// masked unless bit i of `mask` is set, and `distance` is the first token's
+// position minus the query's.
 template <typename Traits, typename Rows>
 __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
                                   uint32_t keys, uint32_t mask, int distance,
@@ -183,8 +184,8 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
   const int lane = threadIdx.x % 32;
   const uint32_t values = keys + Traits::kTileBytes;
 
-  // Rows are tokens, columns heads. Two sums each, so that a product need not
-  // wait for the one before it.
+  // Rows are tokens, columns are heads. There are two sums each, so that a
+  // product need not wait for the previous one.
   float logits[kTokenTiles][kHeadTiles][4] = {};
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -298,7 +299,7 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
     }
   }
 
-  // Rows are tokens, columns heads: the second factor of the next product.
+  // Rows are tokens, columns are heads: the second factor of the next product.
   uint32_t weights[kTokenTiles][kHeadTiles][2];
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -309,7 +310,8 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
         float weight[2];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          // A column without any token yet has -inf less -inf: 0, not NaN.
+          // For a column without any token yet, -inf - -inf would be NaN: use
+          // 0.
           const float base = max[h][j] == -INFINITY ? 0 : max[h][j];
           weight[j] = Exp2(logits[tile][h][2 * half + j] - base);
           state->sum[h][j] += weight[j];
@@ -321,7 +323,7 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
 
 #pragma unroll
   for (int tile = 0; tile < kTokenTiles; ++tile) {
-    // Of F8E4M3FN, a register has two tokens' pairs of dimensions.
+    // With F8E4M3FN, a register has pairs of dimensions of two tokens.
     const int row =
         tile * 16 + (Traits::kWiden ? lane % 16 : lane / 16 * 8 + lane % 8);
     const int column = Traits::kWiden ? lane / 16 : lane / 8 % 2;

@@ -1,4 +1,4 @@
-// The size of the workspace, for the kernels' launches and for the functions
+// The size of the workspace, for the kernels' launch code and for the functions
 // that compute it.
 #ifndef KERNELS_PAGED_ATTENTION_WORKSPACE_H_
 #define KERNELS_PAGED_ATTENTION_WORKSPACE_H_
@@ -10,12 +10,12 @@ namespace torch_xla_ext::paged_attention {
 
 // launch.cuh starts no more thread blocks.
 inline constexpr int64_t kMaxBlocks = 512;
-// The heads of a head block fill this many columns at most.
+// The heads of a head block fill at most this many columns.
 inline constexpr int64_t kMaxRows = 16;
 
-// Two partial results for each block, of a number of query heads that the
-// kernel takes at once, with two floats each for the maximum and the sum, and 4
-// floats to align them (paged_attention.h).
+// Two partial results per block, each for the query heads that the kernel
+// processes at once, with two floats per head for the maximum and the sum; and
+// 4 floats to align them (paged_attention.h).
 constexpr int64_t WorkspaceSize(int64_t num_heads, int64_t num_kv_heads,
                                 int64_t head_dim) {
   const int64_t group = num_heads / std::max<int64_t>(num_kv_heads, 1);
