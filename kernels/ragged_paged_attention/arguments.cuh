@@ -1,5 +1,5 @@
-// What both kernels of ragged_paged_attention share: the arguments, how a block
-// finds its query rows, and small device functions.
+// Shared by both kernels of ragged_paged_attention: the arguments, the search
+// for a block's query rows, and small device functions.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_ARGUMENTS_CUH_
 
@@ -13,7 +13,7 @@
 
 namespace torch_xla_ext::ragged {
 
-// Sizes fit in 32 bits (the launch function checks it); offsets need 64.
+// Sizes fit in 32 bits (checked by the launch function); offsets need 64.
 struct Arguments {
   const void* q;
   const void* kv_pages;
@@ -46,25 +46,25 @@ struct Arguments {
   bool causal;
   int mask_words;  // of a row of custom_mask
 
-  // The kernels of paged_attention were launched before: rows that are their
-  // sequence's only ones, and in the place of its number (HasOwnRow), are done,
-  // and in all others there are zeros.
+  // The kernels of paged_attention were launched before: row s is done if it is
+  // the only row of sequence s (HasOwnRow), and all other rows are zeros.
   bool decoded;
-  // So many words at the beginning of the workspace are zero by then.
+  // The number of words at the beginning of the workspace that are zero by
+  // then.
   int64_t num_zeroed;
 };
 
-// Chosen by the launch function where Supports… says that it fits.
+// The launch function chooses this kernel if Sm90KernelSupports.
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 
-// For few query tokens of few sequences, where that is fastest. `args` is the
-// same batch for the kernels of paged_attention.
+// For few query tokens of few sequences, if it is the fastest kernel for them.
+// `args` is the same batch for the kernels of paged_attention.
 bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8);
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
                         paged_attention::DecodeArgs args);
 
-// Of a cache of type C, for head_dims of 64, 96, 128, 192 and 256.
+// For a cache of type C and a head_dim of 64, 96, 128, 192 or 256.
 template <typename C>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments);
@@ -79,7 +79,7 @@ __device__ inline int NumSequences(const Arguments& arguments) {
   return Clamp(__ldg(arguments.num_seqs), 0, arguments.max_num_seqs);
 }
 
-// The first query row of sequence s, or the end of the last one's.
+// The first query row of sequence s, or the end of the last sequence's rows.
 __device__ inline int RowBegin(const Arguments& arguments, int s) {
   return Clamp(__ldg(arguments.cu_q_lens + s), 0, arguments.num_tokens);
 }
@@ -109,11 +109,12 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
 }
 
 // Whether the kernels of paged_attention were launched before and have left
-// nothing to do; waits for their end. Called by a whole block.
+// nothing to do. Waits for their end. Called by a whole block.
 __device__ inline bool NothingIsLeft(const Arguments& arguments) {
   if (!arguments.decoded) return false;
   bool is_left = false;
-  // The operands are older than those kernels, which may not have ended.
+  // This may run before those kernels end, because the operands are older than
+  // them.
   const int num_seqs = NumSequences(arguments);
   for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
     is_left |= LoadSequence(arguments, s).q_len > 0;
@@ -123,14 +124,14 @@ __device__ inline bool NothingIsLeft(const Arguments& arguments) {
   return !is_left;
 }
 
-// The last token that row `row` of a sequence's in q sees.
+// The last token that is visible to row `row` of the sequence's rows in q.
 __device__ inline int PositionOf(const Arguments& arguments,
                                  const Sequence& sequence, int row) {
   return arguments.causal ? sequence.first_position + row : sequence.kv_len - 1;
 }
 
-// The last sequence s with first_slot(s) <= slot, of a function that does not
-// decrease, or -1; called by whole warps. Each step asks 32 sequences.
+// The last sequence s with first_slot(s) <= slot, or -1; first_slot must not
+// decrease. Called by whole warps. Each step tests 32 sequences.
 template <typename FirstSlot>
 __device__ inline int FindSequence(const Arguments& arguments, int slot,
                                    const FirstSlot& first_slot) {
@@ -175,7 +176,7 @@ cudaError_t LaunchKernel(cudaStream_t stream,
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
                                    device);
     if (error != cudaSuccess) return error;
-    // It may start before the kernel in front of it ends, for it waits itself.
+    // It may start before the previous kernel ends, because it waits itself.
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = paged_attention::CodeArch(major, minor) >= 900 ? 1 : 0;
@@ -184,7 +185,7 @@ cudaError_t LaunchKernel(cudaStream_t stream,
 }
 
 // Zeros the rows of `out` before the first sequence and after the last one.
-// `worker` of `num_workers` groups of `num_threads` threads does its share.
+// Each of the `num_workers` groups of `num_threads` threads does its share.
 __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
                                      int num_workers, int thread,
                                      int num_threads) {
@@ -209,9 +210,9 @@ __device__ inline void ZeroOtherRows(const Arguments& arguments, int worker,
   }
 }
 
-// Of a row of `out`, of a token and a head, whose sum of weights, relative to
-// 2^max, is complete but for the sink: returns what its sums of values are to
-// be multiplied by, and writes its element of `lse` if it is asked to.
+// Finishes a row of `out`, of one token and head, whose sum of weights,
+// relative to 2^max, is complete except for the sink. Returns the factor for
+// its sums of values, and writes its element of `lse` if `writes_lse`.
 __device__ inline float Finish(const Arguments& arguments, int64_t row,
                                bool writes_lse, float max, float sum) {
   PartialSum total = {max, sum, {1, 0, 0, 0}};
@@ -225,9 +226,9 @@ __device__ inline float Finish(const Arguments& arguments, int64_t row,
 }
 
 // cap * tanh(y), given cap and x * factor = 2 log2(e) y. tanh.approx is not
-// exact enough for f16. Near 0, where the one formula cancels, and a large cap
-// would make much of it, another takes its place; both have errors of some
-// 1e-6 of the result at most.
+// accurate enough for f16. Near 0, the first formula suffers from cancellation,
+// which a large cap would amplify, so another one is used; both have relative
+// errors of at most some 1e-6.
 __device__ inline float SoftCap(float x, float factor, float cap) {
   const float t = x * factor;
   const float far = cap - 2 * cap * __fdividef(1.0f, Exp2(t) + 1);

@@ -1,6 +1,6 @@
-// Several queries of one sequence, or of two, at long contexts, on Hopper: the
-// kernel of paged_attention for clusters, with query tokens beside the heads of
-// a kv head in the rows of its matrices.
+// For several queries of one or two sequences with long contexts, on Hopper:
+// the cluster kernel of paged_attention, with rows for the query tokens as well
+// as for the heads of a kv head.
 #include "kernels/paged_attention/cluster.cuh"
 #include "kernels/paged_attention/launch.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
@@ -22,7 +22,7 @@ constexpr int kRows = 8 * kHeadTiles;
 // Rows are pairs of a query token and a head of a kv head, in that order.
 struct TokenRows {
   int begin;      // the sequence's first row in q
-  int first;      // the first of these among the sequence's pairs
+  int first;      // index of the first row among the sequence's pairs
   int num_heads;  // of all kv heads
   int head;       // the kv head's first one
   int group;
@@ -34,7 +34,7 @@ struct TokenRows {
   }
   __device__ int HeadOf(int row) const { return head + (first + row) % group; }
   static constexpr bool kHides = true;
-  // From the sequence's first query.
+  // `distance` is relative to the sequence's first query.
   __device__ bool Hides(int row, int distance) const {
     return distance > (first + row) / group;
   }
@@ -58,7 +58,7 @@ __device__ inline void AttendRows(const DecodeArgs& args,
   if (seq >= NumSequences(arguments)) return;
   const Sequence sequence = LoadSequence(arguments, seq);
   const int count = min(sequence.q_len * group - first, kRows);
-  if (count <= 0) return;  // and so does the whole cluster
+  if (count <= 0) return;  // the whole cluster returns
   if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
   ArriveAtCluster();
 
@@ -68,7 +68,7 @@ __device__ inline void AttendRows(const DecodeArgs& args,
   const auto units = paged_attention::UnitsOf<Traits::kUnit>(args, seq);
   paged_attention::ClusterLoader<Traits> loader(
       args, seq, kv_head, unit, kClusterBlocks * kClusterWarps, memory);
-  // Behind all tokens, no row hides any.
+  // With a position after all tokens, no row hides any.
   const int position =
       arguments.causal ? sequence.first_position : sequence.kv_len;
   paged_attention::AttendInCluster<Traits>(args, rows, units, position, loader,
@@ -108,7 +108,7 @@ Status LaunchType(cudaStream_t stream, bool half, const DecodeArgs& args,
                     stream, args, arguments);
 }
 
-// The blocks of the clusters that have rows, at most.
+// The maximum number of blocks in clusters that have rows.
 int64_t BusyBlocks(const Arguments& arguments) {
   const int64_t row_blocks =
       (int64_t{1} * arguments.num_tokens * arguments.group_size + kRows - 1) /
@@ -137,7 +137,7 @@ bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8) {
 
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
                         DecodeArgs args) {
-  // Some multiprocessors are in no cluster of eight.
+  // Some multiprocessors cannot be part of a cluster of eight.
   const bool half = BusyBlocks(arguments) > Multiprocessors() * 7 / 8;
   const int64_t rows = int64_t{1} * arguments.num_tokens * arguments.group_size;
   args.cu_q_lens = nullptr;

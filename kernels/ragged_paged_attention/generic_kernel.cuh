@@ -2,10 +2,10 @@
 // and page size: FlashAttention-2 (Dao, 2023) over a paged cache.
 //
 // A block computes a tile of query rows of one kv head, or a piece of it
-// (generic_work.cuh): a row is a token and one of the group's heads, so that
+// (generic_work.cuh). A row is a token and one of the group's heads, so that
 // keys and values are read once for the whole group. They go through stages of
-// shared memory (generic_loader.cuh); how the warps share the work on them is
-// in generic_shape.cuh, and what a warp does in generic_warp.cuh.
+// shared memory (generic_loader.cuh). generic_shape.cuh divides the work among
+// the warps, and generic_warp.cuh has a warp's work.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_KERNEL_CUH_
 
@@ -19,8 +19,8 @@
 
 namespace torch_xla_ext::ragged {
 
-// Writes four elements of a row of `out`, from `dim` on, and its element of
-// `lse` if they are the first.
+// Writes four elements of a row of `out`, starting at `dim`, and the row's
+// `lse` if they are the first four.
 template <int kHeadDim>
 __device__ inline void Store(const Arguments& arguments, int64_t row, int dim,
                              const PartialSum& total) {
@@ -36,7 +36,7 @@ __device__ inline void Store(const Arguments& arguments, int64_t row, int dim,
                             row * kHeadDim + dim) = bits;
 }
 
-// What a block has in static shared memory.
+// A block's static shared memory.
 template <typename Shape>
 struct BlockState {
   union {
@@ -111,7 +111,7 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   for (int n = begin; n < end; ++n) {
     if (n != begin) loader.Wait();
     loader.GoOn();
-    // Warps beyond the rows only copy.
+    // Warps without rows only copy.
     if (warp_row < piece.num_rows) {
       const uint32_t keys = stages + stage * 2 * Plan::kTileBytes;
       const int first = token_warp * Warp::kTokens;
@@ -125,7 +125,7 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   WaitForCopies<0>();
   __syncthreads();
 
-  // The sums of the warps with different tokens are added, in their order.
+  // The sums of warps with different tokens are added in a fixed order.
   float* sums = reinterpret_cast<float*>(shared);
   static_assert(Plan::kTokenWarps * Plan::kRows <= BlockState<Shape>::kRows);
   const int sum_row = token_warp * Plan::kRows + warp_row;
@@ -157,14 +157,14 @@ __device__ inline void Attend(const Arguments& arguments, int kv_head,
   }
 }
 
-// Called by a whole block when it has left a piece in the workspace: if it is
-// the tile's last one to arrive, adds up all of them.
+// Called by a whole block after it has left a piece in the workspace: if that
+// is the last piece of the tile to arrive, adds up all pieces.
 template <typename Shape>
 __device__ inline void Combine(const Arguments& arguments, const Piece& piece,
                                int kv_head, bool* is_last_piece) {
   __syncthreads();
   if (threadIdx.x == 0) {
-    // In the name of the whole block.
+    // On behalf of the whole block.
     __threadfence();
     *is_last_piece = atomicAdd(piece.arrivals, 1) ==
                      static_cast<unsigned>(piece.num_pieces - 1);
@@ -198,12 +198,12 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   using S = Shape<C, kHeadDim>;
   using P = Plans<S>;
   constexpr int kUnit = P::kUnit;
-  // Rows are written as whole lines; copies to elsewhere are split.
+  // Rows are written as whole lines; copies to unaligned memory are split.
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockState<S> state;
   if (NothingIsLeft(arguments)) return;
 
-  // Neighbouring heads, whose keys are neighbours, at the same time.
+  // Adjacent heads, whose keys are adjacent in memory, run at the same time.
   const int block = blockIdx.x / arguments.num_kv_heads;
   const int kv_head = blockIdx.x % arguments.num_kv_heads;
   const bool is_long = block < shares.long_slots;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
   }
   do {
     if (threadIdx.x < 32 && is_long) {
-      // The last tiles of a sequence, which are the heaviest, first.
+      // The last tiles of a sequence, which have the most work, come first.
       const int slot = shares.long_slots - 1 - block;
       const bool found = FindLongTile<kUnit>(
           arguments, slot, shares.long_tile_rows, &state.piece);
@@ -272,7 +272,7 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   if (error != cudaSuccess) return error;
   Shares shares = MakeShares(arguments, blocks * multiprocessors);
   shares.long_tile_rows = P::Middle::kRows;
-  // Large tiles are worth it if as many blocks fit a multiprocessor.
+  // Large tiles are worth it if just as many blocks fit on a multiprocessor.
   if (large_blocks == blocks) {
     shares.long_tile_rows = P::Large::kRows;
     bytes = large_bytes;
@@ -287,8 +287,8 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
                       kGenericThreads, bytes, counters, arguments, shares);
 }
 
-// One of the cache's types C for each source file, which are compiled side by
-// side.
+// Each source file instantiates one type C of the cache, so that they compile
+// in parallel.
 template <typename C>
 cudaError_t LaunchGenericKernel(cudaStream_t stream,
                                 const Arguments& arguments) {

@@ -1,4 +1,4 @@
-// Brings queries, keys and values to shared memory, ahead of their use.
+// Copies queries, keys and values to shared memory, ahead of their use.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_LOADER_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_LOADER_CUH_
 
@@ -8,7 +8,8 @@
 
 namespace torch_xla_ext::ragged {
 
-// One tile's tokens: where their keys are, and which take part.
+// The tokens of one tile: the offsets of their keys, and which of them are not
+// masked.
 template <int kTileTokens>
 struct TokenTable {
   int64_t offset[kTileTokens];  // in bytes of kv_pages; -1 of those that do not
@@ -19,7 +20,7 @@ struct TokenTable {
 template <typename Plan>
 using TokenTables = TokenTable<Plan::kTileTokens>[Plan::kStages + 1];
 
-// The row of q and out, of a token and a head, that row `row` of a piece is.
+// The row of q and out (of a token and a head) for row `row` of a piece.
 __device__ inline int64_t RowIndex(const Arguments& arguments,
                                    const Piece& piece, int kv_head, int row) {
   const int group = arguments.group_size;
@@ -48,8 +49,9 @@ __device__ inline void LoadQuery(const Arguments& arguments, const Piece& piece,
   }
 }
 
-// The same as F16, with dimensions in the places of those of KeyFragments. BF16
-// may be out of F16's range, so a power of two is taken out of each row.
+// The same, converted to F16, with the dimensions in the order of KeyFragments.
+// BF16 may be out of F16's range, so a power of two is factored out of each
+// row.
 template <typename Plan>
 __device__ inline void LoadQueryF8(const Arguments& arguments,
                                    const Piece& piece, int kv_head, uint32_t to,
@@ -148,13 +150,14 @@ class TileLoader {
     for (int i = 0; i < Plan::kStages - 1; ++i) CopyNext();
   }
 
-  // Waits for the next tile's copies. The one used before is used no more.
+  // Waits for the next tile's copies. The previous tile must no longer be in
+  // use.
   __device__ void Wait() {
     WaitForCopies<Plan::kStages - 2>();
     __syncthreads();
   }
 
-  // Goes on copying: to be called after Wait, and before the tile is used.
+  // Continues copying; to be called after Wait, and before the tile is used.
   __device__ void GoOn() {
     CopyNext();
     // next_ is the first tile without a table.
@@ -167,13 +170,13 @@ class TileLoader {
 
   __device__ int PageOf(int token) const {
     const int size = arguments_.page_size;
-    // A division takes long.
+    // A division is slow.
     return (size & (size - 1)) == 0 ? token >> (31 - __clz(size))
                                     : token / size;
   }
 
-  // The number of the page of this thread's token of a tile, or -1 if no row
-  // sees it. It takes long: one tile ahead.
+  // The page number for this thread's token of a tile, or -1 if no row sees it.
+  // The load is slow, so it is issued one tile ahead.
   __device__ int FetchPage(int tile) const {
     const int token = tile * Plan::kTileTokens + threadIdx.x;
     if (threadIdx.x >= Plan::kTileTokens || tile >= end_ ||
@@ -198,8 +201,8 @@ class TileLoader {
     if (thread % 32 == 0) table->valid[thread / 32] = votes;
   }
 
-  // Starts a group of copies: of the next tile, or of nothing behind the last.
-  // Tokens that take no part become zeros: what their memory holds may be NaN.
+  // Starts a group of copies: of the next tile, or an empty group after the
+  // last. Masked tokens become zeros, because their memory may hold NaN.
   __device__ void CopyNext() {
     if (next_ < end_) {
       const TokenTable<Plan::kTileTokens>& table = tables_[next_table_];

@@ -1,5 +1,5 @@
 // The constants of the generic kernel for each type of cache and head_dim, and
-// how keys and values get from shared memory to the tensor cores.
+// the loads of keys and values from shared memory for the tensor cores.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_SHAPE_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_SHAPE_CUH_
 
@@ -17,21 +17,22 @@ inline constexpr int kGenericThreads = 32 * kWarps;
 
 template <typename C, int kHeadDim_>
 struct Shape {
-  // F8E4M3FN is widened to F16, exactly, and the queries are made F16, too.
+  // F8E4M3FN is widened to F16, exactly, and the queries are converted to F16,
+  // too.
   static constexpr bool kWiden = std::is_same_v<C, __nv_fp8_e4m3>;
   using Math = std::conditional_t<kWiden, __half, C>;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kQueryBytes = kHeadDim * 2;        // of a row
   static constexpr int kRowBytes = kHeadDim * sizeof(C);  // of a key or value
   static constexpr int kChunks = kRowBytes / 16;
-  // The warps' sums take the memory of queries, keys and values in the end.
-  // Rows of floats are 8 longer, against bank conflicts.
+  // In the end, the warps' sums reuse the memory of queries, keys and values.
+  // Rows of floats are padded by 8 to avoid bank conflicts.
   static constexpr int kSumRow = kHeadDim + 8;
 };
 
-// How the warps share the work on a tile of kRows query rows: each has
-// 16 kFragments rows, 1 / kTokenWarps of the tokens, and 1 / kDimWarps of the
-// values' dimensions.
+// The division of the work on a tile of kRows query rows among the warps: each
+// has 16 kFragments rows, 1 / kTokenWarps of the tokens, and 1 / kDimWarps of
+// the values' dimensions.
 template <typename Shape_, int kFragments_, int kTokenWarps_, int kDimWarps_,
           int kTileTokens_>
 struct Plan {
@@ -51,7 +52,7 @@ struct Plan {
   static constexpr int kSharedBytes =
       std::max(kQueryTileBytes + kStages * 2 * kTileBytes,
                Shape::kSumRow * 4 * kTokenWarps * kRows);
-  // A block's 99 KB, which every GPU has, less the static variables.
+  // Every GPU has 99 KB per block; static variables need some of it.
   static_assert(kSharedBytes <= 96 * 1024);
 };
 
@@ -59,28 +60,28 @@ template <typename Shape>
 struct Plans {
   static constexpr int kDim = Shape::kHeadDim;
   static constexpr int kTileTokens = Shape::kRowBytes <= 256 ? 64 : 32;
-  // Most rows, if there are registers for their sums: each fragment of keys and
-  // values is used twice.
+  // The most rows, if there are registers for their sums: each fragment of keys
+  // and values is used twice.
   using Large = Plan<Shape, kDim <= 128 ? 2 : 1, 1, 1, kTileTokens>;
   using Middle = Plan<Shape, 1, 1, 1, kTileTokens>;
-  // Rows for one warp, as a decode step has: the warps have different tokens,
-  // and, if sums of all dimensions would be too many registers, different
-  // dimensions.
+  // Rows for one warp, as in a decode step: the warps have different tokens,
+  // and different dimensions if the sums of all dimensions would need too many
+  // registers.
   using Small = Plan<Shape, 1, kDim <= 128 ? 4 : 2, kDim <= 128 ? 1 : 2,
                      Shape::kRowBytes <= 128   ? 128
                      : Shape::kRowBytes <= 256 ? 64
                                                : 32>;
-  // The work is shared out in units of so many tokens.
+  // The work is divided in units of this many tokens.
   static constexpr int kUnit = Small::kTileTokens;
   static_assert(kUnit % kTileTokens == 0);
 };
 
-// The second factors of products with 32 bytes of 16 keys: of 16 dimensions, or
-// of 2 * 16; each of twice 8 keys.
+// The second factors of products with 32 bytes of 16 keys: 16 dimensions, or 2
+// * 16 with F8E4M3FN; each factor has two groups of 8 keys.
 //
-// Of a key in F8E4M3FN, a lane gets four neighbouring dimensions. They serve as
-// dimensions c, c + 1, c + 8 and c + 9 (see MultiplyAdd), and LoadQueryF8 puts
-// those of the queries in the same places.
+// With F8E4M3FN, a lane gets four adjacent dimensions of a key. They are used
+// as dimensions c, c + 1, c + 8 and c + 9 (see MultiplyAdd), and LoadQueryF8
+// orders the dimensions of the queries in the same way.
 template <typename Shape>
 struct KeyFragments {
   static constexpr int kSteps = Shape::kWiden ? 2 : 1;
@@ -108,11 +109,11 @@ struct KeyFragments {
   }
 };
 
-// The second factors of products with 32 bytes of 16 values: of twice 8
-// dimensions, or of four times.
+// The second factors of products with 32 bytes of 16 values: two groups of 8
+// dimensions, or four with F8E4M3FN.
 //
-// A transposed load moves pairs of F8E4M3FN together: the first 8 are the even
-// ones of 16 dimensions, the second 8 the odd ones.
+// A transposed load of F8E4M3FN keeps pairs of elements together: the first
+// group of 8 has the even ones of 16 dimensions, the second group the odd ones.
 template <typename Shape>
 struct ValueFragments {
   static constexpr int kTiles = Shape::kWiden ? 4 : 2;
@@ -134,7 +135,8 @@ struct ValueFragments {
     }
   }
 
-  // Stores a lane's sums of 16 dimensions, two products' results of one row.
+  // Stores a lane's sums of 16 dimensions, which are two products' results for
+  // one row.
   __device__ static void StoreSums(float* row, float x0, float x1, float y0,
                                    float y1) {
     const int t = threadIdx.x % 4;

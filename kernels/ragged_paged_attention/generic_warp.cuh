@@ -1,4 +1,4 @@
-// What one warp does with a tile of keys and values: the products on the tensor
+// One warp's work on a tile of keys and values: the products on the tensor
 // cores, and the online softmax (Milakov and Gimelshein, 2018).
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_WARP_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_WARP_CUH_
@@ -8,16 +8,17 @@
 
 namespace torch_xla_ext::ragged {
 
-// The warp's rows of a tile, and what is known of their positions.
+// The warp's rows of a tile, and their positions.
 template <int kFragments>
 struct WarpRows {
-  // Of this lane's rows, 16 f + lane / 4 and 8 further; the first new token's
-  // position and row in q are first_new and first_token.
+  // The positions of this lane's rows, 16 f + lane / 4 and that plus 8.
+  // first_new and first_token are the first new token's position and its row in
+  // q.
   int position[kFragments][2];
   int first_new;
   int first_token;
-  float power[kFragments][2];  // what the queries are to be multiplied by
-  int min_position;            // that a row of the tile sees last
+  float power[kFragments][2];  // factors of the queries
+  int min_position;            // of the last token that a row of the tile sees
   int max_position;
 };
 
@@ -30,8 +31,8 @@ class WarpAttention {
   static constexpr int kDims = Shape::kHeadDim / Plan::kDimWarps;
   static constexpr int kSteps = Shape::kHeadDim / 16;
 
-  // `query` is in shared memory and of the warp's first row, of which it keeps
-  // a copy in registers if there is room.
+  // `query`, in shared memory, is the query of the warp's first row. The warp
+  // keeps a copy of its queries in registers if there is room.
   __device__ WarpAttention(const Arguments& arguments,
                            const WarpRows<kFragments>& rows, uint32_t query)
       : arguments_(arguments), rows_(rows), query_(query) {
@@ -61,9 +62,9 @@ class WarpAttention {
     }
   }
 
-  // Adds the warp's tokens, of which the first is `first` of the tile, and
-  // `begin` of the context. Bit i of valid[j] says whether token 16 j + i of
-  // the tile takes part.
+  // Adds the warp's tokens; the first of them is token `first` of the tile, and
+  // token `begin` of the context. Token 16 j + i of the tile is masked unless
+  // bit i of valid[j] is set.
   __device__ void Attend(uint32_t keys, uint32_t values, int first, int begin,
                          int first_dim, const uint16_t* valid) {
     float s[kFragments][kTokens / 8][4] = {};
@@ -103,8 +104,8 @@ class WarpAttention {
     }
   }
 
-  // Leaves the sums of the warp's rows, and of each row its maximum and its sum
-  // of weights.
+  // Stores the sums of the warp's rows, and each row's maximum and sum of
+  // weights.
   __device__ void Store(int first_dim, float* sums, float2* stats) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -177,7 +178,7 @@ class WarpAttention {
     }
   }
 
-  // Whether some logits of the warp's tokens are to be masked.
+  // Whether any logits of the warp's tokens have to be masked.
   __device__ bool NeedsMask(int begin, const uint16_t* valid) const {
     bool masked = begin + kTokens - 1 > rows_.min_position ||
                   begin <= rows_.max_position - arguments_.sliding_window ||
@@ -188,7 +189,7 @@ class WarpAttention {
     return masked;
   }
 
-  // Makes logits, to the base 2, of products.
+  // Converts products to logits to the base 2.
   __device__ void Scale(float (&s)[kFragments][kTokens / 8][4]) const {
     const float cap = arguments_.soft_cap * kLog2e;
     const auto for_each = [&](const auto& function) {
@@ -240,7 +241,8 @@ class WarpAttention {
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Rows beyond the sequence's are nobody's, but may not read elsewhere.
+        // Rows after the sequence's rows are unused, but must not read out of
+        // bounds.
         const int row =
             min(rows_.first_token + rows_.position[f][i] - rows_.first_new,
                 arguments_.num_tokens - 1);
@@ -262,7 +264,7 @@ class WarpAttention {
     }
   }
 
-  // Makes weights of logits.
+  // Converts logits to weights.
   __device__ void Softmax(float (&s)[kFragments][kTokens / 8][4]) {
     float max[kFragments][2];
     bool changed = false;
@@ -270,7 +272,7 @@ class WarpAttention {
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Two, so that fewer comparisons wait for another.
+        // Two maxima, so that fewer comparisons wait for another.
         float row[2] = {-INFINITY, -INFINITY};
 #pragma unroll
         for (int n = 0; n < kTokens / 8; ++n) {
@@ -287,8 +289,9 @@ class WarpAttention {
         float row = max[f][i];
         row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
         row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
-        // A maximum is replaced only by one that is 2^8 times higher: factors
-        // of up to 2^8 do no harm, and what there is is seldom rescaled.
+        // The maximum is replaced only if the new one is larger by a factor of
+        // 2^8: factors of up to 2^8 do no harm, and the sums so far are seldom
+        // rescaled.
         max[f][i] = row > max_[f][i] + 8 ? row : max_[f][i];
         changed |= max[f][i] != max_[f][i];
       }
@@ -298,7 +301,7 @@ class WarpAttention {
     for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        // Of a row without a visible token as yet, all terms are zero.
+        // All terms of a row that has had no visible token yet are zero.
         const float base = max_[f][i] == -INFINITY ? 0 : max_[f][i];
 #pragma unroll
         for (int n = 0; n < kTokens / 8; ++n) {

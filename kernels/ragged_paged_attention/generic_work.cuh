@@ -1,13 +1,14 @@
-// How the generic kernel's blocks share the work: what each of them computes,
-// and where long contexts are split.
+// The division of work among the generic kernel's blocks: what each of them
+// computes, and where long contexts are split.
 //
-// A sequence with many query rows has enough tiles of them for all blocks: each
-// is one block's ("long" sequences). For the others, decode steps above all,
-// there are blocks with equal shares of the work: their tiles' contexts, one
-// after another, are divided among them wherever that may be. A tile that lies
-// in several shares leaves its pieces in the workspace, and the block that
-// finishes the last one combines them, always in one order (Flash-Decoding,
-// Dao et al., 2023; stream-K, Osama et al., 2023).
+// A "long" sequence, with many query rows, has enough tiles of them for all
+// blocks: each tile is computed by one block. The other sequences, mainly
+// decode steps, are computed by blocks with equal shares of the work: the
+// contexts of their tiles are concatenated and divided evenly, at arbitrary
+// positions. A tile that spans several shares leaves its pieces in the
+// workspace, and the block that finishes the last piece combines them, always
+// in the same order (Flash-Decoding, Dao et al., 2023; stream-K, Osama et al.,
+// 2023).
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_WORK_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_GENERIC_WORK_CUH_
 
@@ -22,13 +23,13 @@ namespace torch_xla_ext::ragged {
 
 // A sequence with more tiles of query rows than this is long.
 inline constexpr int kShortTiles = 8;
-// A share is at least so many tokens of a tile, if there are so many.
+// A share has at least this many tokens of a tile, if the tile has as many.
 inline constexpr int kMinShare = 256;
 
-// The workspace: for each kv head and share how many pieces have arrived of the
-// tile that ends the share; then, from a multiple of 16 bytes on, for each of
-// them the pieces that begin and that end the share, which are rows of head_dim
-// sums, and a maximum and a sum of weights for each row.
+// The workspace: for each kv head and share, the number of pieces that have
+// arrived of the share's last tile; then, aligned to 16 bytes, for each kv head
+// and share, its first and last pieces. A piece has rows of head_dim sums, and
+// a maximum and a sum of weights for each row.
 struct Shares {
   int count;           // of each kv head; fewer may be used
   unsigned* arrivals;  // null: nothing is split
@@ -56,14 +57,15 @@ __host__ __device__ inline int64_t PieceFloats(int rows, int head_dim) {
   return int64_t{1} * rows * (head_dim + 4);
 }
 
-// Of one sequence and kv head: some query rows, a row being a token and a head
-// of the group, and a range of units of tokens.
+// Some query rows of one sequence and kv head (a row is a token and a head of
+// the group), and a range of units of tokens.
 struct Piece {
   Sequence sequence;
   int first_row;  // of the sequence's
   int num_rows;
-  int kv_begin, kv_end;  // units of tokens, not all of which are seen
-  // Where the sums go, or null: they are all of the tile's, and go to `out`.
+  int kv_begin, kv_end;  // units of tokens, not all of which are visible
+  // The destination of the sums. Null if the piece is the whole tile: then they
+  // go to `out`.
   float* sums;
   float* first_sums;  // of the tile's first piece; the others are
   float* other_sums;  // here, each piece_stride further than the last
@@ -74,10 +76,9 @@ struct Piece {
 
 // Tile i, of `tile_rows` rows, of long sequence s is the work of slot
 //   floor(rows before s / SlotRows(tile_rows)) + i,
-// for which there is a block for each kv head. Slots do not collide, since a
-// long sequence of n rows has n / SlotRows(tile_rows) >= n / tile_rows + 1;
-// some are empty. Where cu_q_lens decreases, which it must not, tiles may go
-// missing.
+// which has a block for each kv head. Slots do not collide, since a long
+// sequence of n rows has n / SlotRows(tile_rows) >= n / tile_rows + 1; some are
+// empty. If cu_q_lens decreases, which it must not, tiles may be missed.
 __host__ __device__ inline int SlotRows(int tile_rows) {
   return tile_rows / 4 * 3;
 }
@@ -89,8 +90,8 @@ inline int NumLongSlots(const Arguments& arguments, int tile_rows) {
   return rows > kShortTiles * kTileRows ? rows / SlotRows(tile_rows) + 1 : 0;
 }
 
-// Finds the work of a slot; called by a whole warp, of which the first thread
-// writes it. Returns false if the slot is empty.
+// Finds the work of a slot; called by a whole warp, whose first thread writes
+// it. Returns false if the slot is empty.
 template <int kUnit>
 __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
                                     int tile_rows, Piece* piece) {
@@ -115,8 +116,9 @@ __device__ inline bool FindLongTile(const Arguments& arguments, int slot,
   return true;
 }
 
-// A short sequence's work: `row_tiles` times the units [kv_begin, kv_begin +
-// kv_units) of tokens, in this order, from `begin` of the work of all on.
+// A short sequence's work: for each of `row_tiles` tiles, the units [kv_begin,
+// kv_begin + kv_units) of tokens. It starts at `begin` in the work of all
+// sequences.
 struct ShortWork {
   Sequence sequence;
   int row_tiles;  // 0 if it is long or has no rows
@@ -140,21 +142,21 @@ __device__ inline ShortWork LoadShortWork(const Arguments& arguments, int s,
                           arguments.sliding_window + 1,
                       0) /
                   kUnit;
-  // At least one: somebody writes zeros if there are no tokens.
+  // At least one, so that zeros are written if there are no tokens.
   work.kv_units =
       max(CeilDivide(work.sequence.kv_len, kUnit) - work.kv_begin, 1);
   work.begin = begin;
   return work;
 }
 
-// Of numbers that are not negative. For small ones a division is much faster.
+// Divides non-negative numbers. A 32-bit division is much faster.
 __device__ inline int64_t Divide(int64_t a, int64_t b) {
   if ((a | b) >> 32 != 0) return a / b;
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
 }
 
-// How `total` units are divided: the first `longer` of `count` shares have one
-// more than `size`.
+// The division of `total` units: the first `longer` of `count` shares have
+// `size` + 1 units, the others `size`.
 struct Division {
   int count;
   int64_t size, longer;
@@ -174,8 +176,8 @@ struct Division {
   }
 };
 
-// How far a block is with its share. It is in shared memory, for registers are
-// scarce.
+// A block's progress in its share. It is in shared memory, because registers
+// are scarce.
 struct ShareState {
   int share;
   int kv_head;
@@ -196,7 +198,7 @@ __device__ inline void StartShare(const Arguments& arguments,
   __shared__ int warp_rows[kWarps];
   const int num_seqs = NumSequences(arguments);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  // Each thread has some neighbouring sequences.
+  // Each thread has a run of consecutive sequences.
   const int run = CeilDivide(num_seqs, kGenericThreads);
   const int first = min(static_cast<int>(threadIdx.x) * run, num_seqs);
   const int last = min(first + run, num_seqs);
@@ -249,7 +251,7 @@ __device__ inline void StartShare(const Arguments& arguments,
     state->at = at;
     state->end = share < count ? division.Begin(share + 1) : total;
   }
-  // The sequence that has it is some thread's: that one goes on.
+  // Only the thread that has its sequence continues.
   const int64_t begin = end_of_mine - sum;
   if (begin <= at && at < end_of_mine) {
     int s = first;
@@ -262,8 +264,8 @@ __device__ inline void StartShare(const Arguments& arguments,
   __syncthreads();
 }
 
-// Where a piece of the tile [begin, end) goes. The first one ends its share,
-// the others begin theirs.
+// The destination of a piece of the tile [begin, end). The first piece is the
+// last of its share, the others are the first of theirs.
 __device__ inline void PlacePiece(const Shares& shares, const ShareState& state,
                                   int64_t begin, int64_t end, Piece* piece) {
   const bool ends = end <= state.end, begins = begin >= state.at;
@@ -302,7 +304,7 @@ __device__ inline bool NextPiece(const Arguments& arguments,
     const int64_t begin = work.begin + int64_t{1} * row_tile * work.kv_units;
     const int64_t end = begin + work.kv_units;
     const int64_t at = state->at;
-    // Without splits, a tile is the share's in which it begins.
+    // Without splits, a tile belongs to the share in which it begins.
     const int64_t stop = state->split ? min(end, state->end) : end;
     const bool is_mine = state->split || at == begin;
     if (is_mine) {

@@ -21,8 +21,8 @@ namespace {
 
 using ragged::Arguments;
 
-// Prints what in the device data is out of range: one block a sequence, and one
-// for the number of sequences.
+// Prints device data that is out of range: one block per sequence, and one for
+// the number of sequences.
 __global__ void ReportOutOfRange(const Arguments arguments) {
   const char* target = "XlaGpuRaggedPagedAttention";
   const int s = static_cast<int>(blockIdx.x) - 1;
@@ -56,7 +56,7 @@ __global__ void ReportOutOfRange(const Arguments arguments) {
     }
   }
   if (sequence.q_len == 0) return;
-  // Those in front of the window may be any.
+  // Page numbers before the window may have any value.
   const int first_position = ragged::PositionOf(arguments, sequence, 0);
   const int first_token =
       max(max(first_position, 0) - arguments.sliding_window + 1, 0);
@@ -82,8 +82,8 @@ Status CheckFits(const char* what, int64_t value) {
 }
 
 // Whether the shapes are those of a decode step, for which the kernels of
-// paged_attention are faster. With more heads of a kv head than they take at a
-// time, they are not.
+// paged_attention are faster, unless a kv head has more heads than they process
+// at a time.
 bool MayBeDecode(const Arguments& arguments) {
   const int64_t max_tokens =
       int64_t{1} * arguments.pages_per_seq * arguments.page_size;
@@ -95,7 +95,8 @@ bool MayBeDecode(const Arguments& arguments) {
          arguments.num_tokens * (max_tokens + 32) <= int64_t{16} * INT_MAX;
 }
 
-// The batch as the kernels of paged_attention take it, a sequence for each row.
+// The batch as arguments of the kernels of paged_attention, with one sequence
+// per row.
 paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
                                          const Arguments& arguments) {
   const int64_t head_bytes =
@@ -127,16 +128,17 @@ paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
   return args;
 }
 
-// Launches them, for the rows that are HasOwnRow's.
+// Launches the kernels of paged_attention, for the rows for which HasOwnRow is
+// true.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
                     Arguments* arguments) {
   arguments->decoded = true;
-  // One thread block does it.
+  // One thread block zeros them, so limit their number.
   constexpr int64_t kMostZeroed = 4096;
   arguments->num_zeroed =
       std::min({NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
                 arguments->workspace_size, kMostZeroed});
-  // Then there is no second kernel.
+  // With one sequence, there is no second kernel.
   if (arguments->max_num_seqs == 1) arguments->num_zeroed = 0;
   paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
   args.lets_next_start =
@@ -267,7 +269,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   if (MayBeDecode(arguments)) {
     XLA_KERNEL_RETURN_IF_ERROR(
         LaunchDecode(stream, kv_pages.dtype(), &arguments));
-    // The only row is the only sequence's, or nobody's.
+    // The only row belongs to the only sequence, or to none.
     if (max_num_seqs == 1) return Status::Ok();
   }
   if (!arguments.decoded && FewQueriesKernelSupports(arguments, cache_is_fp8)) {

@@ -12,14 +12,14 @@
 namespace torch_xla_ext::ragged {
 namespace {
 
-// A sequence, as far as the device data can be trusted: the query rows
-// [first_row, end_row) are those of its last tokens, of kv_len. The first new
-// token is first_new, which is negative if there were more rows than tokens.
+// A sequence, clamped to the valid range: the query rows [first_row, end_row)
+// are those of the last of its kv_len tokens. The first new token is first_new,
+// which is negative if there were more rows than tokens.
 struct Sequence {
   int64_t first_row, end_row, kv_len, first_new;
 };
 
-// The bits of custom_mask, of which there may be none.
+// The bits of custom_mask, which may be absent.
 struct Mask {
   const int32_t* bits;
   int64_t words;  // of a row
@@ -172,16 +172,16 @@ Status RaggedPagedAttentionOnHost(
   return Status::Ok();
 }
 
-// A context is split into parts of at least so many tokens, and their results
-// are at most so many floats.
+// The minimum number of tokens in a part of a context, and the maximum number
+// of floats of the parts' results.
 constexpr int64_t kMinPartSize = 256;
 constexpr int64_t kMaxWorkspaceSize = 1 << 23;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Two parts for each thread block of the generic kernel, each of the query rows
-// of a tile and one kv head: a result, its maximum and its sum for each row,
-// and 8 bytes more. Beside them is a counter for each block.
+// Two parts per thread block of the generic kernel, each for the query rows of
+// a tile and one kv head: a result, its maximum and its sum for each row, and 8
+// more bytes. In addition, one counter per block.
 int64_t GenericWorkspaceSize(const Sizes& sizes) {
   const int64_t num_kv_heads = std::max<int64_t>(sizes["num_kv_heads"], 1);
   const int64_t rows =
@@ -199,8 +199,9 @@ int64_t GenericWorkspaceSize(const Sizes& sizes) {
   return parts < 2 ? 1 : kMaxBlocks + parts * part_size;
 }
 
-// As many parts for each place of the Hopper kernel (sm90_split.cuh). Of each
-// part and query head a result, its maximum and its sum.
+// The same number of parts for each place of the Hopper kernel
+// (sm90_split.cuh). Each part has a result, its maximum and its sum for each
+// query head.
 int64_t HopperWorkspaceSize(const Sizes& sizes) {
   const int64_t max_num_seqs = sizes["max_num_seqs"];
   const int64_t places =
@@ -216,15 +217,15 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
          num_parts * part_size;
 }
 
-// Counters, and where the kernels keep the parts of long contexts until they
-// combine them.
+// Counters, and space for the parts of long contexts until the kernels combine
+// them.
 int64_t WorkspaceSize(const Sizes& sizes) {
   int64_t size = GenericWorkspaceSize(sizes);
   const int64_t num_kv_heads = sizes["num_kv_heads"];
   if (sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q")) {
     size = std::max(size, HopperWorkspaceSize(sizes));
   }
-  // What may be a decode step, as MayBeDecode says, of contexts worth
+  // Shapes that may be a decode step (see MayBeDecode), with contexts worth
   // splitting.
   if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"] &&
       sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize) {

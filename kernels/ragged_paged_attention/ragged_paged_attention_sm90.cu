@@ -4,9 +4,9 @@
 // A block stays on its multiprocessor and computes tile after tile of kRows
 // query rows of one kv head; a row is a token and one of the group's heads. One
 // warp of the first warpgroup finds the tiles and has the copy engine gather
-// pages; the two others have 64 rows each and compute. The products of one
-// warpgroup run while the other takes exponentials, and a warpgroup's own next
-// product of queries and keys while it does.
+// pages; the two other warpgroups have 64 rows each and compute. While one
+// warpgroup computes exponentials, the products of the other run, and so does
+// its own next product of queries and keys.
 #include <cuda.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Of a warpgroup: computes its 64 rows of each tile.
+// Run by a warpgroup: computes its 64 rows of each tile.
 template <typename T, bool kSoftCap>
 __device__ void Consume(const Arguments& arguments, const Split& split,
                         SharedMemory& shared, int warpgroup) {
@@ -34,7 +34,7 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
   const float input_scale = arguments.logit_scale * kLog2e;
   const float cap_factor = kSoftCap ? 2 * input_scale / arguments.soft_cap : 0;
   const float cap = arguments.soft_cap * kLog2e;
-  // Of the logits as they leave the soft cap, to the base 2.
+  // The scale of the logits after the soft cap, to the base 2.
   const float scale = kSoftCap ? 1.0f : input_scale;
   const unsigned window = arguments.sliding_window;
   const int box_tokens = min(arguments.page_size, kTokens);
@@ -75,7 +75,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
     for (int i = 0; i < kHeadDim / 2; ++i) out[i] = 0;
 
     if (tile.kv_begin < tile.kv_end && first_row >= tile.num_rows) {
-      // No rows, but the other warpgroup has some: let the copies go on.
+      // This warpgroup has no rows, but the other one has: let the copies
+      // continue.
       for (int n = tile.kv_begin; n < tile.kv_end; ++n) {
         Wait(SharedAddress(&shared.stages[0].full[k_ring.slot]), k_ring.parity);
         release(&shared.stages[0].empty[k_ring.slot]);
@@ -116,14 +117,15 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
         }
         WgmmaCommit();
       };
-      // Whether some logits of tile n are to be masked.
+      // Whether any logits of tile n have to be masked.
       auto needs_mask = [&](int n, uint32_t bad_pages) {
         const int begin = n * kTokens;
         return begin + kTokens - 1 > min_position ||
                begin + static_cast<int64_t>(window) <= max_position ||
                bad_pages != 0;
       };
-      // Masks tile n of the logits, takes their new maximum and exponentials.
+      // Masks tile n of the logits, and computes their new maximum and
+      // exponentials.
       auto softmax = [&](auto masked, int n, uint32_t bad_pages) {
         if constexpr (kSoftCap) {
 #pragma unroll
@@ -146,7 +148,7 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
             }
           }
         }
-        // Two of each row, so that fewer comparisons wait for another.
+        // Two maxima per row, so that fewer comparisons wait for another.
         float new_max[2][2] = {{row_max[0], s[0]}, {row_max[1], s[2]}};
 #pragma unroll
         for (int i = 0; i < kTokens / 2; i += 2) {
@@ -159,11 +161,12 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
           float row = fmaxf(new_max[r][0], new_max[r][1]);
           row = fmaxf(row, __shfl_xor_sync(~0u, row, 1));
           row = fmaxf(row, __shfl_xor_sync(~0u, row, 2));
-          // A maximum is replaced only by one that is 2^8 times higher: factors
-          // of up to 2^8 do no harm, and what there is is seldom rescaled.
+          // The maximum is replaced only if the new one is larger by a factor
+          // of 2^8: factors of up to 2^8 do no harm, and the sums so far are
+          // seldom rescaled.
           const float old = row_max[r];
           row_max[r] = (row - old) * scale > 8.0f ? row : old;
-          // Of a row without a visible token as yet, all terms are zero.
+          // All terms of a row that has had no visible token yet are zero.
           base[r] = row_max[r] == -INFINITY ? 0 : row_max[r] * scale;
           rescale[r] = Exp2(old * scale - base[r]);
           if (row_max[r] == old) rescale[r] = 1;
@@ -196,8 +199,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
       k_ring.Advance();
       softmax(std::true_type(), n, bad_pages);
       pack();
-      // What lies in front of the window or behind the last token may be NaN,
-      // and 0 * NaN is NaN: makes zeros of the values [first, last) of a tile.
+      // Zeroes the values [first, last) of a tile: memory before the window or
+      // after the last token may hold NaN, and 0 * NaN is NaN.
       auto zero_values = [&](int first, int last) {
         if (first >= last) return;
         Wait(SharedAddress(&shared.stages[1].full[v_ring.slot]), v_ring.parity);
@@ -224,8 +227,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
         release(&shared.stages[0].empty[k_ring.slot]);
         k_ring.Advance();
         softmax(masked, n, bad_pages);
-        // Sums are not negative; but this holds back the wait, which ptxas else
-        // puts in front of the exponentials: they are to run meanwhile.
+        // Sums are never negative, but this check keeps ptxas from moving the
+        // wait before the exponentials, which should run meanwhile.
         if (row_sum[0] + row_sum[1] < 0) __trap();
         WgmmaWait<0>();
         Pin(out);
@@ -338,7 +341,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   if (NothingIsLeft(arguments)) return;
   extern __shared__ uint8_t shared_bytes[];
-  // The swizzle is a function of the address: tiles begin at multiples of 1 KB.
+  // The swizzle is a function of the address, so tiles must begin at multiples
+  // of 1 KB.
   SharedMemory& shared = *reinterpret_cast<SharedMemory*>(
       (reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
   if (threadIdx.x == 0) {
@@ -354,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < kTileSlots; ++i) {
       InitBarrier(SharedAddress(&shared.tile_full[i]), 1);
-      // The computing warps and the one that copies values.
+      // The computing warps, and the warp that copies values.
       InitBarrier(SharedAddress(&shared.tile_empty[i]), kConsumerWarps + 1);
     }
     FenceBarrierInit();
@@ -380,7 +384,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// Of the device that the calling thread has chosen.
+// An attribute of the calling thread's current device.
 int DeviceAttribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   cudaGetDevice(&device);

@@ -1,5 +1,5 @@
-// The copying half of the Hopper kernel: which tiles there are, and how their
-// queries, keys and values get to shared memory.
+// The copying half of the Hopper kernel: finds the tiles, and copies their
+// queries, keys and values to shared memory.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_PRODUCER_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_PRODUCER_CUH_
 
@@ -23,21 +23,22 @@ inline constexpr int kStages = 3;    // tiles of keys, and of values
 inline constexpr int kTileSlots = 2;
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kThreads = 384;
-// Of a thread. A block has 168 each, which the warpgroups divide anew.
+// Per thread. A block starts with 168 per thread, which the warpgroups
+// redistribute.
 inline constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 inline constexpr int kQBytes = kRows * kHeadDim * 2;
 inline constexpr int kKvBytes = kTokens * kHeadDim * 2;
-// Named barriers: of the warpgroups' turns, and of one warpgroup.
+// Named barriers: for the warpgroups' turns, and within one warpgroup.
 inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
 
-// What the copying warp tells the computing ones about a tile.
+// The description of a tile, from the copying warp to the computing ones.
 struct Tile {
   int is_last;  // there is no tile, and none will come
   int sequence;
   int q_row;  // token of row 0, in q
   int num_rows;
-  int position;       // that row 0 sees last
+  int position;       // of the last token that row 0 sees
   int position_step;  // of the next token's rows: 1 if causal, else 0
   int kv_begin;  // tiles of keys and values: first, and one behind the last
   int kv_end;
@@ -66,7 +67,7 @@ struct alignas(1024) SharedMemory {
   int is_last_part[2];  // of the computing warpgroups
 };
 
-// Of the copy engine.
+// The copy engine's tensor maps.
 struct Maps {
   CUtensorMap q;         // [tokens, heads * head_dim as (heads, head_dim)]
   CUtensorMap kv_pages;  // [pages, page_size, heads * head_dim]
@@ -74,7 +75,7 @@ struct Maps {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// What a warp but the first does to get the next tile.
+// Gets the next tile; called by every warp but the first.
 __device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
   Wait(SharedAddress(&shared.tile_full[ring.slot]), ring.parity);
   const Tile tile = shared.tiles[ring.slot];
@@ -102,7 +103,8 @@ class PageCopier {
         num_boxes_(kTokens / box_tokens_),
         tiles_of_page_(max(arguments.page_size / kTokens, 1)) {}
 
-  // Begins with a tile of queries; its keys and values are copied backwards.
+  // Begins with a tile of queries. Its keys and values are copied from last to
+  // first.
   __device__ void Begin(const Tile& tile) {
     tile_ = tile;
     table_ = arguments_.page_indices +
@@ -119,7 +121,7 @@ class PageCopier {
     const bool has_tokens = HasTokens();
     const int page = next_page_;
     const bool in_cache = page >= 0 && page < arguments_.total_num_pages;
-    // Zeros come for a page that is not in the cache.
+    // For a page that is not in the cache, the copy engine writes zeros.
     if (lane_ < num_boxes_) stage.pages[lane_] = in_cache ? page : -1;
     const uint32_t bad_pages = __ballot_sync(~0u, has_tokens && !in_cache);
     __syncwarp();
@@ -154,7 +156,8 @@ class PageCopier {
     return n_ >= tile_.kv_begin && lane_ < num_boxes_ &&
            n_ * kTokens + lane_ * box_tokens_ < tile_.kv_len;
   }
-  // The page of box `lane` of tile n_. It takes long: one tile ahead.
+  // The page of box `lane` of tile n_. The load is slow, so it is issued one
+  // tile ahead.
   __device__ int FetchPage() const {
     if (!HasTokens()) return -1;
     return __ldg(table_ + n_ / tiles_of_page_ * num_boxes_ + lane_);
@@ -175,13 +178,13 @@ class PageCopier {
   int next_page_;
 };
 
-// Query rows are cut into tiles of `size` tokens within each sequence. How many
-// there are is only on the device, so there is a slot for each that there may
-// be: tile i of sequence s is in slot
+// Query rows are cut into tiles of `size` tokens within each sequence. Their
+// number is known only on the device, so there is a slot for every possible
+// tile: tile i of sequence s is in slot
 //   floor(cu_q_lens[s] / size) + s + i.
 // Slots do not collide, since floor(x) + ceil(y) <= floor(x + y) + 1; some are
-// empty. Where cu_q_lens decreases, which it must not, tiles may go missing.
-// (The idea is that of vLLM's triton_unified_attention.py.)
+// empty. If cu_q_lens decreases, which it must not, tiles may be missed. (The
+// idea is that of vLLM's triton_unified_attention.py.)
 __device__ inline int NumSlots(const Arguments& arguments, int size) {
   return arguments.num_tokens / size + arguments.max_num_seqs;
 }
@@ -201,13 +204,13 @@ __device__ inline bool FindTile(const Arguments& arguments, int slot, int size,
 }
 
 // Finds the tile of the queue's index; called by a warp. Returns false if there
-// is none, though there may be of a higher index.
+// is none; higher indices may still have tiles.
 __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
                                 const TileQueue& queue, Tile* tile) {
   const int index = queue.index();
   const int tokens_of_tile = kRows / arguments.group_size;
   const int num_slots = NumSlots(arguments, tokens_of_tile);
-  // The heaviest tiles, which are the last of a sequence, come first.
+  // The last tiles of a sequence, which have the most work, come first.
   const int slot = num_slots - 1 - index / arguments.num_kv_heads;
   Sequence sequence;
   int tile_of_sequence = 0, part = 0;
@@ -250,7 +253,7 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
   return true;
 }
 
-// Of a warp: finds tiles, and copies their queries and keys.
+// Run by one warp: finds tiles, and copies their queries and keys.
 __device__ inline void ProduceTiles(const Arguments& arguments,
                                     const Split& split, const Maps& maps,
                                     SharedMemory& shared) {
@@ -298,14 +301,15 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
     }
     __syncwarp();
     q_ring.Advance();
-    // As late as can be: what this block takes, an idle one can not.
+    // As late as possible, because an idle block cannot take an index that this
+    // block has taken.
     while (keys.num_left() > 1) keys.CopyNext();
     queue.Take();
     if (!keys.Done()) keys.CopyNext();
   }
 }
 
-// Of another warp: copies the values.
+// Run by another warp: copies the values.
 __device__ inline void ProduceValues(const Arguments& arguments,
                                      const Maps& maps, SharedMemory& shared) {
   PageCopier values(arguments, &maps.kv_pages, 1, shared);

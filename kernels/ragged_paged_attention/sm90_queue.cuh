@@ -1,13 +1,13 @@
-// In which order the blocks of the Hopper kernel take the tiles.
+// The order in which the blocks of the Hopper kernel take the tiles.
 //
-// Tiles have indices: by falling slots (sm90_producer.cuh), in each the kv
-// heads, and then the further parts of split contexts. Each block takes the
-// next index when it is ready for it, so that the heaviest tiles of a sequence,
-// which are its last, come first.
+// Tiles have indices: first by descending slot (sm90_producer.cuh), and by kv
+// head within a slot; then the additional parts of split contexts. Each block
+// takes the next index when it is ready for it, so that the last tiles of a
+// sequence, which have the most work, come first.
 //
-// A batch with prefill at one end and decode at the other is begun at both
-// ends, by half of the blocks each: products are the limit of one and memory
-// that of the other, and together they take less time than one after another.
+// If a batch has prefill at one end and decode at the other, half of the blocks
+// begin at each end: one is limited by the products and the other by memory,
+// and together they take less time than one after the other.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_QUEUE_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_QUEUE_CUH_
 
@@ -41,22 +41,22 @@ class TileQueue {
   }
 
   __device__ int index() const { return index_; }
-  // Whether the tiles of a sequence are taken from its first to its last one,
-  // for its slots to be in the order of their weight from the other end.
+  // Whether the tiles of a sequence are taken from first to last, so that from
+  // the other end, too, its slots are ordered by their amount of work.
   __device__ bool is_mirrored() const { return is_mirrored_; }
 
-  // Starts to take another index; it takes long.
+  // Starts to take another index, which is slow.
   __device__ void Take() {
     ++round_;
     if (counter_ != nullptr && threadIdx.x % 32 == 0) {
       taken_ = atomicAdd(counter_, at_back_ ? 1ull << 32 : 1ull);
     }
   }
-  // Ends it.
+  // Completes Take.
   __device__ void Advance() {
     const int blocks = gridDim.x, block = blockIdx.x;
     if (counter_ == nullptr) {
-      // In turns, in every other round backwards.
+      // Round-robin, reversed in every other round.
       index_ = blocks * round_ + (round_ % 2 == 0 ? block : blocks - 1 - block);
       return;
     }

@@ -1,6 +1,7 @@
 // Splits a long context of a sequence with few query rows over several blocks:
 // Flash-Decoding (Dao et al., 2023). Each part leaves its result in the
-// workspace, and the last one to finish combines them, always in one order.
+// workspace, and the last one to finish combines them, always in the same
+// order.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 
@@ -13,18 +14,18 @@
 namespace torch_xla_ext::ragged::sm90 {
 
 inline constexpr int kMinPartTiles = 2;
-// Above this, a context is split even if there are enough others for all
+// A longer context is split even if there are enough other contexts for all
 // blocks.
 inline constexpr int kMaxPartTiles = 64;
 
-// The workspace: the tile counter, then for each sequence, kv head and
-// warpgroup how many parts have arrived, then, from a multiple of 16 bytes on,
-// max_parts parts for each kv head of each place, which are group_size rows of
-// head_dim sums, and a maximum and a sum of weights for each row. It begins at
-// a multiple of 16 bytes.
+// The workspace, which is aligned to 16 bytes: the tile counter; then, for each
+// sequence, kv head and warpgroup, the number of parts that have arrived; then,
+// again aligned to 16 bytes, max_parts parts for each kv head of each place. A
+// part has group_size rows of head_dim sums, and a maximum and a sum of weights
+// for each row.
 //
-// A place is room for a query token: there is one for each sequence, for the
-// case that it has no more, and one for each of the first tokens of q.
+// A place is room for one query token. There is one for each sequence, used if
+// it has only one query token, and one for each of the first tokens of q.
 struct Split {
   int max_parts;                // 1: nothing is split
   unsigned long long* counter;  // of tiles; null: there is no workspace
@@ -57,7 +58,7 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
   return split;
 }
 
-// How many tiles of keys a part of a context of `tiles` has.
+// The number of tiles of keys in a part of a context of `tiles` tiles.
 __device__ inline int PartTiles(const Arguments& arguments, const Split& split,
                                 int tiles) {
   // One part for each block, if all contexts are that long.
@@ -68,8 +69,8 @@ __device__ inline int PartTiles(const Arguments& arguments, const Split& split,
   return max(CeilDivide(tiles, max(parts, 1)), kMinPartTiles);
 }
 
-// The tiles of keys that the rows of tokens [token, end_token) of a sequence
-// see.
+// The tiles of keys that are visible to the rows of tokens [token, end_token)
+// of a sequence.
 struct KvRange {
   int begin, end;
 };
@@ -84,8 +85,8 @@ __device__ inline KvRange VisibleTiles(const Arguments& arguments,
   return {min(begin, end), end};
 }
 
-// The place of a sequence's first query token, of those that are next to each
-// other; negative if its context is not to be split.
+// The place of a sequence's first query token; the places of its other tokens
+// follow. Negative if its context is not split.
 __device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
                                  const Sequence& sequence) {
   const int q_len = sequence.q_len;
@@ -97,7 +98,7 @@ __device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
              : -1;
 }
 
-// How many parts there are of a sequence's context.
+// The number of parts of a sequence's context.
 __device__ inline int NumParts(const Arguments& arguments, const Split& split,
                                const Sequence& sequence, int tile_tokens) {
   if (split.max_parts == 1 || FirstPlace(arguments, split, sequence) < 0) {
@@ -109,7 +110,8 @@ __device__ inline int NumParts(const Arguments& arguments, const Split& split,
   return max(CeilDivide(tiles, PartTiles(arguments, split, tiles)), 1);
 }
 
-// Finds the `index`th of all parts but the first ones; called by whole warps.
+// Finds the `index`-th of all parts, not counting each context's first one;
+// called by whole warps.
 __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
                                 int index, int tile_tokens, Sequence* sequence,
                                 int* part) {
@@ -140,7 +142,7 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
   return false;
 }
 
-// Where the rows of a place's first part are.
+// The rows of a place's first part.
 __device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
                                  int place, int kv_head) {
   return split.parts + (int64_t{1} * place * arguments.num_kv_heads + kv_head) *
@@ -148,10 +150,10 @@ __device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
 }
 
 // Combines the parts of the rows [first_row, end_row) of a sequence and kv
-// head, of which row 0 is token q_row's; called by four warps, which take turns
-// at the rows. A part has sums of values weighted by 2^(logit - maximum), and
-// of weights: lane i has those of parts i and i + 32, and sums up four
-// dimensions.
+// head; row 0 belongs to token q_row. Called by four warps, which take turns
+// with the rows. A part has sums of values weighted by 2^(logit - maximum), and
+// sums of weights. Lane i has the statistics of parts i and i + 32, and sums up
+// four dimensions.
 template <typename T, int kHeadDim>
 __device__ inline void CombineParts(const Arguments& arguments,
                                     const Split& split, int place, int kv_head,

@@ -1,5 +1,5 @@
-// What the size of the workspace depends on, for the device code and for the
-// function that says the size (ragged_paged_attention_host.cc).
+// The constants that determine the workspace's size, for the device code and
+// for the function that computes the size (ragged_paged_attention_host.cc).
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_WORKSPACE_H_
 #define KERNELS_RAGGED_PAGED_ATTENTION_WORKSPACE_H_
 
@@ -9,22 +9,23 @@ namespace torch_xla_ext::ragged {
 
 // Rows of a tile of a sequence with few rows.
 inline constexpr int kTileRows = 64;
-// The Hopper kernel splits the context of a sequence into at most so many
-// parts, if it has no more query tokens and rows (a row being a token and one
-// of the heads of a kv head) than these.
+// The Hopper kernel splits the context of a sequence into at most kMaxParts
+// parts, and only if the sequence has at most kMaxSplitTokens query tokens and
+// kSplitRows rows (a row is a token and one of the heads of a kv head).
 inline constexpr int kMaxParts = 64;
 inline constexpr int kMaxSplitTokens = 16;
 inline constexpr int kSplitRows = 128;
 
-// Of how many of the first tokens of q the Hopper kernel can split the context
-// if they are not their sequence's only ones.
+// For how many of the first tokens of q the Hopper kernel can split the context
+// if they are not the only tokens of their sequence.
 constexpr int64_t NumTokenPlaces(int64_t num_tokens, int64_t max_num_seqs) {
   const int64_t limit = max_num_seqs > 128 ? max_num_seqs : 128;
   if (num_tokens < 2) return 0;
   return num_tokens < limit ? num_tokens : limit;
 }
 
-// The counters with which its workspace begins: a multiple of 4.
+// The number of counters at the beginning of the Hopper kernel's workspace: a
+// multiple of 4.
 constexpr int64_t SplitHeader(int64_t max_num_seqs, int64_t num_kv_heads) {
   return (2 + 2 * max_num_seqs * num_kv_heads + 3) / 4 * 4;
 }
@@ -34,11 +35,11 @@ constexpr int64_t PartSize(int64_t group_size, int64_t head_dim) {
   return group_size * (head_dim + 4);
 }
 
-// As many thread blocks as any GPU runs at a time: the generic kernel's
-// counters, at most.
+// The most thread blocks that any GPU runs at a time, and so the most counters
+// of the generic kernel.
 inline constexpr int64_t kMaxBlocks = 512;
 
-// With what a workspace begins, whichever kernel it is for.
+// The number of counters at the beginning of a workspace, for any kernel.
 constexpr int64_t NumCounters(int64_t max_num_seqs, int64_t num_kv_heads) {
   const int64_t header = SplitHeader(max_num_seqs, num_kv_heads);
   return header > kMaxBlocks ? header : kMaxBlocks;
