@@ -1,8 +1,9 @@
-"""Transitions to the configuration of the plain wheel, whose compiled code other wheels use.
+"""Transitions to the configuration of the plain wheel, whose compiled code other wheels share.
 
-A wheel with more kernels (wheel_with_kernels.bzl), or one that a test builds again, is configured
-otherwise than //:wheel, and Bazel would compile for it, in a folder of its own, all that it depends
-on. What does not depend on the difference leaves it behind on the way down.
+A wheel with more kernels (wheel_with_kernels.bzl), or one that a test builds again, has another
+configuration than //:wheel, and Bazel would compile all its dependencies for it again, in a
+separate folder. Dependencies that the difference does not affect are therefore reset to the plain
+configuration.
 """
 
 _MORE_KERNELS = "//kernels:more"

@@ -3,7 +3,8 @@
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
 load(":baseline.bzl", "built_once")
 
-# What nvcc 13.0 generates code for. A suffix names features of one chip (a) or family (f) only.
+# The architectures for which nvcc 13.0 generates code. A suffix selects features of one chip (a) or
+# family (f) only.
 _KNOWN_ARCHS = [
     "75",
     "80",
@@ -58,7 +59,8 @@ cuda_archs = rule(
 )
 
 def _gencode(archs):
-    """Returns nvcc's flags: machine code for each arch, and PTX of the newest for later GPUs."""
+    """Returns nvcc's flags: machine code for each arch, and PTX of the newest arch for later
+    GPUs."""
     generic = [int(arch) for arch in archs if arch.isdigit()]
     flags = ["-gencode=arch=compute_%s,code=sm_%s" % (arch, arch) for arch in archs]
     if generic:
@@ -75,8 +77,8 @@ def _compile(ctx, source, toolchain, archs, compilation_context):
     args.add_all(["-std=c++17", "-O3", "-DNDEBUG"])
     args.add("-Xcompiler=-fPIC,-fvisibility=hidden")
 
-    # Without these, names of static kernels have a hash of the source's absolute path in them, and
-    # names of temporary files have the process's id: no two builds would give the same object.
+    # Without these flags, names of static kernels contain a hash of the source's absolute path, and
+    # names of temporary files contain the process id: no two builds would produce the same object.
     args.add_all(["-Xcudafe", "--orig_src_path_name=" + source.short_path, "-objtemp"])
     args.add_all(_gencode(archs))
     args.add_all(ctx.attr.copts)
@@ -174,7 +176,7 @@ is linked statically.
         ),
         "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),
         "_compiler": attr.label(default = "@cuda//:compiler"),
-        # One library for kernels of all configurations: two would be linked at two places.
+        # One library for the kernels of all configurations; otherwise it would be linked twice.
         "_cudart": attr.label(
             cfg = built_once,
             default = "@cuda//:cudart_static",

@@ -1,4 +1,4 @@
-"""front_library: a shared library that stands in front of the stock torch_xla binary."""
+"""front_library: a shared library that interposes on the stock torch_xla binary."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
 load(":python_env.bzl", "PythonEnvInfo")
@@ -88,19 +88,19 @@ _checked_library = rule(
 )
 
 def front_library(name, deps, version_script, soname, stock_folder, **kwargs):
-    """Links the front so that the dynamic loader finds the stock binary right behind it.
+    """Links the front so that the dynamic loader finds the stock binary right after it.
 
     The shared libraries are named on the command line and not in `deps`, because Bazel would then
-    add RUNPATHs into its own output tree. A symbol that none of them defines stops the build, which
-    is how a change of the stock binary's functions shows; the linker's own `-z defs` cannot do it,
-    because only the interpreter that imports the front defines Python's symbols.
+    add RUNPATHs into its own output tree. The build fails if none of them defines a symbol, which
+    reveals a change in the stock binary's functions. The linker's own `-z defs` cannot check this,
+    because Python's symbols are defined only by the interpreter that imports the front.
 
     Args:
       name: the shared library's file name.
       deps: C++ and CUDA libraries; those with registrations have alwayslink.
       version_script: the linker script that says which symbols are exported.
-      soname: a name of its own, so that the loader does not take it for the stock binary.
-      stock_folder: where the wheel has the stock binary, relative to the front.
+      soname: its own name, so that the loader does not mistake it for the stock binary.
+      stock_folder: the stock binary's folder in the wheel, relative to the front.
       **kwargs: visibility and the like.
     """
     native.cc_binary(

@@ -1,10 +1,11 @@
-"""What //kernels needs from outside, in this project's build and in one of torch_xla from source."""
+"""The external inputs of //kernels, in this project's build and in a build of torch_xla from
+source."""
 
 load(":pip.bzl", "pip_archive")
 load(":python.bzl", "python_repository")
 
-# Headers of XLA's stable C interfaces and of its registry of custom call targets: all that the
-# code of this project may include. They agree with the commit that torch_xla 2.8.1 pins.
+# Headers of XLA's stable C interfaces and of its custom-call target registry: the only ones that
+# the code of this project may include. They are the same at the commit that torch_xla 2.8.1 pins.
 _XLA_HEADERS = [
     "LICENSE",
     "xla/ffi/api/api.h",
@@ -17,7 +18,7 @@ _XLA_HEADERS = [
 ]
 
 # Folders of headers for the test that compares csrc/front/abi with the real classes. In a build of
-# torch_xla from source they would come before its own.
+# torch_xla from source they would shadow its own.
 _ALL_XLA_HEADERS = [
     "Eigen/",
     "absl/",
@@ -57,10 +58,10 @@ def kernel_archives(python, for_tests):
     )
 
 def kernel_repositories():
-    """Declares the same for the WORKSPACE of PyTorch/XLA.
+    """Declares the same packages for the WORKSPACE of PyTorch/XLA.
 
-    patches/*/0002 makes it call this. There @python is another repository, and a label has to say
-    that it means this project.
+    patches/*/0002 adds the call. In that build @python is another repository, and labels have to
+    name this project's repository.
     """
     python_repository(name = "torch_xla_ext_python")
     kernel_archives(python = "@torch_xla_ext_python//:python.json", for_tests = False)

@@ -1,4 +1,5 @@
-"""From kernels' folders to the wheel: the kernels themselves, and the modules of their operators."""
+"""Adds the kernels' folders to the wheel: the kernels themselves, and the modules of their
+operators."""
 
 load(":baseline.bzl", "built_once", "plain_wheel")
 

@@ -1,12 +1,12 @@
-"""Repositories that come from the Python package index, through the pip of the chosen Python.
+"""Repositories from the Python package index, fetched by the chosen Python's pip.
 
 Every package is pinned by version and SHA-256 in a lock file of bazel/pip/locks, which
-bazel/pip/update_locks.py writes. Where pip looks is the machine's own configuration.
+bazel/pip/update_locks.py writes. The machine's pip configuration sets the index.
 """
 
 load(":python.bzl", "PYTHON_ATTR", "chosen_python")
 
-# Several GB on a slow line take long; pip itself gives up on a dead network.
+# Several GB take long on a slow connection; pip itself gives up if the network is down.
 _TIMEOUT_S = 3600
 
 _LOCK_ATTRS = {
@@ -23,7 +23,7 @@ _LOCK_ATTRS = {
 }
 
 def _fetch(rctx, arguments):
-    """Runs fetch.py on the rule's lock file; stops the build with its sentence if it fails."""
+    """Runs fetch.py on the rule's lock file; if it fails, stops the build with its message."""
     result = rctx.execute(
         [
             chosen_python(rctx)["executable"],
@@ -75,7 +75,8 @@ def _pip_env_impl(rctx):
     rctx.report_progress("installing the packages of " + rctx.attr.lock.name)
     _fetch(rctx, ["venv", "--out", "venv"])
 
-    # The stamp names all that the environment depends on: the packages and the interpreter.
+    # The stamp contains everything that the environment depends on: the packages and the
+    # interpreter.
     rctx.file("stamp", rctx.read(rctx.attr.lock) + rctx.read(rctx.attr.python))
     rctx.file("BUILD", _ENV_BUILD.format(
         interpreter = rctx.path("venv/bin/python"),

@@ -84,14 +84,14 @@ pytest_test = rule(
 )
 
 def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
-    """Runs pytest files against the built wheel, installed beside the torch that it is for.
+    """Runs pytest files against the built wheel, installed together with the torch that it is for.
 
     Args:
       name: the test.
       srcs: test files, and the conftest.py and helper modules beside them.
       env: environment variables. PJRT_DEVICE is CPU if it is not among them.
-      imports: folders for PYTHONPATH beside tests, which has the package `testing`.
-      **kwargs: as of pytest_test: data, args, size, timeout, tags and the like.
+      imports: folders for PYTHONPATH besides tests, which has the package `testing`.
+      **kwargs: passed to pytest_test: data, args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,

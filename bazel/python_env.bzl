@@ -1,4 +1,4 @@
-"""Interpreters outside of Bazel's trees, with packages, that actions and tests run."""
+"""Interpreters with packages, outside Bazel's trees, for actions and tests."""
 
 PythonEnvInfo = provider(
     doc = "An interpreter outside of Bazel's trees, with the packages installed beside it.",

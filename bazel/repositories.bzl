@@ -1,4 +1,4 @@
-"""Every outside input of the build, in one list. Each is fetched only when a target needs it."""
+"""Every external input of the build, in one list. Each is fetched only when a target needs it."""
 
 load(":kernel_repositories.bzl", "kernel_archives")
 load(":pip.bzl", "pip_archive", "pip_env", "pip_packages")

@@ -1,4 +1,4 @@
-"""site: static HTML of Markdown pages, by MkDocs."""
+"""site: makes static HTML from Markdown pages with MkDocs."""
 
 load(":python_env.bzl", "PythonEnvInfo")
 

@@ -1,12 +1,11 @@
-"""@torch_xla_src: the source of torch_xla's release with the patches of this project."""
+"""@torch_xla_src: the source of the torch_xla release with this project's patches."""
 
 _RELEASE = "2.8.1"
 
-# That of `git archive --format=tar --prefix=xla-2.8.1/ v2.8.1 | gzip -cn`, which is how GitHub
-# makes the archive of a tag; nobody publishes a digest of it. The same commands give the digest
-# that pytorch/xla's WORKSPACE has for the archive of nlohmann/json 3.11.2. Should GitHub change
-# them, the build stops here, and the tag's commit in patches/torch_xla-2.8.1/series still says
-# what the source is.
+# The digest of `git archive --format=tar --prefix=xla-2.8.1/ v2.8.1 | gzip -cn`, which is how
+# GitHub makes the archive of a tag; no digest of it is published. For nlohmann/json 3.11.2, the
+# same commands give the digest in pytorch/xla's WORKSPACE. If GitHub changes its archives, the
+# build stops here; the tag's commit in patches/torch_xla-2.8.1/series still identifies the source.
 _SHA256 = "c3ac3900ad3ad7f66acf5be5f117133566093d8b5d1fb08dbcc9e1ddef6e04c0"
 
 def _patched_source_impl(ctx):
@@ -24,7 +23,7 @@ def _patched_source_impl(ctx):
             ctx.watch(patch)
             result = ctx.execute(
                 ["git", "apply", "--directory=" + tree, patch],
-                # Not a part of a git work tree that the output folder may lie in.
+                # The output folder may be inside a git work tree, which git must not find.
                 environment = {"GIT_CEILING_DIRECTORIES": str(ctx.path(".").dirname)},
             )
             if result.return_code:
@@ -46,7 +45,7 @@ def _patched_source_impl(ctx):
     if result.return_code:
         fail("tar: " + result.stderr)
 
-    # Its BUILD files are not for this workspace.
+    # Its BUILD files do not work in this workspace.
     ctx.delete(tree)
     ctx.file("BUILD", 'exports_files(["%s-patched.tar"])\n' % tree)
 
@@ -58,7 +57,7 @@ _patched_source = repository_rule(
 def torch_xla_src_repository():
     """Declares @torch_xla_src, which is fetched only for a target that needs it.
 
-    It has one file, a tar of the patched tree.
+    It has a single file, a tar of the patched tree.
     """
     _patched_source(
         name = "torch_xla_src",

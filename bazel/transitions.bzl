@@ -1,9 +1,9 @@
-"""What rules share that build a folder under another configuration."""
+"""Helpers for rules that build a folder under another configuration."""
 
 def link_folder(ctx, target):
-    """A folder with the name of the rule's target, for what `target` makes.
+    """Links the output of `target` to a folder with the name of the rule's target.
 
-    In a test's runfiles the original would have the name of the original's target.
+    In a test's runfiles, the output itself would have the name of its own target.
 
     Args:
       ctx: the rule's context.

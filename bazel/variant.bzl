@@ -1,4 +1,4 @@
-"""variant: the folder that a target makes, made with other settings, for tests that compare."""
+"""variant: a target's output folder, built with other settings, for tests that compare."""
 
 load(":transitions.bzl", "link_folder")
 

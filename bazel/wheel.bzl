@@ -1,4 +1,4 @@
-"""Rules that assemble our wheel from the stock one, and install it for tests."""
+"""Rules that assemble this project's wheel from the stock one, and install it for tests."""
 
 load("@python//:python.bzl", "PYTHON")
 load(":front.bzl", "FrontLibraryInfo")
@@ -9,7 +9,7 @@ WheelInfo = provider(
     fields = {"folder": "File: a folder that has the wheel, under its true name, and nothing else"},
 )
 
-# Large outputs that are made again faster than a cache stores them.
+# For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
 def _files_by_path(files):
@@ -32,7 +32,7 @@ def _labels_by_path(labels):
     return result
 
 def _check_stock_binary(ctx, extension):
-    """Returns the stamp that csrc/front/abi is for this stock binary."""
+    """Returns the stamp of the check that csrc/front/abi matches this stock binary."""
     env = ctx.attr._build_tools[PythonEnvInfo]
     checked = ctx.actions.declare_file(ctx.label.name + "_stock_binary_checked")
     ctx.actions.run(
@@ -69,8 +69,8 @@ def _torch_xla_wheel_impl(ctx):
         if "_XLAC" + PYTHON["ext_suffix"] not in extensions:
             fail("%s has no _XLAC.so" % ctx.attr.extension.label)
 
-    # The platform tag, a part of the file's name, follows from what was linked, so it is not known
-    # before the action has run. The declared output is therefore the folder with the wheel.
+    # The platform tag, a part of the file's name, depends on the linked libraries, so it is not
+    # known before the action has run. The declared output is therefore the folder with the wheel.
     folder = ctx.actions.declare_directory(ctx.label.name)
     binaries = _labels_by_path(ctx.attr.binaries)
     binaries |= extensions

@@ -1,4 +1,4 @@
-"""wheel_with_kernels: the wheel with kernels of another project in it."""
+"""wheel_with_kernels: the wheel with another project's kernels in it."""
 
 load(":operators.bzl", _kernels = "kernels")
 load(":transitions.bzl", "link_folder")
@@ -29,17 +29,17 @@ _wheel_with_kernels = rule(
 )
 
 def wheel_with_kernels(name, kernels, wheel = Label("//:wheel"), **kwargs):
-    """The folder with a wheel that has these kernels besides the ones of //kernels.
+    """Makes a folder with a wheel that has these kernels besides the ones of //kernels.
 
     Only the kernels that are named here are compiled for it; everything else is the plain wheel's.
 
     Args:
       name: the target, and the folder: `bazel-bin/…/NAME/torch_xla-….whl`.
       kernels: labels of kernels (xla_kernel), or of other libraries to link.
-      wheel: what is made of them: the wheel, or a folder that it is installed in.
+      wheel: what is made from them: the wheel, or a folder in which it is installed.
       **kwargs: visibility and the like.
     """
-    # The wheel's own kernels depend on these, by a flag: they cannot be testonly.
+    # The wheel's own kernels depend on these through a flag, so they cannot be testonly.
     others = {key: value for key, value in kwargs.items() if key != "testonly"}
     _kernels(name = name + "_kernels", plain = kernels, **others)
     _wheel_with_kernels(name = name, kernels = name + "_kernels", wheel = wheel, **kwargs)

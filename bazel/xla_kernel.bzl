@@ -12,22 +12,22 @@ _STATIC = "TORCH_XLA_EXT_STATIC_KERNELS"
 def xla_kernel(name, srcs, hdrs = [], deps = [], nvcc_copts = [], extra_archs = [], op = None, op_deps = [], op_samples = None, **kwargs):
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
-    Listed in //kernels, given to `wheel_with_kernels` or to `--@torch_xla_ext//kernels:extra`, it is
-    in the wheel.
+    It is in the wheel if it is listed in //kernels, or passed to `wheel_with_kernels` or
+    `--@torch_xla_ext//kernels:extra`.
 
     Args:
       name: the library.
       srcs: the .cu files, with XLA_KERNEL_CUDA, and the .cc files, with XLA_KERNEL_HOST. With both,
-        whoever uses the kernel can test without a GPU; without a .cc file, its operator says on the
-        CPU that it is for CUDA alone.
+        the kernel can be tested without a GPU; without a .cc file, its operator raises an error on
+        the CPU that it supports only CUDA.
       hdrs: headers that both include, with the signature and the parameters.
-      deps: C++ libraries that they need beside torch_xla_ext/kernel.h. A cc_library with `includes`
-        gives an include path.
+      deps: C++ libraries that they need besides torch_xla_ext/kernel.h. A cc_library with
+        `includes` adds an include path.
       nvcc_copts: more options for nvcc, such as `--expt-relaxed-constexpr`.
-      extra_archs: as of cuda_library: `90a`, for instance.
-      op: the Python file of its operator, which the wheel has as torch_xla_ext.ops.NAME.
+      extra_archs: as in cuda_library: `90a`, for instance.
+      op: the Python file of its operator, which is torch_xla_ext.ops.NAME in the wheel.
       op_deps: operator_modules that it imports.
-      op_samples: samples.py, what the operator is tested with in tests/ops.
+      op_samples: samples.py, the arguments with which tests/ops tests the operator.
       **kwargs: visibility and the like.
     """
     cuda = [src for src in srcs if src.endswith(".cu")]

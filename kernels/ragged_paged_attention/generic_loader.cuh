@@ -109,7 +109,7 @@ __device__ inline void LoadQueryF8(const Arguments& arguments,
   }
 }
 
-// The tokens that some row of a piece sees are in [begin, end).
+// The range of tokens that are visible to any row of a piece.
 struct VisibleTokens {
   int begin, end;
 };

@@ -1,6 +1,6 @@
-// Host kernels that the tests register from Python: what a user would write,
-// compile with `g++ -shared` and load with ctypes. They follow API version 3 of
-// the untyped ABI; a tuple result arrives as an array of buffers.
+// Host kernels that the tests register from Python, like kernels that a user
+// would write, compile with `g++ -shared` and load with ctypes. They use API
+// version 3 of the untyped ABI; a tuple result arrives as an array of buffers.
 #include <unistd.h>
 
 #include <cstdint>
@@ -33,14 +33,14 @@ void TestEcho(void* out, const void** in, const char* opaque, size_t opaque_len,
   Echo(opaque, opaque_len, static_cast<int64_t**>(out)[0]);
 }
 
-// As TestEcho, called with a single result that is no tuple.
+// Like TestEcho, but the single result is not a tuple.
 void TestEchoSingle(void* out, const void** in, const char* opaque,
                     size_t opaque_len, XlaCustomCallStatus* status) {
   Echo(opaque, opaque_len, static_cast<int64_t*>(out));
 }
 
-// Copies f32 operand 0 into the result, in the order of the buffer. Payload:
-// the number of elements, i64.
+// Copies f32 operand 0 into the result, in buffer order. Payload: the number of
+// elements, i64.
 void TestCopy(void* out, const void** in, const char* opaque, size_t opaque_len,
               XlaCustomCallStatus* status) {
   std::memcpy(static_cast<void**>(out)[0], in[0],
@@ -61,14 +61,14 @@ void TestSumDifferenceRound(void* out, const void** in, const char* opaque,
   }
 }
 
-// Counts its calls; the result, s64[1], is how many there were.
+// Counts its calls; the result, s64[1], is the count.
 void TestCount(void* out, const void** in, const char* opaque,
                size_t opaque_len, XlaCustomCallStatus* status) {
   static int64_t calls = 0;
   static_cast<int64_t**>(out)[0][0] = ++calls;
 }
 
-// Waits for ever, as a kernel that waits for what a lost process was to send.
+// Waits forever, like a kernel that waits for data from a lost process.
 void TestForever(void* out, const void** in, const char* opaque,
                  size_t opaque_len, XlaCustomCallStatus* status) {
   while (true) pause();

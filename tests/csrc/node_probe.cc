@@ -1,5 +1,5 @@
-// A Python module that shows what no Python API does: the IR node of a custom
-// call, its clone, and what the stock binary's own C++ callers get.
+// A Python module that exposes what no Python API does: the IR node of a custom
+// call, its clone, and the result for the stock binary's own C++ callers.
 #include <torch/csrc/utils/pybind.h>
 
 #include <memory>
@@ -11,14 +11,15 @@
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
 
 namespace torch_xla::tensor_methods {
-// Of the stock binary: no Python function reaches it any more.
+// In the stock binary; no Python function calls it any more.
 std::vector<XLATensorPtr> gpu_custom_call(
     const std::vector<XLATensorPtr>& inputs, const std::string& payload,
     const std::vector<std::vector<int64_t>>& output_shapes,
     const std::vector<at::ScalarType>& output_dtypes);
 }  // namespace torch_xla::tensor_methods
 
-// Inline in upstream, and defined in the wheel's front library for itself.
+// Inline in upstream; the definition in the wheel's front library is not
+// exported.
 bool torch_xla::XLAGraphExecutor::UseEagerMode() { return false; }
 
 namespace {

@@ -1,5 +1,5 @@
-// Functions for TVM-FFI, as FlashInfer's are written: they check what they are
-// handed and write their results to tensors of the caller's.
+// TVM-FFI functions in the style of FlashInfer's: they check their arguments
+// and write their results to the caller's tensors.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#ifndef FACTOR  // the test compiles it anew with another one
+#ifndef FACTOR  // the test also compiles it with another value
 #define FACTOR 2
 #endif
 
@@ -28,7 +28,7 @@ float* Floats(TensorView& tensor) {
   return static_cast<float*>(tensor.data_ptr());
 }
 
-// The result first, as FlashInfer has it.
+// The result comes first, as in FlashInfer.
 void RmsNorm(TensorView out, TensorView x, ffi::Optional<TensorView> weight,
              double epsilon, bool add_one, ffi::String mode) {
   if (x.ndim() != 2 || x.dtype().bits != 32) {
@@ -76,7 +76,7 @@ void Describe(TensorView x, TensorView out, ffi::Array<int64_t> weights) {
   for (int i = 0; i < 7; ++i) numbers[i] = values[i];
 }
 
-// FACTOR times x, by way of memory of the environment.
+// FACTOR times x, through memory allocated by the environment.
 void Twice(TensorView x, TensorView out) {
   ffi::Tensor half = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, x.shape(),
                                                x.dtype(), x.device());
@@ -85,7 +85,7 @@ void Twice(TensorView x, TensorView out) {
   for (int64_t i = 0; i < x.numel(); ++i) Floats(out)[i] = FACTOR * memory[i];
 }
 
-// A tensor of its own, which nobody asked for.
+// Returns a new tensor, which the caller did not ask for.
 ffi::Tensor Own(TensorView x, TensorView /*out*/) {
   return ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, x.shape(), x.dtype(),
                                    x.device());

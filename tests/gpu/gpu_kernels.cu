@@ -1,7 +1,7 @@
 // Kernels that the GPU tests register from Python. The first five are the CUDA
-// twins of tests/csrc/host_kernels.cc, so that the tests of tests/csrc run on a
-// GPU as well. They follow the untyped ABI: operands, then results, in
-// `buffers`.
+// counterparts of those in tests/csrc/host_kernels.cc, so that the tests in
+// tests/csrc also run on a GPU. They use the untyped ABI: `buffers` has the
+// operands, then the results.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -100,7 +100,7 @@ KERNEL(TestEchoLong) {
   Echo(stream, buffers[1], 1000, opaque, opaque_len, status);
 }
 
-// Copies f32 operand 0 in the order of the buffer. Payload: the count, i64.
+// Copies f32 operand 0 in buffer order. Payload: the count, i64.
 KERNEL(TestCopy) {
   const int64_t count = ReadCount(opaque);
   if (count == 0) return;
@@ -120,7 +120,7 @@ KERNEL(TestSumDifferenceRound) {
   CheckLaunch(status);
 }
 
-// Counts its calls; the result, s64[1], is how many there were.
+// Counts its calls; the result, s64[1], is the count.
 KERNEL(TestCount) {
   static std::atomic<int64_t> calls{0};
   WriteNumber<<<1, 1, 0, stream>>>(++calls, static_cast<int64_t*>(buffers[1]));
@@ -131,14 +131,14 @@ KERNEL(TestFail) {
   Fail(status, "TestFail: operand 1 (b): expected 3 elements");
 }
 
-// A launch that CUDA refuses: more threads than a block can have.
+// A launch that CUDA rejects: more threads than a block can have.
 KERNEL(TestBadLaunch) {
   Copy<<<1, 100000, 0, stream>>>(nullptr, 0, nullptr);
   CheckLaunch(status);
 }
 
-// Copies operand 0 with the copy engine or whatever cudaMemcpyAsync uses: the
-// ceiling of a bandwidth-bound kernel. Payload: the number of bytes, i64.
+// Copies operand 0 with cudaMemcpyAsync: the upper limit for a bandwidth-bound
+// kernel. Payload: the number of bytes, i64.
 KERNEL(TestMemcpy) {
   const cudaError_t error =
       cudaMemcpyAsync(buffers[1], buffers[0], ReadCount(opaque),

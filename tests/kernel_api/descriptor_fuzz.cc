@@ -1,11 +1,11 @@
-// A fuzz target of the parser of descriptors, in libFuzzer's form:
+// A libFuzzer target for the parser of descriptors:
 //
 //   clang++ -std=c++17 -fsanitize=fuzzer,address,undefined -I…
 //       tests/kernel_api/descriptor_fuzz.cc -o fuzz
 //   ./fuzz -runs=1000000 tests/kernel_api/descriptor_corpus/*
 //
-// With FUZZ_DRIVER it has a main of its own, which mutates the files of the
-// corpus from a fixed seed: what CI runs, with g++ and the same sanitizers.
+// With FUZZ_DRIVER it has its own main, which mutates the files of the corpus
+// from a fixed seed. CI runs that, with g++ and the same sanitizers.
 // descriptor_corpus/README.md says how to run it for long.
 #include <cstdint>
 #include <cstdio>
@@ -26,7 +26,7 @@ using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
 namespace internal = torch_xla_ext::internal;
 
-// That of the wheel's kernel, whose descriptors are in the corpus.
+// The signature of the wheel's kernel whose descriptors are in the corpus.
 inline constexpr Signature kAdd = torch_xla_ext::ParseSignature(
     "XlaGpuSimpleAdd(a: T[*shape], b: T[*shape]) -> (out: T[*shape]) "
     "where T: F16 | BF16 | F32 | F64 | S32 | S64");
@@ -70,7 +70,8 @@ void Parse(const Signature& signature, const char* data, size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // The sanitizer finds a read of one byte beyond a block of exactly this size.
+  // Copied to a block of exactly this size, so that the sanitizer finds a read
+  // of even one byte beyond it.
   const std::unique_ptr<char[]> copy(new char[size]);
   if (size != 0) std::memcpy(copy.get(), data, size);
   Parse<GatherParams>(kGather, copy.get(), size);
@@ -81,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 #ifndef FUZZ_DRIVER
 
 namespace {
-void SaveInput() {}  // libFuzzer does it
+void SaveInput() {}  // libFuzzer saves the input itself
 }  // namespace
 
 #else
@@ -96,7 +97,7 @@ namespace {
 
 std::string current_input;
 
-// Where Bazel keeps what a test leaves, or else here.
+// In Bazel's folder for a test's outputs, or else in the current folder.
 void SaveInput() {
   const char* folder = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   const std::string path = std::string(folder ? folder : ".") + "/crasher.bin";

@@ -1,4 +1,4 @@
-// The kernels' parser of descriptors as a C function, for property tests.
+// The kernels' descriptor parser as a C function, for property tests.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -12,7 +12,7 @@ using torch_xla_ext::Descriptor;
 using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
 
-// "F32[2, 3] absent … | 1 -2 0.5 …": what was read.
+// Formats the parsed values: "F32[2, 3] absent … | 1 -2 0.5 …".
 std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
   std::string text;
   for (const BufferView& view : descriptor.views) {
@@ -32,8 +32,8 @@ std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
 
 }  // namespace
 
-// Parses as TestGather's untyped entry does, and writes "ok: " and what was
-// read, or the error, into `text` of `room` bytes.
+// Parses like TestGather's untyped entry, and writes "ok: " and the parsed
+// values, or the error, into `text`, which has `room` bytes.
 extern "C" __attribute__((visibility("default"))) void ProbeDescriptor(
     const char* data, size_t size, char* text, size_t room) {
   const uint64_t hash = torch_xla_ext::SchemaHash(

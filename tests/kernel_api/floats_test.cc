@@ -1,4 +1,4 @@
-// include/torch_xla_ext/floats.h against torch's types.
+// Compares include/torch_xla_ext/floats.h with torch's types.
 #include "torch_xla_ext/floats.h"
 
 #include <c10/util/BFloat16.h>
@@ -18,7 +18,7 @@ void ExpectEqual(const char* name, uint32_t pattern) {
   std::memcpy(&value, &pattern, sizeof(value));
   const uint16_t ours = Ours(value).bits, theirs = Theirs(value).x;
   const bool nan = value != value;
-  // Of a NaN only that it stays one is promised by both.
+  // Both only guarantee that NaN stays NaN.
   const bool equal =
       nan ? float(Ours(value)) != float(Ours(value)) : ours == theirs;
   if (!equal && ++failures < 20) {
@@ -40,7 +40,7 @@ void CompareAll(const char* name) {
       std::printf("float(%s %04x): %a, expected %a\n", name, bits, value,
                   expected);
     }
-    // The float itself, its neighbours, and the middle between two values.
+    // The float itself, its neighbours, and the midpoint between two values.
     uint32_t pattern;
     std::memcpy(&pattern, &expected, sizeof(pattern));
     for (const uint32_t middle : {0u, 1u << 12, 1u << 15}) {
@@ -49,7 +49,7 @@ void CompareAll(const char* name) {
       }
     }
   }
-  // A step that is prime, through all exponents.
+  // All exponents, with a step that is prime.
   for (uint64_t pattern = 0; pattern < uint64_t{1} << 32; pattern += 977) {
     ExpectEqual<Ours, Theirs>(name, static_cast<uint32_t>(pattern));
   }

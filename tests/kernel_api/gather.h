@@ -1,4 +1,4 @@
-// TestGather, which has all that a signature can have.
+// TestGather, whose signature uses every feature.
 #ifndef TESTS_KERNEL_API_GATHER_H_
 #define TESTS_KERNEL_API_GATHER_H_
 

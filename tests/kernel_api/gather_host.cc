@@ -1,5 +1,5 @@
-// Host kernels as a user would compile them into a library of their own, with
-// nothing of torch_xla to link.
+// Host kernels as a user would compile them: in a separate library that does
+// not link with torch_xla.
 #include <cstring>
 #include <stdexcept>
 
@@ -18,8 +18,8 @@ using torch_xla_ext::U8;
 
 namespace {
 
-// out[i] = table[index[i] + offset] * factor * scale + bias, for F32; the
-// workspace is filled with the window. -out where negate.
+// out[i] = table[index[i] + offset] * factor * scale + bias, for F32, negated
+// if `negate`; the workspace is filled with the window.
 Status Gather(AnyBuffer table, Buffer<S32, 1> index,
               std::optional<Buffer<F32, 0>> scale,
               std::optional<Buffer<U8, 1>> pair, AnyResult out,
@@ -47,7 +47,7 @@ Status Gather(AnyBuffer table, Buffer<S32, 1> index,
   return Status::Ok();
 }
 
-// Adds 1 in place: the call gives the result the operand's buffer.
+// Adds 1 in place: in the call, the result has the operand's buffer.
 Status Increment(Buffer<F32> x, Result<F32> out) {
   for (int64_t i = 0; i < out.size(); ++i) out.data()[i] = x.data()[i] + 1;
   return Status::Ok();

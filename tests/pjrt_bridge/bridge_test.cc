@@ -1,8 +1,8 @@
-// The bridge against the fake plugin of tests/pjrt_bridge/fake_plugin.cc.
+// Tests the bridge with the fake plugin of tests/pjrt_bridge/fake_plugin.cc.
 //
 //   bridge_test CASE PLUGIN
 //
-// A process can use one plugin, so each case is a test of its own.
+// A process can use only one plugin, so each case is a separate test.
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
 
 #include <dlfcn.h>
@@ -82,7 +82,7 @@ Args Zero(size_t struct_size) {
 }
 #define ARGS(name) Zero<name>(name##_STRUCT_SIZE)
 
-// What 2.8.1 does, on a plugin that `grew` or did not.
+// The calls that 2.8.1 makes, on a plugin whose structures `grew` or did not.
 void TestCalls(const std::string& path, bool grew) {
   EXPECT(GetPjrtApi() == nullptr);
   EXPECT(Load(path).path == path);
@@ -91,13 +91,13 @@ void TestCalls(const std::string& path, bool grew) {
   FakeObservations* seen = Observations(path);
   EXPECT(seen->refusals == 0);
 
-  // What the plugin has no function for, nor has the bridge.
+  // Functions that the plugin does not have are missing in the bridge, too.
   EXPECT(api->PJRT_Buffer_Destroy == nullptr);
 
   auto initialize = ARGS(PJRT_Plugin_Initialize_Args);
   EXPECT(api->PJRT_Plugin_Initialize(&initialize) == nullptr);
 
-  // 24, as 2.8.1 gives it: its PJRT_Plugin_Attributes_Args_STRUCT_SIZE.
+  // 2.8.1 passes 24, its PJRT_Plugin_Attributes_Args_STRUCT_SIZE.
   auto attributes = Zero<PJRT_Plugin_Attributes_Args>(24);
   EXPECT(api->PJRT_Plugin_Attributes(&attributes) == nullptr);
   EXPECT(seen->refusals == (grew ? 1 : 0));
@@ -106,7 +106,8 @@ void TestCalls(const std::string& path, bool grew) {
   EXPECT(attributes.attributes != nullptr &&
          attributes.attributes->int64_value == 7);
 
-  // Results come back, and nothing is written behind the caller's structure.
+  // Results are copied back, and nothing is written past the caller's
+  // structure.
   struct {
     PJRT_Device_MemoryStats_Args args;
     char guard[64];
@@ -122,7 +123,7 @@ void TestCalls(const std::string& path, bool grew) {
   }
   for (const char byte : stats.guard) EXPECT(byte == 0x5a);
 
-  // A structure in a structure.
+  // A nested structure.
   auto options = ARGS(PJRT_ExecuteOptions);
   options.launch_id = 42;
   auto execute = ARGS(PJRT_LoadedExecutable_Execute_Args);
@@ -135,11 +136,11 @@ void TestCalls(const std::string& path, bool grew) {
     EXPECT(execute.num_args == 99);
   }
   EXPECT(options.struct_size == PJRT_ExecuteOptions_STRUCT_SIZE);
-  EXPECT(seen->executions == 3);  // a refused call is no execution
+  EXPECT(seen->executions == 3);  // a rejected call is not an execution
   EXPECT(seen->launch_id == 42);
   EXPECT(seen->new_members_are_zero);
-  // Each structure is refused once, in the first call; and no longer than
-  // asked.
+  // Each structure is rejected once, in the first call, and is no longer than
+  // requested.
   EXPECT(seen->refusals == refusals_before + (grew ? 2 : 0));
   EXPECT(seen->options_size ==
          PJRT_ExecuteOptions_STRUCT_SIZE + (grew ? 16 : 0));
@@ -150,7 +151,7 @@ void TestCalls(const std::string& path, bool grew) {
   EXPECT(api->PJRT_Executable_OptimizedProgram(&optimized) == nullptr);
   EXPECT(program.code_size == 4321);
 
-  // Errors arrive as they are, once.
+  // Errors are passed on unchanged, once.
   auto create = ARGS(PJRT_Client_Create_Args);
   EXPECT_TEXT(Text(api, api->PJRT_Client_Create(&create)),
               "fake plugin: no client");
@@ -212,7 +213,7 @@ const PLUGIN_Profiler_Api* Profiler() {
       ->profiler_api;
 }
 
-// 2.8.1 refuses, and crashes with, a table of any other size than its own.
+// 2.8.1 rejects, and then crashes on, a table of any other size than its own.
 void TestProfiler(const std::string& path) {
   Load(path);
   const PLUGIN_Profiler_Api* profiler = Profiler();
@@ -230,7 +231,7 @@ void TestProfiler(const std::string& path) {
   EXPECT((types & 1 << PJRT_Extension_Type_Gpu_Custom_Call) != 0);
 }
 
-// What 2.8.1 calls for a profile, without a profiler in the plugin.
+// The calls that 2.8.1 makes for a profile, if the plugin has no profiler.
 void TestNoProfiler(const std::string& path) {
   Load(path);
   const PLUGIN_Profiler_Api* profiler = Profiler();
@@ -270,7 +271,7 @@ void ExpectRefusal(const std::string& path,
   EXPECT(GetPjrtApi() == nullptr);
 }
 
-// A field of bytes with a number below 16 and a short value.
+// A bytes field with a number below 16 and a short value.
 std::string Field(int number, const std::string& value) {
   return std::string{static_cast<char>(number << 3 | 2),
                      static_cast<char>(value.size())} +
@@ -287,20 +288,21 @@ void TestCanonical(const std::string&) {
   const std::string a = Entry("a", "9"), b = Entry("b", "8");
   const std::string number = "\x08\x96\x01", name = Field(2, "sm_90");
   EXPECT(Canonical(number + b + a + name) == number + a + b + name);
-  // Two maps beside each other, and one inside of another's value.
+  // Two adjacent maps, and one inside another's value.
   const std::string other = Field(4, Field(1, "z") + Field(2, "0"));
   EXPECT(Canonical(b + a + other) == a + b + other);
   EXPECT(Canonical(Entry("k", b + a)) == Entry("k", a + b));
   EXPECT(Canonical(Entry("k", b + a) + a) == a + Entry("k", a + b));
-  // Lists keep their order, and so do entries that another field divides.
+  // Lists keep their order, and so do entries that are separated by another
+  // field.
   const std::string list = Field(3, "y") + Field(3, "x");
   EXPECT(Canonical(list) == list);
   EXPECT(Canonical(b + name + a) == b + name + a);
-  // Numbers with fixed lengths.
+  // Fixed-length numbers.
   const std::string fixed = std::string("\x0d\x12\x06\x0a\x01", 5) +
                             std::string("\x11\x01\x02\x03\x04\0\0\0\0", 9);
   EXPECT(Canonical(fixed + b + a) == fixed + a + b);
-  // What is no message, or is cut off, is left as it is.
+  // Anything that is not a message, or is truncated, is left unchanged.
   const std::string whole = b + a;
   for (size_t size = 0; size < whole.size(); ++size) {
     const std::string part = whole.substr(0, size);

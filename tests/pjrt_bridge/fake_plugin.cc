@@ -1,6 +1,6 @@
-// A small PJRT plugin that does what a CUDA plugin does with its arguments:
-// check their sizes, read and write them, keep a list of targets. Built as
-// several libraries, which differ in their API:
+// A small PJRT plugin that handles its arguments like a CUDA plugin: it checks
+// their sizes, reads and writes them, and keeps a list of targets. It is built
+// as several libraries, which differ in their API:
 //
 //   FAKE_MAJOR, FAKE_MINOR  its version
 //   FAKE_GROWTH             how many bytes it appended to some structures
@@ -43,7 +43,7 @@ using torch_xla_ext::pjrt_bridge::RegisterCustomCallArgs;
 
 FakeObservations observations;
 
-// XLA's check, with its text.
+// The same check as XLA's, with the same text.
 PJRT_Error* CheckSize(const char* name, size_t expected, size_t got) {
   if (got >= expected) return nullptr;
   return new PJRT_Error{std::string("Unexpected ") + name + " size: expected " +
@@ -60,7 +60,7 @@ PJRT_Error* CheckSize(const char* name, size_t expected, size_t got) {
 #define CHECK_GROWN(name, structure) \
   CHECK_SIZE(name, name##_STRUCT_SIZE + FAKE_GROWTH, structure)
 
-// The members that are new in the fake plugin.
+// The members that the fake plugin adds.
 template <typename Structure>
 char* NewMembers(Structure* structure, size_t old_size) {
   return reinterpret_cast<char*>(structure) + old_size;
@@ -138,7 +138,7 @@ PJRT_Error* ClientCreate(PJRT_Client_Create_Args* args) {
 }
 #endif
 
-// Results, old and new.
+// Writes results to old and new members.
 PJRT_Error* MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   CHECK_GROWN(PJRT_Device_MemoryStats_Args, args);
   args->bytes_in_use = 12345;
@@ -148,7 +148,7 @@ PJRT_Error* MemoryStats(PJRT_Device_MemoryStats_Args* args) {
   return nullptr;
 }
 
-// A nested structure with new members, inside of one with new members.
+// A nested structure with new members, inside one with new members.
 PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   CHECK_GROWN(PJRT_LoadedExecutable_Execute_Args, args);
   CHECK_GROWN(PJRT_ExecuteOptions, args->options);
@@ -164,14 +164,14 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   return nullptr;
 }
 
-// A nested structure that has the results.
+// A nested structure for the results.
 PJRT_Error* OptimizedProgram(PJRT_Executable_OptimizedProgram_Args* args) {
   CHECK_GROWN(PJRT_Program, args->program);
   args->program->code_size = 4321;
   return nullptr;
 }
 
-// A refusal that no size can mend, and one of a structure that is not known.
+// Errors for a size that is never long enough, and for an unknown structure.
 PJRT_Error* Serialize(PJRT_Executable_Serialize_Args* args) {
   return CheckSize("PJRT_Executable_Serialize_Args", args->struct_size + 8,
                    args->struct_size);
@@ -181,7 +181,7 @@ PJRT_Error* Fingerprint(PJRT_Executable_Fingerprint_Args* args) {
   return new PJRT_Error{"not implemented here"};
 }
 
-// Field 2 of a message, a map of two entries, in another order each time.
+// Field 2 of a message, a map of two entries, in a different order each time.
 PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
   CHECK_GROWN(PJRT_TopologyDescription_Serialize_Args, args);
   static bool is_first = false;
@@ -233,7 +233,7 @@ PLUGIN_Profiler_Error* ProfilerStart(PLUGIN_Profiler_Start_Args*) {
   return nullptr;
 }
 
-// The table, and the functions that are new in the fake plugin.
+// The table, and the functions that the fake plugin adds.
 struct {
   PLUGIN_Profiler_Api api;
   char new_functions[FAKE_GROWTH + 1];

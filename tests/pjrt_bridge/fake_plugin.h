@@ -1,4 +1,4 @@
-// What the fake plugin saw of the calls that it got.
+// What the fake plugin recorded about its calls.
 #ifndef TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
 #define TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
 
