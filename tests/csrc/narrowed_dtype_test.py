@@ -18,7 +18,7 @@ def test_narrowed_input(device: torch.device) -> None:
 
 def test_narrowed_output(device: torch.device) -> None:
     x = torch.zeros(2, dtype=torch.int32).to(device)
-    with pytest.raises(ValueError, match=r'"T": output_dtypes\[0\] is torch.float64 to torch'):
+    with pytest.raises(ValueError, match=r'"T": output_dtypes\[0\] is torch.float64 in PyTorch'):
         XLAC._xla_gpu_custom_call([x], b"", [[2]], [torch.float64], "T")
 
 

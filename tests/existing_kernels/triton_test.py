@@ -201,7 +201,7 @@ def test_wrong_arguments(device: torch.device) -> None:
     refused("none of its arguments is an XLA tensor", 3, outputs=[x])
     refused("grid must be 1 to 3 numbers of blocks", x, outputs=[x], grid=(1, 2, 3, 4))
     refused("2 outputs, but only ['y_ptr'] are left", x, outputs=[x, x])
-    with pytest.raises(TypeError, match=r"under @triton\.jit"):
+    with pytest.raises(TypeError, match=r"must be a @triton\.jit function"):
         triton_call(max, x, outputs=[x], grid=1)
 
 
