@@ -39,9 +39,9 @@ def _plain_libraries_impl(ctx):
 
 plain_libraries = rule(
     implementation = _plain_libraries_impl,
-    doc = "C++ libraries as they are compiled for the plain wheel.",
+    doc = "C++ libraries that every wheel shares, compiled once.",
     attrs = {
-        "deps": attr.label_list(cfg = plain_wheel, providers = [CcInfo]),
+        "deps": attr.label_list(cfg = built_once, providers = [CcInfo]),
         "_allowlist_function_transition": attr.label(
             default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
         ),

@@ -45,6 +45,12 @@ def allocator_info(device: torch.device) -> dict[str, int] | None:
     return xm.get_memory_info(device) if is_told else None
 
 
+def allocator_peak(device: torch.device) -> int:
+    """The most bytes that XLA's allocator had in use so far; 0 if it does not tell."""
+    info = allocator_info(device) or {}
+    return info.get("peak_bytes_used") or info.get("bytes_used", 0)
+
+
 def gpu_memory() -> int:
     """Bytes of the first GPU, as NVIDIA's driver tells."""
     driver = ctypes.CDLL("libcuda.so.1")
@@ -70,8 +76,15 @@ class DeviceMemory:
     cache: int | None = None
 
     @classmethod
-    def current(cls, device: torch.device, weights: int = 0) -> DeviceMemory:
-        """`weights`: bytes of those that the device has."""
+    def current(cls, device: torch.device, weights: int = 0, earlier_peak: int = 0) -> DeviceMemory:
+        """The memory as it is now.
+
+        Args:
+            device: the XLA device.
+            weights: bytes of those that the device has.
+            earlier_peak: `allocator_peak` before this engine was made, which is that of an engine
+                before it in this process.
+        """
         info = allocator_info(device)
         if info is None and os.environ["PJRT_DEVICE"] == "CPU":
             cache = float(os.environ.get(CPU_CACHE_VARIABLE) or _CPU_CACHE_GIB) * 2**30
@@ -80,8 +93,10 @@ class DeviceMemory:
         if info is None:
             limit = int(gpu_memory() * float(os.environ["PJRT_ALLOCATOR_FRACTION"]))
             return cls("each GPU's memory", limit, weights + int(limit * _ACTIVATIONS))
-        peak = info.get("peak_bytes_used") or info["bytes_used"]
-        return cls("the GPU's memory", info["bytes_limit"], peak)
+        limit, peak = info["bytes_limit"], allocator_peak(device)
+        if earlier_peak and peak == earlier_peak:  # not of this engine
+            peak = min(peak, info["bytes_used"] + int(limit * _ACTIVATIONS))
+        return cls("the GPU's memory", limit, peak)
 
     def check_fits(self, weights: int) -> None:
         """Raises UnsupportedError with both numbers if the model is too large."""

@@ -44,6 +44,7 @@ class XlaGpuWorker(TPUWorker):
         self.device_config.device = self.device
         set_random_seed(self.model_config.seed)
         xm.set_rng_state(self.model_config.seed, self.device)
+        self._earlier_peak = memory.allocator_peak(self.device)
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
             # What another wheel or plugin compiled has other keys.
             xr.initialize_cache(path, readonly=False)
@@ -56,7 +57,9 @@ class XlaGpuWorker(TPUWorker):
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:
             self._run_without_caches()
-        found = memory.DeviceMemory.current(self.device, self.model_runner.weights)
+        found = memory.DeviceMemory.current(
+            self.device, self.model_runner.weights, self._earlier_peak
+        )
         available = found.available_for_cache(self._num_devices)
         logger.info("%s for the KV cache.", memory.bytes_text(available))
         head_size = self.model_config.get_head_size()

@@ -125,6 +125,17 @@ def test_memory_in_words() -> None:
     assert roomy.available_for_cache(devices=4) == 308 << 30
 
 
+def test_memory_after_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator's peak is that of the whole process."""
+    info = {"bytes_limit": 100 << 30, "bytes_used": 5 << 30, "peak_bytes_used": 97 << 30}
+    monkeypatch.setattr(memory, "allocator_info", lambda device: info)
+    device = torch.device("meta")
+    assert memory.DeviceMemory.current(device, earlier_peak=97 << 30).peak == 15 << 30
+    assert memory.DeviceMemory.current(device, earlier_peak=96 << 30).peak == 97 << 30
+    info["peak_bytes_used"] = 7 << 30
+    assert memory.DeviceMemory.current(device, earlier_peak=7 << 30).peak == 7 << 30
+
+
 def test_memory_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "allocator_info", lambda device: None)
     monkeypatch.setattr(memory, "gpu_memory", lambda: 100 << 30)
