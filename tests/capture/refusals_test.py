@@ -245,6 +245,46 @@ def test_max_captures(caplog: pytest.LogCaptureFixture) -> None:
         capture(3)
 
 
+def test_why_it_is_captured_again(caplog: pytest.LogCaptureFixture) -> None:
+    step = capture(lambda d: (d["x"] * 2, d["y"].detach() + 1))
+    base = ones(4, 8)
+    calls = [
+        (ones(4, 8), ones(2)),
+        (ones(5, 8), ones(2)),
+        (ones(5, 8).bfloat16(), ones(2)),
+        (ones(5, 8).bfloat16(), ones(2).requires_grad_()),
+        (base, ones(4, 8)),
+        (base, base.view(4, 8)),
+        (base, ones(8, 4).t().contiguous().t().t()),
+    ]
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.capture"):
+        for x, y in calls:
+            step({"x": x, "y": y})
+    texts = [record.getMessage().partition(" at most 8): ")[2] for record in caplog.records]
+    assert texts == [
+        "argument 0['x'] changed from float32[4, 8] to float32[5, 8]",
+        "argument 0['x'] changed from float32[5, 8] to bfloat16[5, 8]",
+        "argument 0['y'] changed from float32[2] to float32[2] (requires_grad)",
+        "argument 0['x'] changed from bfloat16[5, 8] to float32[4, 8]",
+        "argument 0['y'] changed from float32[4, 8] to float32[4, 8] (view)",
+        "the memory that arguments share changed",
+    ]
+
+
+def test_more_shapes_than_captures() -> None:
+    step = capture(lambda x, n: x * n, max_captures=2)
+    step(ones(4, 8), 1)
+    step(ones(5, 8), 1)
+    with pytest.raises(CaptureError, match="Pass changing values as tensors, or increase"):
+        step(ones(5, 8), 2)
+    text = (
+        r"captured 2 times, .*; now argument 0 changed from float32\[5, 8\] to float32\[6, 8\]\. "
+        "Pad tensors to a few sizes, or increase max_captures"
+    )
+    with pytest.raises(CaptureError, match=text):
+        step(ones(6, 8), 1)
+
+
 def test_shapes_and_modes() -> None:
     step = capture(lambda x: x @ x.t())
     for shape, dtype in (
