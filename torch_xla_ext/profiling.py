@@ -89,7 +89,7 @@ class Profile:
             self._folder.cleanup()
 
     def table(self, limit: int = 25) -> str:
-        """Returns a table of kernels by time, then the total, then the host."""
+        """Returns a table of kernels by time, then the total, the host, and the compilations."""
         groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.kind, event.name].append(event)
@@ -114,6 +114,10 @@ class Profile:
         lines.append(f"{'on the host':60} {'calls':>18} {'us':>12}")
         for name, (count, time) in self.host.items():
             lines.append(f"{name:60} {count:18} {time:12.1f}")
+        compiled, _ = self.host.get("compiling", (0, 0.0))
+        if compiled:
+            programs = "1 program was" if compiled == 1 else f"{compiled} programs were"
+            lines += ["", f"{programs} compiled: see docs/performance.md, Compilations"]
         return "\n".join(lines)
 
     def busy_microseconds(self) -> float:

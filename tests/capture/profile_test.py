@@ -79,6 +79,22 @@ def test_on_a_gpu(jax: list, tmp_path: Path) -> None:
     assert [e["ts"] for e in trace["traceEvents"] if e["ph"] == "X"] == [0, 1.5, 3, 8]
 
 
+def test_compilations(jax: list) -> None:
+    def step(size: int) -> None:
+        assert torch.randn(size).to("xla").mul(0.25).cpu().shape == (size,)
+
+    step(81)
+    with torch_xla_ext.profile() as measured:
+        step(81)
+    assert "compiled:" not in measured.table()
+    for sizes, text in [([82], "1 program was"), ([83, 84], "2 programs were")]:
+        with torch_xla_ext.profile() as measured:
+            for size in sizes:
+                step(size)
+        last = measured.table().splitlines()[-1]
+        assert last == f"{text} compiled: see docs/performance.md, Compilations"
+
+
 def test_on_the_cpu_from_the_command_line(
     jax: list, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ are looked up again from the objects that hold them.
 from __future__ import annotations
 
 import contextlib
+import dis
 import enum
 import functools
 import sys
@@ -27,6 +28,7 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _ABSENT = object()
+_ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
@@ -412,6 +414,14 @@ def names_of(code: types.CodeType) -> set[str]:
         if isinstance(constant, types.CodeType):
             names |= names_of(constant)
     return names
+
+
+def assigned_globals(code: types.CodeType) -> set[str]:
+    """The globals that code may assign or delete, without functions inside it."""
+    if not {dis.opmap[name] for name in _ASSIGNMENTS}.intersection(code.co_code[::2]):
+        return set()
+    instructions = dis.get_instructions(code)
+    return {found.argval for found in instructions if found.opname in _ASSIGNMENTS}
 
 
 def _slots(kind: type) -> tuple[str, ...]:

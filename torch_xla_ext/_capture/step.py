@@ -19,7 +19,7 @@ from torch_xla import runtime
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import is_plain, same_plain
 from torch_xla_ext._capture.replay import Replay
-from torch_xla_ext._capture.tensors import argument_names
+from torch_xla_ext._capture.tensors import Description, argument_names
 from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
 
 _XLAC = torch_xla._XLAC
@@ -34,6 +34,7 @@ class _Key:
 
     spec: pytree.TreeSpec
     others: dict[int, Any]  # leaves that are no tensors, by their number
+    tensors: list[torch.Tensor] | list[Description]  # described once there is a replay
     signature: bytes
     shardings: list[str]
     modes: tuple
@@ -48,11 +49,24 @@ class _Key:
                 name, values = argument_names(self.spec)[number], (known, other.others[number])
                 return f"{name} changed from {' to '.join(map(_shown, values))}"
         if self.signature != other.signature:
-            return "shapes, dtypes, gradients or shared memory of the arguments changed"
+            if (changed := self.changed_tensor(other)) is None:
+                return "the memory that arguments share changed"
+            return "{} changed from {} to {}".format(*changed)
         if self.shardings != other.shardings:
             return "the sharding of an argument changed"
         if self.modes != other.modes:
             return "gradient mode, autocast or the default dtype changed"
+        return None
+
+    def changed_tensor(self, other: _Key) -> tuple[str, Description, Description] | None:
+        """The first tensor with another description, of the same arguments otherwise."""
+        names = argument_names(self.spec)
+        tensors = [name for number, name in enumerate(names) if number not in self.others]
+        for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
+            now = Description.of(tensor)
+            if now != was:
+                notes = {} if now.notes != was.notes else {"notes": ""}
+                return name, was._replace(**notes), now._replace(**notes)
         return None
 
 
@@ -150,7 +164,7 @@ class CapturedStep:
                 )
         signature, views = _XLAC._xla_capture_signature(arguments)
         shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
-        return _Key(spec, others, signature, shardings, _modes()), arguments, views
+        return _Key(spec, others, arguments, signature, shardings, _modes()), arguments, views
 
     def _capture(
         self,
@@ -165,13 +179,14 @@ class CapturedStep:
             raise CaptureError(
                 f"{self._name} was captured {self._max_captures} times, the limit set by "
                 "max_captures"
-                f"; now {reasons[-1]}. Pass changing values as tensors, or increase max_captures"
+                f"; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase max_captures"
             )
         if reasons:
             _log.warning(
                 "%s: captured again (%d of at most %d): %s",
                 *(self._name, len(reasons) + 1, self._max_captures, reasons[-1]),
             )
+        descriptions = [Description.of(tensor) for tensor in arguments]
         _tracing.active = True
         try:
             replay = Tracer(self._function, leaves, spec, views, self._check_python).run()
@@ -182,6 +197,7 @@ class CapturedStep:
         finally:
             _tracing.active = False
         self._changed = None
+        key.tensors = descriptions
         key.others = {number: _weak(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
         _log.info(
@@ -189,6 +205,18 @@ class CapturedStep:
             *(self._name, replay.num_inputs, replay.num_written),
         )
         return replay.run(arguments)
+
+    def _remedy(self, key: _Key, reason: str) -> str:
+        last, _ = self._replays[-1]
+        if last.spec == key.spec and last.others.keys() == key.others.keys():
+            changed = last.changed_tensor(key)
+            if (
+                changed
+                and reason.startswith(f"{changed[0]} ")
+                and changed[1].shape != changed[2].shape
+            ):
+                return "Pad tensors to a few sizes"
+        return "Pass changing values as tensors"
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """The first call may make what later ones only write to, such as an optimizer's state."""

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 
 _XLAC = torch_xla._XLAC
+
+
+class Description(NamedTuple):
+    """What a program depends on of one argument, for messages."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    notes: str
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Description:
+        notes = {
+            "requires_grad": tensor.requires_grad,
+            "has .grad": tensor.is_leaf and tensor.grad is not None,
+            "no leaf": not tensor.is_leaf,
+            "inference": tensor.is_inference(),
+            "view": _XLAC._xla_capture_is_view(tensor),
+        }
+        text = ", ".join(name for name, there in notes.items() if there)
+        return cls(tensor.dtype, tuple(tensor.shape), text)
+
+    def __str__(self) -> str:
+        text = f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return f"{text} ({self.notes})" if self.notes else text
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import dis
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -158,32 +156,27 @@ class Tracer:
             watch.syncs_refused(),
             watch.host_random_numbers_refused(),
             watch.transfers_refused(),
-            watch.executed_code() as codes,
+            watch.ExecutedCode() as executed,
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
             watch.WatchedTensors(self._see),
         ):
             outputs = self._function(*args, **kwargs)
-        self._check_code(codes)
+        changed = self._changed_python(executed) if self._check_python else None
+        if changed:
+            raise NotRepeatableError(changed, outputs)
         return outputs
 
-    def _check_code(self, codes: dict[types.CodeType, dict[str, Any]]) -> None:
-        if not self._check_python:
-            return
+    def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
+        """What the function changed besides tensors; also adds its globals to what is compared."""
         names: set[str] = set()
-        for code, variables in codes.items():
+        for code, variables in executed.codes.items():
             names |= names_of(code)
             module = variables.get("__name__", "")
-            if is_library(module) or module == __name__:
-                continue
-            for instruction in dis.get_instructions(code):
-                if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-                    raise CaptureError(
-                        f"the function assigns the global {instruction.argval}, which a replay "
-                        "would not do: return the value instead"
-                    )
-            self._state.add_globals(variables, names_of(code), module)
+            if not is_library(module):
+                self._state.add_globals(variables, names_of(code), module)
         self._state.forget(names)
+        return self._state.difference() or executed.changed_global()
 
     def run(self) -> Replay:
         """Returns a replay.
@@ -198,9 +191,6 @@ class Tracer:
         _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
         try:
             outputs = self._call()
-            changed = self._state.difference()
-            if changed:
-                raise NotRepeatableError(changed, outputs)
             self._check_storages()
             make_replay = self._compile(outputs)
         except NotRepeatableError:

@@ -16,11 +16,17 @@ from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
 
 from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.python_state import (
+    assigned_globals,
+    is_library,
+    is_plain,
+    same_plain,
+)
 
 _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
-
+_ABSENT = object()
 
 # Of torch.Tensor.
 _READS = {
@@ -154,18 +160,41 @@ def transfers_refused() -> Iterator[None]:
             )
 
 
-@contextlib.contextmanager
-def executed_code() -> Iterator[dict[types.CodeType, dict[str, Any]]]:
-    """Gathers the code that runs in this thread, with its globals."""
-    codes: dict[types.CodeType, dict[str, Any]] = {}
+class ExecutedCode:
+    """Gathers the code that runs in this thread, within `with`.
 
-    def profile(frame: types.FrameType, event: str, _argument: object) -> None:
-        if event == "call":
-            codes.setdefault(frame.f_code, frame.f_globals)
+    Attributes:
+        codes: the code, with its globals.
+    """
 
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
-        yield codes
-    finally:
-        sys.setprofile(before)
+    def __init__(self) -> None:
+        self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        # Globals that user code assigns, by module and name, with their values before.
+        self._assigned: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+
+    def __enter__(self) -> ExecutedCode:
+        self._profile = sys.getprofile()
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        sys.setprofile(self._profile)
+
+    def _see(self, frame: types.FrameType, event: str, _argument: object) -> None:
+        code, variables = frame.f_code, frame.f_globals
+        if event != "call" or code in self.codes:
+            return
+        self.codes[code] = variables
+        # An import gives a module's globals their first values, once in a process.
+        if code.co_name == "<module>" or is_library(variables.get("__name__", "")):
+            return
+        for name in assigned_globals(code):
+            known = (variables, variables.get(name, _ABSENT))
+            self._assigned.setdefault((id(variables), name), known)
+
+    def changed_global(self) -> str | None:
+        for (_, name), (variables, before) in self._assigned.items():
+            after = variables.get(name, _ABSENT)
+            if after is not before and not (is_plain(after) and same_plain(before, after)):
+                return f"the global {variables.get('__name__', '?')}.{name}"
+        return None
