@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
+import logging
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -386,6 +389,31 @@ def test_measured_memory_and_fp8_cache(model: str, monkeypatch: pytest.MonkeyPat
             model, answer.prompt_token_ids, answer.outputs[0].token_ids[:1]
         )
         assert equal or behind < 2 * distance
+
+
+def test_an_earlier_engine_leaves_no_caches(model: str) -> None:
+    def cache() -> weakref.ref:
+        llm = LLM(
+            model,
+            tensor_parallel_size=families.DEVICES,
+            max_model_len=64,
+            max_num_seqs=8,
+            max_num_batched_tokens=16,
+            num_gpu_blocks_override=PAGES,
+        )
+        layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context
+        return weakref.ref(next(iter(layers.values())).kv_cache[0])
+
+    gc.disable()
+    logging.disable()  # pytest keeps what is logged, such as an engine's settings
+    try:
+        earlier = cache()
+        later = cache()
+        assert earlier() is None
+        assert later() is not None
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.enable()
 
 
 def test_model_that_does_not_fit(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
