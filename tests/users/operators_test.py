@@ -185,3 +185,51 @@ def test_write_to_a_view_of_any_strides(
     assert torch.equal(result, write(x, values))
     scattered = torch.as_strided_scatter(x.to("xla"), values.to("xla"), size, stride, offset)
     assert torch.equal(scattered.cpu(), result)
+
+
+@pytest.mark.parametrize("shape, dims", [((0, 3), 0), ((3, 0), (0, 1)), ((0,), None)])
+def test_roll_of_nothing(shape: tuple[int, ...], dims: int | tuple[int, ...] | None) -> None:
+    """Stock torch_xla divides by the dimension's size, and the process ends."""
+    shifts = (1, 2) if isinstance(dims, tuple) else 1
+    assert torch.zeros(shape, device="xla").roll(shifts, dims).cpu().shape == shape
+
+
+@pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "adaptive_max_pool2d"])
+def test_adaptive_pool_to_nothing(name: str) -> None:
+    """Stock torch_xla divides by the sizes of the output, and the process ends."""
+    pool = getattr(functional, name)
+    x = torch.zeros(1, 2, 6, 6, device="xla")
+    assert pool(x, (0, 2)).cpu().shape == (1, 2, 0, 2)
+    assert pool(x, (3, 2)).cpu().shape == (1, 2, 3, 2)
+    with pytest.raises(RuntimeError):
+        pool(x, (-1, 2))
+
+
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_pool_of_wrong_sizes(name: str) -> None:
+    """With a stride of 0, a process with stock torch_xla ends; with others it computes."""
+    pool = getattr(functional, name)
+    x = torch.zeros(1, 2, 6, 6, device="xla")
+    with pytest.raises(RuntimeError, match=r"_pool: stride must be above 0, but is \[0, 2\]"):
+        pool(x, 2, (0, 2))
+    with pytest.raises(RuntimeError, match=r"_pool: kernel_size must be above 0, but is \[0, 0\]"):
+        pool(x, 0)
+    with pytest.raises(RuntimeError, match=r"padding must be 0 to half of kernel_size \[3, 3\]"):
+        pool(x, 3, padding=2)
+    assert pool(x, 3, 1, padding=1).cpu().shape == (1, 2, 6, 6)
+
+
+def test_sum_of_nothing() -> None:
+    assert torch.zeros(2, 0, device="xla").cumsum(1).cpu().shape == (2, 0)
+    assert torch.zeros(0, dtype=torch.bool, device="xla").cumsum(0).cpu().dtype == torch.int64
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 4, 4), (2, 0, 4, 4), (0, 0)])
+def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
+    """In stock torch_xla, `info` has the shape of the matrices."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    inverse, info = torch.linalg.inv_ex(x.to("xla"))
+    expected, expected_info = torch.linalg.inv_ex(x)
+    assert info.dtype == torch.int32
+    assert torch.equal(info.cpu(), expected_info)
+    torch.testing.assert_close(inverse.cpu(), expected, rtol=1e-4, atol=1e-4)

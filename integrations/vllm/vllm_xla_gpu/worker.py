@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ class XlaGpuWorker(TPUWorker):
 
     def init_device(self) -> None:
         """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
+        gc.collect()  # an engine before this one, whose caches are on the device
         torch.set_grad_enabled(False)
         torch.set_default_dtype(self.model_config.dtype)
         memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)

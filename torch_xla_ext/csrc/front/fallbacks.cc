@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "torch_xla_ext/csrc/front/abi/absl.h"
 #include "torch_xla_ext/csrc/front/stock.h"
 
 namespace torch_xla {
@@ -141,6 +142,20 @@ at::Tensor XLANativeFunctions::as_strided_scatter(
             "_ZN9torch_xla18XLANativeFunctions18as_strided_scatterERKN2at6Tenso"
             "rES4_N3c108ArrayRefIlEES7_St8optionalIlE");
   return stock(self, src, size, stride, storage_offset);
+}
+
+// Whether an adaptive pool is lowered. The stock function divides by the sizes
+// of the output.
+bool IsSupportedAdaptivePool(absl::Span<const int64_t> input_size,
+                             absl::Span<const int64_t> output_size,
+                             int pool_dim) {
+  static auto* const stock =
+      Stock(&IsSupportedAdaptivePool,
+            "_ZN9torch_xla23IsSupportedAdaptivePoolEN4absl12lts_202308024SpanIK"
+            "lEES4_i");
+  const bool has_elements = std::all_of(output_size.begin(), output_size.end(),
+                                        [](int64_t size) { return size > 0; });
+  return has_elements && stock(input_size, output_size, pool_dim);
 }
 
 at::Tensor XLANativeFunctions::avg_pool2d(

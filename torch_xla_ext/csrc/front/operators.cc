@@ -1,4 +1,5 @@
-// Interposes on operators of torch_xla whose results differ from torch's.
+// Interposes on operators of torch_xla whose results differ from torch's, or
+// that end the process.
 //
 // This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
@@ -32,6 +34,10 @@ struct XLANativeFunctions {
                                       const at::Tensor& self,
                                       const at::Scalar& min_val,
                                       const at::Scalar& max_val);
+  static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
+      const at::Tensor& self, bool check_errors);
+  static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
+                         at::IntArrayRef dims);
   static at::Tensor trace(const at::Tensor& self);
   static at::Tensor upsample_bilinear2d(const at::Tensor& self,
                                         at::IntArrayRef output_size,
@@ -172,7 +178,38 @@ at::Tensor XLANativeFunctions::cumsum(const at::Tensor& self, int64_t dim,
       "_ZN9torch_xla18XLANativeFunctions6cumsumERKN2at6TensorElSt8optionalIN3"
       "c1010ScalarTypeEE");
   if (!dtype.has_value() && IsInteger(self)) dtype = at::kLong;
+  if (self.numel() == 0) {  // which has no lowering
+    return at::empty(self.sizes(),
+                     self.options().dtype(dtype.value_or(self.scalar_type())));
+  }
   return stock(self, dim, dtype);
+}
+
+// The stock function's info, which is always 0, has the matrices' shape.
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::linalg_inv_ex(
+    const at::Tensor& self, bool check_errors) {
+  static auto* const stock =
+      Stock(&XLANativeFunctions::linalg_inv_ex,
+            "_ZN9torch_xla18XLANativeFunctions13linalg_inv_exERKN2at6TensorEb");
+  std::tuple<at::Tensor, at::Tensor> result = stock(self, check_errors);
+  if (!check_errors) {
+    const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
+    std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
+  }
+  return result;
+}
+
+// The stock function divides by the size of a dimension, which ends the process
+// if it is 0.
+at::Tensor XLANativeFunctions::roll(const at::Tensor& self,
+                                    at::IntArrayRef shifts,
+                                    at::IntArrayRef dims) {
+  if (self.numel() == 0) return at::clone(self);
+  static auto* const stock =
+      Stock(&XLANativeFunctions::roll,
+            "_ZN9torch_xla18XLANativeFunctions4rollERKN2at6TensorEN3c108ArrayRe"
+            "fIlEES7_");
+  return stock(self, shifts, dims);
 }
 
 at::Tensor XLANativeFunctions::trace(const at::Tensor& self) {
@@ -250,6 +287,60 @@ std::tuple<XLATensorPtr, XLATensorPtr, XLATensorPtr> native_batch_norm(
         /*non_blocking=*/false);
   }
   return results;
+}
+
+// The stock function divides by the strides, which ends the process if one is
+// 0, and computes something for the other wrong values.
+static void CheckPool(const char* name, const std::vector<int64_t>& kernel_size,
+                      const std::vector<int64_t>& stride,
+                      const std::vector<int64_t>& padding) {
+  for (size_t i = 0; i < kernel_size.size(); ++i) {
+    const int64_t kernel = kernel_size[i];
+    TORCH_CHECK(kernel > 0, name, ": kernel_size must be above 0, but is ",
+                at::IntArrayRef(kernel_size));
+    const int64_t pad = padding.size() == 1  ? padding[0]
+                        : i < padding.size() ? padding[i]
+                                             : 0;
+    TORCH_CHECK(pad >= 0 && pad <= kernel / 2, name,
+                ": padding must be 0 to half of kernel_size ",
+                at::IntArrayRef(kernel_size), ", but is ",
+                at::IntArrayRef(padding));
+  }
+  for (int64_t step : stride) {
+    TORCH_CHECK(step > 0, name, ": stride must be above 0, but is ",
+                at::IntArrayRef(stride));
+  }
+}
+
+std::tuple<XLATensorPtr, XLATensorPtr> max_pool_nd(
+    const XLATensorPtr& input, int64_t spatial_dim_count,
+    std::vector<int64_t> kernel_size, std::vector<int64_t> stride,
+    std::vector<int64_t> padding, bool ceil_mode) {
+  CheckPool("max_pool", kernel_size, stride, padding);
+  static auto* const stock = Stock(
+      &max_pool_nd,
+      "_ZN9torch_xla14tensor_methods11max_pool_ndERKN3c1013intrusive_ptrINS_"
+      "9XLATensorENS1_6detail34intrusive_target_default_null_typeIS3_EEEElSt6"
+      "vectorIlSaIlEESC_SC_b");
+  return stock(input, spatial_dim_count, std::move(kernel_size),
+               std::move(stride), std::move(padding), ceil_mode);
+}
+
+XLATensorPtr avg_pool_nd(const XLATensorPtr& input, int64_t spatial_dim_count,
+                         std::vector<int64_t> kernel_size,
+                         std::vector<int64_t> stride,
+                         std::vector<int64_t> padding, bool ceil_mode,
+                         bool count_include_pad,
+                         std::optional<int> divisor_override) {
+  CheckPool("avg_pool", kernel_size, stride, padding);
+  static auto* const stock = Stock(
+      &avg_pool_nd,
+      "_ZN9torch_xla14tensor_methods11avg_pool_ndERKN3c1013intrusive_ptrINS_"
+      "9XLATensorENS1_6detail34intrusive_target_default_null_typeIS3_EEEElSt6"
+      "vectorIlSaIlEESC_SC_bbSt8optionalIiE");
+  return stock(input, spatial_dim_count, std::move(kernel_size),
+               std::move(stride), std::move(padding), ceil_mode,
+               count_include_pad, divisor_override);
 }
 
 // The stock function sums powers even if p is infinite.
