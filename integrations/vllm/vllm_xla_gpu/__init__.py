@@ -43,7 +43,10 @@ def general() -> None:
 
     from vllm_xla_gpu import checks
 
+    # vLLM falls back to its engine V0, which does not run here, for what V1 cannot do, and also for
+    # what V1 may do if VLLM_USE_V1=1 says so, such as an engine in a background thread.
     arg_utils._raise_or_fallback = checks.refuse_engine_v0
+    arg_utils._warn_or_fallback = lambda feature_name: False
 
     # vLLM imports a model's class in a process of its own first, lest CUDA be initialized in this
     # one. Here that does not happen, and another process takes some ten seconds.

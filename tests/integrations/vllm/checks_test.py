@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import families
@@ -66,6 +67,25 @@ def test_a_model_with_alibi(
         assert "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs" in text
     else:
         assert "BloomForCausalLM: vLLM's engine V1 does not run this model (it has ALiBi" in text
+
+
+def test_a_model_with_states(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    families.FAMILIES["mamba"] = transformers.MambaConfig(
+        vocab_size=families.FAMILIES["llama"].vocab_size, hidden_size=64, num_hidden_layers=1
+    )
+    monkeypatch.delenv("VLLM_USE_V1", raising=False)
+    text = _refusal(families.write("mamba", models), max_model_len=256)
+    assert "layers with a state instead of a KV cache; serve a model all of whose layers" in text
+
+
+def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on the engine V1 as elsewhere."""
+    monkeypatch.delenv("VLLM_USE_V1", raising=False)
+    arguments = EngineArgs(families.write("llama", models), skip_tokenizer_init=True)
+    with ThreadPoolExecutor(1) as threads:
+        config = threads.submit(arguments.create_engine_config).result()
+    assert os.environ["VLLM_USE_V1"] == "1"
+    assert config.parallel_config.worker_cls == "vllm_xla_gpu.worker.XlaGpuWorker"
 
 
 def test_alibi_in_a_layer() -> None:
