@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def _new_kernel(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as error:
         print(f"new-kernel: {error}", file=sys.stderr)
         return 1
-    print(f"next: make -C {args.folder} test")
+    pytest = "" if importlib.util.find_spec("pytest") else "pip install pytest && "
+    print(f"next: {pytest}make -C {args.folder} test")
     return 0
 
 

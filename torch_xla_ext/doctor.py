@@ -54,10 +54,8 @@ class Report:
             else:
                 lines.append(f"{name:<14}{value or 'not found'}")
         lines += [f"{'device':<14}{device}" for device in self.devices]
-        lines += [
-            f"{'target':<14}{t['name']} ({t['platform']}, {t['api']}): {t['function']}"
-            for t in self.targets
-        ]
+        names = {target["name"] for target in self.targets}
+        lines.append(f"{'targets':<14}{len(names)}; python -m torch_xla_ext targets lists them")
         lines += [f"{'self-test':<14}{device}: {text}" for device, text in self.self_test.items()]
         lines += [f"{'warning':<14}{text}" for text in self.warnings]
         lines += [f"{'PROBLEM':<14}{text}" for text in self.problems]

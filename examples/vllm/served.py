@@ -1,10 +1,14 @@
 """Starts `vllm serve` with a small random model, sends six requests at once, and stops it.
 
-    PJRT_DEVICE=CPU python served.py             # about a minute
+    PJRT_DEVICE=CPU python served.py             # less than a minute
+    PJRT_DEVICE=CUDA python served.py MODEL      # your own model
+
+The answers are sampled (temperature 0.7): they differ from run to run.
 
 Set up the environment with integrations/vllm/install.py.
 """
 
+import argparse
 import asyncio
 import os
 import subprocess
@@ -16,7 +20,6 @@ from pathlib import Path
 from openai import APIConnectionError, AsyncOpenAI
 from random_model import small_llama, write_model
 
-PORT = 8123
 PROMPTS = [" ".join(f"w{7 * i + j + 2}" for j in range(3 + i)) for i in range(6)]
 
 
@@ -43,8 +46,8 @@ async def ask(client: AsyncOpenAI, model: str, prompt: str) -> tuple[str, float]
     return text.strip(), first
 
 
-async def ask_all(model: str, server: subprocess.Popen) -> None:
-    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none") as client:
+async def ask_all(model: str, port: int, server: subprocess.Popen) -> None:
+    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
         await until_ready(client, server)
         start = time.perf_counter()
         answers = await asyncio.gather(*(ask(client, model, prompt) for prompt in PROMPTS))
@@ -55,22 +58,33 @@ async def ask_all(model: str, server: subprocess.Popen) -> None:
         print(f"{len(answers)} answers in {seconds:.2f} s, the first token after {first:.2f} s")
 
 
+def serve(model: str, port: int) -> None:
+    command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
+    options = [f"--port={port}", "--host=127.0.0.1", "--max-model-len=128"]
+    options += ["--max-num-seqs=8", "--max-num-batched-tokens=32"]
+    server = subprocess.Popen(
+        [*command, *options],
+        env={**os.environ, "VLLM_LOGGING_LEVEL": "WARNING"},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        asyncio.run(ask_all(model, port, server))
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory() as model:
-        write_model(small_llama(), Path(model))
-        command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
-        options = [f"--port={PORT}", "--host=127.0.0.1", "--max-model-len=128"]
-        options += ["--max-num-seqs=8", "--max-num-batched-tokens=32"]
-        server = subprocess.Popen(
-            [*command, *options],
-            env={**os.environ, "VLLM_LOGGING_LEVEL": "WARNING"},
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            asyncio.run(ask_all(model, server))
-        finally:
-            server.terminate()
-            server.wait()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", help="a folder or a name (default: a random model)")
+    parser.add_argument("--port", type=int, default=8123, help="default: %(default)s")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if options.model is None:
+            write_model(small_llama(), Path(folder))
+        serve(options.model or folder, options.port)
 
 
 if __name__ == "__main__":

@@ -73,14 +73,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as copy:  # pip builds in the folder
             shutil.copytree(FOLDER, copy, dirs_exist_ok=True)
             subprocess.run([*pip, "--no-deps", copy], check=True)
-        print("3/3 a look at the result", flush=True)
+        print("3/3 a look at the result, on the CPU", flush=True)
         environment = {**os.environ, "PJRT_DEVICE": "CPU", "VLLM_LOGGING_LEVEL": "WARNING"}
         subprocess.run([sys.executable, "-c", CHECK], check=True, env=environment)
     except fetch.FetchError as error:
         sys.exit(f"install.py: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"install.py: the step above failed ({' '.join(map(str, error.cmd[:4]))} ...)")
-    print("Serve with: PJRT_DEVICE=CUDA vllm serve MODEL")
+    print("Serve with: PJRT_DEVICE=CPU vllm serve MODEL, or PJRT_DEVICE=CUDA on a GPU")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import pytest
 from testing.xla import XLAC, capsule
 
 from torch_xla_ext import __main__ as commands
+from torch_xla_ext import doctor
 
 # Uses the client twice, and then the process ends.
 TWICE = """
@@ -243,6 +244,9 @@ class TestDoctor:
         output = capsys.readouterr().out
         assert output.endswith("all works\n")
         assert 'platform      "Host"' in output
+        names = {target["name"] for target in doctor.targets()}
+        assert f"targets       {len(names)}; python -m torch_xla_ext targets lists them" in output
+        assert len(output.splitlines()) < 15
 
     def test_cuda_without_a_driver(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json", PJRT_DEVICE="CUDA")

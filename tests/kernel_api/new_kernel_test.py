@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -49,6 +50,20 @@ def test_wrong_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: st
     assert main(["new-kernel", name, str(tmp_path / "x")]) == 1
     assert f"{name!r} is not a valid kernel name" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["new-kernel", "my_op", str(tmp_path / "a")]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"next: make -C {tmp_path / 'a'} test"
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pytest" else find(name)
+    )
+    assert main(["new-kernel", "my_op", str(tmp_path / "b")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"next: pip install pytest && make -C {tmp_path / 'b'} test"
 
 
 def test_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 from vllm_xla_gpu.batch import Batch
-from vllm_xla_gpu.checks import padded_head_dim
+from vllm_xla_gpu.checks import UnsupportedError, padded_head_dim
 
 
 class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
@@ -26,6 +26,22 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
 
 class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
     """Writes the step's keys and values into the layer's pages, and attends to them."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None,
+        *args: object,
+        **kwargs: object,
+    ) -> None:
+        if alibi_slopes is not None:
+            raise UnsupportedError(
+                "vllm-xla-gpu does not support ALiBi; serve a model with other positions"
+            )
+        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, *args, **kwargs)
 
     def forward(
         self,

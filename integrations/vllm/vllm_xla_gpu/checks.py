@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vllm_xla_gpu import TORCH_XLA_VERSION, VLLM_VERSION
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import ModelConfig, VllmConfig
     from vllm.sampling_params import SamplingParams
 
 # What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
@@ -82,7 +82,10 @@ def check_config(config: VllmConfig) -> None:
             config.lora_config is not None and devices > 1,
             "leave out tensor_parallel_size, or merge the adapter into the model's weights",
         ),
-        "VLLM_USE_V1=0": (os.environ.get("VLLM_USE_V1") == "0", "leave it out"),
+        "VLLM_USE_V1=0": (
+            os.environ.get("VLLM_USE_V1") == "0",
+            "leave it out: only vLLM's engine V1 runs on XLA",
+        ),
         "VLLM_XLA_USE_SPMD": (
             os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1",
             "set tensor_parallel_size instead",
@@ -127,9 +130,11 @@ def check_config(config: VllmConfig) -> None:
         )
         name = f"{model.architecture} ({model.model})"
         refused |= {
-            f"{name}: a model that does not generate text": (
+            _pooling(model, name): (
                 model.runner_type != "generate",
-                "only decoders that generate text are served",
+                "leave it out: only generate and chat are served"
+                if model.task or model.runner != "auto"
+                else "serve a decoder that generates text",
             ),
             f"{name}: an encoder": (model.is_encoder_decoder, "serve a decoder-only model"),
             f"{name}: images, sound and other inputs that are not text": (
@@ -156,6 +161,25 @@ def check_config(config: VllmConfig) -> None:
     for what, (wrong, remedy) in refused.items():
         if wrong:
             raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
+
+
+def _pooling(model: ModelConfig, name: str) -> str:
+    """What asks for embeddings, scores or classes."""
+    if model.task:  # of which vLLM derives the runner
+        return f"task={model.task!r}"
+    if model.runner != "auto":
+        return f"runner={model.runner!r}"
+    return f"{name}: a model that does not generate text"
+
+
+def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -> None:
+    """In place of vLLM's function that falls back to its engine V0, which has no XLA."""
+    if isinstance(feature_name, str):
+        raise UnsupportedError(f"vllm-xla-gpu does not support {feature_name}; leave it out")
+    raise UnsupportedError(
+        f"vllm-xla-gpu does not support {', '.join(feature_name)}: vLLM's engine V1 does not run "
+        "this model (it has ALiBi, an encoder or layers with a state); serve another model"
+    )
 
 
 def check_quantization(method: str) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import families
 import pytest
 import torch
+import transformers
 from vllm.engine.arg_utils import EngineArgs
 from vllm_xla_gpu import checks, memory
+from vllm_xla_gpu.attention import XlaGpuAttention
 
 
 def _refusal(model: str, **options: object) -> str:
@@ -34,7 +37,9 @@ def _refusal(model: str, **options: object) -> str:
         ({"cpu_offload_gb": 1}, "does not support cpu_offload_gb; leave it out"),
         ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
         ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
-        ({"runner": "pooling"}, "only decoders that generate text are served"),
+        ({"runner": "pooling"}, "does not support runner='pooling'; leave it out: only generate"),
+        ({"task": "embed"}, "does not support task='embed'; leave it out: only generate and chat"),
+        ({"enable_prompt_embeds": True}, "does not support --enable-prompt-embeds; leave it out"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
             "speculative decoding; leave it out",
@@ -44,6 +49,48 @@ def _refusal(model: str, **options: object) -> str:
 )
 def test_options(options: dict[str, object], text: str, models: Path) -> None:
     assert text in _refusal(families.write("llama", models), **options)
+
+
+@pytest.mark.parametrize("engine", [None, "0", "1"])
+def test_a_model_with_alibi(
+    engine: str | None, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.FAMILIES["bloom"] = transformers.BloomConfig(
+        vocab_size=families.FAMILIES["llama"].vocab_size, hidden_size=64, n_layer=1, n_head=2
+    )
+    if engine is None:
+        monkeypatch.delenv("VLLM_USE_V1", raising=False)
+    else:
+        monkeypatch.setenv("VLLM_USE_V1", engine)
+    text = _refusal(families.write("bloom", models))
+    if engine == "0":
+        assert "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs" in text
+    else:
+        assert "BloomForCausalLM: vLLM's engine V1 does not run this model (it has ALiBi" in text
+
+
+def test_a_model_with_states(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    families.FAMILIES["mamba"] = transformers.MambaConfig(
+        vocab_size=families.FAMILIES["llama"].vocab_size, hidden_size=64, num_hidden_layers=1
+    )
+    monkeypatch.delenv("VLLM_USE_V1", raising=False)
+    text = _refusal(families.write("mamba", models), max_model_len=256)
+    assert "layers with a state instead of a KV cache; serve a model all of whose layers" in text
+
+
+def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on the engine V1 as elsewhere."""
+    monkeypatch.delenv("VLLM_USE_V1", raising=False)
+    arguments = EngineArgs(families.write("llama", models), skip_tokenizer_init=True)
+    with ThreadPoolExecutor(1) as threads:
+        config = threads.submit(arguments.create_engine_config).result()
+    assert os.environ["VLLM_USE_V1"] == "1"
+    assert config.parallel_config.worker_cls == "vllm_xla_gpu.worker.XlaGpuWorker"
+
+
+def test_alibi_in_a_layer() -> None:
+    with pytest.raises(checks.UnsupportedError, match="ALiBi; serve a model with other positions"):
+        XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
 
 
 def test_a_float32_model_is_rounded_if_the_user_says_so(models: Path) -> None:
@@ -82,6 +129,20 @@ def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(checks.UnsupportedError, match="without it; install the wheel that"):
         checks.check_packages()
+
+
+@pytest.mark.parametrize(("device", "found"), [(None, "not set"), ("", "not set"), ("TPU", "TPU")])
+def test_no_device_is_chosen(device: str | None, found: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
+    result = subprocess.run(
+        [sys.executable, "-c", "from vllm.platforms import current_platform"],
+        env=environment | ({} if device is None else {"PJRT_DEVICE": device}),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    text = f"vllm-xla-gpu is not used: PJRT_DEVICE is {found}; set it to CUDA or CPU"
+    assert (result.stdout + result.stderr).count(text) == 1
 
 
 def test_no_cuda_plugin() -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
 
 
 def test_offline() -> None:
@@ -24,3 +32,49 @@ def test_served() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     end = r"^6 answers in [\d.]+ s, the first token after [\d.]+ s$"
     assert re.search(end, result.stdout, re.M)
+
+
+@pytest.mark.parametrize(("option", "status", "text"), [("--help", 0, "sampled"), ("--no", 2, "")])
+def test_options_of_served(option: str, status: int, text: str) -> None:
+    command = [sys.executable, "examples/vllm/served.py", option]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == status
+    assert "usage: served.py [-h]" in result.stdout + result.stderr
+    assert text in result.stdout
+
+
+def test_the_server_of_the_page(tmp_path: Path) -> None:
+    """docs/vllm.md's lines: a model, a server and a request."""
+    page = Path("docs/vllm.md").read_text()
+    (make,) = re.findall(r"^\$ python (examples/vllm/random_model.py .*)$", page, re.M)
+    (serve,) = re.findall(r"^\$ PJRT_DEVICE=CPU vllm (serve /tmp.*)$", page, re.M)
+    (ask,) = re.findall(r"^\$ curl .* -d '(.*)'$", page, re.M)
+    (answer,) = re.findall(r'`"text":"(.*)"`', page)
+    folder = str(tmp_path)
+    make, serve, ask = (text.replace("/tmp/small_llama", folder) for text in (make, serve, ask))
+    assert serve.count(folder) == make.count(folder) == ask.count(folder) == 1
+    subprocess.run([sys.executable, *make.split()], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", *serve.split(), f"--port={port}"]
+    )
+    try:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/completions",
+            ask.encode(),
+            {"Content-Type": "application/json"},
+        )
+        while True:
+            try:
+                with urllib.request.urlopen(request) as response:
+                    text = json.load(response)["choices"][0]["text"]
+                break
+            except urllib.error.URLError:
+                assert server.poll() is None
+                time.sleep(0.5)
+    finally:
+        server.terminate()
+        server.wait()
+    assert text == answer
