@@ -15,6 +15,8 @@ from typing import Any
 import torch_xla.core.xla_model as xm
 from torch_xla.debug import metrics, profiler
 
+from torch_xla_ext.profiled_programs import custom_call_targets
+
 # What the host did, by the metric that counts it; values are in nanoseconds.
 _HOST = {
     "tracing operations": "LazyTracing",
@@ -41,6 +43,8 @@ class Event:
     duration: float
     kind: str  # "kernel", "copy" or "collective"
     num_bytes: int = 0
+    target: str = ""  # of the custom call that started it
+    in_graph: bool = False  # started by a CUDA graph, of which XLA does not tell the operations
 
     @property
     def end(self) -> float:
@@ -89,7 +93,7 @@ class Profile:
             self._folder.cleanup()
 
     def table(self, limit: int = 25) -> str:
-        """Returns a table of kernels by time, then the total, the host, and the compilations."""
+        """Returns a table: kernels by time, the total, custom calls, the host, the compilations."""
         groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.kind, event.name].append(event)
@@ -110,6 +114,7 @@ class Profile:
             f"device busy {busy:.1f} us of {span:.1f}; it waits for {max(span - busy, 0):.1f} us "
             "between its first and its last event"
         )
+        lines += self._custom_calls(total)
         lines.append("")
         lines.append(f"{'on the host':60} {'calls':>18} {'us':>12}")
         for name, (count, time) in self.host.items():
@@ -119,6 +124,28 @@ class Profile:
             programs = "1 program was" if compiled == 1 else f"{compiled} programs were"
             lines += ["", f"{programs} compiled: see docs/performance.md, Compilations"]
         return "\n".join(lines)
+
+    def _custom_calls(self, total: float) -> list[str]:
+        """The lines of the table with custom calls by target."""
+        groups: dict[str, list[float]] = defaultdict(list)
+        for event in self.events:
+            if event.target:
+                groups[event.target].append(event.duration)
+        lines = []
+        if groups:
+            lines += ["", f"{'custom calls by target':60} {'kernels':>18} {'us':>12} {'share':>7}"]
+        for target, times in sorted(groups.items(), key=lambda item: -sum(item[1])):
+            lines.append(
+                f"{_shorten(target, 60):60} {len(times):18} {sum(times) / 1e3:12.1f} "
+                f"{sum(times) / total:7.1%}"
+            )
+        if any(event.in_graph for event in self.events):
+            lines += [
+                "",
+                "Kernels in CUDA graphs have no target: XLA_FLAGS=--xla_gpu_enable_command_buffer= "
+                "runs without graphs",
+            ]
+        return lines
 
     def busy_microseconds(self) -> float:
         """The time during which at least one event ran."""
@@ -151,6 +178,7 @@ class Profile:
                 "cat": event.kind,
                 "ts": (event.begin - begin) / 1e3,
                 "dur": event.duration / 1e3,
+                "args": {"target": event.target} if event.target else {},
             }
             for event in self.events
         ]
@@ -196,6 +224,7 @@ def _host_times() -> dict[str, tuple[int, float]]:
 
 def _read(path: Path) -> list[Event]:
     data = _profile_data().from_file(str(path))
+    targets = custom_call_targets(path.read_bytes())
     planes = [plane for plane in data.planes if plane.name.startswith("/device:")]
     on_device = [
         plane for plane in planes if any(line.name.startswith("Stream") for line in plane.lines)
@@ -209,11 +238,13 @@ def _read(path: Path) -> list[Event]:
                 stats = {str(key): value for key, value in event.stats}
                 if not on_device and "hlo_op" not in stats:
                     continue
-                events.append(_event(event, f"{plane.name} {line.name}", stats))
+                program = f"{stats.get('hlo_module')}({stats.get('program_id')})"
+                target = targets.get((program, str(stats.get("hlo_op"))), "")
+                events.append(_event(event, f"{plane.name} {line.name}", stats, target))
     return sorted(events, key=lambda event: event.begin)
 
 
-def _event(event: Any, stream: str, stats: dict[str, Any]) -> Event:  # noqa: ANN401
+def _event(event: Any, stream: str, stats: dict[str, Any], target: str) -> Event:  # noqa: ANN401
     size = _BYTES.search(str(stats.get("memcpy_details", "")))
     kind = "kernel"
     if _COLLECTIVE.search(event.name):
@@ -221,7 +252,14 @@ def _event(event: Any, stream: str, stats: dict[str, Any]) -> Event:  # noqa: AN
     elif _COPY.search(event.name) or size:
         kind = "copy"
     return Event(
-        event.name, stream, event.start_ns, event.duration_ns, kind, int(size[1]) if size else 0
+        event.name,
+        stream,
+        event.start_ns,
+        event.duration_ns,
+        kind,
+        int(size[1]) if size else 0,
+        target,
+        "cuda_graph_id" in stats,
     )
 
 

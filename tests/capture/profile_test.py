@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch_xla
+from torch_xla.debug import profiler
 
 import torch_xla_ext
 from torch_xla_ext import __main__ as command_line
+from torch_xla_ext.profiled_programs import custom_call_targets
 
 
 def event(name: str, start: float, duration: float, **stats: object) -> types.SimpleNamespace:
@@ -93,6 +95,44 @@ def test_compilations(jax: list) -> None:
                 step(size)
         last = measured.table().splitlines()[-1]
         assert last == f"{text} compiled: see docs/performance.md, Compilations"
+
+
+def test_custom_calls_by_target(jax: list, tmp_path: Path) -> None:
+    """The events are made up; the program is in the file that XLA's profiler writes."""
+    x, y = torch.randn(2, 1000, device="xla")
+    step = torch_xla_ext.capture(lambda: torch.ops.xla_gpu.simple_add(x * 2, y).tanh())
+    step()
+    profiler.start_trace(str(tmp_path))
+    step().cpu()
+    profiler.stop_trace()
+    (path,) = tmp_path.rglob("*.xplane.pb")
+    ((operation, target),) = custom_call_targets(path.read_bytes()).items()
+    assert target == "XlaGpuSimpleAdd"
+    module, program_id = operation[0].rstrip(")").split("(")
+    program = {"hlo_module": module, "program_id": int(program_id)}
+    call = program | {"hlo_op": operation[1]}
+    events = [
+        event("AddKernel", 1000, 1500, **call),
+        event("AddKernel", 4000, 500, **call),
+        event("loop_multiply", 5000, 1000, **program, hlo_op="loop_multiply"),
+        event("OtherKernel", 7000, 1000, **call | {"program_id": 10**6}),
+    ]
+    jax.append(types.SimpleNamespace(name="/device:GPU:0", lines=[line("Stream #1", *events)]))
+    with torch_xla_ext.profile() as measured:
+        step()
+    rows = [row.split() for row in measured.table().splitlines()]
+    assert ["XlaGpuSimpleAdd", "2", "2.0", "50.0%"] in rows
+    assert "CUDA graphs" not in measured.table()
+    measured.save(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    found = [e["args"].get("target") for e in trace if e["ph"] == "X"]
+    assert found == [target, target, None, None]
+    events[:] = [event("AddKernel", 1000, 1500, **call | {"hlo_op": "graph"}, cuda_graph_id=1)]
+    jax[0].lines[0].events = events
+    with torch_xla_ext.profile() as measured:
+        step()
+    assert "custom calls by target" not in measured.table()
+    assert "Kernels in CUDA graphs have no target: XLA_FLAGS" in measured.table()
 
 
 def test_on_the_cpu_from_the_command_line(
