@@ -32,6 +32,8 @@ host = torch.ones(3)
 
 
 class Engine:
+    calls = 0
+
     def __init__(self) -> None:
         self.count, self.tokens = 0, ones(3)
 
@@ -39,9 +41,23 @@ class Engine:
         self.count += 1
         return x + 1
 
+    def counts_over_its_class(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x + 1
+
+    def counts_in_its_class(self, x: torch.Tensor) -> torch.Tensor:
+        Engine.calls += 1
+        return x + 1
+
     def rebinds(self, x: torch.Tensor) -> torch.Tensor:
         self.tokens = x + 1
         return x
+
+
+class Empty:
+    def makes_an_attribute(self, x: torch.Tensor) -> torch.Tensor:
+        self.made = getattr(self, "made", 0) + 1
+        return x + 1
 
 
 def assigns_a_global(x: torch.Tensor) -> torch.Tensor:
@@ -105,6 +121,9 @@ def test_refused(name: str) -> None:
     ("function", "name"),
     [
         (Engine().counts, "count"),
+        (Engine().counts_over_its_class, "calls"),
+        (Engine().counts_in_its_class, "calls"),
+        (Empty().makes_an_attribute, "made"),
         (Engine().rebinds, "tokens"),
         (appends, "events"),
         (writes_on_the_host, "host"),

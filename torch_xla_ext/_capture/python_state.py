@@ -39,9 +39,8 @@ def is_library(module: str) -> bool:
 
 
 # csrc/capture/python_guard.cc's Node::Kind.
-_PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY, _ATTRIBUTES, _FUNCTION, _PARTS, _CALL = range(
-    9
-)
+_PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY = range(5)
+_ATTRIBUTES, _FUNCTION, _PARTS, _CALL, _ABSENT_NODE = range(5, 10)
 _ANY_SIZE = 2**64 - 1
 Description = tuple[int, Any, int, list]
 
@@ -119,6 +118,16 @@ class Same(Node):
         if self.version is not None:
             return super().describe()
         return (_SAME, self.object, 0, [])
+
+
+class Absent(Node):
+    """An attribute that an object does not have of its own, but by its class."""
+
+    def difference(self, value: Any, path: str) -> str | None:
+        return None if value is _ABSENT else path
+
+    def describe(self) -> Description:
+        return (_ABSENT_NODE, None, 0, [])
 
 
 class Again(Node):
@@ -209,6 +218,10 @@ class Attributes(Children):
         super().__init__(children)
         self.identity = Same(value)
         self.has_dict = hasattr(value, "__dict__")
+        # Of a user's object: a first call may make more, for later ones.
+        self.names: set[str] | None = None
+        if self.has_dict and not is_library(type(value).__module__):
+            self.names = set(vars(value))
 
     def get(self, value: Any, key: Any) -> Any:
         own = getattr(value, "__dict__", None)
@@ -218,6 +231,10 @@ class Attributes(Children):
         return self.identity.difference(value, path) or super().difference(value, path)
 
     def restrict(self, names: Collection[str]) -> None:
+        value = self.identity.reference()
+        if self.names is not None and value is not None:
+            made = vars(value).keys() - self.names
+            self.children += [(f".{name}", name, Absent()) for name in made]
         self.children = [child for child in self.children if child[1] in names]
         super().restrict(names)
 
@@ -225,6 +242,27 @@ class Attributes(Children):
         if (not self.has_dict and self.children) or self.identity.version is not None:
             return super().describe()
         return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
+
+
+class ClassAttributes(Children):
+    """A class, with the values among its attributes and among those that it inherits."""
+
+    def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
+        super().__init__(children)
+        self.identity = Same(value)
+
+    def get(self, value: Any, key: Any) -> Any:
+        return getattr(value, key, _ABSENT)
+
+    def difference(self, value: Any, path: str) -> str | None:
+        return self.identity.difference(value, path) or super().difference(value, path)
+
+    def restrict(self, names: Collection[str]) -> None:
+        self.children = [child for child in self.children if child[1] in names]
+        super().restrict(names)
+
+    def describe(self) -> Description:
+        return (_FUNCTION, self.identity.object, 0, self.described_children())
 
 
 class Variables(Children):
@@ -339,12 +377,24 @@ class PythonState:
             return self._parts(value, path, {"func": "", "args": ".args", "keywords": ".keywords"})
         if isinstance(value, types.FunctionType):
             return self._function(value, path)
-        if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        if isinstance(value, type):
+            return self._class(value, path)
+        if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
             return Same(value)
         return self._object(value, path)
 
+    def _class(self, value: type, path: str) -> Node:
+        return ClassAttributes(
+            value,
+            [
+                (f".{name}", name, self._node(found, f"{path}.{name}"))
+                for name, found in _class_values(value).items()
+            ],
+        )
+
     def _object(self, value: Any, path: str) -> Node:
         own = getattr(value, "__dict__", None)
+        inherited: list[tuple[str, Any, Node]] = []
         if own is None:
             slots = [
                 name
@@ -353,14 +403,25 @@ class PythonState:
                 if hasattr(value, name)
             ]
             own = {name: getattr(value, name) for name in slots}
+        else:
+            self._add_class(type(value))
+            of_class = _class_values(type(value))
+            inherited = [(f".{key}", key, Absent()) for key in of_class if key not in own]
         return Attributes(
             value,
             [
                 (f".{key}", key, self._node(item, f"{path}.{key}"))
                 for key, item in list(own.items())
                 if isinstance(key, str)
-            ],
+            ]
+            + inherited,
         )
+
+    def _add_class(self, kind: type) -> None:
+        """Objects read its attributes as theirs."""
+        if id(kind) not in self._seen and _class_values(kind):
+            name = kind.__qualname__
+            self._roots.append((name, Same(kind), self._node(kind, name)))
 
     def _parts(self, value: Any, path: str, parts: dict[str, str]) -> Node:
         return Parts(
@@ -428,6 +489,17 @@ def _slots(kind: type) -> tuple[str, ...]:
     slots = kind.__dict__.get("__slots__", ())
     slots = (slots,) if isinstance(slots, str) else tuple(slots)
     return tuple(name for name in slots if not name.startswith("__"))
+
+
+def _class_values(kind: type) -> dict[str, Any]:
+    """Values among the attributes of a user's class and of those that it is derived from."""
+    return {
+        name: value
+        for base in reversed(kind.__mro__)
+        if not is_library(base.__module__)
+        for name, value in vars(base).items()
+        if not (name.startswith("__") or callable(value) or hasattr(type(value), "__get__"))
+    }
 
 
 def _short(key: Any) -> str:

@@ -27,9 +27,10 @@ struct PythonGuard::Node {
     kSequence,    // a list or tuple of `address` items, of the type `object`
     kDictionary,  // of `address` items or kAnySize, of the type `object`
     kAttributes,  // like kSame, and items of its __dict__
-    kFunction,    // like kSame, and parts of a function
+    kFunction,    // like kSame, and parts of a function, or attributes
     kParts,       // has attributes
     kCall,        // object(value) is true
+    kAbsent,      // no item
   };
   Kind kind;
   py::object object;
@@ -134,6 +135,8 @@ bool PythonGuard::Check(const Node& node, PyObject* value) {
       break;
     case Node::kParts:
       break;
+    case Node::kAbsent:
+      return false;
   }
   py::object owner;
   if (node.kind == Node::kAttributes && !node.children.empty()) {
@@ -143,7 +146,11 @@ bool PythonGuard::Check(const Node& node, PyObject* value) {
   }
   for (size_t i = 0; i < node.children.size(); ++i) {
     PyObject* const child = Get(node, value, i, &owner);
-    if (child == nullptr || !Check(*node.children[i], child)) return false;
+    if (child == nullptr) {
+      if (node.children[i]->kind != Node::kAbsent) return false;
+    } else if (!Check(*node.children[i], child)) {
+      return false;
+    }
   }
   return true;
 }
