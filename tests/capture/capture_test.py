@@ -313,26 +313,6 @@ def test_globals_that_change() -> None:
         check_equal(values(captured(x)), values(helper(x)))
 
 
-def test_classes_that_change() -> None:
-    class Settings:
-        scale = 2.0
-
-    class Own(Settings):
-        pass
-
-    settings = Own()
-    captured, x = capture(lambda x: x * settings.scale), on_device(3)
-    captured(x)
-    for owner, scale in [(Settings, 3.0), (Own, 4.0), (settings, 5.0)]:
-        owner.scale = scale
-        for _ in range(2):
-            check_equal(values(captured(x)), values(x * scale))
-    assert captured.num_captures == 4
-    del settings.scale
-    check_equal(values(captured(x)), values(x * 4.0))
-    assert captured.num_captures == 4
-
-
 def test_library_that_assigns_a_global(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Triton's first compilation does."""
     monkeypatch.setattr(sysconfig, "_CONFIG_VARS", None)

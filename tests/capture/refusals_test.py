@@ -235,6 +235,26 @@ def test_host_values_are_compared() -> None:
     assert step(ones(3)).tolist() == [5] * 3
 
 
+def test_classes_that_change() -> None:
+    class Settings:
+        scale = 2.0
+
+    class Own(Settings):
+        pass
+
+    settings = Own()
+    captured, x = capture(lambda x: x * settings.scale), torch.arange(3.0).to("xla")
+    captured(x)
+    for owner, scale in [(Settings, 3.0), (Own, 4.0), (settings, 5.0)]:
+        owner.scale = scale
+        for _ in range(2):
+            assert captured(x).tolist() == (x * scale).tolist()
+    assert captured.num_captures == 4
+    del settings.scale
+    assert captured(x).tolist() == (x * 4.0).tolist()
+    assert captured.num_captures == 4
+
+
 def test_saved_by_a_forward_pass_outside() -> None:
     weight = ones(3).requires_grad_()
     loss = [(weight * weight.detach().clone().add_(1)).sum()]

@@ -244,22 +244,11 @@ class Attributes(Children):
         return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
 
 
-class ClassAttributes(Children):
+class ClassAttributes(Attributes):
     """A class, with the values among its attributes and among those that it inherits."""
-
-    def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
-        super().__init__(children)
-        self.identity = Same(value)
 
     def get(self, value: Any, key: Any) -> Any:
         return getattr(value, key, _ABSENT)
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return self.identity.difference(value, path) or super().difference(value, path)
-
-    def restrict(self, names: Collection[str]) -> None:
-        self.children = [child for child in self.children if child[1] in names]
-        super().restrict(names)
 
     def describe(self) -> Description:
         return (_FUNCTION, self.identity.object, 0, self.described_children())
