@@ -10,34 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The numbers and values of a message's fields."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-            value, at = data[at : at + size], at + size
-        elif kind == 2:
-            size, at = _varint(data, at)
-            value, at = data[at : at + size], at + size
-        else:
-            raise ValueError(f"not a message: a field of wire type {kind}")
-        yield key >> 3, value
+from torch_xla_ext.wire_format import fields
 
 
 def _text(value: int | memoryview) -> str:
@@ -46,7 +19,7 @@ def _text(value: int | memoryview) -> str:
 
 def _name(message: memoryview) -> str:
     """Of a plane, a line or a kind of event."""
-    return next((_text(value) for number, value in _fields(message) if number == 2), "")
+    return next((_text(value) for number, value in fields(message) if number == 2), "")
 
 
 def plane_names(path: Path) -> list[str]:
@@ -55,7 +28,7 @@ def plane_names(path: Path) -> list[str]:
 
 
 def _planes(path: Path) -> Iterator[tuple[str, memoryview]]:
-    for number, plane in _fields(memoryview(path.read_bytes())):
+    for number, plane in fields(memoryview(path.read_bytes())):
         if number == 1:
             yield _name(plane), plane
 
@@ -84,17 +57,17 @@ def device_events(
         if not plane_name.startswith(plane_prefix):
             continue
         names, lines = {}, []
-        for number, value in _fields(plane):
+        for number, value in fields(plane):
             if number == 3:
                 lines.append(value)
             elif number == 4:
-                entry = dict(_fields(value))
+                entry = dict(fields(value))
                 names[entry.get(1, 0)] = _name(entry[2])
         for line in lines:
             if not _name(line).startswith(line_prefix):
                 continue
-            origin = next((v for n, v in _fields(line) if n == 3), 0) * 1000
-            for event in (dict(_fields(value)) for n, value in _fields(line) if n == 4):
+            origin = next((v for n, v in fields(line) if n == 3), 0) * 1000
+            for event in (dict(fields(value)) for n, value in fields(line) if n == 4):
                 begin = origin + event.get(2, 0)
                 name = names.get(event.get(1, 0), "")
                 events.append(Event(name, begin, begin + event.get(3, 0)))

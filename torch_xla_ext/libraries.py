@@ -45,8 +45,7 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
         except OSError as error:
             raise OSError(
                 f"{file} cannot be loaded: {error}; link it with the libraries that it needs (a "
-                "kernel that uses "
-                "torch_xla_ext/kernel.h needs nothing from torch_xla)"
+                "kernel that uses torch_xla_ext/kernel.h needs nothing from torch_xla)"
             ) from error
         _loaded[file] = version, library
         return library
@@ -81,8 +80,7 @@ def code_address(name: str, function: int, what: str) -> int:
     if not _is_executable(function):
         raise ValueError(
             f"custom-call target {name!r}: {what} is {function:#x}, which is not the address of "
-            "code "
-            "in this process; pass the address of a function"
+            "code in this process; pass the address of a function"
         )
     return function
 

@@ -37,8 +37,8 @@ def write(name: str, folder: Path) -> list[Path]:
         and Path(module.origin).parent not in (Path.cwd(), folder.resolve())
     ):
         raise ValueError(
-            f"{name!r} is not a valid kernel name: {name}.py would hide a Python module of that "
-            "name"
+            f"{name!r} is not a valid kernel name: {name}.py would hide a Python module "
+            "of that name"
         )
     camel = "".join(part.capitalize() for part in name.split("_"))
     values = {

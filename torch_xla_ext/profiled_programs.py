@@ -1,13 +1,15 @@
 """The custom calls of the programs in an XLA profile, from the file's own copy of the programs.
 
 jax.profiler.ProfileData, which reads the events, does not give the programs. This reads the few
-fields that lead to them from Protocol Buffers' wire format: XSpace and XPlane of tsl's
-xplane.proto, HloProto of xla's hlo.proto.
+fields that lead to them: of XSpace and XPlane in tsl's xplane.proto, and of HloProto in xla's
+hlo.proto.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from torch_xla_ext.wire_format import fields
 
 _METADATA = b"/host:metadata"
 
@@ -44,7 +46,7 @@ def _instructions(hlo: memoryview) -> Iterator[memoryview]:
 
 def _messages(data: memoryview, field: int) -> Iterator[memoryview]:
     """The values of a field of bytes, text or messages."""
-    return (value for number, value in _fields(data) if number == field)
+    return (value for number, value in fields(data) if number == field)
 
 
 def _first(data: memoryview, field: int) -> memoryview:
@@ -53,31 +55,3 @@ def _first(data: memoryview, field: int) -> memoryview:
 
 def _text(data: memoryview, field: int) -> str:
     return bytes(_first(data, field)).decode(errors="replace")
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The fields of a message that have a length."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        wire_type = key & 7
-        if wire_type == 0:
-            _, at = _varint(data, at)
-        elif wire_type in (1, 5):
-            at += 8 if wire_type == 1 else 4
-        elif wire_type == 2:
-            size, at = _varint(data, at)
-            yield key >> 3, data[at : at + size]
-            at += size
-        else:
-            raise ValueError(f"not a profile: a field of wire type {wire_type}")
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at

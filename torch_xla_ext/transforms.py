@@ -47,8 +47,7 @@ def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         raise NotImplementedError(
             f"custom call {target!r} cannot be traced by make_fx or torch.export, which would "
-            "treat "
-            f"its results as constants; {remedy}"
+            f"treat its results as constants; {remedy}"
         )
     if torch._C._functorch.peek_interpreter_stack() is not None:
         for index, tensor in enumerate(tensors):

@@ -392,9 +392,8 @@ class PythonState:
                 if hasattr(value, name)
             ]
             own = {name: getattr(value, name) for name in slots}
-        else:
+        elif of_class := _class_values(type(value)):
             self._add_class(type(value))
-            of_class = _class_values(type(value))
             inherited = [(f".{key}", key, Absent()) for key in of_class if key not in own]
         return Attributes(
             value,
@@ -408,7 +407,7 @@ class PythonState:
 
     def _add_class(self, kind: type) -> None:
         """Objects read its attributes as theirs."""
-        if id(kind) not in self._seen and _class_values(kind):
+        if id(kind) not in self._seen:
             name = kind.__qualname__
             self._roots.append((name, Same(kind), self._node(kind, name)))
 

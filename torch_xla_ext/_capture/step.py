@@ -178,8 +178,8 @@ class CapturedStep:
         if len(self._replays) >= self._max_captures:
             raise CaptureError(
                 f"{self._name} was captured {self._max_captures} times, the limit set by "
+                f"max_captures; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase "
                 "max_captures"
-                f"; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase max_captures"
             )
         if reasons:
             _log.warning(

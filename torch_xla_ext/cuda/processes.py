@@ -137,8 +137,7 @@ def _check_free(port: int, name: str) -> None:
     except OSError as error:
         raise CudaRuntimeError(
             f"{name}: port {port} cannot be used ({error.strerror}), perhaps because another job "
-            "uses it; set "
-            "XLA_COORDINATOR_PORT to another port, the same in all processes"
+            "uses it; set XLA_COORDINATOR_PORT to another port, the same in all processes"
         ) from None
 
 

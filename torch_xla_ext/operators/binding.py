@@ -40,8 +40,7 @@ def functional_form(name: str, schema: str) -> tuple[str, str]:
     if match is None or not written:
         raise ValueError(
             f"define_in_place_operator: {name}: the schema must mark the written arguments and "
-            "return "
-            f'nothing, as in "my_ns::op(Tensor x, Tensor(a!) out) -> ()", but is {schema!r}'
+            f'return nothing, as in "my_ns::op(Tensor x, Tensor(a!) out) -> ()", but is {schema!r}'
         )
     returns = ", ".join(["Tensor"] * written)
     return f"{name}_functional", f"{name}_functional({match[1]}) -> ({returns})"
@@ -142,9 +141,8 @@ def _check_parameters(call: KernelCall, where: str) -> None:
         if parameter.name not in given:
             raise ValueError(
                 f"{where} parameter {parameter.name} of {call.target}, a {parameter.type}, is "
-                "not an "
-                "argument of the operator; add it to the schema, or pass attributes, which "
-                "returns it"
+                "not an argument of the operator; add it to the schema, or pass attributes, "
+                "which returns it"
             )
     known = {*call.operands, *(parameter.name for parameter in call.schema.parameters)}
     if call.check is None and call.sizes is None and (unused := given - known):
@@ -161,9 +159,8 @@ def _check_results(call: KernelCall, where: str) -> None:
     if unknown and call.sizes is None:
         raise ValueError(
             f"{where} {', '.join(unknown)} in the results of {call.target} does not follow from "
-            "an operand "
-            "or parameter; define it in the kernel (XLA_KERNEL_SIZE), or pass sizes, which "
-            "returns it"
+            "an operand or parameter; define it in the kernel (XLA_KERNEL_SIZE), or pass sizes, "
+            "which returns it"
         )
 
 

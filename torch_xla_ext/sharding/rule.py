@@ -82,8 +82,7 @@ class Rule:
                     if product == 0 or size % product:
                         raise ValueError(
                             f"operand {index} has {size} for {_text(dim)}, which is not a "
-                            "multiple of "
-                            f"{product}; the rule is {self.text!r}"
+                            f"multiple of {product}; the rule is {self.text!r}"
                         )
                     known[unknown[0]] = size // product
             if len(known) == found:

@@ -1,0 +1,42 @@
+"""Reads Protocol Buffers' wire format, for the few fields of XLA's profiles that are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """The numbers and values of a message's fields.
+
+    Yields:
+        A field's number, and its value: an integer, or the bytes of a text, a message, or a number
+        of fixed size.
+
+    Raises:
+        ValueError: the data has a wire type that messages of today do not have.
+    """
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, at = _varint(message, at)
+        elif wire_type in (1, 5):
+            size = 8 if wire_type == 1 else 4
+            value, at = message[at : at + size], at + size
+        elif wire_type == 2:
+            size, at = _varint(message, at)
+            value, at = message[at : at + size], at + size
+        else:
+            raise ValueError(f"not a message: a field of wire type {wire_type}")
+        yield key >> 3, value
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return value, at
