@@ -25,8 +25,8 @@ struct SplitSequence {
   int pieces;  // 1 or less: there is nothing to combine
 };
 
-template <int kUnit>
-__device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
+template <int kUnit, typename Args>
+__device__ inline SplitSequence FindCandidate(const Args& args, int index,
                                               int candidates) {
   if (candidates == args.parts - 1) {
     const Part part = FindPart<kUnit>(args, index);
@@ -38,6 +38,7 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
     const int last = Divide(args, part.total).PartOf(seq.end - 1);
     return {seq.seq, index, last - index + 1};
   }
+  if (Refuses(args, 0, args.num_seqs)) return {0, 0, 0};
   // There are so few sequences that each thread can read all lengths.
   int total = 0, begin = 0, end = 0;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
@@ -46,6 +47,7 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
     total += units.end - units.first;
     if (seq == index) end = total;
   }
+  if (begin == end) return {0, 0, 0};
   const Division division = Divide(args, total);
   const int first = division.PartOf(begin);
   return {index, first, division.PartOf(end - 1) - first + 1};
@@ -56,26 +58,22 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
 //
 // It may start before AttendKernel ends, and finds its sequence meanwhile. It
 // reads AttendKernel's results without the cache for constant data.
-template <int kUnit>
+template <int kUnit, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
-    CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim,
-                  int rows) {
+    CombineKernel(const __grid_constant__ Args args, int head_dim, int rows) {
   __shared__ float4 values[kCombineThreads];
   __shared__ float2 stats[kCombineThreads];
   const int blocks = args.rows / rows;  // for each head block
   const int head_block = blockIdx.x / blocks;
   const int first_row = blockIdx.x % blocks * rows;
   const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
+  const auto all_rows = RowsOf(args, HeadBlockOf(args, head_block), split.seq);
+  const int end_row = min(first_row + rows, all_rows.count);
   // All blocks wait: the end of this kernel must imply the end of AttendKernel.
   WaitForPreviousKernel();
   if (split.pieces <= 1) return;
   const int64_t first_slot =
       static_cast<int64_t>(head_block) * args.parts + split.first_part;
-
-  const int group = args.num_heads / args.num_kv_heads;
-  const int row_of_group = head_block % args.head_blocks * args.rows;
-  const int head = head_block / args.head_blocks * group + row_of_group;
-  const int end_row = min(first_row + rows, group - row_of_group);
 
   // Each thread handles 4 dimensions of a head, for every step-th piece.
   const int vectors = head_dim / 4;
@@ -105,8 +103,8 @@ __global__ void __launch_bounds__(kCombineThreads)
       for (int i = 1; i < step; ++i) {
         total.Add(stats[i * columns + column], values[i * columns + column]);
       }
-      const HeadRows rows = RowsOf(args, split.seq, head, end_row);
-      Store(args, rows.IndexOf(row), rows.HeadOf(row), dim, head_dim, total);
+      Store(args, all_rows.IndexOf(row), all_rows.HeadOf(row), dim, head_dim,
+            total);
     }
     __syncthreads();
   }

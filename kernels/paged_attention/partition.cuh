@@ -162,8 +162,9 @@ struct Place {
   int end;
 };
 
-template <int kUnit>
-__device__ inline Place PlaceOf(const DecodeArgs& args, int seq, int begin) {
+// `Args` are DecodeArgs, or a class derived from it that has its own UnitsOf.
+template <int kUnit, typename Args>
+__device__ inline Place PlaceOf(const Args& args, int seq, int begin) {
   Place place;
   place.seq = seq;
   place.units = UnitsOf<kUnit>(args, seq);
@@ -208,7 +209,7 @@ __device__ inline void SetZeros(const DecodeArgs& args) {
 }
 
 __device__ inline Division Divide(const DecodeArgs& args, int total) {
-  return Division(total, min(args.parts, total));
+  return Division(total, max(min(args.parts, total), 1));
 }
 
 // Units [begin, end) of all. If the part is not empty, its first unit belongs
@@ -222,9 +223,15 @@ struct Part {
   Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
+// Whether the kernel leaves the batch to another one; called by a whole block,
+// each thread with a range of the sequences.
+__device__ inline bool Refuses(const DecodeArgs& args, int first, int last) {
+  return false;
+}
+
 // Called by a whole block. There is at least one sequence.
-template <int kUnit>
-__device__ inline Part FindPart(const DecodeArgs& args, int index) {
+template <int kUnit, typename Args>
+__device__ inline Part FindPart(const Args& args, int index) {
   __shared__ int warp_sums[32];
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -239,6 +246,7 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
     const Units units = UnitsOf<kUnit>(args, seq);
     sum += units.end - units.first;
   }
+  if (Refuses(args, first, last)) sum = 0;
   int end_of_mine = sum;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
