@@ -126,8 +126,10 @@ __device__ inline bool NothingIsLeft(const Arguments& arguments) {
   // This may run before those kernels end, because the operands are older than
   // them.
   const int num_seqs = NumSequences(arguments);
-  for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
-    is_left |= LoadSequence(arguments, s).q_len > arguments.few_queries;
+  // The loads do not wait for that of num_seqs.
+  for (int s = threadIdx.x; s < arguments.max_num_seqs; s += blockDim.x) {
+    const int q_len = LoadSequence(arguments, s).q_len;
+    is_left |= (s < num_seqs) & (q_len > arguments.few_queries);
   }
   is_left = __syncthreads_or(is_left);
   WaitForPreviousKernel();

@@ -8,6 +8,7 @@
 #include "kernels/paged_attention/launch.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/few_queries.cuh"
+#include "kernels/ragged_paged_attention/workspace.h"
 
 namespace torch_xla_ext::ragged {
 namespace {
@@ -100,14 +101,9 @@ Status LaunchType(cudaStream_t stream, const TokenArgs& args) {
                    FewQueriesSplitKernel<TwoTiles>, args);
 }
 
-// The rows that a thread block takes: enough for all sequences if they have
-// equal numbers of query tokens. 0: those are too many.
 int RowsOfBlock(const Arguments& arguments) {
-  for (const int rows : {8, 16}) {
-    const int64_t tokens = rows / arguments.group_size;
-    if (tokens * arguments.max_num_seqs >= arguments.num_tokens) return rows;
-  }
-  return 0;
+  return FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
+                        arguments.group_size);
 }
 
 }  // namespace
