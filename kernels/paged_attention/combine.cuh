@@ -67,13 +67,16 @@ __global__ void __launch_bounds__(kCombineThreads)
   const int head_block = blockIdx.x / blocks;
   const int first_row = blockIdx.x % blocks * rows;
   const SplitSequence split = FindCandidate<kUnit>(args, blockIdx.y, gridDim.y);
-  const auto all_rows = RowsOf(args, HeadBlockOf(args, head_block), split.seq);
-  const int end_row = min(first_row + rows, all_rows.count);
   // All blocks wait: the end of this kernel must imply the end of AttendKernel.
   WaitForPreviousKernel();
   if (split.pieces <= 1) return;
   const int64_t first_slot =
       static_cast<int64_t>(head_block) * args.parts + split.first_part;
+  // Twice, so that these values do not occupy registers meanwhile.
+  const auto all_rows = [&] {
+    return RowsOf(args, HeadBlockOf(args, head_block), split.seq);
+  };
+  const int end_row = min(first_row + rows, all_rows().count);
 
   // Each thread handles 4 dimensions of a head, for every step-th piece.
   const int vectors = head_dim / 4;
@@ -103,8 +106,9 @@ __global__ void __launch_bounds__(kCombineThreads)
       for (int i = 1; i < step; ++i) {
         total.Add(stats[i * columns + column], values[i * columns + column]);
       }
-      Store(args, all_rows.IndexOf(row), all_rows.HeadOf(row), dim, head_dim,
-            total);
+      const auto of_head_block = all_rows();
+      Store(args, of_head_block.IndexOf(row), of_head_block.HeadOf(row), dim,
+            head_dim, total);
     }
     __syncthreads();
   }

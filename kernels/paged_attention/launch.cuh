@@ -71,10 +71,10 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
-// Up to a tenth fewer parts than `most`, so that if all sequences have the same
-// length, as many parts as possible begin and end where sequences do.
+// Slightly fewer parts than `most`, if sequences of equal length are then cut
+// in equal parts or not at all: less is left to combine.
 inline int PartsFor(int most, int num_seqs) {
-  for (int parts = most; parts * 10 >= most * 9; --parts) {
+  for (int parts = most; parts * 25 >= most * 24; --parts) {
     if (parts % num_seqs == 0 || num_seqs % parts == 0) return parts;
   }
   return most;
@@ -84,9 +84,9 @@ inline int PartsFor(int most, int num_seqs) {
 inline void ChooseParts(int blocks, int head_dim, float* workspace,
                         int64_t workspace_size, DecodeArgs* args) {
   const int64_t head_blocks = int64_t{args->num_kv_heads} * args->head_blocks;
-  const int parts = PartsFor(
-      static_cast<int>(std::max(blocks / head_blocks, int64_t{1})),
-      args->num_seqs);
+  const int parts =
+      PartsFor(static_cast<int>(std::max(blocks / head_blocks, int64_t{1})),
+               args->num_seqs);
   const int64_t skipped =
       (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
   const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
@@ -140,9 +140,9 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   const int head_blocks = args.num_kv_heads * args.head_blocks;
   int rows = 1;
   while (rows < args.rows &&
-         (args.rows % rows != 0 || int64_t{head_blocks} * (args.rows / rows) *
-                                           candidates >
-                                       device.multiprocessors)) {
+         (args.rows % rows != 0 ||
+          int64_t{head_blocks} * (args.rows / rows) * candidates >
+              2 * device.multiprocessors)) {
     ++rows;
   }
   const dim3 grid(head_blocks * (args.rows / rows), candidates);

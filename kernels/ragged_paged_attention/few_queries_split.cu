@@ -46,8 +46,7 @@ __device__ inline Units UnitsOf(const TokenArgs& args, int seq) {
 template <int kUnit>
 __device__ inline Place NextPlace(const TokenArgs& args, Place place) {
   do {
-    place =
-        paged_attention::PlaceOf<kUnit>(args, place.seq + 1, place.end);
+    place = paged_attention::PlaceOf<kUnit>(args, place.seq + 1, place.end);
   } while (place.begin == place.end);
   return place;
 }
@@ -106,13 +105,24 @@ int RowsOfBlock(const Arguments& arguments) {
                         arguments.group_size);
 }
 
+// Whether it is faster than the Hopper kernel, which is ahead with 16 rows
+// unless it has to split contexts.
+bool IsFaster(const Arguments& arguments) {
+  const int rows = RowsOfBlock(arguments);
+  if (rows != 16) return rows == 8;
+  paged_attention::Device device;
+  return GetDevice(&device).ok() &&
+         int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads <=
+             device.multiprocessors;
+}
+
 }  // namespace
 
 bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8) {
   const int64_t max_tokens =
       int64_t{1} * arguments.pages_per_seq * arguments.page_size;
-  return Sm90KernelSupports(arguments, cache_is_fp8) &&
-         arguments.sliding_window == INT_MAX && RowsOfBlock(arguments) > 0 &&
+  return Sm90KernelSupports(arguments, cache_is_fp8) && !cache_is_fp8 &&
+         arguments.sliding_window == INT_MAX && IsFaster(arguments) &&
          int64_t{1} * arguments.total_num_pages * arguments.page_size <
              paged_attention::kNoRow &&
          arguments.max_num_seqs * (max_tokens + 32) <= int64_t{16} * INT_MAX;

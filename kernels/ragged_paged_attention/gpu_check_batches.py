@@ -203,7 +203,7 @@ def few_queries_batch(rng: random.Random) -> tuple[str, Batch]:
     for q_len in q_lens:
         extra = rng.choice([0, rng.randint(-q_len, 40), rng.randint(0, 700), rng.randint(0, 20000)])
         kv_lens.append(q_len + extra)
-    # At least one token for each sequence and one more: otherwise, these are a decode step's shapes.
+    # More tokens than sequences: otherwise, these are the shapes of a decode step.
     seqs = len(q_lens) + options["spare_seqs"]
     used = sum(q_lens) + options["first_row"]
     options["spare_tokens"] = rng.choice([0, 1, 5]) + max(seqs + 1 - used, 0)

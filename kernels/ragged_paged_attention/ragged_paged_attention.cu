@@ -130,8 +130,7 @@ paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
 
 // The same, with counters to set to zero for the kernel that comes after those
 // of paged_attention.
-paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype,
-                                            bool is_followed,
+paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
                                             Arguments* arguments) {
   // One thread block zeros them, so limit their number.
   constexpr int64_t kMostZeroed = 4096;
@@ -287,8 +286,10 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                             DecodeArgsOf(kv_pages.dtype(), arguments));
   }
   if (!arguments.decoded && FewQueriesSplitSupports(arguments, cache_is_fp8)) {
-    // One sequence cannot have too many query tokens.
-    const bool is_followed = max_num_seqs > 1;
+    // Too few tokens in all are not too many for a sequence.
+    const int rows =
+        FewQueriesRows(num_tokens, max_num_seqs, arguments.group_size);
+    const bool is_followed = num_tokens > rows / arguments.group_size;
     const paged_attention::DecodeArgs decode =
         FirstKernelArgs(kv_pages.dtype(), is_followed, &arguments);
     XLA_KERNEL_RETURN_IF_ERROR(

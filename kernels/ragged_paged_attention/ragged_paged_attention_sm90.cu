@@ -16,7 +16,6 @@
 #include "kernels/common/tensor_map.h"
 #include "kernels/common/wgmma.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
-#include "kernels/ragged_paged_attention/sm90_combine.cuh"
 #include "kernels/ragged_paged_attention/sm90_producer.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
 
@@ -287,7 +286,6 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
                                      this_row % group * 2) =
               make_float2(row_max[r] * scale, row_sum[r]);
         }
-        if (split.has_combine_kernel) continue;
         __threadfence();
         SyncNamed(kGroupBarrier + warpgroup, 128);
         if (thread == 0) {
@@ -409,11 +407,8 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
           : int64_t{2} * arguments.max_num_seqs * arguments.num_kv_heads;
   const int64_t counters = split.counter == nullptr ? 0 : 2 + arrivals;
   const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  const cudaError_t launched =
-      LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,
-                   counters, arguments, split, maps);
-  if (launched != cudaSuccess || !split.has_combine_kernel) return launched;
-  return LaunchCombine<T>(stream, arguments, split, blocks);
+  return LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,
+                      counters, arguments, split, maps);
 }
 
 }  // namespace

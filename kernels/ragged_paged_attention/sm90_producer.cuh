@@ -243,11 +243,10 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
   tile->kv_begin = range.begin;
   tile->kv_end = range.end;
   tile->part = part;
-  tile->num_parts = NumParts(arguments, split, sequence, kTokens, gridDim.x);
+  tile->num_parts = NumParts(arguments, split, sequence, kTokens);
   if (tile->num_parts > 1) {
     tile->place = FirstPlace(arguments, split, sequence);
-    const int tiles =
-        PartTiles(arguments, split, range.end - range.begin, gridDim.x);
+    const int tiles = PartTiles(arguments, split, range.end - range.begin);
     tile->kv_begin = range.begin + part * tiles;
     tile->kv_end = min(tile->kv_begin + tiles, range.end);
   }

@@ -1,7 +1,7 @@
 // Splits a long context of a sequence with few query rows over several blocks:
 // Flash-Decoding (Dao et al., 2023). Each part leaves its result in the
 // workspace, and the last one to finish combines them, always in the same
-// order; or CombineKernel does, where that would be too much for one block.
+// order.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 
@@ -33,18 +33,7 @@ struct Split {
   float* parts;
   int64_t part_size;
   int num_token_places;
-  bool has_combine_kernel;
 };
-
-// Whether the shapes are those of a few query tokens for each sequence, and
-// more rows than a part's block combines quickly.
-inline bool NeedsCombineKernel(const Arguments& arguments) {
-  const int64_t num_seqs = arguments.max_num_seqs;
-  const int64_t rows = int64_t{1} * arguments.num_tokens * arguments.group_size;
-  return !arguments.decoded && arguments.few_queries == 0 &&
-         arguments.num_tokens <= kMaxSplitTokens * num_seqs &&
-         rows > 16 * num_seqs;
-}
 
 inline Split MakeSplit(const Arguments& arguments, int head_dim) {
   const int64_t header =
@@ -66,18 +55,15 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
     split.max_parts = static_cast<int>(std::clamp<int64_t>(
         space / (num_pairs * split.part_size), 1, kMaxParts));
   }
-  split.has_combine_kernel =
-      split.max_parts > 1 && NeedsCombineKernel(arguments);
   return split;
 }
 
-// The number of tiles of keys in a part of a context of `tiles` tiles. `blocks`
-// are those of Sm90Kernel.
+// The number of tiles of keys in a part of a context of `tiles` tiles.
 __device__ inline int PartTiles(const Arguments& arguments, const Split& split,
-                                int tiles, int blocks) {
+                                int tiles) {
   // One part for each block, if all contexts are that long.
   const int wanted =
-      blocks / (NumSequences(arguments) * arguments.num_kv_heads);
+      gridDim.x / (NumSequences(arguments) * arguments.num_kv_heads);
   const int parts =
       min(max(wanted, CeilDivide(tiles, kMaxPartTiles)), split.max_parts);
   return max(CeilDivide(tiles, max(parts, 1)), kMinPartTiles);
@@ -114,15 +100,14 @@ __device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
 
 // The number of parts of a sequence's context.
 __device__ inline int NumParts(const Arguments& arguments, const Split& split,
-                               const Sequence& sequence, int tile_tokens,
-                               int blocks) {
+                               const Sequence& sequence, int tile_tokens) {
   if (split.max_parts == 1 || FirstPlace(arguments, split, sequence) < 0) {
     return 1;
   }
   const KvRange range =
       VisibleTiles(arguments, sequence, 0, sequence.q_len, tile_tokens);
   const int tiles = range.end - range.begin;
-  return max(CeilDivide(tiles, PartTiles(arguments, split, tiles, blocks)), 1);
+  return max(CeilDivide(tiles, PartTiles(arguments, split, tiles)), 1);
 }
 
 // Finds the `index`-th of all parts, not counting each context's first one;
@@ -137,8 +122,7 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
     int count = 0;
     if (first + lane < num_seqs) {
       const Sequence candidate = LoadSequence(arguments, first + lane);
-      count =
-          NumParts(arguments, split, candidate, tile_tokens, gridDim.x) - 1;
+      count = NumParts(arguments, split, candidate, tile_tokens) - 1;
     }
     int sum = count;
 #pragma unroll
