@@ -66,8 +66,11 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim,
   }
   // With fewer tiles than blocks, most contexts are split. With more, another
   // kernel would cost more time than it saves.
+  const int64_t max_tiles =
+      int64_t{1} * arguments.pages_per_seq * arguments.page_size / kTokens;
   split.has_combine_kernel = split.max_parts > 1 && !arguments.decoded &&
-                             num_slots * arguments.num_kv_heads < num_blocks;
+                             num_slots * arguments.num_kv_heads < num_blocks &&
+                             max_tiles >= kMinSplitTiles;
   return split;
 }
 
