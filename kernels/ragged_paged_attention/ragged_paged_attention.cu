@@ -134,10 +134,12 @@ paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
                                             Arguments* arguments) {
   // One thread block zeros them, so limit their number.
   constexpr int64_t kMostZeroed = 4096;
+  const int64_t counters =
+      NumCounters(NumTileSlots(arguments->num_tokens, arguments->max_num_seqs,
+                               arguments->group_size),
+                  arguments->num_kv_heads);
   arguments->num_zeroed =
-      is_followed ? std::min({NumCounters(arguments->max_num_seqs,
-                                          arguments->num_kv_heads),
-                              arguments->workspace_size, kMostZeroed})
+      is_followed ? std::min({counters, arguments->workspace_size, kMostZeroed})
                   : 0;
   paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
   args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
@@ -297,7 +299,8 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
     if (!is_followed) return Status::Ok();
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
-    return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));
+    return CudaStatus(
+        ragged::LaunchSm90Kernel(stream, arguments, cache_is_fp8));
   }
   if (cache_is_fp8) {
     return CudaStatus(
