@@ -223,7 +223,6 @@ __device__ inline void AttendParts(const Args& args) {
     place = NextPlace<Traits::kUnit>(args, place);
   }
   WaitForCopies<0>();
-  SetZeros(args);
 }
 
 // Grid: [head blocks of all kv heads, parts]. Adjacent thread blocks read
@@ -234,6 +233,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps)
 #ifdef __CUDA_ARCH__
   if constexpr (kExtras || HasKernelWithoutExtras(__CUDA_ARCH__)) {
     AttendParts<Traits, kExtras>(args);
+    SetZeros(args);
   }
 #endif
 }

@@ -35,21 +35,20 @@ __device__ inline SplitSequence FindCandidate(const Args& args, int index,
         seq.begin < part.begin) {
       return {0, 0, 0};
     }
-    const int last = Divide(args, part.total, part.most).PartOf(seq.end - 1);
+    const int last = Divide(args, part.total).PartOf(seq.end - 1);
     return {seq.seq, index, last - index + 1};
   }
   if (Refuses(args, 0, args.num_seqs)) return {0, 0, 0};
   // There are so few sequences that each thread can read all lengths.
-  int total = 0, most = 0, begin = 0, end = 0;
+  int total = 0, begin = 0, end = 0;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
     if (seq == index) begin = total;
     total += units.end - units.first;
-    most = max(most, units.end - units.first);
     if (seq == index) end = total;
   }
   if (begin == end) return {0, 0, 0};
-  const Division division = Divide(args, total, most);
+  const Division division = Divide(args, total);
   const int first = division.PartOf(begin);
   return {index, first, division.PartOf(end - 1) - first + 1};
 }

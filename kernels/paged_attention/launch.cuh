@@ -71,9 +71,9 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
-// For sequences of equal length: slightly fewer parts than `most`, if these are
-// then cut into equal parts or not at all, which leaves less to combine.
-inline int EqualParts(int most, int num_seqs) {
+// Slightly fewer parts than `most`, if sequences of equal length are then cut
+// in equal parts or not at all, which leaves less to combine.
+inline int PartsFor(int most, int num_seqs) {
   for (int parts = most; parts * 25 >= most * 24; --parts) {
     if (parts % num_seqs == 0 || num_seqs % parts == 0) return parts;
   }
@@ -85,7 +85,8 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
                         int64_t workspace_size, DecodeArgs* args) {
   const int64_t head_blocks = int64_t{args->num_kv_heads} * args->head_blocks;
   const int parts =
-      static_cast<int>(std::max(blocks / head_blocks, int64_t{1}));
+      PartsFor(static_cast<int>(std::max(blocks / head_blocks, int64_t{1})),
+               args->num_seqs);
   const int64_t skipped =
       (16 - reinterpret_cast<uintptr_t>(workspace) % 16) % 16 / sizeof(float);
   const int64_t part_floats = head_blocks * 2 * args->rows * (head_dim + 2);
@@ -97,8 +98,6 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
       parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
   args->parts =
       args->split ? static_cast<int>(std::min<int64_t>(parts, room)) : parts;
-  args->parts_if_equal =
-      args->split ? EqualParts(args->parts, args->num_seqs) : parts;
   const int64_t rows = head_blocks * args->parts * 2 * args->rows;
   args->partial_out = workspace + skipped;
   args->partial_stats =

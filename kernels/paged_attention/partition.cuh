@@ -94,7 +94,6 @@ struct DecodeArgs {
   int rows;
   int head_blocks;  // for each kv head
   int parts;
-  int parts_if_equal;  // if all sequences have as many units; at most `parts`
   // Whether a part can begin and end within a sequence.
   bool split;
   int stages;
@@ -209,11 +208,8 @@ __device__ inline void SetZeros(const DecodeArgs& args) {
   }
 }
 
-// `most`: the most units of a sequence.
-__device__ inline Division Divide(const DecodeArgs& args, int total, int most) {
-  const bool are_equal = total == int64_t{1} * most * args.num_seqs;
-  const int parts = are_equal ? args.parts_if_equal : args.parts;
-  return Division(total, max(min(parts, total), 1));
+__device__ inline Division Divide(const DecodeArgs& args, int total) {
+  return Division(total, max(min(args.parts, total), 1));
 }
 
 // Units [begin, end) of all. If the part is not empty, its first unit belongs
@@ -224,7 +220,6 @@ struct Part {
   int seq;
   int seq_begin;
   int total;   // units of all parts
-  int most;    // units of a sequence
   Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
@@ -237,7 +232,7 @@ __device__ inline bool Refuses(const DecodeArgs& args, int first, int last) {
 // Called by a whole block. There is at least one sequence.
 template <int kUnit, typename Args>
 __device__ inline Part FindPart(const Args& args, int index) {
-  __shared__ int warp_sums[32], warp_most[32];
+  __shared__ int warp_sums[32];
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -245,12 +240,11 @@ __device__ inline Part FindPart(const Args& args, int index) {
   const int run = (args.num_seqs + blockDim.x - 1) / blockDim.x;
   const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
   const int last = min(first + run, args.num_seqs);
-  int sum = 0, most = 0;
+  int sum = 0;
 #pragma unroll 1
   for (int seq = first; seq < last; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
     sum += units.end - units.first;
-    most = max(most, units.end - units.first);
   }
   if (Refuses(args, first, last)) sum = 0;
   int end_of_mine = sum;
@@ -258,22 +252,17 @@ __device__ inline Part FindPart(const Args& args, int index) {
   for (int distance = 1; distance < 32; distance *= 2) {
     const int other = __shfl_up_sync(kAllLanes, end_of_mine, distance);
     if (lane >= distance) end_of_mine += other;
-    most = max(most, __shfl_xor_sync(kAllLanes, most, distance));
   }
-  if (lane == 31) {
-    warp_sums[warp] = end_of_mine;
-    warp_most[warp] = most;
-  }
+  if (lane == 31) warp_sums[warp] = end_of_mine;
   __syncthreads();
   int total = 0;
   for (int i = 0; i < warps; ++i) {
     if (i < warp) end_of_mine += warp_sums[i];
     total += warp_sums[i];
-    most = max(most, warp_most[i]);
   }
   const int begin_of_mine = end_of_mine - sum;
 
-  const Division division = Divide(args, total, most);
+  const Division division = Divide(args, total);
   const int begin = division.Begin(index), end = division.Begin(index + 1);
   // Only the thread that has the sequence with unit `at` continues.
   const auto locate = [&](int at, auto found) {
@@ -291,7 +280,6 @@ __device__ inline Part FindPart(const Args& args, int index) {
   };
   if (threadIdx.x == 0) {
     part.total = total;
-    part.most = most;
     if (begin == total) part.begin = total;
     if (end == total) part.end = part.next.begin = total;
   }

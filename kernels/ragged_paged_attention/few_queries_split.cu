@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(32 * paged_attention::kMaxWarps)
     FewQueriesSplitKernel(const __grid_constant__ TokenArgs args) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   paged_attention::AttendParts<Traits, true>(args);
-  SetZeros(args);  // AttendParts does not if it has nothing to do
+  SetZeros(args);
   ZeroOtherRows(args.batch, blockIdx.y * gridDim.x + blockIdx.x,
                 gridDim.x * gridDim.y, threadIdx.x, blockDim.x);
 #endif
