@@ -153,14 +153,15 @@ class XlaGpuModelRunner(TPUModelRunner):
             DeviceMemory.current(self.device).check_fits(self.weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, device)
-        if self._devices is not None:
-            self._devices.place_model(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(
                 model, self.model_config, self.scheduler_config, self.lora_config, self.device
             )
-            write_slots_whole(self._adapter_manager)
+            write_slots_whole(self._adapter_manager, self._devices)
+        if self._devices is not None:
+            self.weights = self._devices.weights_of_one(model)  # and of adapters
+            self._devices.place_model(model)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
