@@ -10,12 +10,18 @@
 
 namespace torch_xla_ext {
 
-// Encodes a map of `data`, in BF16 or F16, as [z, y, x] with the box's extents
-// in elements. In shared memory, rows of 128 bytes use the 128-byte swizzle.
-inline CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
-                          const uint64_t (&sizes)[3],
-                          const uint64_t (&strides)[2],
-                          const uint32_t (&box)[3]) {
+inline CUtensorMapDataType MapType(bool is_bf16) {
+  return is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+// Encodes a map of `data` as [z, y, x], with the box's extents in elements, and
+// the swizzle of its rows of 128 bytes in shared memory.
+inline CUresult EncodeMap(
+    CUtensorMap* map, const void* data, CUtensorMapDataType type,
+    const uint64_t (&sizes)[3], const uint64_t (&strides)[2],
+    const uint32_t (&box)[3],
+    CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B) {
   static const auto encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult result;
@@ -25,12 +31,9 @@ inline CUresult EncodeMap(CUtensorMap* map, const void* data, bool is_bf16,
   }();
   if (encode == nullptr) return CUDA_ERROR_NOT_FOUND;
   const uint32_t element_strides[3] = {1, 1, 1};
-  return encode(map,
-                is_bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                3, const_cast<void*>(data), sizes, strides, box,
-                element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode(map, type, 3, const_cast<void*>(data), sizes, strides, box,
+                element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 

@@ -475,12 +475,12 @@ cudaError_t LaunchSm90Kernel(cudaStream_t stream, bool is_bf16,
   const uint64_t heads = arguments.num_heads, size = arguments.block_size;
   Maps maps;
   CUresult result =
-      EncodeMap(&maps.q, arguments.query, is_bf16,
+      EncodeMap(&maps.q, arguments.query, MapType(is_bf16),
                 {kKeyDim, heads, static_cast<uint64_t>(arguments.num_seqs)},
                 {kRowBytes, heads * kRowBytes}, {64, kRows, 1});
   if (result == CUDA_SUCCESS) {
     result =
-        EncodeMap(&maps.kv, arguments.kv_cache, is_bf16,
+        EncodeMap(&maps.kv, arguments.kv_cache, MapType(is_bf16),
                   {kKeyDim, size, static_cast<uint64_t>(arguments.num_blocks)},
                   {kRowBytes, size * kRowBytes},
                   {64, std::min<uint32_t>(size, kSm90Tokens), 1});

@@ -56,7 +56,8 @@ struct Arguments {
 
 // The launch function chooses this kernel if Sm90KernelSupports.
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
+                             bool cache_is_fp8);
 
 // For few query tokens of few sequences, if it is the fastest kernel for them.
 // `args` is the same batch for the kernels of paged_attention.

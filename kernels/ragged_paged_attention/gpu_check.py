@@ -110,7 +110,7 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
         fixed = {} if i % 2 else fast | {"page_size": rng.choice([8, 16, 32, 64, 128, 256])}
         if not i % 2:
             dtype = rng.choice([torch.bfloat16, torch.float16])
-            fixed |= {"dtype": dtype, "cache_dtype": dtype}
+            fixed |= {"dtype": dtype, "cache_dtype": rng.choice([dtype, F8])}
         text, batch = random_batch(rng, **fixed)
         try:
             error = check(kernel, text, batch, rng.choice([0, 1, 4096, 60_000, 1 << 20, 1 << 22]))
@@ -289,7 +289,10 @@ CASES = {
     "fp8 mixed": ([2048] * 2 + [1] * 62, [2048] * 64, F8_CACHE),
     "fp8 4 guesses of 32 x 4096": ([4] * 32, [4096] * 32, F8_CACHE),
     "fp8 chunk 1 x 64 of 65536": ([64], [65536], F8_CACHE),
-    "fp8 prefill 2 x 4096": ([4096] * 2, [4096] * 2, F8_CACHE),
+    "fp8 chunk 1 x 256 of 65536": ([256], [65536], F8_CACHE),
+    "fp8 chunk 1 x 512 of 16384": ([512], [16384], F8_CACHE),
+    "fp8 prefill 1 x 8192": ([8192], [8192], F8_CACHE),
+    "fp8 prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_CACHE),
     "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
     "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
     "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),

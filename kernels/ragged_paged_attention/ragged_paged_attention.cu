@@ -135,9 +135,11 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
   arguments->decoded = true;
   // One thread block zeros them, so limit their number.
   constexpr int64_t kMostZeroed = 4096;
-  arguments->num_zeroed =
-      std::min({NumCounters(arguments->max_num_seqs, arguments->num_kv_heads),
-                arguments->workspace_size, kMostZeroed});
+  arguments->num_zeroed = std::min(
+      {NumCounters(NumTileSlots(arguments->num_tokens, arguments->max_num_seqs,
+                                arguments->group_size),
+                   arguments->num_kv_heads),
+       arguments->workspace_size, kMostZeroed});
   // With one sequence, there is no second kernel.
   if (arguments->max_num_seqs == 1) arguments->num_zeroed = 0;
   paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
@@ -277,7 +279,8 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                             DecodeArgsOf(kv_pages.dtype(), arguments));
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
-    return CudaStatus(ragged::LaunchSm90Kernel(stream, arguments));
+    return CudaStatus(
+        ragged::LaunchSm90Kernel(stream, arguments, cache_is_fp8));
   }
   if (cache_is_fp8) {
     return CudaStatus(

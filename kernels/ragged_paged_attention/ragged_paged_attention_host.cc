@@ -199,6 +199,13 @@ int64_t GenericWorkspaceSize(const Sizes& sizes) {
   return parts < 2 ? 1 : kMaxBlocks + parts * part_size;
 }
 
+int64_t TileSlots(const Sizes& sizes) {
+  const int64_t num_kv_heads = std::max<int64_t>(sizes["num_kv_heads"], 1);
+  return NumTileSlots(
+      sizes["max_num_batched_tokens"], sizes["max_num_seqs"],
+      std::max<int64_t>(sizes["num_q_heads"] / num_kv_heads, 1));
+}
+
 // The same number of parts for each place of the Hopper kernel
 // (sm90_split.cuh). Each part has a result, its maximum and its sum for each
 // query head.
@@ -213,7 +220,7 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
       {int64_t{kMaxParts}, kMaxWorkspaceSize / std::max<int64_t>(part_size, 1),
        CeilDivide(sizes["pages_per_seq"] * sizes["page_size"], kMinPartSize)});
   if (num_parts < 2) return 2;  // the counter of tiles
-  return SplitHeader(max_num_seqs, sizes["num_kv_heads"]) +
+  return SplitHeader(TileSlots(sizes), sizes["num_kv_heads"]) +
          num_parts * part_size;
 }
 
@@ -222,7 +229,7 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
 int64_t WorkspaceSize(const Sizes& sizes) {
   int64_t size = GenericWorkspaceSize(sizes);
   const int64_t num_kv_heads = sizes["num_kv_heads"];
-  if (sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q")) {
+  if (sizes["head_dim"] == 128) {
     size = std::max(size, HopperWorkspaceSize(sizes));
   }
   // Shapes that may be a decode step (see MayBeDecode), with contexts worth
@@ -230,7 +237,7 @@ int64_t WorkspaceSize(const Sizes& sizes) {
   if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"] &&
       sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize) {
     size = std::max(
-        size, NumCounters(sizes["max_num_seqs"], num_kv_heads) +
+        size, NumCounters(TileSlots(sizes), num_kv_heads) +
                   paged_attention::WorkspaceSize(
                       sizes["num_q_heads"], num_kv_heads, sizes["head_dim"]));
   }

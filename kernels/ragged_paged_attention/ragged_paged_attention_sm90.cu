@@ -12,12 +12,15 @@
 #include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/tensor_map.h"
 #include "kernels/common/wgmma.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/sm90_combine.cuh"
 #include "kernels/ragged_paged_attention/sm90_producer.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
+#include "kernels/ragged_paged_attention/sm90_widen.cuh"
 
 namespace torch_xla_ext::ragged {
 namespace sm90 {
@@ -26,9 +29,12 @@ namespace {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Run by a warpgroup: computes its 64 rows of each tile.
-template <typename T, bool kSoftCap>
+template <typename T, bool kWidens, bool kSoftCap>
 __device__ void Consume(const Arguments& arguments, const Split& split,
-                        SharedMemory& shared, int warpgroup) {
+                        SharedMemory<kWidens>& shared, int warpgroup) {
+  // The dtype of values and weights.
+  using V = std::conditional_t<kWidens, __half, T>;
+  constexpr int kStages = SharedMemory<kWidens>::kStages;
   const int thread = threadIdx.x % 128;
   const int lane = thread % 32;
   const float input_scale = arguments.logit_scale * kLog2e;
@@ -112,7 +118,7 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
         WgmmaFence();
 #pragma unroll
         for (int i = 0; i < kTokens / 16; ++i) {
-          WgmmaRegisters<T>(out, p[4 * i], p[4 * i + 1], p[4 * i + 2],
+          WgmmaRegisters<V>(out, p[4 * i], p[4 * i + 1], p[4 * i + 2],
                             p[4 * i + 3], v + (i * 2048 >> 4), true);
         }
         WgmmaCommit();
@@ -184,7 +190,7 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
       auto pack = [&] {
 #pragma unroll
         for (int i = 0; i < kTokens / 4; ++i) {
-          p[i] = Pack<T>(s[2 * i], s[2 * i + 1]);
+          p[i] = Pack<V>(s[2 * i], s[2 * i + 1]);
         }
       };
 
@@ -286,12 +292,12 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
                                      this_row % group * 2) =
               make_float2(row_max[r] * scale, row_sum[r]);
         }
+        if (split.has_combine_kernel) continue;
         __threadfence();
         SyncNamed(kGroupBarrier + warpgroup, 128);
         if (thread == 0) {
           const int64_t pair =
-              int64_t{1} * tile.sequence * arguments.num_kv_heads +
-              tile.kv_head;
+              int64_t{1} * tile.slot * arguments.num_kv_heads + tile.kv_head;
           shared.is_last_part[warpgroup] =
               atomicAdd(split.arrivals + pair * 2 + warpgroup, 1) ==
               static_cast<unsigned>(tile.num_parts - 1);
@@ -333,8 +339,8 @@ __device__ void Consume(const Arguments& arguments, const Split& split,
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
-template <typename T, bool kSoftCap>
-__global__ void __launch_bounds__(kThreads, 1)
+template <typename T, bool kWidens, bool kSoftCap>
+__global__ void __launch_bounds__(Block<kWidens>::kThreads, 1)
     Sm90Kernel(const __grid_constant__ Arguments arguments,
                const __grid_constant__ Split split,
                const __grid_constant__ Maps maps) {
@@ -343,31 +349,35 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ uint8_t shared_bytes[];
   // The swizzle is a function of the address, so tiles must begin at multiples
   // of 1 KB.
-  SharedMemory& shared = *reinterpret_cast<SharedMemory*>(
+  SharedMemory<kWidens>& shared = *reinterpret_cast<SharedMemory<kWidens>*>(
       (reinterpret_cast<uintptr_t>(shared_bytes) + 1023) & ~uintptr_t{1023});
   if (threadIdx.x == 0) {
     PrefetchMap(&maps.q);
     PrefetchMap(&maps.kv_pages);
     InitBarrier(SharedAddress(&shared.q_full), 1);
     InitBarrier(SharedAddress(&shared.q_empty), kConsumerWarps);
-    for (Stage& stage : shared.stages) {
-      for (int i = 0; i < kStages; ++i) {
-        InitBarrier(SharedAddress(&stage.full[i]), 1);
-        InitBarrier(SharedAddress(&stage.empty[i]), kConsumerWarps);
+    for (auto& stages : shared.stages) {
+      InitBarriers(stages, kWidens ? kWidenerWarps : 1, kConsumerWarps);
+    }
+    if constexpr (kWidens) {
+      for (auto& stages : shared.narrow.stages) {
+        InitBarriers(stages, 1, kWidenerWarps);
       }
     }
     for (int i = 0; i < kTileSlots; ++i) {
       InitBarrier(SharedAddress(&shared.tile_full[i]), 1);
-      // The computing warps, and the warp that copies values.
-      InitBarrier(SharedAddress(&shared.tile_empty[i]), kConsumerWarps + 1);
+      // The warps that compute and widen, and the one that copies values.
+      InitBarrier(SharedAddress(&shared.tile_empty[i]),
+                  kConsumerWarps + (kWidens ? kWidenerWarps : 0) + 1);
     }
     FenceBarrierInit();
   }
   __syncthreads();
+  using Block = Block<kWidens>;
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     asm volatile(
-        "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+        "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Block::kProducerRegisters));
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp == 0) {
       ProduceTiles(arguments, split, maps, shared);
@@ -376,10 +386,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     } else {
       ZeroOtherRows(arguments, blockIdx.x, gridDim.x, threadIdx.x - 64, 64);
     }
-  } else {
+  } else if (warpgroup <= 2) {
     asm volatile(
-        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    Consume<T, kSoftCap>(arguments, split, shared, warpgroup - 1);
+        "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Block::kConsumerRegisters));
+    Consume<T, kWidens, kSoftCap>(arguments, split, shared, warpgroup - 1);
+  } else if constexpr (kWidens) {
+    asm volatile(
+        "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Block::kWidenerRegisters));
+    WidenTiles<T>(shared);
   }
 #endif
 }
@@ -392,23 +406,39 @@ int DeviceAttribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-template <typename T, bool kSoftCap>
+template <typename T, bool kWidens, bool kSoftCap>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    const Maps& maps) {
-  const int bytes = sizeof(SharedMemory) + 1024;
-  const cudaError_t error =
-      cudaFuncSetAttribute(Sm90Kernel<T, kSoftCap>,
-                           cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const auto kernel = Sm90Kernel<T, kWidens, kSoftCap>;
+  constexpr int bytes = sizeof(SharedMemory<kWidens>) + 1024;
+  static_assert(bytes <= 227 * 1024);
+  cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  const Split split = MakeSplit(arguments, kHeadDim);
+  const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const Split split = MakeSplit(arguments, kHeadDim, blocks);
   const int64_t arrivals =
       split.max_parts == 1
           ? 0
-          : int64_t{2} * arguments.max_num_seqs * arguments.num_kv_heads;
+          : 2 * arguments.num_kv_heads *
+                NumTileSlots(arguments.num_tokens, arguments.max_num_seqs,
+                             arguments.group_size);
   const int64_t counters = split.counter == nullptr ? 0 : 2 + arrivals;
-  const int blocks = DeviceAttribute(cudaDevAttrMultiProcessorCount);
-  return LaunchKernel(stream, Sm90Kernel<T, kSoftCap>, blocks, kThreads, bytes,
-                      counters, arguments, split, maps);
+  error = LaunchKernel(stream, kernel, blocks, Block<kWidens>::kThreads, bytes,
+                       counters, arguments, split, maps);
+  if (error != cudaSuccess || !split.has_combine_kernel) return error;
+  return LaunchCombine<T>(stream, arguments, split);
+}
+
+template <typename T>
+cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
+                   const Maps& maps, bool cache_is_fp8) {
+  const bool has_cap = arguments.soft_cap > 0;
+  const auto launch =
+      cache_is_fp8
+          ? (has_cap ? Launch<T, true, true> : Launch<T, true, false>)
+          : (has_cap ? Launch<T, false, true> : Launch<T, false, false>);
+  return launch(stream, arguments, maps);
 }
 
 }  // namespace
@@ -417,43 +447,43 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8) {
   using namespace sm90;  // NOLINT
   const int page_size = arguments.page_size;
-  return !cache_is_fp8 && arguments.custom_mask == nullptr &&
-         arguments.head_dim == kHeadDim && arguments.group_size <= kRows &&
-         page_size % 8 == 0 &&
+  return arguments.custom_mask == nullptr && arguments.head_dim == kHeadDim &&
+         arguments.group_size <= kRows && page_size % 8 == 0 &&
          (kTokens % page_size == 0 || page_size % kTokens == 0) &&
          arguments.total_num_pages > 0 && arguments.logit_scale > 0 &&
          DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
 }
 
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments) {
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
+                             bool cache_is_fp8) {
   using namespace sm90;  // NOLINT
   const bool is_bf16 = arguments.is_bf16;
   const uint64_t head_dim = kHeadDim;
   const uint64_t num_q_heads = arguments.num_q_heads;
   const uint64_t group = arguments.group_size;
   const uint64_t kv_row = arguments.num_kv_heads * 2 * head_dim;
+  const uint64_t kv_row_bytes = kv_row * (cache_is_fp8 ? 1 : 2);
   const uint64_t page_size = arguments.page_size;
   Maps maps;
   CUresult result = EncodeMap(
-      &maps.q, arguments.q, is_bf16,
+      &maps.q, arguments.q, MapType(is_bf16),
       {head_dim, num_q_heads, static_cast<uint64_t>(arguments.num_tokens)},
       {head_dim * 2, num_q_heads * head_dim * 2},
       {64, static_cast<uint32_t>(group), static_cast<uint32_t>(kRows / group)});
   if (result == CUDA_SUCCESS) {
     result = EncodeMap(
-        &maps.kv_pages, arguments.kv_pages, is_bf16,
+        &maps.kv_pages, arguments.kv_pages,
+        cache_is_fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : MapType(is_bf16),
         {kv_row, page_size, static_cast<uint64_t>(arguments.total_num_pages)},
-        {kv_row * 2, page_size * kv_row * 2},
-        {64, static_cast<uint32_t>(std::min<uint64_t>(page_size, kTokens)), 1});
+        {kv_row_bytes, page_size * kv_row_bytes},
+        {cache_is_fp8 ? 128u : 64u,
+         static_cast<uint32_t>(std::min<uint64_t>(page_size, kTokens)), 1},
+        cache_is_fp8 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B);
   }
   if (result != CUDA_SUCCESS) return cudaErrorInvalidValue;
-  if (arguments.soft_cap > 0) {
-    return is_bf16 ? Launch<__nv_bfloat16, true>(stream, arguments, maps)
-                   : Launch<__half, true>(stream, arguments, maps);
-  }
-  return is_bf16 ? Launch<__nv_bfloat16, false>(stream, arguments, maps)
-                 : Launch<__half, false>(stream, arguments, maps);
+  return is_bf16 ? Launch<__nv_bfloat16>(stream, arguments, maps, cache_is_fp8)
+                 : Launch<__half>(stream, arguments, maps, cache_is_fp8);
 }
 
 }  // namespace torch_xla_ext::ragged

@@ -16,19 +16,35 @@ namespace torch_xla_ext::ragged::sm90 {
 
 inline constexpr int kHeadDim = 128;
 inline constexpr int kHalves =
-    kHeadDim / 64;                   // the swizzle is 64 elements wide
-inline constexpr int kRows = 128;    // queries of a tile
-inline constexpr int kTokens = 128;  // keys and values of a tile
-inline constexpr int kStages = 3;    // tiles of keys, and of values
+    kHeadDim / 64;  // the swizzle is 64 elements wide
+inline constexpr int kRows = kSm90TileRows;
 inline constexpr int kTileSlots = 2;
 inline constexpr int kConsumerWarps = 8;
-inline constexpr int kThreads = 384;
-// Per thread. A block starts with 168 per thread, which the warpgroups
-// redistribute.
-inline constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+inline constexpr int kWidenerWarps = 4;
 inline constexpr int kQBytes = kRows * kHeadDim * 2;
 inline constexpr int kKvBytes = kTokens * kHeadDim * 2;
+inline constexpr int kNarrowBytes = kTokens * kHeadDim;
+inline constexpr int kNarrowStages = 2;
+// One warpgroup copies, two compute, and one may widen. Registers are per
+// thread: a block starts with the same number for each, and the warpgroups
+// redistribute them.
+template <bool kWidens>
+struct Block {
+  static constexpr int kThreads = 384;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+};
+
+template <>
+struct Block<true> {
+  static constexpr int kThreads = 512;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 208,
+                       kWidenerRegisters = 56;
+  static_assert(kProducerRegisters + 2 * kConsumerRegisters +
+                    kWidenerRegisters ==
+                4 * 128);
+};
+
 // Named barriers: for the warpgroups' turns, and within one warpgroup.
 inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
 
@@ -36,6 +52,7 @@ inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
 struct Tile {
   int is_last;  // there is no tile, and none will come
   int sequence;
+  int slot;   // see NumSlots
   int q_row;  // token of row 0, in q
   int num_rows;
   int position;       // of the last token that row 0 sees
@@ -50,21 +67,53 @@ struct Tile {
 };
 
 // Stages of keys or of values.
-struct Stage {
-  uint64_t full[kStages], empty[kStages];
+template <int kCount>
+struct Stages {
+  uint64_t full[kCount], empty[kCount];
   // A bit for each page of a stage that is not in the cache.
-  uint32_t bad_pages[kStages];
-  int pages[kTokens / 8];  // those that are being copied
+  uint32_t bad_pages[kCount];
 };
 
+// Keys and values in F8E4M3FN, as they were copied.
+template <bool kWidens>
+struct NarrowTiles {};
+
+template <>
+struct NarrowTiles<true> {
+  uint8_t kv[2][kNarrowStages][kNarrowBytes];
+  Stages<kNarrowStages> stages[2];
+};
+
+// If the block widens, a warpgroup converts keys to the queries' dtype and
+// values to F16 (sm90_widen.cuh).
+template <bool kWidens>
 struct alignas(1024) SharedMemory {
+  static constexpr int kStages = kWidens ? 2 : 3;  // tiles of keys, of values
   uint8_t q[kQBytes];
   uint8_t kv[2][kStages][kKvBytes];
+  NarrowTiles<kWidens> narrow;
   uint64_t q_full, q_empty;
   uint64_t tile_full[kTileSlots], tile_empty[kTileSlots];
   Tile tiles[kTileSlots];
-  Stage stages[2];
-  int is_last_part[2];  // of the computing warpgroups
+  Stages<kStages> stages[2];
+  int pages[2][kTokens / 8];  // those of keys and values that are being copied
+  int is_last_part[2];        // of the computing warpgroups
+
+  // Where the copy engine writes keys (part 0) or values (part 1).
+  __device__ auto& CopiedStages(int part) {
+    if constexpr (kWidens) {
+      return narrow.stages[part];
+    } else {
+      return stages[part];
+    }
+  }
+  __device__ uint8_t* CopiedTile(int part, int slot) {
+    if constexpr (kWidens) {
+      return narrow.kv[part][slot];
+    } else {
+      return kv[part][slot];
+    }
+  }
 };
 
 // The copy engine's tensor maps.
@@ -75,8 +124,18 @@ struct Maps {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+template <int kCount>
+__device__ inline void InitBarriers(Stages<kCount>& stages, int writers,
+                                    int readers) {
+  for (int i = 0; i < kCount; ++i) {
+    InitBarrier(SharedAddress(&stages.full[i]), writers);
+    InitBarrier(SharedAddress(&stages.empty[i]), readers);
+  }
+}
+
 // Gets the next tile; called by every warp but the first.
-__device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
+template <typename Memory>
+__device__ inline Tile TakeTile(Memory& shared, Ring<kTileSlots>& ring) {
   Wait(SharedAddress(&shared.tile_full[ring.slot]), ring.parity);
   const Tile tile = shared.tiles[ring.slot];
   __syncwarp();
@@ -89,10 +148,11 @@ __device__ inline Tile TakeTile(SharedMemory& shared, Ring<kTileSlots>& ring) {
 
 // Copies tiles of keys (part 0) or values (part 1) of the pages of a context;
 // called by a warp.
+template <bool kWidens>
 class PageCopier {
  public:
   __device__ PageCopier(const Arguments& arguments, const CUtensorMap* map,
-                        int part, SharedMemory& shared)
+                        int part, SharedMemory<kWidens>& shared)
       : arguments_(arguments),
         map_(map),
         part_(part),
@@ -116,30 +176,32 @@ class PageCopier {
   __device__ bool Done() const { return num_left() <= 0; }
 
   __device__ void CopyNext() {
-    Stage& stage = shared_.stages[part_];
+    auto& stages = shared_.CopiedStages(part_);
+    int* pages = shared_.pages[part_];
     const int slot = ring_.slot;
     const bool has_tokens = HasTokens();
     const int page = next_page_;
     const bool in_cache = page >= 0 && page < arguments_.total_num_pages;
     // For a page that is not in the cache, the copy engine writes zeros.
-    if (lane_ < num_boxes_) stage.pages[lane_] = in_cache ? page : -1;
+    if (lane_ < num_boxes_) pages[lane_] = in_cache ? page : -1;
     const uint32_t bad_pages = __ballot_sync(~0u, has_tokens && !in_cache);
     __syncwarp();
     const int x = (tile_.kv_head * 2 + part_) * kHeadDim;
     const int y = n_ % tiles_of_page_ * kTokens;
     --n_;
     next_page_ = FetchPage();
-    const uint32_t full = SharedAddress(&stage.full[slot]);
-    Wait(SharedAddress(&stage.empty[slot]), ring_.parity ^ 1);
+    const uint32_t full = SharedAddress(&stages.full[slot]);
+    Wait(SharedAddress(&stages.empty[slot]), ring_.parity ^ 1);
     if (elected_) {
-      stage.bad_pages[slot] = bad_pages;
-      ArriveExpecting(full, kKvBytes);
-      uint32_t to = SharedAddress(shared_.kv[part_][slot]);
+      stages.bad_pages[slot] = bad_pages;
+      ArriveExpecting(full, kWidens ? kNarrowBytes : kKvBytes);
+      uint32_t to = SharedAddress(shared_.CopiedTile(part_, slot));
 #pragma unroll 4
       for (int i = 0; i < num_boxes_; ++i) {
-        const int page = stage.pages[i];
+        const int page = pages[i];
+        // Rows of a box have 128 bytes.
 #pragma unroll
-        for (int half = 0; half < kHalves; ++half) {
+        for (int half = 0; half < (kWidens ? 1 : kHalves); ++half) {
           CopyBox(to + half * (kTokens * 128), map_, x + half * 64, y, page,
                   full);
         }
@@ -166,12 +228,12 @@ class PageCopier {
   const Arguments& arguments_;
   const CUtensorMap* map_;
   const int part_;
-  SharedMemory& shared_;
+  SharedMemory<kWidens>& shared_;
   const int lane_;
   const bool elected_;
-  // A box is a page, or kTokens tokens of a larger one, by 64 elements.
+  // A box is a page, or kTokens tokens of a larger one, by 128 bytes.
   const int box_tokens_, num_boxes_, tiles_of_page_;
-  Ring<kStages> ring_;
+  Ring<kWidens ? kNarrowStages : SharedMemory<kWidens>::kStages> ring_;
   Tile tile_;
   const int32_t* table_;
   int n_;
@@ -213,7 +275,7 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
   // The last tiles of a sequence, which have the most work, come first.
   const int slot = num_slots - 1 - index / arguments.num_kv_heads;
   Sequence sequence;
-  int tile_of_sequence = 0, part = 0;
+  int tile_of_sequence, part = 0;
   if (slot >= 0) {
     if (!FindTile(arguments, slot, tokens_of_tile, &sequence,
                   &tile_of_sequence)) {
@@ -224,14 +286,16 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
           (sequence.q_len - 1) / tokens_of_tile - tile_of_sequence;
     }
   } else if (!FindPart(arguments, split,
-                       index / arguments.num_kv_heads - num_slots, kTokens,
-                       &sequence, &part)) {
+                       index / arguments.num_kv_heads - num_slots,
+                       tokens_of_tile, &sequence, &tile_of_sequence, &part)) {
     tile->is_last = true;
     return true;
   }
   const int token = tile_of_sequence * tokens_of_tile;
   const int num_tokens = min(sequence.q_len - token, tokens_of_tile);
   tile->sequence = sequence.index;
+  tile->slot =
+      sequence.begin / tokens_of_tile + sequence.index + tile_of_sequence;
   tile->q_row = sequence.begin + token;
   tile->num_rows = num_tokens * arguments.group_size;
   tile->position = PositionOf(arguments, sequence, token);
@@ -239,28 +303,29 @@ __device__ inline bool MakeTile(const Arguments& arguments, const Split& split,
   tile->kv_len = sequence.kv_len;
   tile->kv_head = index % arguments.num_kv_heads;
   const KvRange range =
-      VisibleTiles(arguments, sequence, token, token + num_tokens, kTokens);
+      VisibleTiles(arguments, sequence, token, token + num_tokens);
   tile->kv_begin = range.begin;
   tile->kv_end = range.end;
   tile->part = part;
-  tile->num_parts = NumParts(arguments, split, sequence, kTokens);
-  if (tile->num_parts > 1) {
-    tile->place = FirstPlace(arguments, split, sequence);
-    const int tiles = PartTiles(arguments, split, range.end - range.begin);
-    tile->kv_begin = range.begin + part * tiles;
-    tile->kv_end = min(tile->kv_begin + tiles, range.end);
+  const Parts parts = SplitContext(arguments, split, sequence, tokens_of_tile);
+  tile->num_parts = parts.count;
+  if (parts.count > 1) {
+    tile->place = FirstPlace(arguments, split, sequence) + token;
+    tile->kv_begin = min(range.begin + part * parts.tiles, range.end);
+    tile->kv_end = min(tile->kv_begin + parts.tiles, range.end);
   }
   return true;
 }
 
 // Run by one warp: finds tiles, and copies their queries and keys.
+template <bool kWidens>
 __device__ inline void ProduceTiles(const Arguments& arguments,
                                     const Split& split, const Maps& maps,
-                                    SharedMemory& shared) {
+                                    SharedMemory<kWidens>& shared) {
   const int lane = threadIdx.x % 32;
   const int q_bytes =
       kRows / arguments.group_size * arguments.group_size * kHeadDim * 2;
-  PageCopier keys(arguments, &maps.kv_pages, 0, shared);
+  PageCopier<kWidens> keys(arguments, &maps.kv_pages, 0, shared);
   Ring<kTileSlots> tile_ring;
   Ring<1> q_ring;
 
@@ -310,9 +375,11 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
 }
 
 // Run by another warp: copies the values.
+template <bool kWidens>
 __device__ inline void ProduceValues(const Arguments& arguments,
-                                     const Maps& maps, SharedMemory& shared) {
-  PageCopier values(arguments, &maps.kv_pages, 1, shared);
+                                     const Maps& maps,
+                                     SharedMemory<kWidens>& shared) {
+  PageCopier<kWidens> values(arguments, &maps.kv_pages, 1, shared);
   Ring<kTileSlots> tile_ring;
   while (true) {
     const Tile tile = TakeTile(shared, tile_ring);

@@ -70,7 +70,8 @@ class TileQueue {
 
  private:
   __device__ static bool IsLong(const Arguments& arguments, int s) {
-    return LoadSequence(arguments, s).q_len > kMaxSplitTokens;
+    constexpr int kFewTokens = 16;
+    return LoadSequence(arguments, s).q_len > kFewTokens;
   }
 
   unsigned long long* const counter_;

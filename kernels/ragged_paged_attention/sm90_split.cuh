@@ -1,7 +1,7 @@
 // Splits a long context of a sequence with few query rows over several blocks:
 // Flash-Decoding (Dao et al., 2023). Each part leaves its result in the
-// workspace, and the last one to finish combines them, always in the same
-// order.
+// workspace. The last one to finish combines them, always in the same order; if
+// that would delay the end, CombineKernel does (sm90_combine.cuh).
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_SPLIT_CUH_
 
@@ -13,13 +13,17 @@
 
 namespace torch_xla_ext::ragged::sm90 {
 
+inline constexpr int kTokens = 128;  // keys and values of a tile
 inline constexpr int kMinPartTiles = 2;
+// To combine the parts of several query tokens costs as much time as some tiles
+// of keys, so shorter contexts are not split for them.
+inline constexpr int kMinSplitTiles = 12;
 // A longer context is split even if there are enough other contexts for all
 // blocks.
 inline constexpr int kMaxPartTiles = 64;
 
 // The workspace, which is aligned to 16 bytes: the tile counter; then, for each
-// sequence, kv head and warpgroup, the number of parts that have arrived; then,
+// slot, kv head and warpgroup, the number of parts that have arrived; then,
 // again aligned to 16 bytes, max_parts parts for each kv head of each place. A
 // part has group_size rows of head_dim sums, and a maximum and a sum of weights
 // for each row.
@@ -33,12 +37,17 @@ struct Split {
   float* parts;
   int64_t part_size;
   int num_token_places;
+  int num_blocks;  // of the Hopper kernel
+  bool has_combine_kernel;
 };
 
-inline Split MakeSplit(const Arguments& arguments, int head_dim) {
-  const int64_t header =
-      SplitHeader(arguments.max_num_seqs, arguments.num_kv_heads);
+inline Split MakeSplit(const Arguments& arguments, int head_dim,
+                       int num_blocks) {
+  const int64_t num_slots = NumTileSlots(
+      arguments.num_tokens, arguments.max_num_seqs, arguments.group_size);
+  const int64_t header = SplitHeader(num_slots, arguments.num_kv_heads);
   Split split = {};
+  split.num_blocks = num_blocks;
   split.num_token_places = static_cast<int>(
       NumTokenPlaces(arguments.num_tokens, arguments.max_num_seqs));
   const int64_t num_pairs =
@@ -55,18 +64,11 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim) {
     split.max_parts = static_cast<int>(std::clamp<int64_t>(
         space / (num_pairs * split.part_size), 1, kMaxParts));
   }
+  // With fewer tiles than blocks, most contexts are split. With more, another
+  // kernel would cost more time than it saves.
+  split.has_combine_kernel = split.max_parts > 1 && !arguments.decoded &&
+                             num_slots * arguments.num_kv_heads < num_blocks;
   return split;
-}
-
-// The number of tiles of keys in a part of a context of `tiles` tiles.
-__device__ inline int PartTiles(const Arguments& arguments, const Split& split,
-                                int tiles) {
-  // One part for each block, if all contexts are that long.
-  const int wanted =
-      gridDim.x / (NumSequences(arguments) * arguments.num_kv_heads);
-  const int parts =
-      min(max(wanted, CeilDivide(tiles, kMaxPartTiles)), split.max_parts);
-  return max(CeilDivide(tiles, max(parts, 1)), kMinPartTiles);
 }
 
 // The tiles of keys that are visible to the rows of tokens [token, end_token)
@@ -76,12 +78,12 @@ struct KvRange {
 };
 __device__ inline KvRange VisibleTiles(const Arguments& arguments,
                                        const Sequence& sequence, int token,
-                                       int end_token, int tile_tokens) {
+                                       int end_token) {
   const int position = PositionOf(arguments, sequence, token);
   const int last = PositionOf(arguments, sequence, end_token - 1);
-  const int end = CeilDivide(max(last + 1, 0), tile_tokens);
+  const int end = CeilDivide(max(last + 1, 0), kTokens);
   const int begin =
-      max(max(position, 0) - arguments.sliding_window + 1, 0) / tile_tokens;
+      max(max(position, 0) - arguments.sliding_window + 1, 0) / kTokens;
   return {min(begin, end), end};
 }
 
@@ -92,29 +94,43 @@ __device__ inline int FirstPlace(const Arguments& arguments, const Split& split,
   const int q_len = sequence.q_len;
   if (q_len == 1) return sequence.index;
   return q_len <= kMaxSplitTokens && q_len > 1 &&
-                 q_len * arguments.group_size <= kSplitRows &&
                  sequence.begin + q_len <= split.num_token_places
              ? arguments.max_num_seqs + sequence.begin
              : -1;
 }
 
-// The number of parts of a sequence's context.
-__device__ inline int NumParts(const Arguments& arguments, const Split& split,
-                               const Sequence& sequence, int tile_tokens) {
-  if (split.max_parts == 1 || FirstPlace(arguments, split, sequence) < 0) {
-    return 1;
-  }
-  const KvRange range =
-      VisibleTiles(arguments, sequence, 0, sequence.q_len, tile_tokens);
+// The parts of a sequence's context, the same number for each tile of its query
+// tokens; tiles that see less of the context have empty ones.
+struct Parts {
+  int count;
+  int tiles;  // of keys, in one part
+};
+
+__device__ inline Parts SplitContext(const Arguments& arguments,
+                                     const Split& split,
+                                     const Sequence& sequence,
+                                     int tile_tokens) {
+  const KvRange range = VisibleTiles(arguments, sequence, 0, sequence.q_len);
   const int tiles = range.end - range.begin;
-  return max(CeilDivide(tiles, PartTiles(arguments, split, tiles)), 1);
+  if (split.max_parts == 1 || FirstPlace(arguments, split, sequence) < 0 ||
+      (sequence.q_len > 1 && tiles < kMinSplitTiles)) {
+    return {1, tiles};
+  }
+  // One part for each block, if all sequences are like this one.
+  const int wanted =
+      split.num_blocks / (NumSequences(arguments) * arguments.num_kv_heads *
+                          CeilDivide(sequence.q_len, tile_tokens));
+  const int count =
+      min(max(wanted, CeilDivide(tiles, kMaxPartTiles)), split.max_parts);
+  const int part_tiles = max(CeilDivide(tiles, max(count, 1)), kMinPartTiles);
+  return {max(CeilDivide(tiles, part_tiles), 1), part_tiles};
 }
 
-// Finds the `index`-th of all parts, not counting each context's first one;
-// called by whole warps.
+// Finds the `index`-th of the parts of all tiles of `tile_tokens` query tokens,
+// not counting each tile's first one; called by whole warps.
 __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
                                 int index, int tile_tokens, Sequence* sequence,
-                                int* part) {
+                                int* tile, int* part) {
   if (split.max_parts == 1) return false;
   const int lane = threadIdx.x % 32;
   const int num_seqs = NumSequences(arguments);
@@ -122,7 +138,9 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
     int count = 0;
     if (first + lane < num_seqs) {
       const Sequence candidate = LoadSequence(arguments, first + lane);
-      count = NumParts(arguments, split, candidate, tile_tokens) - 1;
+      const Parts parts =
+          SplitContext(arguments, split, candidate, tile_tokens);
+      count = (parts.count - 1) * CeilDivide(candidate.q_len, tile_tokens);
     }
     int sum = count;
 #pragma unroll
@@ -134,7 +152,10 @@ __device__ inline bool FindPart(const Arguments& arguments, const Split& split,
     if (behind != 0) {
       const int found = __ffs(behind) - 1;
       *sequence = LoadSequence(arguments, first + found);
-      *part = 1 + index - __shfl_sync(~0u, sum - count, found);
+      const int tiles = CeilDivide(sequence->q_len, tile_tokens);
+      index -= __shfl_sync(~0u, sum - count, found);
+      *tile = index % tiles;
+      *part = 1 + index / tiles;
       return true;
     }
     index -= __shfl_sync(~0u, sum, 31);
@@ -149,8 +170,8 @@ __device__ inline float* PartsOf(const Arguments& arguments, const Split& split,
                            split.max_parts * split.part_size;
 }
 
-// Combines the parts of the rows [first_row, end_row) of a sequence and kv
-// head; row 0 belongs to token q_row. Called by four warps, which take turns
+// Combines the parts of the rows [first_row, end_row) of a tile and kv head;
+// row 0 belongs to token q_row. Called by four warps, which take turns
 // with the rows. A part has sums of values weighted by 2^(logit - maximum), and
 // sums of weights. Lane i has the statistics of parts i and i + 32, and sums up
 // four dimensions.

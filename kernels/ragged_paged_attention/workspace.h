@@ -7,27 +7,38 @@
 
 namespace torch_xla_ext::ragged {
 
-// Rows of a tile of a sequence with few rows.
+// Rows of a tile of a sequence with few rows, in the generic kernel.
 inline constexpr int kTileRows = 64;
+// The rows of a tile of the Hopper kernel. A row is a token and one of the
+// heads of a kv head.
+inline constexpr int kSm90TileRows = 128;
 // The Hopper kernel splits the context of a sequence into at most kMaxParts
-// parts, and only if the sequence has at most kMaxSplitTokens query tokens and
-// kSplitRows rows (a row is a token and one of the heads of a kv head).
+// parts, and only if the sequence has at most kMaxSplitTokens query tokens.
 inline constexpr int kMaxParts = 64;
-inline constexpr int kMaxSplitTokens = 16;
-inline constexpr int kSplitRows = 128;
+inline constexpr int kMaxSplitTokens = 256;
 
 // For how many of the first tokens of q the Hopper kernel can split the context
 // if they are not the only tokens of their sequence.
 constexpr int64_t NumTokenPlaces(int64_t num_tokens, int64_t max_num_seqs) {
-  const int64_t limit = max_num_seqs > 128 ? max_num_seqs : 128;
+  const int64_t limit =
+      max_num_seqs > kMaxSplitTokens ? max_num_seqs : kMaxSplitTokens;
   if (num_tokens < 2) return 0;
   return num_tokens < limit ? num_tokens : limit;
 }
 
+// The number of slots for tiles of the Hopper kernel (sm90_producer.cuh). It
+// supports groups of up to kSm90TileRows heads.
+constexpr int64_t NumTileSlots(int64_t num_tokens, int64_t max_num_seqs,
+                               int64_t group_size) {
+  const int64_t size =
+      group_size < kSm90TileRows ? kSm90TileRows / group_size : 1;
+  return num_tokens / size + max_num_seqs;
+}
+
 // The number of counters at the beginning of the Hopper kernel's workspace: a
 // multiple of 4.
-constexpr int64_t SplitHeader(int64_t max_num_seqs, int64_t num_kv_heads) {
-  return (2 + 2 * max_num_seqs * num_kv_heads + 3) / 4 * 4;
+constexpr int64_t SplitHeader(int64_t num_slots, int64_t num_kv_heads) {
+  return (2 + 2 * num_slots * num_kv_heads + 3) / 4 * 4;
 }
 
 // The floats of a part of one place and kv head: a multiple of 4.
@@ -40,8 +51,8 @@ constexpr int64_t PartSize(int64_t group_size, int64_t head_dim) {
 inline constexpr int64_t kMaxBlocks = 512;
 
 // The number of counters at the beginning of a workspace, for any kernel.
-constexpr int64_t NumCounters(int64_t max_num_seqs, int64_t num_kv_heads) {
-  const int64_t header = SplitHeader(max_num_seqs, num_kv_heads);
+constexpr int64_t NumCounters(int64_t num_slots, int64_t num_kv_heads) {
+  const int64_t header = SplitHeader(num_slots, num_kv_heads);
   return header > kMaxBlocks ? header : kMaxBlocks;
 }
 

@@ -1,0 +1,133 @@
+// The widening warpgroup of the Hopper kernel: converts the tiles of a cache in
+// F8E4M3FN to types that the other products have. All conversions are exact.
+//
+// A tile of 128 keys and values of 128 dimensions is read and written at 96 KB
+// of the 160 KB that its products read of shared memory, so no bank may be used
+// twice at a time.
+#ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_WIDEN_CUH_
+#define KERNELS_RAGGED_PAGED_ATTENTION_SM90_WIDEN_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/common/ptx.cuh"
+#include "kernels/common/wgmma.cuh"
+#include "kernels/ragged_paged_attention/sm90_producer.cuh"
+
+namespace torch_xla_ext::ragged::sm90 {
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Two F8E4M3FN, the lower half of `pair`, as two T.
+template <typename T>
+__device__ inline uint32_t WidenPair(uint32_t pair) {
+  const uint32_t halves = WidenF8Pair(pair);
+  if constexpr (std::is_same_v<T, __half>) {
+    return halves;
+  } else {
+    const float2 wide =
+        __half22float2(reinterpret_cast<const __half2&>(halves));
+    return Pack<T>(wide.x, wide.y);
+  }
+}
+
+// Eight F8E4M3FN as eight T.
+template <typename T>
+__device__ inline uint4 WidenEight(uint32_t low, uint32_t high) {
+  return make_uint4(WidenPair<T>(low & 0xffff), WidenPair<T>(low >> 16),
+                    WidenPair<T>(high & 0xffff), WidenPair<T>(high >> 16));
+}
+
+__device__ inline uint4 LoadShared16(uint32_t shared) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(shared)
+               : "memory");
+  return value;
+}
+
+__device__ inline void StoreShared16(uint32_t shared, uint4 value) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// Widens the next tile of keys (part 0) or values (part 1) to T. Called by the
+// warpgroup; each warp has 32 of the tokens.
+template <typename T>
+__device__ inline void WidenTile(SharedMemory<true>& shared, int part,
+                                 const Ring<kNarrowStages>& from,
+                                 const Ring<SharedMemory<true>::kStages>& to) {
+  Stages<kNarrowStages>& source = shared.narrow.stages[part];
+  Stages<SharedMemory<true>::kStages>& target = shared.stages[part];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+  // Eight lanes read 16 bytes each of two rows, the first half of one and the
+  // second half of the other, and write twice 16 bytes each to the two swizzled
+  // rows. Then they exchange the rows.
+  const int packet = lane % 8, row = warp * 32 + lane / 8 * 2 + packet / 4;
+  constexpr int kOtherRow = 128, kOtherChunk = 16, kEightRows = 8 * 128;
+  const uint32_t narrow = SharedAddress(shared.narrow.kv[part][from.slot]) +
+                          row * 128 + packet * 16;
+  const uint32_t wide = SharedAddress(shared.kv[part][to.slot]) +
+                        packet / 4 * (kTokens * 128) + row * 128 +
+                        ((packet % 4 * 2) ^ (row & 7)) * kOtherChunk;
+
+  Wait(SharedAddress(&source.full[from.slot]), from.parity);
+  uint4 packets[4][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    packets[i][0] = LoadShared16(narrow + i * kEightRows);
+    packets[i][1] = LoadShared16((narrow ^ kOtherRow) + i * kEightRows);
+  }
+  Wait(SharedAddress(&target.empty[to.slot]), to.parity ^ 1);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int other = 0; other < 2; ++other) {
+      const uint4& bytes = packets[i][other];
+      const uint32_t at =
+          (other == 0 ? wide : wide ^ (kOtherRow | kOtherChunk)) +
+          i * kEightRows;
+      StoreShared16(at, WidenEight<T>(bytes.x, bytes.y));
+      StoreShared16(at ^ kOtherChunk, WidenEight<T>(bytes.z, bytes.w));
+    }
+  }
+  if (threadIdx.x % 128 == 0) {
+    target.bad_pages[to.slot] = source.bad_pages[from.slot];
+  }
+  FenceAsyncProxy();
+  __syncwarp();
+  if (lane == 0) {
+    Arrive(SharedAddress(&source.empty[from.slot]));
+    Arrive(SharedAddress(&target.full[to.slot]));
+  }
+}
+
+// Run by the warpgroup: widens keys to T, the queries' dtype, and values to
+// F16, which has room for all of them and for the weights.
+template <typename T>
+__device__ inline void WidenTiles(SharedMemory<true>& shared) {
+  Ring<kTileSlots> tile_ring;
+  Ring<kNarrowStages> from;
+  Ring<SharedMemory<true>::kStages> to;
+  while (true) {
+    const Tile tile = TakeTile(shared, tile_ring);
+    if (tile.is_last) break;
+    for (int n = tile.kv_begin; n < tile.kv_end; ++n) {
+      WidenTile<T>(shared, 0, from, to);
+      WidenTile<__half>(shared, 1, from, to);
+      from.Advance();
+      to.Advance();
+    }
+  }
+}
+
+#endif  // __CUDA_ARCH_FEAT_SM90_ALL
+
+}  // namespace torch_xla_ext::ragged::sm90
+
+#endif  // KERNELS_RAGGED_PAGED_ATTENTION_SM90_WIDEN_CUH_
