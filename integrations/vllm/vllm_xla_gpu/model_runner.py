@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import functools
 import random
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch_xla
-import torch_xla.core.xla_model as xm
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
@@ -130,9 +130,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         captured = self._captured(placed_results, self.num_reqs_paddings)
 
         def call(*tensors: torch.Tensor) -> object:
-            # vLLM compiles with logits that are not divided.
-            operands = [place(tensor) if is_logits(tensor) else tensor for tensor in tensors]
-            return captured[len(tensors[0])](*operands)
+            # vLLM compiles with tensors that are not placed.
+            return captured[len(tensors[0])](*map(place, tensors))
 
         return call
 
@@ -269,7 +268,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             keep(self._snapshot[num_seqs]())
             self._with_penalties(self._logits[num_seqs], num_seqs)
             self._bias(self._logits[num_seqs], torch.zeros(num_seqs, self.vocab_size))
-        xm.wait_device_ops()
+        torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
 
@@ -277,6 +276,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         """Compiles what writes an adapter to its slot."""
         for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
             self._adapter_manager.activate_adapter(adapter)
+
+    def maybe_select_dummy_loras(self, *args: object) -> contextlib.AbstractContextManager[None]:
+        """vLLM compiles what samples inside; no adapter takes part in that."""
+        return contextlib.nullcontext()
 
     def _adapters(self, num_seqs: int) -> np.ndarray | int:
         """The slots of the requests' adapters, which are written there if they are not."""

@@ -275,9 +275,7 @@ class _PartsMethod(LinearMethodBase):
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
-    def apply(
-        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> Columns:
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """`bias` is None: the parts have it."""
         return Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
 

@@ -212,9 +212,17 @@ def test_memory_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("family", "options", "text"),
     [
-        ("llama", {"tensor_parallel_size": 4}, "2 key and value heads on 4 devices; set tensor_par"),
+        (
+            "llama",
+            {"tensor_parallel_size": 4},
+            "2 key and value heads on 4 devices; set tensor_par",
+        ),
         ("llama", {"pipeline_parallel_size": 2}, "start one server for each GPU"),
-        ("llama", {"distributed_executor_backend": "mp"}, "='mp'; leave it out: one process drives"),
+        (
+            "llama",
+            {"distributed_executor_backend": "mp"},
+            "='mp'; leave it out: one process drives",
+        ),
         (
             "llama",
             {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
