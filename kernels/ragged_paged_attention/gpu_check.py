@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from gpu_check_batches import (
     F8,
     Batch,
+    few_queries_batch,
     fill_with_garbage,
     make_batch,
     random_batch,
@@ -111,7 +112,10 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
         if not i % 2:
             dtype = rng.choice([torch.bfloat16, torch.float16])
             fixed |= {"dtype": dtype, "cache_dtype": rng.choice([dtype, F8])}
-        text, batch = random_batch(rng, **fixed)
+        if i % 4 == 3:
+            text, batch = few_queries_batch(rng)
+        else:
+            text, batch = random_batch(rng, **fixed)
         try:
             error = check(kernel, text, batch, rng.choice([0, 1, 4096, 60_000, 1 << 20, 1 << 22]))
             key = (str(batch.q.dtype)[6:], str(batch.kv_pages.dtype)[6:], batch.q.shape[2])
@@ -168,7 +172,7 @@ def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     faults = []
     for _ in range(count):
-        text, batch = random_batch(rng)
+        text, batch = rng.choice([random_batch, few_queries_batch])(rng)
         fill_with_garbage(rng, batch)
         size, workspace = batch.q.numel(), rng.choice([0, 1, 4096, 1 << 20])
         results = [

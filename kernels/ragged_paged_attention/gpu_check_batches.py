@@ -181,6 +181,43 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
     )
 
 
+def few_queries_batch(rng: random.Random) -> tuple[str, Batch]:
+    """A ragged batch of the shapes of FewQueriesSplitKernel; one in five has a longer sequence."""
+    dtype = rng.choice([torch.bfloat16, torch.float16])
+    group = rng.choice([1, 2, 3, 4, 4, 5, 8])
+    options = {
+        "dtype": dtype,
+        "num_kv_heads": rng.choice([1, 2, 3, 8]),
+        "group": group,
+        "page_size": rng.choice([8, 16, 16, 32, 64, 128, 256]),
+        "soft_cap": rng.choice([0.0, 0.0, 5.0, 1e6]),
+        "v_scale": rng.choice([1.0, 0.5]),
+        "sm_scale": rng.choice([0.05, 0.1]),
+        "spare_seqs": rng.choice([0, 0, 1, 3, 300]),
+        "first_row": rng.choice([0, 0, 0, 3]),
+        "shared_pages": rng.random() < 0.2,
+        "bad_pages": rng.random() < 0.2,
+        "sinks": rng.random() < 0.3,
+        "causal": rng.random() < 0.8,
+    }
+    most = 16 // group
+    q_lens = [rng.randint(0, most) for _ in range(rng.choice([1, 2, 3, 4, 9, 40]))]
+    if rng.random() < 0.2:
+        q_lens[rng.randrange(len(q_lens))] = most * rng.randint(1, 3) + 1
+    kv_lens = []
+    for q_len in q_lens:
+        extra = rng.choice([0, rng.randint(-q_len, 40), rng.randint(0, 700), rng.randint(0, 20000)])
+        kv_lens.append(q_len + extra)
+    # More tokens than sequences: otherwise, these are the shapes of a decode step.
+    seqs = len(q_lens) + options["spare_seqs"]
+    used = sum(q_lens) + options["first_row"]
+    options["spare_tokens"] = rng.choice([0, 1, 5]) + max(seqs + 1 - used, 0)
+    text = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
+        q_lens, kv_lens, **options
+    )
+
+
 def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
     """Replaces lengths by numbers that mean nothing."""
     tokens, seqs = len(batch.q), len(batch.kv_lens)
