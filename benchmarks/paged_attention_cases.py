@@ -21,6 +21,8 @@ class Case:
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     cache_dtype: torch.dtype = DTYPE
+    heads: int = HEADS
+    kv_heads: int = KV_HEADS
 
     @property
     def kind(self) -> str:
@@ -30,12 +32,12 @@ class Case:
 
     @property
     def cache_bytes(self) -> int:
-        return sum(self.kv_lens) * 2 * KV_HEADS * HEAD_DIM * self.cache_dtype.itemsize
+        return sum(self.kv_lens) * 2 * self.kv_heads * HEAD_DIM * self.cache_dtype.itemsize
 
     @property
     def bytes(self) -> int:
         """Those that have to move: keys and values, queries and results once."""
-        return self.cache_bytes + 2 * sum(self.q_lens) * HEADS * HEAD_DIM * DTYPE.itemsize
+        return self.cache_bytes + 2 * sum(self.q_lens) * self.heads * HEAD_DIM * DTYPE.itemsize
 
     @property
     def flops(self) -> int:
@@ -43,12 +45,21 @@ class Case:
         pairs = sum(
             q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
         )
-        return 4 * HEADS * HEAD_DIM * pairs
+        return 4 * self.heads * HEAD_DIM * pairs
 
 
-def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE) -> Case:
+def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE, shards: int = 1) -> Case:
+    """One query token a sequence, with the heads of one of `shards` tensor-parallel devices."""
     suffix = "" if cache_dtype == DTYPE else ", fp8 cache"
-    return Case(f"decode {seqs} x {length}{suffix}", (1,) * seqs, (length,) * seqs, cache_dtype)
+    suffix += "" if shards == 1 else f", 1/{shards} of the heads"
+    return Case(
+        f"decode {seqs} x {length}{suffix}",
+        (1,) * seqs,
+        (length,) * seqs,
+        cache_dtype,
+        HEADS // shards,
+        KV_HEADS // shards,
+    )
 
 
 def prefill(seqs: int, length: int) -> Case:
@@ -73,10 +84,10 @@ CASES = [
 class Inputs:
     """A set of operands, with the cache in both layouts or in one of them."""
 
-    q: torch.Tensor  # [tokens, HEADS, HEAD_DIM]
-    key_cache: torch.Tensor | None  # [pages, PAGE_SIZE, KV_HEADS, HEAD_DIM]
+    q: torch.Tensor  # [tokens, heads, HEAD_DIM]
+    key_cache: torch.Tensor | None  # [pages, PAGE_SIZE, kv_heads, HEAD_DIM]
     value_cache: torch.Tensor | None
-    kv_pages: torch.Tensor | None  # [pages, PAGE_SIZE, 2 * KV_HEADS, HEAD_DIM], interleaved
+    kv_pages: torch.Tensor | None  # [pages, PAGE_SIZE, 2 * kv_heads, HEAD_DIM], interleaved
     tables: torch.Tensor  # i32[seqs, pages_per_seq]
     kv_lens: torch.Tensor  # i32[seqs]
     cu_q_lens: torch.Tensor  # i32[seqs + 1]
@@ -99,15 +110,15 @@ def make_inputs(case: Case, device: torch.device, layouts: str = "split pages") 
 
     key = value = pages = None
     if "split" in layouts:
-        key, value = cache(KV_HEADS), cache(KV_HEADS)
+        key, value = cache(case.kv_heads), cache(case.kv_heads)
         if "pages" in layouts:
             # As bytes: torch cannot stack every dtype.
             parts = [x.view(torch.uint8) for x in (key, value)]
             pages = torch.stack(parts, 3).flatten(2, 3).view(case.cache_dtype)
     else:
-        pages = cache(2 * KV_HEADS)
+        pages = cache(2 * case.kv_heads)
     starts = torch.tensor([0, *case.q_lens]).cumsum(0).tolist()
-    q = torch.randn(sum(case.q_lens), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
+    q = torch.randn(sum(case.q_lens), case.heads, HEAD_DIM, dtype=DTYPE, device=device)
     return Inputs(
         q,
         key,
@@ -121,7 +132,7 @@ def make_inputs(case: Case, device: torch.device, layouts: str = "split pages") 
 
 
 def error(case: Case, inputs: Inputs, out: torch.Tensor) -> float:
-    """The relative error of sampled rows of `out` [tokens, HEADS, HEAD_DIM] against float64.
+    """The relative error of sampled rows of `out` [tokens, heads, HEAD_DIM] against float64.
 
     Raises:
         AssertionError: a row of `out`, which is NaN before, was not written, or the error is too
@@ -145,7 +156,7 @@ def error(case: Case, inputs: Inputs, out: torch.Tensor) -> float:
 
 
 def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Tensor:
-    """Rows of a sequence's result in float64, [rows, HEADS, HEAD_DIM]."""
+    """Rows of a sequence's result in float64, [rows, heads, HEAD_DIM]."""
     length, q_len = case.kv_lens[seq], case.q_lens[seq]
     pages = inputs.tables[seq, : -(-length // PAGE_SIZE)].long()
     if inputs.key_cache is not None:
@@ -156,7 +167,7 @@ def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Te
     begin = sum(case.q_lens[:seq])
     q = _take(inputs.q, torch.tensor([begin + row for row in rows], device=inputs.q.device))
     keys, values = (x.flatten(0, 1)[:length].float().double() for x in (keys, values))
-    q = q.double().unflatten(1, (KV_HEADS, -1))
+    q = q.double().unflatten(1, (case.kv_heads, -1))
     logits = torch.einsum("rhgd,nhd->hgrn", q, keys) * SCALE
     position = torch.tensor(rows, device=q.device) + length - q_len
     hidden = torch.arange(length, device=q.device) > position[:, None]

@@ -1,4 +1,6 @@
-// AttendKernel: attention of one query token to its sequence's cache.
+// AttendKernel: attention of one query token to its sequence's cache. The parts
+// that are templates of `Args` also serve several query tokens of a sequence,
+// for which ragged_paged_attention derives a class from DecodeArgs.
 //
 // A block works on one part of the units (partition.cuh) for one head block.
 // Its warps take turns with the units. Each has its own softmax (warp.cuh) and
@@ -44,10 +46,45 @@ __device__ inline void Store(const DecodeArgs& args, int64_t row, int head,
         {sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor});
 }
 
+// The rows of a kv head that a thread block works on, for any sequence.
+struct HeadBlock {
+  int kv_head;
+  int head;
+  int count;
+};
+
+__device__ inline HeadBlock HeadBlockOf(const DecodeArgs& args, int index) {
+  const int kv_head = index / args.head_blocks;
+  const int first_row = index % args.head_blocks * args.rows;
+  const int group = args.num_heads / args.num_kv_heads;
+  return {kv_head, kv_head * group + first_row,
+          min(args.rows, group - first_row)};
+}
+
+__device__ inline HeadRows RowsOf(const DecodeArgs& args,
+                                  const HeadBlock& block, int seq) {
+  return RowsOf(args, seq, block.head, block.count);
+}
+
+// The next sequence that has units; there is one.
+template <int kUnit>
+__device__ inline Place NextPlace(const DecodeArgs& args, const Place& place) {
+  return PlaceOf<kUnit>(args, place.seq + 1, place.end);
+}
+
+template <typename Traits>
+__device__ inline void PrefetchQuery(const DecodeArgs& args,
+                                     const HeadBlock& block, int seq) {
+  const int64_t row = static_cast<int64_t>(seq) * args.num_heads + block.head;
+  PrefetchBytes(
+      static_cast<const char*>(args.query) + row * Traits::kHeadDim * 2,
+      block.count * Traits::kHeadDim * 2);
+}
+
 // Adds up the warps' results, and writes them to `out`, or to the workspace at
 // `slot` if that is not negative. Called by the whole block.
-template <typename Traits, bool kExtras>
-__device__ inline void StoreSum(const DecodeArgs& args, const HeadRows& rows,
+template <typename Traits, bool kExtras, typename Rows>
+__device__ inline void StoreSum(const DecodeArgs& args, const Rows& rows,
                                 int64_t slot, float* sums, WarpStats* stats,
                                 WarpState<Traits>* state) {
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
@@ -133,8 +170,8 @@ __host__ __device__ constexpr bool HasKernelWithoutExtras(int arch) {
   return arch == 900;
 }
 
-template <typename Traits, bool kExtras>
-__device__ inline void AttendParts(const DecodeArgs& args) {
+template <typename Traits, bool kExtras, typename Args>
+__device__ inline void AttendParts(const Args& args) {
   // Rows are written as whole lines of 128 bytes; copies to unaligned memory
   // are split.
   extern __shared__ __align__(128) unsigned char memory[];
@@ -142,11 +179,7 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   __shared__ uint32_t masks[kMaxWarps][kMaxStages];
   if (args.split) AllowNextKernelToStart();  // CombineKernel
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
-  const int kv_head = blockIdx.x / args.head_blocks;
-  const int first_row = blockIdx.x % args.head_blocks * args.rows;
-  const int group = args.num_heads / args.num_kv_heads;
-  const int head = kv_head * group + first_row;
-  const int heads = min(args.rows, group - first_row);
+  const HeadBlock block = HeadBlockOf(args, blockIdx.x);
   const int64_t slot =
       static_cast<int64_t>(blockIdx.x) * args.parts + blockIdx.y;
 
@@ -157,7 +190,7 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   const uint32_t shared = static_cast<uint32_t>(
       __cvta_generic_to_shared(memory + warps * Traits::kSumBytes +
                                warp * args.stages * Traits::kStageBytes));
-  Loader<Traits> loader(args, part, kv_head, shared, masks[warp]);
+  Loader<Traits, Args> loader(args, part, block.kv_head, shared, masks[warp]);
 #pragma unroll 1
   for (int stage = 0; stage < args.stages - 1; ++stage) loader.Load(stage);
   int stage = 0, free_stage = args.stages - 1;
@@ -166,15 +199,9 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
   int at = part.begin + warp;
   Place place = PlaceOf<Traits::kUnit>(args, part.seq, part.seq_begin);
   while (true) {
-    const HeadRows rows = RowsOf(args, place.seq, head, heads);
+    const auto rows = RowsOf(args, block, place.seq);
     LoadQuery<Traits>(args, rows, &state);
-    if (place.end < part.end) {
-      const int64_t next =
-          static_cast<int64_t>(place.seq + 1) * args.num_heads + head;
-      PrefetchBytes(
-          static_cast<const char*>(args.query) + next * Traits::kHeadDim * 2,
-          heads * Traits::kHeadDim * 2);
-    }
+    if (place.end < part.end) PrefetchQuery<Traits>(args, block, place.seq + 1);
     const int piece_end = min(place.end, part.end);
     for (; at < piece_end; at += warps) {
       WaitForStages(args.stages - 2);
@@ -183,7 +210,7 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
       const int unit = place.units.first + at - place.begin;
       AttendUnit<Traits>(
           args, rows, shared + stage * Traits::kStageBytes, masks[warp][stage],
-          unit * Traits::kUnit - (place.units.context - 1), &state);
+          unit * Traits::kUnit - rows.PositionIn(place.units.context), &state);
       free_stage = stage;
       stage = stage + 1 == args.stages ? 0 : stage + 1;
     }
@@ -193,7 +220,7 @@ __device__ inline void AttendParts(const DecodeArgs& args) {
                               begins && ends ? -1 : 2 * slot + (begins ? 1 : 0),
                               sums, &stats, &state);
     if (place.end >= part.end) break;
-    place = PlaceOf<Traits::kUnit>(args, place.seq + 1, place.end);
+    place = NextPlace<Traits::kUnit>(args, place);
   }
   WaitForCopies<0>();
   SetZeros(args);

@@ -277,11 +277,10 @@ __device__ inline void StoreReceived(const DecodeArgs& args, const Rows& rows,
   }
 }
 
-// Attends with `rows` to the units of a sequence. The query of the last row is
-// at position `position`.
+// Attends with `rows` to the units of a sequence.
 template <typename Traits, typename Rows>
 __device__ inline void AttendInCluster(const DecodeArgs& args, const Rows& rows,
-                                       const Units& units, int position,
+                                       const Units& units,
                                        ClusterLoader<Traits>& loader, int unit,
                                        ClusterMemory<Traits>& memory) {
   using Memory = ClusterMemory<Traits>;
@@ -297,7 +296,8 @@ __device__ inline void AttendInCluster(const DecodeArgs& args, const Rows& rows,
     __syncwarp();  // all lanes' copies are there
     AttendUnit<Traits>(
         args, rows, SharedAddress(memory.warps[warp].units[stage]),
-        memory.masks[warp][stage], unit * Traits::kUnit - position, &state);
+        memory.masks[warp][stage],
+        unit * Traits::kUnit - rows.PositionIn(units.context), &state);
     __syncwarp();  // all lanes have read them
     loader.Load(stage);
     stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
@@ -330,8 +330,7 @@ __device__ inline void AttendHeadBlock(const DecodeArgs& args) {
   if (args.sliding_window != INT_MAX) unit += units.first;
   ClusterLoader<Traits> loader(args, seq, kv_head, unit,
                                kClusterBlocks * kClusterWarps, memory);
-  AttendInCluster<Traits>(args, rows, units, units.context - 1, loader, unit,
-                          memory);
+  AttendInCluster<Traits>(args, rows, units, loader, unit, memory);
   SetZeros(args);
 }
 

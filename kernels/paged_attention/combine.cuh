@@ -25,8 +25,8 @@ struct SplitSequence {
   int pieces;  // 1 or less: there is nothing to combine
 };
 
-template <int kUnit>
-__device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
+template <int kUnit, typename Args>
+__device__ inline SplitSequence FindCandidate(const Args& args, int index,
                                               int candidates) {
   if (candidates == args.parts - 1) {
     const Part part = FindPart<kUnit>(args, index);
@@ -35,18 +35,21 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
         seq.begin < part.begin) {
       return {0, 0, 0};
     }
-    const int last = Divide(args, part.total).PartOf(seq.end - 1);
+    const int last = Divide(args, part.total, part.most).PartOf(seq.end - 1);
     return {seq.seq, index, last - index + 1};
   }
+  if (Refuses(args, 0, args.num_seqs)) return {0, 0, 0};
   // There are so few sequences that each thread can read all lengths.
-  int total = 0, begin = 0, end = 0;
+  int total = 0, most = 0, begin = 0, end = 0;
   for (int seq = 0; seq < args.num_seqs; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
     if (seq == index) begin = total;
     total += units.end - units.first;
+    most = max(most, units.end - units.first);
     if (seq == index) end = total;
   }
-  const Division division = Divide(args, total);
+  if (begin == end) return {0, 0, 0};
+  const Division division = Divide(args, total, most);
   const int first = division.PartOf(begin);
   return {index, first, division.PartOf(end - 1) - first + 1};
 }
@@ -56,10 +59,9 @@ __device__ inline SplitSequence FindCandidate(const DecodeArgs& args, int index,
 //
 // It may start before AttendKernel ends, and finds its sequence meanwhile. It
 // reads AttendKernel's results without the cache for constant data.
-template <int kUnit>
+template <int kUnit, typename Args>
 __global__ void __launch_bounds__(kCombineThreads)
-    CombineKernel(const __grid_constant__ DecodeArgs args, int head_dim,
-                  int rows) {
+    CombineKernel(const __grid_constant__ Args args, int head_dim, int rows) {
   __shared__ float4 values[kCombineThreads];
   __shared__ float2 stats[kCombineThreads];
   const int blocks = args.rows / rows;  // for each head block
@@ -71,11 +73,11 @@ __global__ void __launch_bounds__(kCombineThreads)
   if (split.pieces <= 1) return;
   const int64_t first_slot =
       static_cast<int64_t>(head_block) * args.parts + split.first_part;
-
-  const int group = args.num_heads / args.num_kv_heads;
-  const int row_of_group = head_block % args.head_blocks * args.rows;
-  const int head = head_block / args.head_blocks * group + row_of_group;
-  const int end_row = min(first_row + rows, group - row_of_group);
+  // Twice, so that these values do not occupy registers meanwhile.
+  const auto all_rows = [&] {
+    return RowsOf(args, HeadBlockOf(args, head_block), split.seq);
+  };
+  const int end_row = min(first_row + rows, all_rows().count);
 
   // Each thread handles 4 dimensions of a head, for every step-th piece.
   const int vectors = head_dim / 4;
@@ -105,8 +107,9 @@ __global__ void __launch_bounds__(kCombineThreads)
       for (int i = 1; i < step; ++i) {
         total.Add(stats[i * columns + column], values[i * columns + column]);
       }
-      const HeadRows rows = RowsOf(args, split.seq, head, end_row);
-      Store(args, rows.IndexOf(row), rows.HeadOf(row), dim, head_dim, total);
+      const auto of_head_block = all_rows();
+      Store(args, of_head_block.IndexOf(row), of_head_block.HeadOf(row), dim,
+            head_dim, total);
     }
     __syncthreads();
   }

@@ -71,6 +71,15 @@ Occupancy ChooseOccupancy(const Device& device) {
   return with(1, kMaxWarps / 2);
 }
 
+// For sequences of equal length: slightly fewer parts than `most`, if these are
+// then cut into equal parts or not at all, which leaves less to combine.
+inline int EqualParts(int most, int num_seqs) {
+  for (int parts = most; parts * 25 >= most * 24; --parts) {
+    if (parts % num_seqs == 0 || num_seqs % parts == 0) return parts;
+  }
+  return most;
+}
+
 // Divides the work and the workspace. partial_out is aligned to 16 bytes.
 inline void ChooseParts(int blocks, int head_dim, float* workspace,
                         int64_t workspace_size, DecodeArgs* args) {
@@ -88,6 +97,8 @@ inline void ChooseParts(int blocks, int head_dim, float* workspace,
       parts > 1 && room > 1 && room >= std::min(parts, args->num_seqs);
   args->parts =
       args->split ? static_cast<int>(std::min<int64_t>(parts, room)) : parts;
+  args->parts_if_equal =
+      args->split ? EqualParts(args->parts, args->num_seqs) : parts;
   const int64_t rows = head_blocks * args->parts * 2 * args->rows;
   args->partial_out = workspace + skipped;
   args->partial_stats =
@@ -121,31 +132,33 @@ Status Launch(void (*kernel)(Args...), dim3 grid, int threads,
   return CudaStatus(cudaLaunchKernelEx(&config, kernel, args...));
 }
 
-template <int kUnit>
+template <int kUnit, typename Args>
 Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
-                     const DecodeArgs& args) {
+                     const Args& args) {
   const int candidates = Candidates(args);
-  // One block per head shortens the sums of few long contexts; more blocks than
+  // Few rows per block shorten the sums of few long contexts; more blocks than
   // fit next to AttendKernel's would wait for those to end.
-  const int rows =
-      args.num_heads * candidates <= device.multiprocessors ? 1 : args.rows;
-  const dim3 grid(args.num_kv_heads * args.head_blocks * (args.rows / rows),
-                  candidates);
-  return Launch(CombineKernel<kUnit>, grid, kCombineThreads, 0, stream, 0,
+  const int head_blocks = args.num_kv_heads * args.head_blocks;
+  int rows = 1;
+  while (rows < args.rows &&
+         (args.rows % rows != 0 ||
+          int64_t{head_blocks} * (args.rows / rows) * candidates >
+              2 * device.multiprocessors)) {
+    ++rows;
+  }
+  const dim3 grid(head_blocks * (args.rows / rows), candidates);
+  return Launch(CombineKernel<kUnit, Args>, grid, kCombineThreads, 0, stream, 0,
                 device.has_dependent_launch, args, head_dim, rows);
 }
 
-template <typename Traits>
-Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
-                    int64_t workspace_size, DecodeArgs args) {
+// Launches AttendKernel, or another kernel with AttendParts, and CombineKernel.
+template <typename Traits, typename Args>
+Status LaunchParts(cudaStream_t stream, const Device& device, float* workspace,
+                   int64_t workspace_size, void (*kernel)(Args), Args args) {
   const Occupancy occupancy = ChooseOccupancy<Traits>(device);
   args.stages = occupancy.stages;
   ChooseParts(device.multiprocessors * occupancy.blocks, Traits::kHeadDim,
               workspace, workspace_size, &args);
-  const bool extras = args.sinks != nullptr || args.lse != nullptr ||
-                      !device.has_without_extras;
-  const auto kernel =
-      extras ? AttendKernel<Traits, true> : AttendKernel<Traits, false>;
   XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            occupancy.shared_memory)));
@@ -155,6 +168,16 @@ Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
                                     args));
   if (!args.split) return Status::Ok();
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
+}
+
+template <typename Traits>
+Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
+                    int64_t workspace_size, const DecodeArgs& args) {
+  const bool extras = args.sinks != nullptr || args.lse != nullptr ||
+                      !device.has_without_extras;
+  return LaunchParts<Traits>(
+      stream, device, workspace, workspace_size,
+      extras ? AttendKernel<Traits, true> : AttendKernel<Traits, false>, args);
 }
 
 // The number of ClusterKernel's thread blocks per sequence.

@@ -35,12 +35,12 @@ __device__ inline void CopyUnit(const char* keys, const char* values,
 }
 
 // Copies a warp's units to shared memory, ahead of their use.
-template <typename Traits>
+template <typename Traits, typename Args>
 class Loader {
  public:
   // The warp's units are part.begin + warp and every (blockDim.x / 32)-th one
   // after that. `shared` is the warp's memory; `masks` has kMaxStages words.
-  __device__ Loader(const DecodeArgs& args, const Part& part, int kv_head,
+  __device__ Loader(const Args& args, const Part& part, int kv_head,
                     uint32_t shared, uint32_t* masks)
       : args_(args),
         keys_(static_cast<const char*>(args.key_cache) +
@@ -97,7 +97,7 @@ class Loader {
     }
   }
 
-  const DecodeArgs& args_;
+  const Args& args_;
   const char* const keys_;
   const char* const values_;
   const uint32_t row_bytes_;

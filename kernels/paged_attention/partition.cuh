@@ -94,6 +94,7 @@ struct DecodeArgs {
   int rows;
   int head_blocks;  // for each kv head
   int parts;
+  int parts_if_equal;  // if all sequences have as many units; at most `parts`
   // Whether a part can begin and end within a sequence.
   bool split;
   int stages;
@@ -162,8 +163,9 @@ struct Place {
   int end;
 };
 
-template <int kUnit>
-__device__ inline Place PlaceOf(const DecodeArgs& args, int seq, int begin) {
+// `Args` are DecodeArgs, or a class derived from it that has its own UnitsOf.
+template <int kUnit, typename Args>
+__device__ inline Place PlaceOf(const Args& args, int seq, int begin) {
   Place place;
   place.seq = seq;
   place.units = UnitsOf<kUnit>(args, seq);
@@ -207,8 +209,11 @@ __device__ inline void SetZeros(const DecodeArgs& args) {
   }
 }
 
-__device__ inline Division Divide(const DecodeArgs& args, int total) {
-  return Division(total, min(args.parts, total));
+// `most`: the most units of a sequence.
+__device__ inline Division Divide(const DecodeArgs& args, int total, int most) {
+  const bool are_equal = total == int64_t{1} * most * args.num_seqs;
+  const int parts = are_equal ? args.parts_if_equal : args.parts;
+  return Division(total, max(min(parts, total), 1));
 }
 
 // Units [begin, end) of all. If the part is not empty, its first unit belongs
@@ -219,13 +224,20 @@ struct Part {
   int seq;
   int seq_begin;
   int total;   // units of all parts
+  int most;    // units of a sequence
   Place next;  // the sequence that has unit `end`; begins at `end` if none has
 };
 
+// Whether the kernel leaves the batch to another one; called by a whole block,
+// each thread with a range of the sequences.
+__device__ inline bool Refuses(const DecodeArgs& args, int first, int last) {
+  return false;
+}
+
 // Called by a whole block. There is at least one sequence.
-template <int kUnit>
-__device__ inline Part FindPart(const DecodeArgs& args, int index) {
-  __shared__ int warp_sums[32];
+template <int kUnit, typename Args>
+__device__ inline Part FindPart(const Args& args, int index) {
+  __shared__ int warp_sums[32], warp_most[32];
   __shared__ Part part;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
@@ -233,28 +245,35 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   const int run = (args.num_seqs + blockDim.x - 1) / blockDim.x;
   const int first = min(static_cast<int>(threadIdx.x) * run, args.num_seqs);
   const int last = min(first + run, args.num_seqs);
-  int sum = 0;
+  int sum = 0, most = 0;
 #pragma unroll 1
   for (int seq = first; seq < last; ++seq) {
     const Units units = UnitsOf<kUnit>(args, seq);
     sum += units.end - units.first;
+    most = max(most, units.end - units.first);
   }
+  if (Refuses(args, first, last)) sum = 0;
   int end_of_mine = sum;
 #pragma unroll
   for (int distance = 1; distance < 32; distance *= 2) {
     const int other = __shfl_up_sync(kAllLanes, end_of_mine, distance);
     if (lane >= distance) end_of_mine += other;
+    most = max(most, __shfl_xor_sync(kAllLanes, most, distance));
   }
-  if (lane == 31) warp_sums[warp] = end_of_mine;
+  if (lane == 31) {
+    warp_sums[warp] = end_of_mine;
+    warp_most[warp] = most;
+  }
   __syncthreads();
   int total = 0;
   for (int i = 0; i < warps; ++i) {
     if (i < warp) end_of_mine += warp_sums[i];
     total += warp_sums[i];
+    most = max(most, warp_most[i]);
   }
   const int begin_of_mine = end_of_mine - sum;
 
-  const Division division = Divide(args, total);
+  const Division division = Divide(args, total, most);
   const int begin = division.Begin(index), end = division.Begin(index + 1);
   // Only the thread that has the sequence with unit `at` continues.
   const auto locate = [&](int at, auto found) {
@@ -272,6 +291,7 @@ __device__ inline Part FindPart(const DecodeArgs& args, int index) {
   };
   if (threadIdx.x == 0) {
     part.total = total;
+    part.most = most;
     if (begin == total) part.begin = total;
     if (end == total) part.end = part.next.begin = total;
   }

@@ -47,8 +47,9 @@ struct HeadRows {
   // The index of a row in the query and in `out`.
   __device__ int64_t IndexOf(int row) const { return first + row; }
   __device__ int HeadOf(int row) const { return head + row; }
-  // Whether a token comes after a row's query. `distance` is relative to the
-  // query position that the unit's distance refers to.
+  // The position of the query that `distance` below refers to.
+  __device__ int PositionIn(int context) const { return context - 1; }
+  // Whether a token comes after a row's query. `distance` is that of the token.
   static constexpr bool kHides = false;
   __device__ bool Hides(int row, int distance) const { return false; }
 };

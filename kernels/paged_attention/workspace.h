@@ -13,13 +13,17 @@ inline constexpr int64_t kMaxBlocks = 512;
 // The heads of a head block fill at most this many columns.
 inline constexpr int64_t kMaxRows = 16;
 
-// Two partial results per block, each for the query heads that the kernel
-// processes at once, with two floats per head for the maximum and the sum; and
-// 4 floats to align them (paged_attention.h).
+// Two partial results per block, each for the `rows` that the kernel processes
+// at once, with two floats per row for the maximum and the sum; and 4 floats to
+// align them (paged_attention.h).
+constexpr int64_t WorkspaceOfRows(int64_t rows, int64_t head_dim) {
+  return kMaxBlocks * (2 * rows * (head_dim + 2) + 2) + 4;
+}
+
 constexpr int64_t WorkspaceSize(int64_t num_heads, int64_t num_kv_heads,
                                 int64_t head_dim) {
   const int64_t group = num_heads / std::max<int64_t>(num_kv_heads, 1);
-  return kMaxBlocks * (2 * std::min(group, kMaxRows) * (head_dim + 2) + 2) + 4;
+  return WorkspaceOfRows(std::min(group, kMaxRows), head_dim);
 }
 
 }  // namespace torch_xla_ext::paged_attention

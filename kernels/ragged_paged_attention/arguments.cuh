@@ -28,8 +28,9 @@ struct Arguments {
   float* workspace;
   int64_t workspace_size;
 
-  bool is_bf16;    // q and out; else F16
-  int num_tokens;  // max_num_batched_tokens
+  bool is_bf16;      // q and out; else F16
+  bool q_is_float8;  // all elements of q are values of F8E4M3FN
+  int num_tokens;    // max_num_batched_tokens
   int num_q_heads;
   int num_kv_heads;
   int group_size;  // query heads of one kv head
@@ -49,6 +50,9 @@ struct Arguments {
   // The kernels of paged_attention were launched before: row s is done if it is
   // the only row of sequence s (HasOwnRow), and all other rows are zeros.
   bool decoded;
+  // If positive: FewQueriesSplitKernel was launched before, and the batch is
+  // done if no sequence has more query tokens than this.
+  int few_queries;
   // The number of words at the beginning of the workspace that are zero by
   // then.
   int64_t num_zeroed;
@@ -64,6 +68,13 @@ cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
 bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8);
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
                         paged_attention::DecodeArgs args);
+
+// For few query tokens of each sequence, if the shapes allow no more of them.
+// Sets arguments->few_queries.
+bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8);
+Status LaunchFewQueriesSplit(cudaStream_t stream,
+                             const paged_attention::DecodeArgs& decode,
+                             Arguments* arguments);
 
 // For a cache of type C and a head_dim of 64, 96, 128, 192 or 256.
 template <typename C>
@@ -109,16 +120,18 @@ __device__ inline Sequence LoadSequence(const Arguments& arguments, int s) {
   return sequence;
 }
 
-// Whether the kernels of paged_attention were launched before and have left
-// nothing to do. Waits for their end. Called by a whole block.
+// Whether other kernels were launched before and have left nothing to do. Waits
+// for their end. Called by a whole block.
 __device__ inline bool NothingIsLeft(const Arguments& arguments) {
-  if (!arguments.decoded) return false;
+  if (!arguments.decoded && arguments.few_queries == 0) return false;
   bool is_left = false;
   // This may run before those kernels end, because the operands are older than
   // them.
   const int num_seqs = NumSequences(arguments);
-  for (int s = threadIdx.x; s < num_seqs; s += blockDim.x) {
-    is_left |= LoadSequence(arguments, s).q_len > 0;
+  // The loads do not wait for that of num_seqs.
+  for (int s = threadIdx.x; s < arguments.max_num_seqs; s += blockDim.x) {
+    const int q_len = LoadSequence(arguments, s).q_len;
+    is_left |= (s < num_seqs) & (q_len > arguments.few_queries);
   }
   is_left = __syncthreads_or(is_left);
   WaitForPreviousKernel();
@@ -167,7 +180,7 @@ cudaError_t LaunchKernel(cudaStream_t stream,
     const cudaError_t error =
         cudaMemsetAsync(arguments.workspace, 0, 4 * counters, stream);
     if (error != cudaSuccess) return error;
-  } else if (arguments.decoded) {
+  } else if (arguments.decoded || arguments.few_queries > 0) {
     int device = 0, major = 0, minor = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;

@@ -4,6 +4,7 @@
 #include "kernels/paged_attention/cluster.cuh"
 #include "kernels/paged_attention/launch.cuh"
 #include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/few_queries.cuh"
 
 namespace torch_xla_ext::ragged {
 namespace {
@@ -19,27 +20,6 @@ constexpr int kHeadDim = 128;
 constexpr int kHeadTiles = 2;
 constexpr int kRows = 8 * kHeadTiles;
 
-// Rows are pairs of a query token and a head of a kv head, in that order.
-struct TokenRows {
-  int begin;      // the sequence's first row in q
-  int first;      // index of the first row among the sequence's pairs
-  int num_heads;  // of all kv heads
-  int head;       // the kv head's first one
-  int group;
-  int count;
-
-  __device__ int64_t IndexOf(int row) const {
-    return static_cast<int64_t>(begin + (first + row) / group) * num_heads +
-           HeadOf(row);
-  }
-  __device__ int HeadOf(int row) const { return head + (first + row) % group; }
-  static constexpr bool kHides = true;
-  // `distance` is relative to the sequence's first query.
-  __device__ bool Hides(int row, int distance) const {
-    return distance > (first + row) / group;
-  }
-};
-
 template <typename Traits>
 __device__ inline void AttendRows(const DecodeArgs& args,
                                   const Arguments& arguments) {
@@ -49,7 +29,6 @@ __device__ inline void AttendRows(const DecodeArgs& args,
   const int seq = blockIdx.z;
   const int kv_head = blockIdx.y / args.head_blocks;
   const int first = blockIdx.y % args.head_blocks * kRows;
-  const int group = arguments.group_size;
   WaitForPreviousKernel();
   if (seq == 0 && blockIdx.y == 0) {
     ZeroOtherRows(arguments, blockIdx.x, kClusterBlocks, threadIdx.x,
@@ -57,22 +36,18 @@ __device__ inline void AttendRows(const DecodeArgs& args,
   }
   if (seq >= NumSequences(arguments)) return;
   const Sequence sequence = LoadSequence(arguments, seq);
-  const int count = min(sequence.q_len * group - first, kRows);
-  if (count <= 0) return;  // the whole cluster returns
+  const TokenRows rows =
+      TokenRowsOf(arguments, sequence, kv_head, first, kRows);
+  if (rows.count <= 0) return;  // the whole cluster returns
   if (threadIdx.x == 0) InitReceiver(SharedAddress(&memory.received));
   ArriveAtCluster();
 
-  const TokenRows rows = {sequence.begin,  first, arguments.num_q_heads,
-                          kv_head * group, group, count};
   const int unit = blockIdx.x * kClusterWarps + threadIdx.x / 32;
   const auto units = paged_attention::UnitsOf<Traits::kUnit>(args, seq);
   paged_attention::ClusterLoader<Traits> loader(
       args, seq, kv_head, unit, kClusterBlocks * kClusterWarps, memory);
-  // With a position after all tokens, no row hides any.
-  const int position =
-      arguments.causal ? sequence.first_position : sequence.kv_len;
-  paged_attention::AttendInCluster<Traits>(args, rows, units, position, loader,
-                                           unit, memory);
+  paged_attention::AttendInCluster<Traits>(args, rows, units, loader, unit,
+                                           memory);
 }
 
 // Grid: [kClusterBlocks, blocks of rows of all kv heads, sequences].

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from gpu_check_batches import (
     F8,
     Batch,
+    few_queries_batch,
     fill_with_garbage,
     make_batch,
     random_batch,
@@ -111,7 +112,10 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
         if not i % 2:
             dtype = rng.choice([torch.bfloat16, torch.float16])
             fixed |= {"dtype": dtype, "cache_dtype": rng.choice([dtype, F8])}
-        text, batch = random_batch(rng, **fixed)
+        if i % 4 == 3:
+            text, batch = few_queries_batch(rng)
+        else:
+            text, batch = random_batch(rng, **fixed)
         try:
             error = check(kernel, text, batch, rng.choice([0, 1, 4096, 60_000, 1 << 20, 1 << 22]))
             key = (str(batch.q.dtype)[6:], str(batch.kv_pages.dtype)[6:], batch.q.shape[2])
@@ -168,7 +172,7 @@ def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     faults = []
     for _ in range(count):
-        text, batch = random_batch(rng)
+        text, batch = rng.choice([random_batch, few_queries_batch])(rng)
         fill_with_garbage(rng, batch)
         size, workspace = batch.q.numel(), rng.choice([0, 1, 4096, 1 << 20])
         results = [
@@ -252,6 +256,7 @@ def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[s
 
 
 F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
+F8_ALL = F8_CACHE | {"q_is_float8": True}
 GENERIC = {"page_size": 24}  # which the Hopper kernel does not do
 # The lengths of queries and contexts, and options of make_batch.
 CASES = {
@@ -293,6 +298,9 @@ CASES = {
     "fp8 chunk 1 x 512 of 16384": ([512], [16384], F8_CACHE),
     "fp8 prefill 1 x 8192": ([8192], [8192], F8_CACHE),
     "fp8 prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_CACHE),
+    "fp8 queries, chunk 1 x 512 of 16384": ([512], [16384], F8_ALL),
+    "fp8 queries, prefill 1 x 8192": ([8192], [8192], F8_ALL),
+    "fp8 queries, prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_ALL),
     "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
     "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
     "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),

@@ -47,6 +47,7 @@ def make_batch(
     poison: bool = True,
     sinks: bool = False,
     mask_words: int = 0,
+    q_is_float8: bool = False,
     **params: float,
 ) -> Batch:
     """Random operands; what no token of a sequence refers to is NaN in the cache."""
@@ -57,6 +58,9 @@ def make_batch(
     used = sum((n + page_size - 1) // page_size for n in kv_lens)
     total_pages = max(used // (2 if shared_pages else 1), 1) + 3
     q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
+    if q_is_float8:
+        q = q.to(F8).float()
+        params["q_is_float8"] = True
     pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
     order = list(range(total_pages))
     random.shuffle(order)
@@ -140,6 +144,7 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
         options["sliding_window"] = 0
     if options["cache_dtype"] == F8:
         options["k_scale"] = 0.7
+        options["q_is_float8"] = rng.random() < 0.4 and options["dtype"] == torch.bfloat16
     q_lens, kv_lens = [], []
     is_step = rng.random() < 0.4  # a decode step's shapes
     if is_step:
@@ -170,6 +175,43 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
             extra = -rng.randint(0, q_len)
         q_lens.append(q_len)
         kv_lens.append(q_len + extra)
+    text = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
+        q_lens, kv_lens, **options
+    )
+
+
+def few_queries_batch(rng: random.Random) -> tuple[str, Batch]:
+    """A ragged batch of the shapes of FewQueriesSplitKernel; one in five has a longer sequence."""
+    dtype = rng.choice([torch.bfloat16, torch.float16])
+    group = rng.choice([1, 2, 3, 4, 4, 5, 8])
+    options = {
+        "dtype": dtype,
+        "num_kv_heads": rng.choice([1, 2, 3, 8]),
+        "group": group,
+        "page_size": rng.choice([8, 16, 16, 32, 64, 128, 256]),
+        "soft_cap": rng.choice([0.0, 0.0, 5.0, 1e6]),
+        "v_scale": rng.choice([1.0, 0.5]),
+        "sm_scale": rng.choice([0.05, 0.1]),
+        "spare_seqs": rng.choice([0, 0, 1, 3, 300]),
+        "first_row": rng.choice([0, 0, 0, 3]),
+        "shared_pages": rng.random() < 0.2,
+        "bad_pages": rng.random() < 0.2,
+        "sinks": rng.random() < 0.3,
+        "causal": rng.random() < 0.8,
+    }
+    most = 16 // group
+    q_lens = [rng.randint(0, most) for _ in range(rng.choice([1, 2, 3, 4, 9, 40]))]
+    if rng.random() < 0.2:
+        q_lens[rng.randrange(len(q_lens))] = most * rng.randint(1, 3) + 1
+    kv_lens = []
+    for q_len in q_lens:
+        extra = rng.choice([0, rng.randint(-q_len, 40), rng.randint(0, 700), rng.randint(0, 20000)])
+        kv_lens.append(q_len + extra)
+    # More tokens than sequences: otherwise, these are the shapes of a decode step.
+    seqs = len(q_lens) + options["spare_seqs"]
+    used = sum(q_lens) + options["first_row"]
+    options["spare_tokens"] = rng.choice([0, 1, 5]) + max(seqs + 1 - used, 0)
     text = ", ".join(f"{k}={v}" for k, v in options.items())
     return f"{text}: {list(zip(q_lens, kv_lens, strict=True))}", make_batch(
         q_lens, kv_lens, **options

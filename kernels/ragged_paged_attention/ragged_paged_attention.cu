@@ -128,26 +128,35 @@ paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
   return args;
 }
 
+// The same, with counters to set to zero for the kernel that comes after those
+// of paged_attention.
+paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
+                                            Arguments* arguments) {
+  // One thread block zeros them, so limit their number.
+  constexpr int64_t kMostZeroed = 4096;
+  const int64_t counters =
+      NumCounters(NumTileSlots(arguments->num_tokens, arguments->max_num_seqs,
+                               arguments->group_size),
+                  arguments->num_kv_heads);
+  arguments->num_zeroed =
+      is_followed ? std::min({counters, arguments->workspace_size, kMostZeroed})
+                  : 0;
+  paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
+  args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
+  args.num_zeroed = static_cast<int>(arguments->num_zeroed);
+  return args;
+}
+
 // Launches the kernels of paged_attention, for the rows for which HasOwnRow is
 // true.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
                     Arguments* arguments) {
   arguments->decoded = true;
-  // One thread block zeros them, so limit their number.
-  constexpr int64_t kMostZeroed = 4096;
-  arguments->num_zeroed = std::min(
-      {NumCounters(NumTileSlots(arguments->num_tokens, arguments->max_num_seqs,
-                                arguments->group_size),
-                   arguments->num_kv_heads),
-       arguments->workspace_size, kMostZeroed});
-  // With one sequence, there is no second kernel.
-  if (arguments->max_num_seqs == 1) arguments->num_zeroed = 0;
-  paged_attention::DecodeArgs args = DecodeArgsOf(cache_dtype, *arguments);
+  paged_attention::DecodeArgs args =
+      FirstKernelArgs(cache_dtype, arguments->max_num_seqs > 1, arguments);
   args.lets_next_start =
       arguments->max_num_seqs > 1 &&
       Sm90KernelSupports(*arguments, cache_dtype == F8E4M3FN);
-  args.zeroed = reinterpret_cast<uint32_t*>(arguments->workspace);
-  args.num_zeroed = static_cast<int>(arguments->num_zeroed);
   return paged_attention::LaunchDecode(
       stream, cache_dtype, arguments->head_dim,
       arguments->workspace + arguments->num_zeroed,
@@ -242,6 +251,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.workspace = workspace.data();
   arguments.workspace_size = workspace.size();
   arguments.is_bf16 = q.dtype() == BF16;
+  arguments.q_is_float8 = params.q_is_float8;
   arguments.num_tokens = static_cast<int>(num_tokens);
   arguments.num_q_heads = static_cast<int>(num_q_heads);
   arguments.num_kv_heads = static_cast<int>(num_kv_heads);
@@ -277,6 +287,17 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   if (!arguments.decoded && FewQueriesKernelSupports(arguments, cache_is_fp8)) {
     return LaunchFewQueries(stream, arguments,
                             DecodeArgsOf(kv_pages.dtype(), arguments));
+  }
+  if (!arguments.decoded && FewQueriesSplitSupports(arguments, cache_is_fp8)) {
+    // Too few tokens in all are not too many for a sequence.
+    const int rows =
+        FewQueriesRows(num_tokens, max_num_seqs, arguments.group_size);
+    const bool is_followed = num_tokens > rows / arguments.group_size;
+    const paged_attention::DecodeArgs decode =
+        FirstKernelArgs(kv_pages.dtype(), is_followed, &arguments);
+    XLA_KERNEL_RETURN_IF_ERROR(
+        LaunchFewQueriesSplit(stream, decode, &arguments));
+    if (!is_followed) return Status::Ok();
   }
   if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
     return CudaStatus(

@@ -229,13 +229,27 @@ int64_t HopperWorkspaceSize(const Sizes& sizes) {
 int64_t WorkspaceSize(const Sizes& sizes) {
   int64_t size = GenericWorkspaceSize(sizes);
   const int64_t num_kv_heads = sizes["num_kv_heads"];
+  const bool is_step = sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"];
+  const bool is_long =
+      sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize;
   if (sizes["head_dim"] == 128) {
     size = std::max(size, HopperWorkspaceSize(sizes));
   }
+  // Shapes that FewQueriesSplitKernel may serve, with contexts worth splitting.
+  if (sizes["head_dim"] == 128 && sizes.dtype("kv_pages") == sizes.dtype("q") &&
+      !is_step && is_long) {
+    const int64_t rows = FewQueriesRows(
+        sizes["max_num_batched_tokens"], sizes["max_num_seqs"],
+        sizes["num_q_heads"] / std::max<int64_t>(num_kv_heads, 1));
+    if (rows > 0) {
+      size = std::max(
+          size, NumCounters(TileSlots(sizes), num_kv_heads) +
+                    paged_attention::WorkspaceOfRows(rows, sizes["head_dim"]));
+    }
+  }
   // Shapes that may be a decode step (see MayBeDecode), with contexts worth
   // splitting.
-  if (sizes["max_num_batched_tokens"] <= sizes["max_num_seqs"] &&
-      sizes["pages_per_seq"] * sizes["page_size"] > kMinPartSize) {
+  if (is_step && is_long) {
     size = std::max(
         size, NumCounters(TileSlots(sizes), num_kv_heads) +
                   paged_attention::WorkspaceSize(

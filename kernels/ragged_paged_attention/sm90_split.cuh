@@ -64,10 +64,15 @@ inline Split MakeSplit(const Arguments& arguments, int head_dim,
     split.max_parts = static_cast<int>(std::clamp<int64_t>(
         space / (num_pairs * split.part_size), 1, kMaxParts));
   }
-  // With fewer tiles than blocks, most contexts are split. With more, another
-  // kernel would cost more time than it saves.
+  // With fewer tiles than blocks, most contexts are split. With more, or if
+  // this kernel seldom has work, another kernel would cost more time than it
+  // saves.
+  const int64_t max_tiles =
+      int64_t{1} * arguments.pages_per_seq * arguments.page_size / kTokens;
   split.has_combine_kernel = split.max_parts > 1 && !arguments.decoded &&
-                             num_slots * arguments.num_kv_heads < num_blocks;
+                             arguments.few_queries == 0 &&
+                             num_slots * arguments.num_kv_heads < num_blocks &&
+                             max_tiles >= kMinSplitTiles;
   return split;
 }
 

@@ -46,6 +46,16 @@ constexpr int64_t PartSize(int64_t group_size, int64_t head_dim) {
   return group_size * (head_dim + 4);
 }
 
+// The rows of a block of FewQueriesSplitKernel: enough for each sequence if all
+// have equally many query tokens. 0: those are too many.
+constexpr int FewQueriesRows(int64_t num_tokens, int64_t max_num_seqs,
+                             int64_t group_size) {
+  for (const int rows : {8, 16}) {
+    if (rows / group_size * max_num_seqs >= num_tokens) return rows;
+  }
+  return 0;
+}
+
 // The most thread blocks that any GPU runs at a time, and so the most counters
 // of the generic kernel.
 inline constexpr int64_t kMaxBlocks = 512;

@@ -21,6 +21,7 @@ CASES = [
     cases.decode(3, 100),
     cases.decode(2, 64, FP8),
     cases.prefill(3, 48),
+    cases.decode(3, 90, shards=4),
     cases.Case("mixed", (40, 1, 7), (40, 33, 90)),
 ]
 CPU = torch.device("cpu")

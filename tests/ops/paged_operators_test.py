@@ -70,24 +70,30 @@ def test_results_and_workspace(function: Callable, arguments: Callable) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "dtype", "tokens", "context", "expected"),
+    ("head_dim", "dtype", "tokens", "seqs", "context", "expected"),
     [
-        (64, BF16, 8, 256, 1),  # nothing to split
+        (64, BF16, 8, 8, 256, 1),  # nothing to split
         # 512 counters, and 2 parts of 4 heads' sums for each of 64 blocks of 8 kv heads
-        (64, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 68),
+        (64, BF16, 1, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 68),
         # a decode step: 512 counters, and what paged_attention asks for
-        (128, torch.float8_e4m3fn, 1, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
-        (128, torch.float8_e4m3fn, 2, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
-        (128, BF16, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 132),
-        (128, BF16, 256, 1 << 17, None),
-        (256, BF16, 8192, 1 << 17, None),
+        (128, torch.float8_e4m3fn, 1, 1, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
+        (128, torch.float8_e4m3fn, 2, 2, 1024, 512 + 512 * (2 * 4 * 130 + 2) + 4),
+        (128, BF16, 1, 1, 1 << 17, 512 + 64 * 2 * 8 * 4 * 132),
+        # two query tokens of each sequence: 512 counters, and the same for 8 rows
+        (128, BF16, 8, 4, 512, 512 + 512 * (2 * 8 * 130 + 2) + 4),
+        (128, BF16, 256, 64, 1 << 17, None),
+        (256, BF16, 8192, 64, 1 << 17, None),
     ],
 )
 def test_workspace_of_ragged_paged_attention(
-    head_dim: int, dtype: torch.dtype, tokens: int, context: int, expected: int | None
+    head_dim: int,
+    dtype: torch.dtype,
+    tokens: int,
+    seqs: int,
+    context: int,
+    expected: int | None,
 ) -> None:
     """It depends on shapes alone, and is at most 32 MiB."""
-    seqs = min(tokens, 64)
     q = torch.zeros(tokens, 32, head_dim, dtype=BF16, device="xla")
     pages = torch.zeros(2, 16, 16, head_dim, dtype=torch.uint8, device="xla").to(dtype)
     tables = torch.zeros(seqs, context // 16, dtype=torch.int32, device="xla")

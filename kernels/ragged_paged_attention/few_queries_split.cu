@@ -1,0 +1,145 @@
+// For several query tokens at the end of each long context, on Hopper:
+// AttendKernel and CombineKernel of paged_attention, with rows for the query
+// tokens as well as for the heads of a kv head.
+//
+// They serve a batch only if no sequence has more rows than one thread block
+// takes, which they find out on the GPU. The kernel after them serves all other
+// batches.
+#include "kernels/paged_attention/launch.cuh"
+#include "kernels/ragged_paged_attention/arguments.cuh"
+#include "kernels/ragged_paged_attention/few_queries.cuh"
+#include "kernels/ragged_paged_attention/workspace.h"
+
+namespace torch_xla_ext::ragged {
+namespace {
+
+using paged_attention::AttendTraits;
+using paged_attention::DecodeArgs;
+using paged_attention::HeadBlock;
+using paged_attention::Place;
+using paged_attention::Units;
+
+constexpr int kHeadDim = 128;
+
+// The same batch for AttendKernel and for LoadSequence.
+struct TokenArgs : DecodeArgs {
+  Arguments batch;
+  int max_q_len;  // of the sequences of a batch that is served here
+};
+
+// The following functions take the place of those for DecodeArgs.
+
+__device__ inline Sequence LoadIfLive(const TokenArgs& args, int seq) {
+  Sequence sequence = LoadSequence(args.batch, seq);
+  if (seq >= NumSequences(args.batch)) sequence.q_len = 0;
+  return sequence;
+}
+
+// Sequences without rows have no units.
+template <int kUnit>
+__device__ inline Units UnitsOf(const TokenArgs& args, int seq) {
+  const Sequence sequence = LoadIfLive(args, seq);
+  const int units = max(CeilDivide(sequence.kv_len, kUnit), 1);
+  return {sequence.kv_len, 0, sequence.q_len > 0 ? units : 0};
+}
+
+template <int kUnit>
+__device__ inline Place NextPlace(const TokenArgs& args, Place place) {
+  do {
+    place = paged_attention::PlaceOf<kUnit>(args, place.seq + 1, place.end);
+  } while (place.begin == place.end);
+  return place;
+}
+
+__device__ inline bool Refuses(const TokenArgs& args, int first, int last) {
+  bool is_long = false;
+#pragma unroll 1
+  for (int seq = first; seq < last; ++seq) {
+    is_long |= LoadIfLive(args, seq).q_len > args.max_q_len;
+  }
+  return __syncthreads_or(is_long);
+}
+
+__device__ inline TokenRows RowsOf(const TokenArgs& args,
+                                   const HeadBlock& block, int seq) {
+  return TokenRowsOf(args.batch, LoadSequence(args.batch, seq), block.kv_head,
+                     0, args.rows);
+}
+
+// Nothing: which row is next is not known yet.
+template <typename Traits>
+__device__ inline void PrefetchQuery(const TokenArgs& args,
+                                     const HeadBlock& block, int seq) {}
+
+// Grid: [kv heads, parts].
+template <typename Traits>
+__global__ void __launch_bounds__(32 * paged_attention::kMaxWarps)
+    FewQueriesSplitKernel(const __grid_constant__ TokenArgs args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  paged_attention::AttendParts<Traits, true>(args);
+  SetZeros(args);  // AttendParts does not if it has nothing to do
+  ZeroOtherRows(args.batch, blockIdx.y * gridDim.x + blockIdx.x,
+                gridDim.x * gridDim.y, threadIdx.x, blockDim.x);
+#endif
+}
+
+template <typename T>
+Status LaunchType(cudaStream_t stream, const TokenArgs& args) {
+  paged_attention::Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  float* const workspace = args.batch.workspace + args.num_zeroed;
+  const int64_t size = args.batch.workspace_size - args.num_zeroed;
+  using OneTile = AttendTraits<T, kHeadDim, 1>;
+  using TwoTiles = AttendTraits<T, kHeadDim, 2>;
+  return args.rows == OneTile::kHeads
+             ? paged_attention::LaunchParts<OneTile>(
+                   stream, device, workspace, size,
+                   FewQueriesSplitKernel<OneTile>, args)
+             : paged_attention::LaunchParts<TwoTiles>(
+                   stream, device, workspace, size,
+                   FewQueriesSplitKernel<TwoTiles>, args);
+}
+
+int RowsOfBlock(const Arguments& arguments) {
+  return FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
+                        arguments.group_size);
+}
+
+// Whether it is faster than the Hopper kernel, which is ahead with 16 rows
+// unless it has to split contexts.
+bool IsFaster(const Arguments& arguments) {
+  const int rows = RowsOfBlock(arguments);
+  if (rows != 16) return rows == 8;
+  paged_attention::Device device;
+  return GetDevice(&device).ok() &&
+         int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads <=
+             device.multiprocessors;
+}
+
+}  // namespace
+
+bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8) {
+  const int64_t max_tokens =
+      int64_t{1} * arguments.pages_per_seq * arguments.page_size;
+  return Sm90KernelSupports(arguments, cache_is_fp8) && !cache_is_fp8 &&
+         arguments.sliding_window == INT_MAX && IsFaster(arguments) &&
+         int64_t{1} * arguments.total_num_pages * arguments.page_size <
+             paged_attention::kNoRow &&
+         arguments.max_num_seqs * (max_tokens + 32) <= int64_t{16} * INT_MAX;
+}
+
+Status LaunchFewQueriesSplit(cudaStream_t stream, const DecodeArgs& decode,
+                             Arguments* arguments) {
+  TokenArgs args = {};
+  static_cast<DecodeArgs&>(args) = decode;
+  args.rows = RowsOfBlock(*arguments);
+  args.head_blocks = 1;
+  args.num_seqs = arguments->max_num_seqs;
+  args.max_q_len = args.rows / arguments->group_size;
+  args.batch = *arguments;
+  arguments->few_queries = args.max_q_len;
+  return arguments->is_bf16 ? LaunchType<__nv_bfloat16>(stream, args)
+                            : LaunchType<__half>(stream, args);
+}
+
+}  // namespace torch_xla_ext::ragged
