@@ -67,7 +67,8 @@ class Kernel:
             lse = torch.empty(0, out.shape[1], device=out.device)
         arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
-        params |= {"causal": True, "report_out_of_range": False} | batch.params
+        params |= {"causal": True, "report_out_of_range": False, "q_is_float8": False}
+        params |= batch.params
         return self.library.bind(TARGET, arrays, params)
 
 

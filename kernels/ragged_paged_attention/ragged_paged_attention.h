@@ -82,7 +82,7 @@ struct RaggedPagedAttentionParams {
         Field("soft_cap", &P::soft_cap, 0), Field("k_scale", &P::k_scale),
         Field("v_scale", &P::v_scale), Field("causal", &P::causal),
         Field("report_out_of_range", &P::report_out_of_range),
-        Field("q_is_float8", &P::q_is_float8, false));
+        Field("q_is_float8", &P::q_is_float8));
   }
 };
 

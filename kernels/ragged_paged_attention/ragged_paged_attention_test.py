@@ -316,6 +316,7 @@ def test_pages_without_tokens(device: torch.device) -> None:
     args[1] = args[1][:, :0]
     attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
     attributes |= {"v_scale": 1.0, "causal": True, "report_out_of_range": True}
+    attributes |= {"q_is_float8": False}
     args += [None, None]
     outputs = [args[0], ([0, 4], torch.float32), ([1], torch.float32)]
     with pytest.raises(ValueError, match="expected page_size to be 8 to 256 but got 0"):
