@@ -26,6 +26,8 @@ import torch
 import torch_xla
 from torch_xla.experimental import plugins
 
+import torch_xla_ext_lazy
+
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _BACKEND = "torch._dynamo.backends.torchxla"
@@ -158,7 +160,7 @@ def install() -> None:
         return
     for name, replace in _REPLACED.items():
         if name in sys.modules:
-            replace(sys.modules[name])
+            torch_xla_ext_lazy.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
 
 

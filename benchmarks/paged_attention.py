@@ -45,6 +45,7 @@ PARAMETERS = {
     "v_scale": 1.0,
     "causal": True,
     "report_out_of_range": False,
+    "q_is_float8": False,
 }
 
 

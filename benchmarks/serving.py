@@ -6,9 +6,10 @@
 Weights are random. They are created on the device, or with --tensor-parallel on the host, where
 the same numbers repeat. Two parts:
 
-  loads   SEQSxPROMPT+NEW: that many sequences with that many prompt and new tokens. Prints tokens
-          per second and, for the steps that decode all sequences, medians in milliseconds of the
-          step, of the host's work, and of its wait for the device.
+  loads   SEQSxPROMPT+NEW: that many sequences with that many prompt and new tokens; with one new
+          token, the time is that of the prompts. Prints tokens per second and, for the steps that
+          decode all sequences, medians in milliseconds of the step, of the host's work, and of its
+          wait for the device.
   aborts  requests of random lengths, served once completely and once with some of them aborted
           after a random number of tokens. If an answer differs, the engine is asked for logprobs
           there. The answer is correct if both tokens equal the best one within rounding.
@@ -129,7 +130,7 @@ def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         LlamaConfig(
             **shape,
-            max_position_embeddings=8192,
+            max_position_embeddings=max(8192, args.max_model_len),
             torch_dtype="bfloat16",
             bos_token_id=None,
             eos_token_id=0,
@@ -149,6 +150,7 @@ def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, float]]:
             max_num_seqs=args.max_num_seqs,
             max_num_batched_tokens=args.max_num_batched_tokens,
             gpu_memory_utilization=args.memory,
+            kv_cache_dtype=args.kv_cache_dtype,
             seed=0,
         )
     compiled = metrics.metric_data("CompileTime") or (0, 0)
@@ -275,6 +277,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-model-len", type=int, default=2048)
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=1024)
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
     parser.add_argument("--memory", type=float, default=0.85, help="gpu_memory_utilization")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     return parser.parse_args()

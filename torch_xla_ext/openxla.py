@@ -81,6 +81,7 @@ def replace_backend(module: ModuleType) -> None:
                 )
                 return graph
 
+    openxla._tags = stock._tags  # torch._dynamo.list_backends() reads them
     module.openxla = openxla
     registry._COMPILER_FNS["openxla"] = openxla
 

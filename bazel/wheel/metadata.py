@@ -96,7 +96,10 @@ def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
 
 
 def edit_version_py(stock: str, stock_version: str, version: str) -> str:
-    """Returns torch_xla/version.py with our version; the revisions stay."""
+    """Returns torch_xla/version.py with our version; the revisions stay.
+
+    It also imports the module of ours that has to be there before most of torch_xla.
+    """
     text, count = re.subn(
         rf"^__version__ = '{re.escape(stock_version)}'$",
         f"__version__ = '{version}'",
@@ -108,7 +111,7 @@ def edit_version_py(stock: str, stock_version: str, version: str) -> str:
             f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, "
             "expected one"
         )
-    return text
+    return f"{text.rstrip()}\n\nimport torch_xla_ext_lazy  # noqa: F401\n"
 
 
 def wheel_file(tag: str) -> str:

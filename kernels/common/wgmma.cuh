@@ -298,6 +298,18 @@ __device__ inline uint4 TransposeQuad(uint32_t w0, uint32_t w1, uint32_t w2,
 WGMMA_DEFINE(64, "%32", "%33", "%34", "%35", "%36", "%37")
 WGMMA_DEFINE(128, "%64", "%65", "%66", "%67", "%68", "%69")
 WGMMA_DEFINE(256, "%128", "%129", "%130", "%131", "%132", "%133")
+
+// The product of F8E4M3FN, with a of 64 x 32 and b of 32 x 128 elements, both
+// in shared memory and K-major.
+__device__ inline void WgmmaF8(float (&d)[64], uint64_t a, uint64_t b,
+                               bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3."
+      "e4m3 " WGMMA_REGISTERS_128 ", %64, %65, p, 1, 1;\n}"
+      : WGMMA_OPERANDS_128
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)));
+}
 #undef WGMMA_DEFINE
 #undef WGMMA_A_IN_REGISTERS
 #undef WGMMA_SHARED

@@ -28,8 +28,9 @@ struct Arguments {
   float* workspace;
   int64_t workspace_size;
 
-  bool is_bf16;    // q and out; else F16
-  int num_tokens;  // max_num_batched_tokens
+  bool is_bf16;      // q and out; else F16
+  bool q_is_float8;  // all elements of q are values of F8E4M3FN
+  int num_tokens;    // max_num_batched_tokens
   int num_q_heads;
   int num_kv_heads;
   int group_size;  // query heads of one kv head

@@ -67,7 +67,8 @@ class Kernel:
             lse = torch.empty(0, out.shape[1], device=out.device)
         arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
         params = {"sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0, "v_scale": 1.0}
-        params |= {"causal": True, "report_out_of_range": False} | batch.params
+        params |= {"causal": True, "report_out_of_range": False, "q_is_float8": False}
+        params |= batch.params
         return self.library.bind(TARGET, arrays, params)
 
 
@@ -256,6 +257,7 @@ def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[s
 
 
 F8_CACHE = {"cache_dtype": F8, "k_scale": 0.7}
+F8_ALL = F8_CACHE | {"q_is_float8": True}
 GENERIC = {"page_size": 24}  # which the Hopper kernel does not do
 # The lengths of queries and contexts, and options of make_batch.
 CASES = {
@@ -297,6 +299,9 @@ CASES = {
     "fp8 chunk 1 x 512 of 16384": ([512], [16384], F8_CACHE),
     "fp8 prefill 1 x 8192": ([8192], [8192], F8_CACHE),
     "fp8 prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_CACHE),
+    "fp8 queries, chunk 1 x 512 of 16384": ([512], [16384], F8_ALL),
+    "fp8 queries, prefill 1 x 8192": ([8192], [8192], F8_ALL),
+    "fp8 queries, prefill 8 x 2048": ([2048] * 8, [2048] * 8, F8_ALL),
     "generic prefill 1 x 8192": ([8192], [8192], GENERIC),
     "generic mixed": ([2048] * 2 + [1] * 62, [2048] * 64, GENERIC),
     "generic decode 128 x 4096": ([1] * 128, [4096] * 128, GENERIC),

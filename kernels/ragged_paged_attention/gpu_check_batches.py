@@ -47,6 +47,7 @@ def make_batch(
     poison: bool = True,
     sinks: bool = False,
     mask_words: int = 0,
+    q_is_float8: bool = False,
     **params: float,
 ) -> Batch:
     """Random operands; what no token of a sequence refers to is NaN in the cache."""
@@ -57,6 +58,9 @@ def make_batch(
     used = sum((n + page_size - 1) // page_size for n in kv_lens)
     total_pages = max(used // (2 if shared_pages else 1), 1) + 3
     q = torch.randn(num_tokens, num_kv_heads * group, head_dim, device=device)
+    if q_is_float8:
+        q = q.to(F8).float()
+        params["q_is_float8"] = True
     pages = torch.randn(total_pages, page_size, 2 * num_kv_heads, head_dim, device=device)
     order = list(range(total_pages))
     random.shuffle(order)
@@ -140,6 +144,7 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
         options["sliding_window"] = 0
     if options["cache_dtype"] == F8:
         options["k_scale"] = 0.7
+        options["q_is_float8"] = rng.random() < 0.4 and options["dtype"] == torch.bfloat16
     q_lens, kv_lens = [], []
     is_step = rng.random() < 0.4  # a decode step's shapes
     if is_step:

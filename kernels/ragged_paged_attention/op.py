@@ -47,6 +47,7 @@ def _attributes(
     k_scale: float | None,
     v_scale: float | None,
     causal: bool,
+    q_is_float8: bool,
     **others: Value,
 ) -> dict[str, object]:
     return {
@@ -57,6 +58,7 @@ def _attributes(
         "v_scale": 1.0 if v_scale is None else v_scale,
         "causal": causal,
         "report_out_of_range": _paged.reports_out_of_range(),
+        "q_is_float8": q_is_float8,
     }
 
 
@@ -66,7 +68,7 @@ _ARGUMENTS = (
     "(Tensor q, Tensor kv_pages, Tensor kv_lens, Tensor page_indices, Tensor cu_q_lens, "
     "Tensor num_seqs, float sm_scale=1.0, int? sliding_window=None, float? soft_cap=None, "
     "float? mask_value=None, float? k_scale=None, float? v_scale=None, Tensor? sinks=None, "
-    "bool causal=True, Tensor? custom_mask=None)"
+    "bool causal=True, Tensor? custom_mask=None, bool q_is_float8=False)"
 )
 _RULE = "_ (k g) _, _ _ (k 2) _, _, _ _, _, _, (k g), _ _ -> _ (k g) _"
 
@@ -173,6 +175,12 @@ def ragged_paged_attention(
         >>> out[4:].any().item()
         False
     """
+    # With one factor for each head, the query's elements are other numbers.
+    q_is_float8 = (
+        q is not None
+        and q.dtype == _paged.QUANTIZED_DTYPE
+        and not isinstance(q_scale, torch.Tensor)
+    )
     q, sm_scale = _paged.widened_query(_NAME, q, sm_scale, q_scale, "q_scale")
     attend = _paged.attention_operator("ragged_paged_attention", return_lse)
     return attend(
@@ -191,4 +199,5 @@ def ragged_paged_attention(
         sinks,
         causal,
         custom_mask,
+        q_is_float8,
     )

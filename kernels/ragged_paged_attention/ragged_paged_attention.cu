@@ -251,6 +251,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
   arguments.workspace = workspace.data();
   arguments.workspace_size = workspace.size();
   arguments.is_bf16 = q.dtype() == BF16;
+  arguments.q_is_float8 = params.q_is_float8;
   arguments.num_tokens = static_cast<int>(num_tokens);
   arguments.num_q_heads = static_cast<int>(num_q_heads);
   arguments.num_kv_heads = static_cast<int>(num_kv_heads);

@@ -70,6 +70,9 @@ struct RaggedPagedAttentionParams {
   bool causal;
   // Prints each page number and length that is out of range.
   bool report_out_of_range;
+  // All elements of q, in BF16, are values of F8E4M3FN, so that its products
+  // with pages of F8E4M3FN may be computed in that.
+  bool q_is_float8;
 
   static constexpr auto Fields() {
     using P = RaggedPagedAttentionParams;
@@ -78,7 +81,8 @@ struct RaggedPagedAttentionParams {
         Field("sliding_window", &P::sliding_window, 0),
         Field("soft_cap", &P::soft_cap, 0), Field("k_scale", &P::k_scale),
         Field("v_scale", &P::v_scale), Field("causal", &P::causal),
-        Field("report_out_of_range", &P::report_out_of_range));
+        Field("report_out_of_range", &P::report_out_of_range),
+        Field("q_is_float8", &P::q_is_float8));
   }
 };
 

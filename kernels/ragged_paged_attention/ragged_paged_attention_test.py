@@ -15,7 +15,7 @@ from testing.paged import (
 )
 from torch_xla.experimental.custom_kernel import ragged_paged_attention as upstream
 
-from torch_xla_ext import custom_call
+from torch_xla_ext import custom_call, debug
 from torch_xla_ext.ops import ragged_paged_attention
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -265,6 +265,10 @@ def test_quantized_queries(
     args = [x.to(device) for x in batch.args]
     result = ragged_paged_attention(*args, 0.1, q_scale=given)
     assert result.dtype == torch.bfloat16
+    (call,) = debug.custom_calls(result)
+    # Multiplied by one factor per head, the elements are no values of float8 any more.
+    is_float8 = str(not torch.is_tensor(scale)).lower()
+    assert f"q_is_float8 = {is_float8}" in call.payload
     factors = torch.as_tensor(1.0 if scale is None else scale).double().expand(8)
     batch.q = batch.q.float().double() * factors[:, None]
     assert_close(result, batch.expected(scale=0.1))
@@ -316,6 +320,7 @@ def test_pages_without_tokens(device: torch.device) -> None:
     args[1] = args[1][:, :0]
     attributes = {"sm_scale": 1.0, "sliding_window": 0, "soft_cap": 0.0, "k_scale": 1.0}
     attributes |= {"v_scale": 1.0, "causal": True, "report_out_of_range": True}
+    attributes |= {"q_is_float8": False}
     args += [None, None]
     outputs = [args[0], ([0, 4], torch.float32), ([1], torch.float32)]
     with pytest.raises(ValueError, match="expected page_size to be 8 to 256 but got 0"):

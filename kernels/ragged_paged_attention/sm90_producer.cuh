@@ -25,18 +25,26 @@ inline constexpr int kQBytes = kRows * kHeadDim * 2;
 inline constexpr int kKvBytes = kTokens * kHeadDim * 2;
 inline constexpr int kNarrowBytes = kTokens * kHeadDim;
 inline constexpr int kNarrowStages = 2;
+
+// The dtypes of the products of queries and keys, and of weights and values.
+enum class Products {
+  kSame,     // that of the queries and of the cache
+  kWidened,  // of an F8E4M3FN cache: that of the queries, and F16
+  kF8,       // the same, if the queries have values of F8E4M3FN: that, and F16
+};
+
 // One warpgroup copies, two compute, and one may widen. Registers are per
 // thread: a block starts with the same number for each, and the warpgroups
 // redistribute them.
 template <bool kWidens>
-struct Block {
+struct BlockShape {
   static constexpr int kThreads = 384;
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 };
 
 template <>
-struct Block<true> {
+struct BlockShape<true> {
   static constexpr int kThreads = 512;
   static constexpr int kProducerRegisters = 40, kConsumerRegisters = 208,
                        kWidenerRegisters = 56;
@@ -44,6 +52,9 @@ struct Block<true> {
                     kWidenerRegisters ==
                 4 * 128);
 };
+
+template <Products kProducts>
+using BlockOf = BlockShape<kProducts != Products::kSame>;
 
 // Named barriers: for the warpgroups' turns, and within one warpgroup.
 inline constexpr int kTurnBarrier = 1, kGroupBarrier = 3;
@@ -84,8 +95,8 @@ struct NarrowTiles<true> {
   Stages<kNarrowStages> stages[2];
 };
 
-// If the block widens, a warpgroup converts keys to the queries' dtype and
-// values to F16 (sm90_widen.cuh).
+// If the block widens, a warpgroup converts the tiles of an F8E4M3FN cache
+// (sm90_widen.cuh).
 template <bool kWidens>
 struct alignas(1024) SharedMemory {
   static constexpr int kStages = kWidens ? 2 : 3;  // tiles of keys, of values
@@ -98,6 +109,12 @@ struct alignas(1024) SharedMemory {
   Stages<kStages> stages[2];
   int pages[2][kTokens / 8];  // those of keys and values that are being copied
   int is_last_part[2];        // of the computing warpgroups
+
+  // With Products::kF8, keys stay as they are, and queries take the place of
+  // the widened keys.
+  __device__ uint8_t* narrow_q() { return kv[0][0]; }
+  __device__ uint64_t* narrow_q_full() { return &stages[0].full[0]; }
+  __device__ uint64_t* narrow_q_empty() { return &stages[0].empty[0]; }
 
   // Where the copy engine writes keys (part 0) or values (part 1).
   __device__ auto& CopiedStages(int part) {
@@ -116,10 +133,14 @@ struct alignas(1024) SharedMemory {
   }
 };
 
+template <Products kProducts>
+using Memory = SharedMemory<kProducts != Products::kSame>;
+
 // The copy engine's tensor maps.
 struct Maps {
-  CUtensorMap q;         // [tokens, heads * head_dim as (heads, head_dim)]
-  CUtensorMap kv_pages;  // [pages, page_size, heads * head_dim]
+  CUtensorMap q;  // [tokens, heads * head_dim as (heads, head_dim)]
+  // [pages, page_size, heads * head_dim]
+  CUtensorMap keys, values;
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -325,7 +346,7 @@ __device__ inline void ProduceTiles(const Arguments& arguments,
   const int lane = threadIdx.x % 32;
   const int q_bytes =
       kRows / arguments.group_size * arguments.group_size * kHeadDim * 2;
-  PageCopier<kWidens> keys(arguments, &maps.kv_pages, 0, shared);
+  PageCopier<kWidens> keys(arguments, &maps.keys, 0, shared);
   Ring<kTileSlots> tile_ring;
   Ring<1> q_ring;
 
@@ -379,7 +400,7 @@ template <bool kWidens>
 __device__ inline void ProduceValues(const Arguments& arguments,
                                      const Maps& maps,
                                      SharedMemory<kWidens>& shared) {
-  PageCopier<kWidens> values(arguments, &maps.kv_pages, 1, shared);
+  PageCopier<kWidens> values(arguments, &maps.values, 1, shared);
   Ring<kTileSlots> tile_ring;
   while (true) {
     const Tile tile = TakeTile(shared, tile_ring);

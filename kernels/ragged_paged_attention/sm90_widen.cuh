@@ -1,5 +1,5 @@
 // The widening warpgroup of the Hopper kernel: converts the tiles of a cache in
-// F8E4M3FN to types that the other products have. All conversions are exact.
+// F8E4M3FN to the dtypes of the products. All conversions are exact.
 //
 // A tile of 128 keys and values of 128 dimensions is read and written at 96 KB
 // of the 160 KB that its products read of shared memory, so no bank may be used
@@ -9,6 +9,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -107,18 +108,66 @@ __device__ inline void WidenTile(SharedMemory<true>& shared, int part,
   }
 }
 
-// Run by the warpgroup: widens keys to T, the queries' dtype, and values to
-// F16, which has room for all of them and for the weights.
-template <typename T>
+// Eight BF16 that are values of F8E4M3FN, as those.
+__device__ inline uint2 NarrowEight(uint4 wide) {
+  const auto pair = [](uint32_t bits) {
+    const float2 values =
+        __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits));
+    return static_cast<uint32_t>(
+        __nv_cvt_float2_to_fp8x2(values, __NV_SATFINITE, __NV_E4M3));
+  };
+  return make_uint2(pair(wide.x) | pair(wide.y) << 16,
+                    pair(wide.z) | pair(wide.w) << 16);
+}
+
+// Converts the queries of the next tile, in BF16, to F8E4M3FN. Called by the
+// warpgroup.
+__device__ inline void NarrowQueries(SharedMemory<true>& shared, int parity) {
+  const int thread = threadIdx.x % 128, chunk = thread % 8;
+  Wait(SharedAddress(&shared.q_full), parity);
+  Wait(SharedAddress(shared.narrow_q_empty()), parity ^ 1);
+  // A chunk has 16 dimensions: 16 bytes of the swizzled row, and twice 16 bytes
+  // of one of the wide row's halves.
+#pragma unroll 2
+  for (int row = thread / 8; row < kRows; row += 16) {
+    const uint32_t from = SharedAddress(shared.q) + chunk / 4 * (kRows * 128) +
+                          row * 128 + ((chunk % 4 * 2) ^ (row & 7)) * 16;
+    const uint2 low = NarrowEight(LoadShared16(from));
+    const uint2 high = NarrowEight(LoadShared16(from ^ 16));
+    StoreShared16(
+        SharedAddress(shared.narrow_q()) + row * 128 + (chunk ^ (row & 7)) * 16,
+        make_uint4(low.x, low.y, high.x, high.y));
+  }
+  FenceAsyncProxy();
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    Arrive(SharedAddress(&shared.q_empty));
+    Arrive(SharedAddress(shared.narrow_q_full()));
+  }
+}
+
+// Run by the warpgroup: widens values to F16, which has room for all of them
+// and for the weights; and keys to T, the queries' dtype, or narrows the
+// queries.
+template <typename T, Products kProducts>
 __device__ inline void WidenTiles(SharedMemory<true>& shared) {
   Ring<kTileSlots> tile_ring;
+  Ring<1> q_ring;
   Ring<kNarrowStages> from;
   Ring<SharedMemory<true>::kStages> to;
   while (true) {
     const Tile tile = TakeTile(shared, tile_ring);
     if (tile.is_last) break;
+    if constexpr (kProducts == Products::kF8) {
+      if (tile.kv_begin < tile.kv_end) {
+        NarrowQueries(shared, q_ring.parity);
+        q_ring.Advance();
+      }
+    }
     for (int n = tile.kv_begin; n < tile.kv_end; ++n) {
-      WidenTile<T>(shared, 0, from, to);
+      if constexpr (kProducts == Products::kWidened) {
+        WidenTile<T>(shared, 0, from, to);
+      }
       WidenTile<__half>(shared, 1, from, to);
       from.Advance();
       to.Advance();

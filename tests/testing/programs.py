@@ -51,5 +51,11 @@ def copies(program: str, shape: str) -> list[str]:
     return re.findall(rf".*= {re.escape(shape)}\S* copy(?:-start)?\(.*", program)
 
 
+def shapes(program: str) -> set[tuple[int, ...]]:
+    """Of all arrays of a program."""
+    found = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", program)
+    return {tuple(map(int, text.split(","))) for text in found}
+
+
 def _files() -> list[Path]:
     return sorted(Path(_FOLDER.name).glob("*after_optimizations.txt"))

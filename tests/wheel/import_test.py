@@ -50,6 +50,34 @@ def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
     assert run(code) == ["torch.Size([1, 1, 8, 64])", "True", "torch.Size([8, 8])"]
 
 
+@pytest.mark.parametrize("first", ["torch_xla", "torch._dynamo, torch_xla", "torch_xla_ext"])
+def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
+    code = (
+        f"import inspect, sys, torch, {first}, torch_xla\n"
+        "from torch_xla._dynamo import dynamo_bridge\n"
+        "inspect.getmodule(type('', (), {}))\n"  # looks at all modules
+        "print('openxla' in torch._dynamo.list_backends())\n"
+        "def f(x): return x + 1, (x + 1).clone()\n"
+        "x = torch.ones(2, device='xla')\n"
+        "print([t.tolist() for t in torch_xla.compile(f)(x)])\n"
+        "print('torch._inductor.lowering' in sys.modules)\n"
+        "print([t.tolist() for t in torch.compile(f, backend='openxla')(x)])\n"
+        "print('torch._inductor.lowering' in sys.modules)\n"
+        "print(dynamo_bridge.Deduper.dedup.__module__, type(dynamo_bridge).__name__)\n"
+        "from torch_xla.core.dynamo_bridge import extract_compiled_graph\n"
+        "print(extract_compiled_graph is dynamo_bridge.extract_compiled_graph)\n"
+    )
+    assert run(code) == [
+        "True",
+        "[[2.0, 2.0], [2.0, 2.0]]",
+        "False",
+        "[[2.0, 2.0], [2.0, 2.0]]",
+        "True",
+        "torch_xla_ext.openxla module",
+        "True",
+    ]
+
+
 def run(code: str) -> list[str]:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

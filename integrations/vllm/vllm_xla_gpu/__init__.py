@@ -48,6 +48,14 @@ def general() -> None:
     arg_utils._raise_or_fallback = checks.refuse_engine_v0
     arg_utils._warn_or_fallback = lambda feature_name: False
 
+    create_config = arg_utils.EngineArgs.create_engine_config
+
+    def create_engine_config(arguments: object, *others: object, **options: object) -> object:
+        checks.check_executor(arguments.distributed_executor_backend)
+        return create_config(arguments, *others, **options)
+
+    arg_utils.EngineArgs.create_engine_config = create_engine_config
+
     # vLLM imports a model's class in a process of its own first, lest CUDA be initialized in this
     # one. Here that does not happen, and another process takes some ten seconds.
     registry._run_in_subprocess = lambda inspect: inspect()

@@ -78,10 +78,6 @@ def check_config(config: VllmConfig) -> None:
             parallel.pipeline_parallel_size > 1 or parallel.data_parallel_size > 1,
             "start one server for each GPU with CUDA_VISIBLE_DEVICES, or set tensor_parallel_size",
         ),
-        "LoRA adapters on several devices": (
-            config.lora_config is not None and devices > 1,
-            "leave out tensor_parallel_size, or merge the adapter into the model's weights",
-        ),
         "VLLM_USE_V1=0": (
             os.environ.get("VLLM_USE_V1") == "0",
             "leave it out: only vLLM's engine V1 runs on XLA",
@@ -94,6 +90,14 @@ def check_config(config: VllmConfig) -> None:
         "enable_lora_bias": (
             config.lora_config is not None and config.lora_config.bias_enabled,
             "leave it out, or merge the adapter into the model's weights",
+        ),
+        "enable_expert_parallel": (
+            parallel.enable_expert_parallel,
+            "leave it out: with tensor_parallel_size each GPU has a part of every expert",
+        ),
+        "fully_sharded_loras": (
+            config.lora_config is not None and config.lora_config.fully_sharded_loras,
+            "leave it out: adapters are divided as the layers that they are added to",
         ),
         "logits_processors": (
             model is not None and bool(model.logits_processors),
@@ -170,6 +174,15 @@ def _pooling(model: ModelConfig, name: str) -> str:
     if model.runner != "auto":
         return f"runner={model.runner!r}"
     return f"{name}: a model that does not generate text"
+
+
+def check_executor(backend: str | type | None) -> None:
+    """What the user asks for; later vLLM has chosen one."""
+    if backend not in (None, "uni"):
+        raise UnsupportedError(
+            f"vllm-xla-gpu does not support distributed_executor_backend={backend!r}; leave it "
+            "out: one process drives all GPUs of tensor_parallel_size"
+        )
 
 
 def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+import torch_xla
 import torch_xla.core.xla_model as xm
+from torch.nn import functional
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
 import torch_xla_ext
-from torch_xla_ext.products import bgmv
+from vllm_xla_gpu.tensor_parallel import Columns, Devices, Unsummed, adapter_dimensions, stacks
 
 if TYPE_CHECKING:
     from vllm.lora.models import LoRAModelManager
@@ -59,11 +63,22 @@ class Adapters(PunicaWrapperBase):
         Returns:
             [num_tokens, sum of output_slices] of y's dtype; y stays as it is.
         """
+        products = functools.partial(_products, scale=scale)
+        if isinstance(y, Unsummed):
+            ((a,), (b,)) = lora_a_stacked, lora_b_stacked
+            return y.plus(products, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
+        # Some models' adapters have one A for all slices.
+        of_slices = lora_a_stacked * (len(lora_b_stacked) // len(lora_a_stacked))
         added = [
-            bgmv(bgmv(x, a, self.slots), b, self.slots)
-            for a, b in zip(lora_a_stacked, lora_b_stacked, strict=True)
+            products(x, a.flatten(0, 2), _side_by_side(b), self._is_own(a))
+            for a, b in zip(of_slices, lora_b_stacked, strict=True)
         ]
-        return y + torch.cat(added, dim=-1).to(y.dtype) * scale
+        return y.plus(added) if isinstance(y, Columns) else y + torch.cat(added, dim=-1)
+
+    def _is_own(self, a: torch.Tensor) -> torch.Tensor:
+        """Bool [num_tokens, num_slots * rank]; which rows of A are of a token's adapter."""
+        slots = torch.arange(a.shape[0], device=a.device)
+        return (self.slots[:, None] == slots).repeat_interleave(a.shape[2], dim=1)
 
     def _refuse(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError("LoRA adapters of embeddings and of lm_head")
@@ -71,58 +86,111 @@ class Adapters(PunicaWrapperBase):
     add_shrink = add_expand = add_lora_embedding = add_lora_logits = _refuse
 
 
-def write_slots_whole(manager: LoRAModelManager) -> None:
+def _products(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, is_own: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """The product of x with both matrices of each token's adapter.
+
+    All adapters' matrices are read once, in two products: their ranks are one behind the other.
+
+    Args:
+        x: [num_tokens, in_features].
+        a: [num_slots * rank, in_features].
+        b: [out_features, num_slots * rank].
+        is_own: bool [num_tokens, num_slots * rank].
+        scale: of the result.
+
+    Returns:
+        [num_tokens, out_features] of x's dtype; zero for a token without an adapter.
+    """
+    inner = functional.linear(x, a.to(x.dtype)).masked_fill(~is_own, 0)
+    return functional.linear(inner, b.to(x.dtype)) * scale
+
+
+def _side_by_side(b: torch.Tensor) -> torch.Tensor:
+    """[num_slots, 1, out_features, rank] as [out_features, num_slots * rank]."""
+    return b[:, 0].transpose(0, 1).flatten(1)
+
+
+def write_slots_whole(manager: LoRAModelManager, devices: Devices | None) -> None:
     """Makes the manager write an adapter in one program, which is the same for all of them.
 
     vLLM's own set_lora writes a part of the size of the adapter's rank, at a place that is a number
     of the program: each other adapter would compile, for each layer. Here it runs on the host, on
     slots of zeros.
+
+    Args:
+        manager: of a model that is not on `devices` yet.
+        devices: among which the model will be divided, if they are several.
     """
-    manager.activate_adapter = _Writer(manager, manager.activate_adapter)
+    manager.activate_adapter = _Writer(manager, devices)
 
 
 class _Writer:
     """activate_adapter of a manager: writes an adapter to a slot, if it is in none."""
 
-    def __init__(self, manager: LoRAModelManager, activate: Callable[[int], bool]) -> None:
-        self._manager, self._activate = manager, activate
+    def __init__(self, manager: LoRAModelManager, devices: Devices | None) -> None:
+        self._manager, self._devices = manager, devices
+        self._activate = manager.activate_adapter
+        self._layers = list(manager.modules.values())
+        # What set_lora writes to. On several devices there may be more matrices, of parts of it.
+        self._slots = [
+            [torch.empty(1, *stack.shape[1:], dtype=stack.dtype, device="meta") for stack in part]
+            for layer in self._layers
+            for part in stacks(layer)
+        ]
         self._write = torch_xla_ext.capture(self._write_stacks, check_python=False)
-        for layer in manager.modules.values():
+        for layer in self._layers:
             layer.set_lora = _at_first_slot(layer.set_lora)
             layer.reset_lora = _at_first_slot(layer.reset_lora)
 
-    def _stacks(self) -> list[torch.Tensor]:
-        layers = self._manager.modules.values()
-        return [s for layer in layers for s in (*layer.lora_a_stacked, *layer.lora_b_stacked)]
+    def _parts(self) -> list[tuple[torch.Tensor, ...]]:
+        """A and B of each layer."""
+        return [part for layer in self._layers for part in stacks(layer)]
 
     def _write_stacks(self, slot: torch.Tensor, *values: torch.Tensor) -> None:
-        for stack, value in zip(self._stacks(), values, strict=True):
+        for stack, value in zip(itertools.chain(*self._parts()), values, strict=True):
             stack.index_copy_(0, slot, value)
 
     def __call__(self, name: int) -> bool:
         manager = self._manager
-        device = self._stacks()[0].device
-        with self._on_host() as values:
+        values: list[torch.Tensor] = []
+        with self._on_host() as written:
             if not self._activate(name):
                 return False
+        for part, matrices in zip(self._parts(), written, strict=True):
+            if len(part) == len(matrices):
+                values += matrices
+            else:
+                (whole,) = matrices
+                values += whole.split([stack.shape[2] for stack in part], dim=2)
         slot = torch.tensor([manager.lora_index_to_id.index(name)])
-        self._write(*xm.send_cpu_data_to_device([slot, *values], device))
+        self._write(*self._send(slot, values))
         return True
 
+    def _send(self, slot: torch.Tensor, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        if self._devices is None:
+            return xm.send_cpu_data_to_device([slot, *values], torch_xla.device())
+        dims = [
+            dim
+            for layer in self._layers
+            for part, dim in zip(stacks(layer), adapter_dimensions(layer), strict=True)
+            for _ in part
+        ]
+        return self._devices.send([slot, *values], [None, *dims])
+
     @contextlib.contextmanager
-    def _on_host(self) -> Iterator[list[torch.Tensor]]:
-        """The layers have one slot of zeros each, on the host; gives them in _stacks' order."""
-        layers = list(self._manager.modules.values())
-        saved = [(layer.lora_a_stacked, layer.lora_b_stacked) for layer in layers]
-        for layer, stacks in zip(layers, saved, strict=True):
-            layer.lora_a_stacked, layer.lora_b_stacked = (
-                tuple(torch.zeros(1, *s.shape[1:], dtype=s.dtype) for s in part) for part in stacks
-            )
+    def _on_host(self) -> Iterator[list[tuple[torch.Tensor, ...]]]:
+        """The layers have one slot of zeros each, on the host; gives them in _parts' order."""
+        saved = [stacks(layer) for layer in self._layers]
+        slots = iter([[torch.zeros_like(s, device="cpu") for s in part] for part in self._slots])
+        for layer in self._layers:
+            layer.lora_a_stacked, layer.lora_b_stacked = next(slots), next(slots)
         try:
-            yield self._stacks()
+            yield self._parts()
         finally:
-            for layer, stacks in zip(layers, saved, strict=True):
-                layer.lora_a_stacked, layer.lora_b_stacked = stacks
+            for layer, stacked in zip(self._layers, saved, strict=True):
+                layer.lora_a_stacked, layer.lora_b_stacked = stacked
 
 
 def _at_first_slot(function: Callable[..., None]) -> Callable[..., None]:

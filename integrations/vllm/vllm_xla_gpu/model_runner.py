@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import functools
 import random
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch_xla
-import torch_xla.core.xla_model as xm
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
@@ -130,9 +130,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         captured = self._captured(placed_results, self.num_reqs_paddings)
 
         def call(*tensors: torch.Tensor) -> object:
-            # vLLM compiles with logits that are not divided.
-            operands = [place(tensor) if is_logits(tensor) else tensor for tensor in tensors]
-            return captured[len(tensors[0])](*operands)
+            # vLLM compiles with tensors that are not placed.
+            return captured[len(tensors[0])](*map(place, tensors))
 
         return call
 
@@ -153,14 +152,15 @@ class XlaGpuModelRunner(TPUModelRunner):
             DeviceMemory.current(self.device).check_fits(self.weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, device)
-        if self._devices is not None:
-            self._devices.place_model(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(
                 model, self.model_config, self.scheduler_config, self.lora_config, self.device
             )
-            write_slots_whole(self._adapter_manager)
+            write_slots_whole(self._adapter_manager, self._devices)
+        if self._devices is not None:
+            self.weights = self._devices.weights_of_one(model)  # and of adapters
+            self._devices.place_model(model)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
@@ -268,7 +268,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             keep(self._snapshot[num_seqs]())
             self._with_penalties(self._logits[num_seqs], num_seqs)
             self._bias(self._logits[num_seqs], torch.zeros(num_seqs, self.vocab_size))
-        xm.wait_device_ops()
+        torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
 
@@ -276,6 +276,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         """Compiles what writes an adapter to its slot."""
         for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
             self._adapter_manager.activate_adapter(adapter)
+
+    def maybe_select_dummy_loras(self, *args: object) -> contextlib.AbstractContextManager[None]:
+        """vLLM compiles what samples inside; no adapter takes part in that."""
+        return contextlib.nullcontext()
 
     def _adapters(self, num_seqs: int) -> np.ndarray | int:
         """The slots of the requests' adapters, which are written there if they are not."""

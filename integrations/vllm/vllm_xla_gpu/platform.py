@@ -53,6 +53,10 @@ class XlaGpuPlatform(TpuPlatform):
         return "vllm_xla_gpu.lora.Adapters"
 
     @classmethod
+    def get_lora_vocab_padding_size(cls) -> int:
+        return 64  # as without adapters
+
+    @classmethod
     def verify_quantization(cls, quant: str) -> None:
         checks.check_quantization(quant)
 
@@ -84,6 +88,10 @@ class XlaGpuPlatform(TpuPlatform):
         parallel.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
         parallel.distributed_executor_backend = XlaGpuExecutor
         vllm_config.scheduler_config.scheduler_cls = XlaGpuScheduler
+        if vllm_config.lora_config is not None:
+            # Adapters have linear layers only. Rows for more tokens would be computed, and several
+            # devices would have to exchange logits when they are cut off.
+            vllm_config.lora_config.lora_extra_vocab_size = 0
         # The runner captures whole steps.
         compilation = vllm_config.compilation_config
         compilation.level = CompilationLevel.NO_COMPILATION

@@ -20,6 +20,7 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
+from vllm.lora.layers import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -68,12 +69,52 @@ class Devices:
             dim = None
         result = tensor.to(torch_xla.device())
         if torch_xla._XLAC._get_xla_sharding_spec(result) == "":
-            spec = tuple(_AXIS if i == dim else None for i in range(tensor.dim()))
-            xs.mark_sharding(result, self._mesh, spec)
+            xs.mark_sharding(result, self._mesh, _partition(tensor, dim))
         return result
 
+    def send(
+        self, tensors: Sequence[torch.Tensor], dims: Sequence[int | None]
+    ) -> list[torch.Tensor]:
+        """The host's tensors on the devices, as `place` does it, in one transfer."""
+        specs = [
+            xs.ShardingSpec(
+                self._mesh, _partition(tensor, dim if self._divides(tensor, dim) else None)
+            ).xla_spec(tensor)
+            for tensor, dim in zip(tensors, dims, strict=True)
+        ]
+        device = str(torch_xla.device())
+        return torch_xla._XLAC._xla_tensors_from_aten(tensors, [device] * len(tensors), specs)
+
+    def summed(
+        self,
+        function: Callable[..., torch.Tensor],
+        divided: Sequence[torch.Tensor],
+        whole: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """The sum over the devices of what the function returns on each.
+
+        Args:
+            function: its arguments are the device's columns of `divided`, and `whole`.
+            divided: matrices of as many columns.
+            whole: matrices that each device has.
+        """
+        matrices = [(matrix, (None, _AXIS)) for matrix in divided]
+        matrices += [(matrix, (None, None)) for matrix in whole]
+        parts = [
+            xs.enable_manual_sharding(matrix, spec, mesh=self._mesh).global_tensor
+            for matrix, spec in matrices
+        ]
+        result = function(*parts)
+        results = xs.disable_manual_sharding(
+            result[None],
+            (_AXIS, None, None),
+            torch.Size((self.count, *result.shape)),
+            mesh=self._mesh,
+        )
+        return results.global_tensor.sum(0)
+
     def weights_of_one(self, model: nn.Module) -> int:
-        """Bytes of a model's weights that each device will have.
+        """Bytes of a model's weights and adapters that each device will have.
 
         Raises:
             UnsupportedError: it has layers that cannot be divided.
@@ -84,12 +125,17 @@ class Devices:
                 _check_experts(module)
             dim = _divided_dimension(module)
             for tensor in _tensors(module).values():
-                sizes[tensor] = tensor.nbytes // (self.count if self._divides(tensor, dim) else 1)
+                sizes[tensor] = self._bytes_of_one(tensor, dim)
+            if isinstance(module, BaseLinearLayerWithLoRA):
+                for part, dim in zip(stacks(module), adapter_dimensions(module), strict=True):
+                    sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
     def place_model(self, model: nn.Module) -> None:
-        """Moves a model whose weights are on the host."""
+        """Moves a model whose weights and adapters are on the host."""
         for module in model.modules():
+            if isinstance(module, BaseLinearLayerWithLoRA):
+                self._place_adapters(module)
             if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
                 _split(module)
             elif isinstance(module, FusedMoE):
@@ -104,8 +150,41 @@ class Devices:
                     placed[tensor] = on_devices
                 setattr(module, name, placed[tensor])
 
+    def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:
+        base = layer.base_layer
+        if isinstance(base, QKVParallelLinear | MergedColumnParallelLinear):
+            # Some models' adapters have one matrix for all the parts.
+            (whole, *_) = layer.lora_b_stacked
+            if len(layer.lora_b_stacked) == 1:
+                layer.lora_b_stacked = whole.split(base.output_sizes, dim=2)
+        elif isinstance(base, RowParallelLinear) and self._divides(base.weight, 1):
+            base.quant_method = _UnsummedMethod(self)
+        layer.lora_a_stacked, layer.lora_b_stacked = (
+            tuple(self.place(stack, dim) for stack in part)
+            for part, dim in zip(stacks(layer), adapter_dimensions(layer), strict=True)
+        )
+
+    def _bytes_of_one(self, tensor: torch.Tensor, dim: int | None) -> int:
+        return tensor.nbytes // (self.count if self._divides(tensor, dim) else 1)
+
     def _divides(self, tensor: torch.Tensor, dim: int | None) -> bool:
         return dim is not None and dim < tensor.dim() and tensor.shape[dim] % self.count == 0
+
+
+def _partition(tensor: torch.Tensor, dim: int | None) -> tuple[str | None, ...]:
+    return tuple(_AXIS if i == dim else None for i in range(tensor.dim()))
+
+
+def stacks(layer: BaseLinearLayerWithLoRA) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """The matrices A [slots, 1, rank, in_features] and B [slots, 1, out_features, rank]."""
+    return layer.lora_a_stacked, layer.lora_b_stacked
+
+
+def adapter_dimensions(layer: BaseLinearLayerWithLoRA) -> tuple[int | None, int | None]:
+    """Along which A and B are divided, as the weight that they are added to."""
+    if isinstance(layer.base_layer, RowParallelLinear):
+        return 3, None
+    return None, 2 if isinstance(layer.base_layer, ColumnParallelLinear) else None
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -138,7 +217,7 @@ class _Part(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
 
-class _Columns:
+class Columns:
     """What tensors are one after another in the last dimension, for a model that takes them apart.
 
     XLA would move the columns of a real concatenation between the devices. Whatever else is done
@@ -171,6 +250,10 @@ class _Columns:
     def __getattr__(self, name: str) -> object:
         return getattr(self._whole(), name)
 
+    def plus(self, parts: Sequence[torch.Tensor]) -> Columns:
+        """With one of `parts` added to each of its own."""
+        return Columns([own + part for own, part in zip(self._parts, parts, strict=True)])
+
     @classmethod
     def __torch_function__(
         cls, function: Callable, types: object, args: tuple = (), kwargs: dict | None = None
@@ -192,11 +275,44 @@ class _PartsMethod(LinearMethodBase):
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
-    def apply(
-        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> _Columns:
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """`bias` is None: the parts have it."""
-        return _Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
+        return Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
+
+
+class Unsummed:
+    """The product of x and a row-parallel layer's weight, before its sum over the devices.
+
+    What an adapter adds is computed on each device for its own columns, too: there is one sum.
+    """
+
+    def __init__(self, devices: Devices, x: torch.Tensor, weight: torch.Tensor) -> None:
+        self._devices, self._operands = devices, (x, weight)
+
+    def plus(
+        self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
+    ) -> torch.Tensor:
+        """The sum, with that of product(x, a, *others), to which x and a give their columns."""
+
+        def of_device(
+            x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
+        ) -> torch.Tensor:
+            return functional.linear(x, weight) + product(x, a, *others)
+
+        return self._devices.summed(of_device, (*self._operands, a), others)
+
+
+class _UnsummedMethod(LinearMethodBase):
+    """A row-parallel layer to which vLLM's layer with adapters adds, and then the bias."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: None = None) -> Unsummed:
+        return Unsummed(self._devices, x, layer.weight)
 
 
 def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:

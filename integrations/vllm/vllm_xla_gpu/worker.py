@@ -55,6 +55,16 @@ class XlaGpuWorker(TPUWorker):
     def sleep(self, level: int = 1) -> None:
         raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
 
+    # What the GPU worker has besides add_lora.
+    def remove_lora(self, lora_id: int) -> bool:
+        return self.model_runner.remove_lora(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        return self.model_runner.pin_lora(lora_id)
+
+    def list_loras(self) -> set[int]:
+        return self.model_runner.list_loras()
+
     def determine_available_memory(self) -> int:
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:

@@ -72,8 +72,9 @@ def test_an_entry_point_of_stock_is_not_replaced() -> None:
 
 
 def test_version_py() -> None:
-    assert edit_version_py(VERSION_PY, "2.8.1", "2.8.1+gpucc1") == VERSION_PY.replace(
-        "'2.8.1'", "'2.8.1+gpucc1'"
+    expected = VERSION_PY.replace("'2.8.1'", "'2.8.1+gpucc1'")
+    assert edit_version_py(VERSION_PY, "2.8.1", "2.8.1+gpucc1") == (
+        f"{expected}\nimport torch_xla_ext_lazy  # noqa: F401\n"
     )
 
 

@@ -30,6 +30,7 @@ def _refusal(model: str, **options: object) -> str:
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
         ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
         ({"enable_lora": True, "enable_lora_bias": True}, "merge the adapter into the model's"),
+        ({"enable_lora": True, "fully_sharded_loras": True}, "adapters are divided as the layers"),
         ({"data_parallel_size": 2}, "start one server for each GPU"),
         ({"logits_processors": ["module:Name"]}, "logits_processors; use logit_bias"),
         ({"logprobs_mode": "processed_logprobs"}, "other than raw_logprobs; leave it out"),
@@ -209,15 +210,29 @@ def test_memory_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("family", "options", "text"),
     [
-        ({"tensor_parallel_size": 4}, "2 key and value heads on 4 devices; set tensor_parallel_s"),
-        ({"tensor_parallel_size": 2, "enable_lora": True}, "LoRA adapters on several devices; le"),
-        ({"pipeline_parallel_size": 2}, "start one server for each GPU"),
+        (
+            "llama",
+            {"tensor_parallel_size": 4},
+            "2 key and value heads on 4 devices; set tensor_par",
+        ),
+        ("llama", {"pipeline_parallel_size": 2}, "start one server for each GPU"),
+        (
+            "llama",
+            {"distributed_executor_backend": "mp"},
+            "='mp'; leave it out: one process drives",
+        ),
+        (
+            "llama",
+            {"distributed_executor_backend": "ray", "tensor_parallel_size": 2},
+            "='ray'; leave it out: one process drives all GPUs of tensor_parallel_size",
+        ),
+        ("mixtral", {"enable_expert_parallel": True}, "each GPU has a part of every expert"),
     ],
-    ids=["heads", "lora", "pipeline"],
+    ids=["heads", "pipeline", "mp", "ray", "experts"],
 )
 def test_what_several_devices_cannot_do(
-    options: dict[str, object], text: str, models: Path
+    family: str, options: dict[str, object], text: str, models: Path
 ) -> None:
-    assert text in _refusal(families.write("llama", models), **options)
+    assert text in _refusal(families.write(family, models), **options)

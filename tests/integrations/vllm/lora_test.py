@@ -1,64 +1,45 @@
-"""Requests with several LoRA adapters in one batch: each gets the tokens of merged weights."""
+"""Requests with several LoRA adapters in one batch: each gets the tokens of merged weights.
+
+BUILD says on how many devices.
+"""
 
 from __future__ import annotations
 
-import json
+import collections
+import itertools
 from pathlib import Path
 
 import families
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as metrics
 import transformers
+from adapters import ADAPTERS, Adapter, save
+from testing import programs  # before the first computation
 from vllm import LLM, RequestOutput, SamplingParams
 from vllm.lora.request import LoRARequest
 
-ALPHA = 16
-ATTENTION = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-# Of each adapter: rank, and the layers that it has.
-ADAPTERS = {"all": (4, ATTENTION + MLP), "few": (8, ATTENTION[::2]), "third": (2, MLP[1:])}
+# Phi-3's adapters have one pair of matrices for queries, keys and values, and one for gate and up.
+FAMILIES = ["llama"] if families.DEVICES == 1 else ["llama", "qwen2", "phi3"]
+# Qwen2's programs are not Llama's, which XLA would find again.
+RANKS = {"llama": 8, "qwen2": 16, "phi3": 8}
 SLOTS = 2  # fewer than there are adapters
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
-class Adapter:
-    """An adapter of random weights, in a folder, and the model with it merged."""
-
-    def __init__(self, name: str, number: int, model: str, folder: Path) -> None:
-        rank, layers = ADAPTERS[name]
-        generator = torch.Generator().manual_seed(number)
-        merged = transformers.AutoModelForCausalLM.from_pretrained(model)
-        weights = {}
-        for path, module in merged.named_modules():
-            if not path.endswith(layers):
-                continue
-            a = torch.randn(rank, module.in_features, generator=generator) / 8
-            b = torch.randn(module.out_features, rank, generator=generator) / 8
-            module.weight.data += ALPHA / rank * b @ a
-            key = f"base_model.model.{path}"
-            weights |= {f"{key}.lora_A.weight": a, f"{key}.lora_B.weight": b}
-        assert len(weights) == 2 * len(layers) * merged.config.num_hidden_layers
-        self.merged = str(folder / f"merged-{name}")
-        merged.save_pretrained(self.merged)
-        path = folder / f"adapter-{name}"
-        self.request = LoRARequest(name, number, str(path))
-        save(path, weights, rank=rank, modules=[layer.split(".")[1] for layer in layers])
-
-
-def save(path: Path, weights: dict[str, torch.Tensor], rank: int, modules: list[str]) -> None:
-    path.mkdir()
-    safetensors.torch.save_file(weights, path / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA, "target_modules": modules}
-    (path / "adapter_config.json").write_text(json.dumps(config | {"bias": "none"}))
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    if request.param == "phi3":
+        config = families.FAMILIES["llama"].to_dict() | {"pad_token_id": 1}
+        families.FAMILIES["phi3"] = transformers.Phi3Config(**config)
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def model(models: Path) -> str:
-    return families.write("llama", models)
+def model(family: str, models: Path) -> str:
+    return families.write(family, models)
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +49,29 @@ def adapters(model: str, tmp_path_factory: pytest.TempPathFactory) -> list[Adapt
 
 
 @pytest.fixture(scope="module")
-def llm(model: str) -> LLM:
-    return LLM(
-        model,
-        dtype="float32",
-        max_model_len=128,
-        max_num_seqs=8,
-        max_num_batched_tokens=32,
-        enable_lora=True,
-        max_loras=SLOTS,
-        max_lora_rank=8,
-        seed=0,
-    )
+def compiled(family: str) -> programs.Programs:
+    """The programs of the start."""
+    return programs.Programs()
+
+
+@pytest.fixture(scope="module")
+def llm(model: str, family: str, compiled: programs.Programs) -> LLM:
+    with pytest.MonkeyPatch.context() as patch, programs.compiled() as started:
+        patch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+        llm = LLM(
+            model,
+            dtype="float32",
+            tensor_parallel_size=families.DEVICES,
+            max_model_len=128,
+            max_num_seqs=8,
+            max_num_batched_tokens=32,
+            enable_lora=True,
+            max_loras=SLOTS,
+            max_lora_rank=RANKS[family],
+            seed=0,
+        )
+    compiled[:] = started
+    return llm
 
 
 def generate(llm: LLM, adapters: list[Adapter | None]) -> list[RequestOutput]:
@@ -126,10 +118,50 @@ def test_more_adapters_than_slots_at_once(llm: LLM, adapters: list[Adapter]) -> 
         assert_right(answer, adapters[i % len(adapters)].merged)
 
 
+def test_adapters_come_and_go_while_requests_run(
+    llm: LLM, model: str, adapters: list[Adapter]
+) -> None:
+    engine = llm.llm_engine
+    slots = adapter_slots(llm)
+    used = [adapters[0], adapters[1], None]
+    prompts = families.prompts()
+    for i, prompt in enumerate(prompts):
+        adapter = used[i % len(used)]
+        request = adapter and adapter.request
+        engine.add_request(str(i), {"prompt_token_ids": prompt}, GREEDY, lora_request=request)
+    compiled = metrics.metric_data("CompileTime")[0]
+    answers = []
+    for step in itertools.count():
+        if not engine.has_unfinished_requests():
+            break
+        answers += [answer for answer in engine.step() if answer.finished]
+        if step == 4:
+            assert sorted(slots) == [1, 2]
+            engine.add_lora(adapters[2].request)  # takes the place of one that is in use
+            assert 3 in slots
+        elif step == 8:
+            assert sorted(slots) == [1, 2]
+            engine.remove_lora(1)  # which the next step loads again
+            assert 1 not in slots
+    assert step > 12
+    assert len(answers) == len(prompts)
+    assert metrics.metric_data("CompileTime")[0] == compiled
+    for answer in answers:
+        adapter = used[int(answer.request_id) % len(used)]
+        assert_right(answer, adapter.merged if adapter else model)
+
+
+def adapter_slots(llm: LLM) -> list[int | None]:
+    """The numbers of the adapters that are on the device."""
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    return runner._adapter_manager.lora_index_to_id
+
+
 def counts() -> list[int]:
     """Programs compiled and executed so far."""
     xm.wait_device_ops()
-    return [metrics.metric_data(name)[0] for name in ("CompileTime", "ExecuteTime")]
+    executed = "ExecuteTime" if families.DEVICES == 1 else "ExecuteReplicatedTime"
+    return [metrics.metric_data(name)[0] for name in ("CompileTime", executed)]
 
 
 def test_an_adapter_is_written_by_one_program(llm: LLM, adapters: list[Adapter]) -> None:
@@ -141,14 +173,39 @@ def test_an_adapter_is_written_by_one_program(llm: LLM, adapters: list[Adapter])
         before = counts()
         llm.llm_engine.add_lora(adapter.request)  # takes the place of another one
         assert np.subtract(counts(), before).tolist() == [0, 1]
-        slots.add(runner._adapter_manager.lora_index_to_id.index(adapter.request.lora_int_id))
+        slots.add(adapter_slots(llm).index(adapter.request.lora_int_id))
         llm.llm_engine.add_lora(adapter.request)  # it is there
         assert np.subtract(counts(), before).tolist() == [0, 1]
     assert slots == set(range(SLOTS))
 
 
+def test_adapters_are_divided_as_their_layers(
+    llm: LLM, family: str, compiled: programs.Programs
+) -> None:
+    config, count, rank = families.FAMILIES[family], families.DEVICES, RANKS[family]
+    width, inner = config.hidden_size, config.intermediate_size
+    queries = width
+    keys = queries * config.num_key_value_heads // config.num_attention_heads
+    matrices = {
+        *((rank, size // count) for size in (queries, inner)),  # A of what is summed
+        *((size // count, rank) for size in (queries, keys, inner)),
+        *((rank, width), (width, rank)),
+    }
+    steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
+    assert len(steps) == 2  # of 16 and 32 tokens
+    for program in steps:
+        assert {s[2:] for s in programs.shapes(program) if s[:2] == (SLOTS, 1)} == matrices
+        # Those of a model without adapters (tensor_parallel_test.py).
+        kinds = collections.Counter(text.split()[0] for text in programs.collectives(program))
+        sums = 2 * config.num_hidden_layers + 1
+        assert kinds == ({"all-reduce": sums, "all-gather": 2} if count > 1 else {})
+    (write,) = (t for t in compiled if t not in steps and (1, 1, rank, width) in programs.shapes(t))
+    assert {s[2:] for s in programs.shapes(write) if s[:2] == (SLOTS, 1)} == matrices
+    assert not programs.collectives(write)
+
+
 def test_adapters_that_are_refused(llm: LLM, model: str, tmp_path: Path) -> None:
-    config = families.FAMILIES["llama"]
+    config = transformers.AutoConfig.from_pretrained(model)
     key = "base_model.model.lm_head"
     weights = {
         f"{key}.lora_A.weight": torch.ones(4, config.hidden_size),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -14,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +22,7 @@ import families
 import psutil
 import pytest
 import torch
+from adapters import ADAPTERS, Adapter
 
 REQUESTS = 24
 PAGES = 40
@@ -32,7 +33,7 @@ DEVICES = (1, 2)
 CHAT = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 
-@dataclass
+@dataclasses.dataclass
 class Server:
     url: str
     model: str
@@ -67,6 +68,7 @@ def server(
     options += ["--dtype=float32", "--max-model-len=128", "--max-num-seqs=8"]
     options += ["--max-num-batched-tokens=32", f"--num-gpu-blocks-override={PAGES}"]
     options += [f"--tensor-parallel-size={request.param}"]
+    options += ["--enable-lora", "--max-loras=2", "--max-lora-rank=8"]
     log = tmp_path_factory.mktemp("server") / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -75,6 +77,7 @@ def server(
                 **os.environ,
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
                 "VLLM_XLA_CHECK_RECOMPILATION": "1",  # a step that compiles fails
+                "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             },
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -225,6 +228,29 @@ def test_chat(server: Server) -> None:
     told = choice["logprobs"]["content"]
     assert [part["token"].strip() for part in told] == answer.split()
     assert all(-10 < part["logprob"] < 0 for part in told)
+
+
+def test_adapters(server: Server, tmp_path: Path) -> None:
+    """More than there is room for on the device, loaded and forgotten while the server runs."""
+
+    async def ask_all(adapters: list[Adapter]) -> list[str | None]:
+        async with aiohttp.ClientSession(server.url) as session:
+            by_name = [dataclasses.replace(server, model=a.request.lora_name) for a in adapters]
+            return await asyncio.gather(*(_ask(session, s, 1) for s in (server, *by_name)))
+
+    adapters = [Adapter(name, i + 1, server.model, tmp_path) for i, name in enumerate(ADAPTERS)]
+    for adapter in adapters:
+        request = {"lora_name": adapter.request.lora_name, "lora_path": adapter.request.lora_path}
+        assert _post(server, "/v1/load_lora_adapter", request)[0] == 200
+    texts = asyncio.run(ask_all(adapters))
+    assert len(set(texts)) == len(texts)
+    for text, weights in zip(texts, [server.model, *(a.merged for a in adapters)], strict=True):
+        _assert_right(dataclasses.replace(server, model=weights), text, *_request(1))
+    for adapter in adapters:
+        request = {"lora_name": adapter.request.lora_name}
+        assert _post(server, "/v1/unload_lora_adapter", request)[0] == 200
+        wish = {"model": adapter.request.lora_name, "prompt": [5, 6]}
+        assert _post(server, "/v1/completions", wish)[0] == 404
 
 
 def test_request_that_cannot_be_served(server: Server) -> None:

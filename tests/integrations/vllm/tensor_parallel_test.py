@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import types
 from pathlib import Path
 
@@ -27,12 +26,6 @@ def start(model: str) -> LLM:
     )
 
 
-def shapes(program: str) -> set[tuple[int, ...]]:
-    """Of all arrays of a program."""
-    found = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", program)
-    return {tuple(map(int, text.split(","))) for text in found}
-
-
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
@@ -52,15 +45,15 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
             + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
         )
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-        caches = {shape[2] for shape in shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
+        caches = {shape[2] for shape in programs.shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
         assert caches == {2 * kv_heads // families.DEVICES}
         # Each device has its part of every weight that is large.
-        assert (families.VOCABULARY, width) not in shapes(program)
-        assert (families.VOCABULARY // families.DEVICES, width) in shapes(program)
+        assert (families.VOCABULARY, width) not in programs.shapes(program)
+        assert (families.VOCABULARY // families.DEVICES, width) in programs.shapes(program)
         if experts := getattr(config, "num_local_experts", 0):
             inner = experts * config.intermediate_size
-            assert (inner, width) not in shapes(program)
-            assert (inner // families.DEVICES, width) in shapes(program)
+            assert (inner, width) not in programs.shapes(program)
+            assert (inner // families.DEVICES, width) in programs.shapes(program)
 
 
 def test_experts_that_are_chosen_in_another_way() -> None:
