@@ -154,6 +154,8 @@ class _Writer:
 
     def __call__(self, name: int) -> bool:
         manager = self._manager
+        if name in manager.lora_index_to_id:  # vLLM asks at each step
+            return self._activate(name)
         values: list[torch.Tensor] = []
         with self._on_host() as written:
             if not self._activate(name):

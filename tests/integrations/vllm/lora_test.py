@@ -20,6 +20,7 @@ from adapters import ADAPTERS, Adapter, save
 from testing import programs  # before the first computation
 from vllm import LLM, RequestOutput, SamplingParams
 from vllm.lora.request import LoRARequest
+from vllm_xla_gpu.lora import _Writer
 
 # Phi-3's adapters have one pair of matrices for queries, keys and values, and one for gate and up.
 FAMILIES = ["llama"] if families.DEVICES == 1 else ["llama", "qwen2", "phi3"]
@@ -110,6 +111,14 @@ def test_a_prefix_is_not_shared_by_adapters(llm: LLM, adapters: list[Adapter]) -
     for adapter in (*adapters, adapters[0]):
         (answer,) = llm.generate([prompt], GREEDY, use_tqdm=False, lora_request=adapter.request)
         assert_right(answer, adapter.merged)
+
+
+def test_a_step_writes_no_adapter_again(
+    llm: LLM, adapters: list[Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [answer.outputs[0].token_ids for answer in generate(llm, adapters[:2])]
+    monkeypatch.setattr(_Writer, "_on_host", None)
+    assert [a.outputs[0].token_ids for a in generate(llm, adapters[:2])] == first
 
 
 def test_more_adapters_than_slots_at_once(llm: LLM, adapters: list[Adapter]) -> None:
