@@ -1,9 +1,10 @@
 // The widening warpgroup of the Hopper kernel: converts the tiles of a cache in
 // F8E4M3FN to the dtypes of the products. All conversions are exact.
 //
-// A tile of 128 keys and values of 128 dimensions is read and written at 96 KB
-// of the 160 KB that its products read of shared memory, so no bank may be used
-// twice at a time.
+// For a tile of 128 keys and values it reads 32 KB of shared memory and writes
+// 64 KB, beside the 160 KB that the products read. That is all that shared
+// memory can do in the time of the products, so no bank may be used twice at a
+// time.
 #ifndef KERNELS_RAGGED_PAGED_ATTENTION_SM90_WIDEN_CUH_
 #define KERNELS_RAGGED_PAGED_ATTENTION_SM90_WIDEN_CUH_
 
