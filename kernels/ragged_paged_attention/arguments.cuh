@@ -59,7 +59,7 @@ struct Arguments {
 };
 
 // The launch function chooses this kernel if Sm90KernelSupports.
-bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8);
+bool Sm90KernelSupports(const Arguments& arguments);
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
                              bool cache_is_fp8);
 

@@ -102,7 +102,7 @@ int Multiprocessors() {
 }  // namespace
 
 bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8) {
-  return !cache_is_fp8 && Sm90KernelSupports(arguments, cache_is_fp8) &&
+  return !cache_is_fp8 && Sm90KernelSupports(arguments) &&
          arguments.sliding_window == INT_MAX &&
          int64_t{1} * arguments.pages_per_seq * arguments.page_size <= 16384 &&
          int64_t{1} * arguments.total_num_pages * arguments.page_size <

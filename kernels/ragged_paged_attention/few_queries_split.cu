@@ -121,7 +121,7 @@ bool IsFaster(const Arguments& arguments) {
 bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8) {
   const int64_t max_tokens =
       int64_t{1} * arguments.pages_per_seq * arguments.page_size;
-  return Sm90KernelSupports(arguments, cache_is_fp8) && !cache_is_fp8 &&
+  return Sm90KernelSupports(arguments) && !cache_is_fp8 &&
          arguments.sliding_window == INT_MAX && IsFaster(arguments) &&
          int64_t{1} * arguments.total_num_pages * arguments.page_size <
              paged_attention::kNoRow &&

@@ -155,8 +155,7 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
   paged_attention::DecodeArgs args =
       FirstKernelArgs(cache_dtype, arguments->max_num_seqs > 1, arguments);
   args.lets_next_start =
-      arguments->max_num_seqs > 1 &&
-      Sm90KernelSupports(*arguments, cache_dtype == F8E4M3FN);
+      arguments->max_num_seqs > 1 && Sm90KernelSupports(*arguments);
   return paged_attention::LaunchDecode(
       stream, cache_dtype, arguments->head_dim,
       arguments->workspace + arguments->num_zeroed,
@@ -299,7 +298,7 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
         LaunchFewQueriesSplit(stream, decode, &arguments));
     if (!is_followed) return Status::Ok();
   }
-  if (ragged::Sm90KernelSupports(arguments, cache_is_fp8)) {
+  if (ragged::Sm90KernelSupports(arguments)) {
     return CudaStatus(
         ragged::LaunchSm90Kernel(stream, arguments, cache_is_fp8));
   }

@@ -132,7 +132,7 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 }  // namespace
 }  // namespace sm90
 
-bool Sm90KernelSupports(const Arguments& arguments, bool cache_is_fp8) {
+bool Sm90KernelSupports(const Arguments& arguments) {
   using namespace sm90;  // NOLINT
   const int page_size = arguments.page_size;
   return arguments.custom_mask == nullptr && arguments.head_dim == kHeadDim &&
