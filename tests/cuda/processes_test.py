@@ -134,7 +134,7 @@ def test_they_count_differently() -> None:
     store = HashStore()
     store.set("run/start/0", "3")
     with pytest.raises(CudaRuntimeError, match="WORLD_SIZE is 2 for rank 1, but 3 for rank 0"):
-        processes.meet(store, Processes(1, 2, 1, 2), 10, "run")
+        processes.meet(store, Processes(1, 2, 1, 2), 10)
 
 
 @pytest.mark.parametrize(

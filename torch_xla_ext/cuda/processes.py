@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from types import TracebackType
 
 import torch_xla
-from torch.distributed import Store, TCPStore
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from torch_xla_ext.cuda.errors import CudaRuntimeError
 from torch_xla_ext.cuda.options import Processes
@@ -33,70 +33,94 @@ _DEFAULT_TIMEOUT = 60
 START_TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_START_TIMEOUT"
 _DEFAULT_START_TIMEOUT = 300
 _DEFAULT_PORT = 8547  # of XLA's coordinator
-_KEY = "torch_xla_ext/exit"
-_prepared: set[int] = set()  # processes: a fork has what its parent had
+# By process: a fork has what its parent had.
+_prepared: set[int] = set()
+_stores: dict[int, Store] = {}
 
 
 def prepare(environ: Mapping[str, str]) -> None:
     """Waits until all processes have started; arranges that they wait for each other at the end.
 
     Args:
-        environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
-            (8547), there, and the port behind it where torchrun has no store of its own, of which
-            MASTER_PORT says the port; TORCH_XLA_EXT_START_TIMEOUT (300) and
-            TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
+        environ: that of `connect`, and TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
 
     Raises:
-        CudaRuntimeError: ranks and counts do not fit together, a port is taken, or a process has
-            not started in time.
-        ValueError: a variable has no usable value.
+        CudaRuntimeError, ValueError: as `connect`, or XLA_COORDINATOR_PORT is taken.
     """
     processes = Processes.from_environ(environ)
     _check(processes)
     if processes.count == 1 or os.getpid() in _prepared:
         return
     _prepared.add(os.getpid())
-    host = environ.get("MASTER_ADDR", "localhost")
-    port = int(environ.get("XLA_COORDINATOR_PORT", _DEFAULT_PORT))
-    timeout = float(environ.get(TIMEOUT_ENVIRONMENT, _DEFAULT_TIMEOUT))
-    start_timeout = float(environ.get(START_TIMEOUT_ENVIRONMENT, _DEFAULT_START_TIMEOUT))
     if processes.rank == 0:
-        _check_free(port, "XLA_COORDINATOR_PORT")
+        _check_free(_coordinator_port(environ), "XLA_COORDINATOR_PORT")
+    timeout = float(environ.get(TIMEOUT_ENVIRONMENT, _DEFAULT_TIMEOUT))
+    _Exit(processes, _host(environ), connect(environ), timeout).arrange()
+
+
+def connect(environ: Mapping[str, str]) -> Store:
+    """The store of all processes, when they have started. Later calls return the same.
+
+    Args:
+        environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
+            (8547), there, and the port behind it where torchrun has no store of its own, of which
+            MASTER_PORT says the port; TORCH_XLA_EXT_START_TIMEOUT (300), in seconds.
+
+    Raises:
+        CudaRuntimeError: ranks and counts do not fit together, a port is taken, or a process has
+            not started in time.
+        ValueError: a variable has no usable value.
+    """
+    if os.getpid() in _stores:
+        return _stores[os.getpid()]
+    processes = Processes.from_environ(environ)
+    _check(processes)
+    start_timeout = float(environ.get(START_TIMEOUT_ENVIRONMENT, _DEFAULT_START_TIMEOUT))
     serves = environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store_port = port + 1 if serves else int(environ["MASTER_PORT"])
+    port = _coordinator_port(environ) + 1 if serves else int(environ["MASTER_PORT"])
     if serves and processes.rank == 0:
-        _check_free(store_port, "XLA_COORDINATOR_PORT + 1")
-    run = f"{_KEY}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        _check_free(port, "XLA_COORDINATOR_PORT + 1")
+    run = f"torch_xla_ext/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     try:
-        store = TCPStore(
-            host,
-            store_port,
+        tcp_store = TCPStore(
+            _host(environ),
+            port,
             is_master=serves and processes.rank == 0,
             wait_for_workers=False,
             timeout=datetime.timedelta(seconds=start_timeout),
         )
-        meet(store, processes, start_timeout, run)
+        store = PrefixStore(run, tcp_store)
+        meet(store, processes, start_timeout)
     except CudaRuntimeError:
         raise
     except RuntimeError as error:
         text = str(error).partition("\n")[0]
         raise CudaRuntimeError(
-            f"the processes' store on rank 0, {host}:{store_port}, cannot be reached: {text}; "
+            f"the processes' store on rank 0, {_host(environ)}:{port}, cannot be reached: {text}; "
             "check that rank 0 runs, MASTER_ADDR, and its firewall"
         ) from None
-    _Exit(processes, host, store, timeout, run).arrange()
+    _stores[os.getpid()] = store
+    return store
 
 
-def meet(store: Store, processes: Processes, timeout: float, key: str) -> None:
+def _host(environ: Mapping[str, str]) -> str:
+    return environ.get("MASTER_ADDR", "localhost")
+
+
+def _coordinator_port(environ: Mapping[str, str]) -> int:
+    return int(environ.get("XLA_COORDINATOR_PORT", _DEFAULT_PORT))
+
+
+def meet(store: Store, processes: Processes, timeout: float) -> None:
     """Waits until all processes have come to the store.
 
     Raises:
         CudaRuntimeError: one has not come in time, or counts others than this one.
     """
     end = time.monotonic() + timeout
-    store.set(f"{key}/start/{processes.rank}", str(processes.count))
+    store.set(f"start/{processes.rank}", str(processes.count))
     for rank in range(processes.count):
-        while not store.check([f"{key}/start/{rank}"]):
+        while not store.check([f"start/{rank}"]):
             if time.monotonic() > end:
                 raise CudaRuntimeError(
                     f"rank {rank} has not started for {timeout:g} s ({START_TIMEOUT_ENVIRONMENT}); "
@@ -104,7 +128,7 @@ def meet(store: Store, processes: Processes, timeout: float, key: str) -> None:
                     "with the same MASTER_ADDR"
                 )
             time.sleep(0.05)
-        count = int(store.get(f"{key}/start/{rank}"))
+        count = int(store.get(f"start/{rank}"))
         if count != processes.count:
             raise CudaRuntimeError(
                 f"WORLD_SIZE is {processes.count} for rank {processes.rank}, but {count} for rank "
@@ -150,10 +174,9 @@ class _Exit:
         host: str,
         store: Store,
         timeout: float,
-        key: str,
     ) -> None:
         self._rank, self._count = processes.rank, processes.count
-        self._timeout, self._key = timeout, key
+        self._timeout = timeout
         self._failed = False
         self._host = host
         self._store = store
@@ -179,8 +202,8 @@ class _Exit:
         try:
             if self._rank == 0 and not self._failed:
                 listener = socket.create_server(("", 0))
-                self._store.set(f"{self._key}/port", str(listener.getsockname()[1]))
-            self._store.set(f"{self._key}/{self._rank}", state)
+                self._store.set("exit/port", str(listener.getsockname()[1]))
+            self._store.set(f"exit/{self._rank}", state)
             if self._failed:
                 return
             problem = self._wait()
@@ -189,7 +212,7 @@ class _Exit:
             elif listener is not None:
                 self._see_others_end(listener)
             else:
-                port = int(self._store.get(f"{self._key}/port"))
+                port = int(self._store.get("exit/port"))
                 # The kernel closes it when this process has ended, and not before.
                 self._until_the_end = socket.create_connection((self._host, port), self._timeout)
         except (OSError, RuntimeError) as error:  # rank 0 has gone, with its store
@@ -202,9 +225,9 @@ class _Exit:
         missing = set(range(self._count))
         while missing:
             for rank in sorted(missing):
-                if not self._store.check([f"{self._key}/{rank}"]):
+                if not self._store.check([f"exit/{rank}"]):
                     continue
-                noted = self._store.get(f"{self._key}/{rank}").decode()
+                noted = self._store.get(f"exit/{rank}").decode()
                 if noted != "done":
                     return f"did not wait for the other processes: rank {rank} has {noted}"
                 missing.discard(rank)

@@ -51,7 +51,7 @@ def general() -> None:
     create_config = arg_utils.EngineArgs.create_engine_config
 
     def create_engine_config(arguments: object, *others: object, **options: object) -> object:
-        checks.check_executor(arguments.distributed_executor_backend)
+        checks.check_executor(arguments, os.environ)
         return create_config(arguments, *others, **options)
 
     arg_utils.EngineArgs.create_engine_config = create_engine_config

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING
 from vllm_xla_gpu import TORCH_XLA_VERSION, VLLM_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vllm.config import ModelConfig, VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.sampling_params import SamplingParams
 
 # What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
 HEAD_DIMS = (64, 96, 128, 192, 256)
 PAGE_SIZES = (8, 16, 32, 64, 128)
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
+# What torchrun sets, and the processes meet by.
+_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 class UnsupportedError(ValueError):
@@ -176,12 +181,50 @@ def _pooling(model: ModelConfig, name: str) -> str:
     return f"{name}: a model that does not generate text"
 
 
-def check_executor(backend: str | type | None) -> None:
-    """What the user asks for; later vLLM has chosen one."""
-    if backend not in (None, "uni"):
+def check_executor(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
+    """What the user asks for; later vLLM has chosen an executor.
+
+    Raises:
+        UnsupportedError: another executor, or a process that is not started as it demands.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    backend, devices = arguments.distributed_executor_backend, arguments.tensor_parallel_size
+    launcher = "distributed_executor_backend='external_launcher'"
+    count = environ.get("WORLD_SIZE", "1")
+    if backend not in (None, "uni", "external_launcher"):
         raise UnsupportedError(
             f"vllm-xla-gpu does not support distributed_executor_backend={backend!r}; leave it "
-            "out: one process drives all GPUs of tensor_parallel_size"
+            "out: one process drives all GPUs of tensor_parallel_size. For several hosts, set "
+            f"{launcher} and start the script with torchrun"
+        )
+    if backend != "external_launcher":
+        if count != "1":
+            raise UnsupportedError(
+                f"WORLD_SIZE={count}: this process is one of several. For one engine in all of "
+                f"them, set {launcher}; for an engine in this one alone, remove WORLD_SIZE and "
+                "RANK from the environment"
+            )
+        return
+    if isinstance(arguments, AsyncEngineArgs):
+        raise UnsupportedError(
+            f"vllm-xla-gpu does not support {launcher} for a server; use vllm.LLM in a script that "
+            "torchrun starts, or leave it out: one process drives all GPUs of its host"
+        )
+    missing = [name for name in _LAUNCHED if name not in environ]
+    if missing:
+        raise UnsupportedError(
+            f"{launcher} needs {', '.join(missing)} in the environment; start the script with "
+            "torchrun"
+        )
+    if devices % int(count) != 0:
+        raise UnsupportedError(
+            f"tensor_parallel_size={devices} with {count} processes; set it to the number of GPUs "
+            "of all processes together"
+        )
+    if arguments.seed is None:
+        raise UnsupportedError(
+            f"{launcher} needs a seed, so that all processes choose the same tokens; set seed=0"
         )
 
 

@@ -6,6 +6,8 @@ tokens, sends them out and schedules.
 
 from __future__ import annotations
 
+import concurrent.futures
+
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
@@ -15,6 +17,7 @@ from vllm.v1.executor.abstract import UniProcExecutor
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from vllm_xla_gpu import processes
 from vllm_xla_gpu.checks import check_prompt
 from vllm_xla_gpu.sampling import has_penalties
 
@@ -29,10 +32,26 @@ class XlaGpuExecutor(UniProcExecutor):
         return _STEPS_IN_FLIGHT
 
 
+class LaunchedExecutor(XlaGpuExecutor):
+    """In a process that torchrun has started, with the same engine as in the others."""
+
+    def _init_executor(self) -> None:
+        processes.join()
+        super()._init_executor()
+
+
 class XlaGpuScheduler(AsyncScheduler):
     """vLLM's scheduler for steps that overlap, with what it lacks for some requests."""
 
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
+    _added: tuple[Request, ...] = ()  # since the step before
+
+    def add_request(self, request: Request) -> None:
+        if processes.are_several() and request.use_structured_output:
+            # Its grammar is made in a thread. Of each process it has to be there at the same step.
+            concurrent.futures.wait([request.structured_output_request._grammar])
+        super().add_request(request)
+        self._added += (request,)
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
@@ -43,6 +62,7 @@ class XlaGpuScheduler(AsyncScheduler):
         finished = self._finished_later | output.finished_req_ids
         if output.total_num_scheduled_tokens:
             output.finished_req_ids, finished = set(finished), frozenset()
+            output.added, self._added = self._added, ()
         self._finished_later = finished
         output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output

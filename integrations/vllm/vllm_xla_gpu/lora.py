@@ -15,6 +15,7 @@ from torch.nn import functional
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
 import torch_xla_ext
+from vllm_xla_gpu.processes import fingerprint
 from vllm_xla_gpu.tensor_parallel import Columns, Devices, Unsummed, adapter_dimensions, stacks
 
 if TYPE_CHECKING:
@@ -166,6 +167,8 @@ class _Writer:
             else:
                 (whole,) = matrices
                 values += whole.split([stack.shape[2] for stack in part], dim=2)
+        if self._devices is not None and self._devices.peers is not None:
+            self._devices.peers.note(fingerprint(values).encode())
         slot = torch.tensor([manager.lora_index_to_id.index(name)])
         self._write(*self._send(slot, values))
         return True

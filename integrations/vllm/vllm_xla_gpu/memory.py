@@ -12,6 +12,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
+from torch_xla_ext.cuda.options import client_create_options
 from vllm_xla_gpu.checks import UnsupportedError
 
 logger = init_logger("vllm.xla_gpu")
@@ -52,17 +53,23 @@ def allocator_peak(device: torch.device) -> int:
 
 
 def gpu_memory() -> int:
-    """Bytes of the first GPU, as NVIDIA's driver tells."""
+    """Bytes of this process's smallest GPU, as NVIDIA's driver tells."""
     driver = ctypes.CDLL("libcuda.so.1")
-    device, size = ctypes.c_int(), ctypes.c_size_t()
-    failed = (
-        driver.cuInit(0)
-        or driver.cuDeviceGet(ctypes.byref(device), 0)
-        or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-    )
-    if failed:
+    device, count, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    # One, if the host has several processes.
+    numbers = client_create_options(os.environ).get("visible_devices") or range(count.value)
+    sizes = []
+    for number in numbers:
+        failed = (
+            failed
+            or driver.cuDeviceGet(ctypes.byref(device), number)
+            or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
+        )
+        sizes.append(size.value)
+    if failed or not sizes:
         raise RuntimeError(f"NVIDIA's driver does not report the GPU's memory: error {failed}")
-    return size.value
+    return min(sizes)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
+from vllm_xla_gpu.processes import fingerprint
 from vllm_xla_gpu.sampling import (
     KeyedSampler,
     SamplingMetadata,
@@ -77,6 +78,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         # Where it would make masks that no program here reads.
         self.input_batch.device = torch.device("cpu")
         self._devices = devices
+        self._peers = None if devices is None else devices.peers
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
@@ -152,6 +154,11 @@ class XlaGpuModelRunner(TPUModelRunner):
             DeviceMemory.current(self.device).check_fits(self.weights)
             loader.load_weights(model, self.model_config)
             process_weights_after_loading(model, self.model_config, device)
+        if self._peers is not None:
+            self._peers.check_same(
+                {"the model's weights": fingerprint(model.state_dict().values())},
+                "Give all processes the same files of the model",
+            )
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(
@@ -314,6 +321,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         packed = pack(
             shape, batch, new_tokens, self.block_size, rows_before, self._adapters(num_seqs)
         )
+        if self._peers is not None:
+            self._peers.check_step(scheduler_output, packed)
         self._start(shape.num_tokens, packed)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         logprobs = self._sample(scheduler_output, shape, ends)
@@ -414,7 +423,10 @@ class StartedStep:
 
     def result(self) -> ModelRunnerOutput:
         """Waits for the tokens, and writes them down for the steps to come."""
-        tokens = self.tokens.cpu()[: len(self.requests)].tolist()
+        received = self.tokens.cpu()[: len(self.requests)]
+        if self.runner._peers is not None:
+            self.runner._peers.note(received.numpy().tobytes())
+        tokens = received.tolist()
         batch = self.runner.input_batch
         for i, state in enumerate(self.requests):
             if not self.has_token[i]:

@@ -79,14 +79,17 @@ class XlaGpuPlatform(TpuPlatform):
         from vllm.config import CompilationLevel, CUDAGraphMode
 
         import vllm_xla_gpu.ending  # noqa: F401  # changes what becomes of requests
-        from vllm_xla_gpu.engine import XlaGpuExecutor, XlaGpuScheduler
+        from vllm_xla_gpu.engine import LaunchedExecutor, XlaGpuExecutor, XlaGpuScheduler
 
         cache = vllm_config.cache_config
         cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
         checks.check_config(vllm_config)
         parallel = vllm_config.parallel_config
         parallel.worker_cls = "vllm_xla_gpu.worker.XlaGpuWorker"
-        parallel.distributed_executor_backend = XlaGpuExecutor
+        if parallel.distributed_executor_backend == "external_launcher":
+            parallel.distributed_executor_backend = LaunchedExecutor
+        elif not isinstance(parallel.distributed_executor_backend, type):
+            parallel.distributed_executor_backend = XlaGpuExecutor
         vllm_config.scheduler_config.scheduler_cls = XlaGpuScheduler
         if vllm_config.lora_config is not None:
             # Adapters have linear layers only. Rows for more tokens would be computed, and several

@@ -1,4 +1,4 @@
-"""Tensor parallelism: one process and several devices, each with a shard of weights and caches.
+"""Tensor parallelism: several devices, each with a shard of weights and caches.
 
 XLA's partitioner divides the program (SPMD); vLLM sees one device. Weights are sharded as in
 Megatron-LM (https://arxiv.org/abs/1909.08053), so that a layer needs two all-reduces, and caches by
@@ -32,18 +32,20 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.processes import Peers
 
 _AXIS = "model"
 
 
 class Devices:
-    """The devices of this process, which share tensors.
+    """The devices that share tensors: of this process, or of it and its peers.
 
     Attributes:
         count: of them.
+        peers: if there are any.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, peers: Peers | None = None) -> None:
         """Has to be called before the first device is used.
 
         Raises:
@@ -55,12 +57,18 @@ class Devices:
             os.environ.setdefault(*wish.split("="))
         xr.use_spmd()
         found = xr.global_runtime_device_count()
+        if found != count and peers is not None:
+            raise UnsupportedError(
+                f"tensor_parallel_size={count}, but the {peers.count} processes have {found} "
+                f"devices in all; set tensor_parallel_size={found}, or start with torchrun as many "
+                "processes as there are GPUs to use"
+            )
         if found != count:
             raise UnsupportedError(
                 f"tensor_parallel_size={count}, but this process has {found} devices; start it "
                 f"with {wish}"
             )
-        self.count = count
+        self.count, self.peers = count, peers
         self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:

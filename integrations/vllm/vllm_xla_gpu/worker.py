@@ -17,6 +17,7 @@ from vllm.v1.worker.utils import bind_kv_cache
 
 from vllm_xla_gpu import checks, memory
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+from vllm_xla_gpu.processes import Peers, settings
 from vllm_xla_gpu.tensor_parallel import Devices
 
 if TYPE_CHECKING:
@@ -35,10 +36,16 @@ class XlaGpuWorker(TPUWorker):
     def init_device(self) -> None:
         """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
         gc.collect()  # an engine before this one, whose caches are on the device
+        self._peers = Peers.of_engine()
+        if self._peers is not None:
+            self._peers.check_same(
+                settings(self.vllm_config, self._num_devices),
+                "Give all processes the same model and settings",
+            )
         torch.set_grad_enabled(False)
         torch.set_default_dtype(self.model_config.dtype)
         memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)
-        devices = Devices(self._num_devices) if self._num_devices > 1 else None
+        devices = Devices(self._num_devices, self._peers) if self._num_devices > 1 else None
         self._init_tpu_worker_distributed_environment(
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank
         )
@@ -48,6 +55,8 @@ class XlaGpuWorker(TPUWorker):
         xm.set_rng_state(self.model_config.seed, self.device)
         self._earlier_peak = memory.allocator_peak(self.device)
         if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
+            if self._peers is not None:
+                path = self._peers.program_folder(path)
             # What another wheel or plugin compiled has other keys.
             xr.initialize_cache(path, readonly=False)
         self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device, devices)
@@ -73,6 +82,8 @@ class XlaGpuWorker(TPUWorker):
             self.device, self.model_runner.weights, self._earlier_peak
         )
         available = found.available_for_cache(self._num_devices)
+        if self._peers is not None:
+            available = self._peers.least(available)
         logger.info("%s for the KV cache.", memory.bytes_text(available))
         head_size = self.model_config.get_head_size()
         return available * head_size // checks.padded_head_dim(head_size)

@@ -1,0 +1,304 @@
+"""One engine in several processes, which torchrun starts (`external_launcher`).
+
+Each process runs the whole engine, and XLA divides its programs among the devices of all of them.
+So all have to start the same programs, with the same data: otherwise devices wait for each other
+for ever, or compute with what belongs to another step. Before each step the processes therefore
+compare what they are about to run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import datetime
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+import torch_xla
+from torch import distributed
+from torch.distributed import HashStore, PrefixStore, Store
+
+from torch_xla_ext.cuda import processes as starting
+from torch_xla_ext.cuda.options import Processes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+# For how many seconds a process waits for the others.
+TIMEOUT_VARIABLE = "VLLM_XLA_PROCESSES_TIMEOUT"
+_DEFAULT_TIMEOUT = 600
+# Environment that changes the programs of vLLM's backend for XLA.
+_ENVIRONMENT = (
+    "VLLM_TPU_BUCKET_PADDING_GAP",
+    "VLLM_TPU_MOST_MODEL_LEN",
+    "VLLM_TPU_DISABLE_TOPK_SAMPLING_OPTIMIZATION",
+)
+_engines = itertools.count()
+
+
+class ProcessesError(RuntimeError):
+    """The processes of an engine do not do the same, or one of them is missing."""
+
+
+def are_several() -> bool:
+    """Whether `join` has been called, and this process is one of several."""
+    return distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def join() -> None:
+    """Waits for the other processes, and makes torch.distributed's group of all of them.
+
+    vLLM would make one of this process alone.
+    """
+    processes = Processes.from_environ(os.environ)
+    if distributed.is_initialized():
+        found = distributed.get_world_size()
+        if found != processes.count:
+            raise ProcessesError(
+                f"torch.distributed has been initialized for {found} processes, but WORLD_SIZE is "
+                f"{processes.count}; initialize it for all, or not at all"
+            )
+        return
+    alone = processes.count == 1
+    distributed.init_process_group(
+        "gloo",
+        store=HashStore() if alone else PrefixStore("torch", starting.connect(os.environ)),
+        rank=processes.rank,
+        world_size=processes.count,
+    )
+
+
+class Peers:
+    """The processes of one engine, as one of them sees them.
+
+    Attributes:
+        count: of them.
+    """
+
+    def __init__(self, rank: int, count: int, store: Store, timeout: float) -> None:
+        self._rank, self.count = rank, count
+        self._store, self._timeout = store, timeout
+        self._turn = 0
+        self._noted = hashlib.blake2b(digest_size=8)
+        atexit.register(self._leave)
+
+    @classmethod
+    def of_engine(cls) -> Peers | None:
+        """Those of the next engine of this process; None if it is alone."""
+        if not are_several():
+            return None
+        processes = Processes.from_environ(os.environ)
+        store = PrefixStore(f"vllm_xla_gpu/{next(_engines)}", starting.connect(os.environ))
+        timeout = float(os.environ.get(TIMEOUT_VARIABLE, _DEFAULT_TIMEOUT))
+        return cls(processes.rank, processes.count, store, timeout)
+
+    def gather(self, value: str) -> list[str]:
+        """The values of all processes, by rank, when all have called this as often as this one.
+
+        Raises:
+            ProcessesError: one has ended, or has not called it in time.
+        """
+        self._turn += 1
+        of_ranks = [f"{self._turn}/{rank}" for rank in range(self.count)]
+        of_all = f"{self._turn}/all"
+        with self._reaching_store():
+            self._store.set(of_ranks[self._rank], value)
+            if self._rank:
+                self._wait_for([of_all], of_ranks)
+                return json.loads(self._store.get(of_all))
+            self._wait_for(of_ranks, of_ranks)
+            values = [text.decode() for text in self._store.multi_get(of_ranks)]
+            self._store.set(of_all, json.dumps(values))
+            # All have read those of the turn before.
+            for key in (*of_ranks, f"{self._turn - 1}/all"):
+                self._store.delete_key(key)
+            return values
+
+    def least(self, number: int) -> int:
+        return min(map(int, self.gather(str(number))))
+
+    def check_same(self, values: Mapping[str, object], remedy: str) -> None:
+        """Raises ProcessesError in all processes, with what differs, if their values do."""
+        texts = self.gather(json.dumps({name: str(value) for name, value in values.items()}))
+        if len(set(texts)) == 1:
+            return
+        own, *others = map(json.loads, texts)
+        differences = [
+            f"{name} is {_shortened(own.get(name))} for rank 0, but {_shortened(of_rank.get(name))}"
+            f" for rank {rank}"
+            for rank, of_rank in enumerate(others, 1)
+            for name in own | of_rank
+            if own.get(name) != of_rank.get(name)
+        ]
+        raise ProcessesError(
+            f"the {self.count} processes of this engine differ: {'; '.join(differences[:4])}. "
+            f"{remedy}"
+        )
+
+    def check_step(self, output: SchedulerOutput, packed: np.ndarray) -> None:
+        """Compares a step that is about to start, and what led to it since the step before.
+
+        Args:
+            output: the scheduler's, of XlaGpuScheduler.
+            packed: what is sent to the device.
+        """
+        batch = [packed, output.grammar_bitmask]
+        values: dict[str, object] = {
+            f"the batch of step {self._turn}": (
+                f"{output.total_num_scheduled_tokens} tokens of "
+                f"{len(output.num_scheduled_tokens)} sequences "
+                f"({_digest(*[b'' if part is None else part.tobytes() for part in batch])})"
+            ),
+            "what the steps before computed": self._noted.hexdigest(),
+        }
+        if added := output.added:
+            values |= _summary(added)
+        self.check_same(
+            values, "Give all processes the same prompts and parameters, in the same order"
+        )
+
+    def note(self, data: bytes) -> None:
+        """Something that has to be the same at the next step."""
+        self._noted.update(data)
+
+    def program_folder(self, path: str) -> str:
+        """The folder of this process for compiled programs, with those that all processes have.
+
+        XLA's processes tell each other what they find out when they compile a program. One that
+        reads the program from a file tells nothing.
+        """
+        folder = Path(path, f"rank{self._rank}of{self.count}")
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {file.name for file in folder.iterdir()}
+        of_all = set.intersection(
+            *(set(json.loads(text)) for text in self.gather(json.dumps(sorted(names))))
+        )
+        for name in names - of_all:
+            (folder / name).unlink()
+        return str(folder)
+
+    def _wait_for(self, keys: list[str], of_ranks: list[str]) -> None:
+        begin = time.monotonic()
+        while not self._store.check(keys):
+            waited = time.monotonic() - begin
+            if waited < 0.01:
+                continue  # a step is some milliseconds
+            if lost := torch_xla._XLAC._xla_lost_process():
+                raise ProcessesError(lost)
+            missing = [r for r, key in enumerate(of_ranks) if not self._store.check([key])]
+            # Rank 0 has to answer, too.
+            ended = [r for r in {0, *missing} if self._store.check([f"ended/{r}"])]
+            if self._store.check(keys):
+                return
+            if ended:
+                raise ProcessesError(
+                    f"rank {_listed(ended)} has ended, and the engine needs all {self.count} "
+                    f"processes; read that process's output"
+                )
+            if waited > self._timeout:
+                raise ProcessesError(
+                    f"rank {_listed(missing or [0])} has not come to turn {self._turn} of this "
+                    f"engine for {self._timeout:g} s ({TIMEOUT_VARIABLE}). All {self.count} "
+                    "processes have to make the same engines, and to generate with the same "
+                    "prompts, in the same order"
+                )
+            time.sleep(min(waited / 10, 0.05))
+
+    @contextlib.contextmanager
+    def _reaching_store(self) -> Iterable[None]:
+        try:
+            yield
+        except distributed.DistError as error:
+            text = str(error).partition("\n")[0]
+            raise ProcessesError(
+                f"the processes' store is gone, and with it rank 0, or torchrun: {text}; read "
+                "their output"
+            ) from None
+
+    def _leave(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the store may have gone
+            self._store.set(f"ended/{self._rank}", "")
+
+
+def settings(config: VllmConfig, devices: int) -> dict[str, object]:
+    """By name, what determines the programs of an engine, and the order of its steps.
+
+    Paths and gpu_memory_utilization may differ between hosts.
+    """
+    model, cache = config.model_config, config.cache_config
+    own = model.hf_config.to_dict()
+    own.pop("_name_or_path", None)
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    names = ("dtype", "max_model_len", "seed", "max_logprobs", "disable_sliding_window")
+    of_cache = ("block_size", "cache_dtype", "num_gpu_blocks_override", "enable_prefix_caching")
+    return (
+        own
+        | vars(config.scheduler_config)
+        | {name: getattr(model, name) for name in names}
+        | {name: getattr(cache, name) for name in of_cache}
+        | {name: os.environ.get(name) for name in _ENVIRONMENT}
+        | {
+            "tensor_parallel_size": devices,
+            "LoRA": config.lora_config,
+            "structured output": config.decoding_config,
+            "XLA_FLAGS": sorted(flag for flag in flags if not flag.startswith("--xla_dump")),
+            "the version of torch_xla": torch_xla.__version__,
+        }
+    )
+
+
+def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
+    """Of the host's tensors: their types, shapes and the sums of their bits."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return _digest(
+        *(
+            f"{x.dtype} {tuple(x.shape)} {x.view(integers[x.itemsize]).sum().item()}".encode()
+            for x in tensors
+        )
+    )
+
+
+def _summary(added: list[Request]) -> dict[str, str]:
+    """Of new requests."""
+    prompts = [(r.request_id, r.prompt_token_ids) for r in added]
+    length = sum(len(tokens) for _, tokens in prompts)
+    adapters = [r.lora_request and (r.lora_request.lora_name, r.lora_request.lora_int_id) for r in added]
+    parameters = [
+        msgspec.msgpack.encode(r.sampling_params, enc_hook=repr, order="deterministic")
+        for r in added
+    ]
+    return {
+        "what is asked": (
+            f"{len(added)} prompts of {length} tokens in all ({_digest(repr(prompts).encode())})"
+        ),
+        "their sampling parameters": _digest(*parameters),
+        "their adapters": _digest(repr(adapters).encode()),
+        "their priorities": _digest(repr([r.priority for r in added]).encode()),
+    }
+
+
+def _digest(*parts: bytes) -> str:
+    result = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        result.update(len(part).to_bytes(8, "little"))
+        result.update(part)
+    return result.hexdigest()
+
+
+def _shortened(text: str | None) -> str:
+    return str(text) if len(str(text)) <= 200 else f"{str(text)[:200]}…"
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))
