@@ -292,9 +292,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         """The slots of the requests' adapters, which are written there if they are not."""
         if self.lora_config is None:
             return NO_ADAPTER
-        requests = set(self.input_batch.lora_id_to_lora_request.values())
+        requests = self.input_batch.lora_id_to_lora_request
         if requests:
-            self.lora_manager._apply_adapters(requests)
+            # In an order that is the same in all processes.
+            self.lora_manager._apply_adapters([requests[name] for name in sorted(requests)])
         slots = {name: slot for slot, name in enumerate(self._adapter_manager.lora_index_to_id)}
         names = self.input_batch.request_lora_mapping[:num_seqs].tolist()
         return np.array([slots[name] if name else NO_ADAPTER for name in names])

@@ -54,7 +54,9 @@ class XlaGpuWorker(TPUWorker):
         set_random_seed(self.model_config.seed)
         xm.set_rng_state(self.model_config.seed, self.device)
         self._earlier_peak = memory.allocator_peak(self.device)
-        if path := os.environ.get("VLLM_XLA_CACHE_PATH"):
+        path = os.environ.get("VLLM_XLA_CACHE_PATH")
+        # An engine before this one may have set it.
+        if path and not torch_xla._XLAC._xla_computation_cache_is_initialized():
             if self._peers is not None:
                 path = self._peers.program_folder(path)
             # What another wheel or plugin compiled has other keys.
