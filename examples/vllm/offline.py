@@ -3,6 +3,10 @@
     PJRT_DEVICE=CPU python offline.py            # less than a minute
     PJRT_DEVICE=CUDA python offline.py MODEL     # your own model
 
+On several GPUs, with one process for each (docs/vllm.md):
+
+    PJRT_DEVICE=CUDA torchrun --nproc-per-node=2 offline.py --tensor-parallel-size=2 MODEL
+
 Set up the environment with integrations/vllm/install.py.
 """
 
@@ -25,13 +29,24 @@ def compilations() -> int:
     return data[0] if data else 0
 
 
-def run(model: str) -> None:
+def run(model: str, devices: int) -> None:
     # Each number of tokens and sequences is a program: small limits start quickly.
-    llm = LLM(model, max_model_len=128, max_num_seqs=8, max_num_batched_tokens=32)
+    llm = LLM(
+        model,
+        max_model_len=128,
+        max_num_seqs=8,
+        max_num_batched_tokens=32,
+        tensor_parallel_size=devices,
+        # torchrun's processes run the same engine together, each with all prompts.
+        distributed_executor_backend="external_launcher" if "WORLD_SIZE" in os.environ else None,
+        seed=0,
+    )
     compiled = compilations()
     prompts = ["w5 w6 w7", "w100", "w5 w6 w7 w8 w9 w10 w11 w12", "w300 w301"]
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     answers = llm.generate(prompts, params, use_tqdm=False)
+    if os.environ.get("RANK", "0") != "0":
+        return  # all processes have the same answers
     for answer in answers:
         print(f"{answer.prompt} -> {answer.outputs[0].text.strip()}")
     tokens = sum(len(answer.outputs[0].token_ids) for answer in answers)
@@ -42,12 +57,14 @@ def run(model: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", help="a folder or a name (default: a random model)")
-    model = parser.parse_args().model
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs in all")
+    options = parser.parse_args()
+    model = options.model
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             model = folder
             write_model(small_llama(), Path(folder))
-        run(model)
+        run(model, options.tensor_parallel_size)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def test_a_rank_0_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_they_count_differently() -> None:
     store = HashStore()
-    store.set("run/start/0", "3")
+    store.set("start/0", "3")
     with pytest.raises(CudaRuntimeError, match="WORLD_SIZE is 2 for rank 1, but 3 for rank 0"):
         processes.meet(store, Processes(1, 2, 1, 2), 10)
 

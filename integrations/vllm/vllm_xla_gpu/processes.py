@@ -155,7 +155,7 @@ class Peers:
         """
         batch = [packed, output.grammar_bitmask]
         values: dict[str, object] = {
-            f"the batch of step {self._turn}": (
+            "the batch": (
                 f"{output.total_num_scheduled_tokens} tokens of "
                 f"{len(output.num_scheduled_tokens)} sequences "
                 f"({_digest(*[b'' if part is None else part.tobytes() for part in batch])})"
@@ -274,10 +274,7 @@ def _summary(added: list[Request]) -> dict[str, str]:
     prompts = [(r.request_id, r.prompt_token_ids) for r in added]
     length = sum(len(tokens) for _, tokens in prompts)
     adapters = [r.lora_request and (r.lora_request.lora_name, r.lora_request.lora_int_id) for r in added]
-    parameters = [
-        msgspec.msgpack.encode(r.sampling_params, enc_hook=repr, order="deterministic")
-        for r in added
-    ]
+    parameters = [repr(msgspec.structs.asdict(r.sampling_params)).encode() for r in added]
     return {
         "what is asked": (
             f"{len(added)} prompts of {length} tokens in all ({_digest(repr(prompts).encode())})"

@@ -12,7 +12,7 @@ import families
 import pytest
 import torch
 import transformers
-from vllm.engine.arg_utils import EngineArgs
+from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm_xla_gpu import checks, memory
 from vllm_xla_gpu.attention import XlaGpuAttention
 
@@ -236,3 +236,71 @@ def test_what_several_devices_cannot_do(
     family: str, options: dict[str, object], text: str, models: Path
 ) -> None:
     assert text in _refusal(families.write(family, models), **options)
+
+
+LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "text"),
+    [
+        ({}, {"WORLD_SIZE": "2", "RANK": "1"}, "WORLD_SIZE=2: this process is one of several. For "),
+        ({"launched": True}, {}, "needs RANK, WORLD_SIZE, MASTER_ADDR in the environment; start "),
+        ({"launched": True, "seed": None}, LAUNCHED, "the same tokens; set seed=0"),
+        (
+            {"launched": True, "tensor_parallel_size": 1},
+            LAUNCHED,
+            "tensor_parallel_size=1 with 2 processes; set it to the number of GPUs of all",
+        ),
+    ],
+    ids=["not asked for", "not launched", "no seed", "devices"],
+)
+def test_several_processes(
+    options: dict[str, object],
+    environment: dict[str, str],
+    text: str,
+    models: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in LAUNCHED:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = {"seed": 0, "tensor_parallel_size": 2} | options
+    if options.pop("launched", False):
+        options["distributed_executor_backend"] = "external_launcher"
+    assert text in _refusal(families.write("llama", models), **options)
+
+
+def test_a_server_in_several_processes(models: Path) -> None:
+    arguments = AsyncEngineArgs(
+        families.write("llama", models), distributed_executor_backend="external_launcher"
+    )
+    with pytest.raises(checks.UnsupportedError, match="for a server; use vllm.LLM in a script"):
+        arguments.create_engine_config()
+
+
+def test_memory_of_the_gpus_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        """Three GPUs of 80, 100 and 90 GiB."""
+
+        def cuInit(self, flags: int) -> int:  # noqa: N802
+            return 0
+
+        def cuDeviceGetCount(self, count: object) -> int:  # noqa: N802
+            count._obj.value = 3
+            return 0
+
+        def cuDeviceGet(self, device: object, number: int) -> int:  # noqa: N802
+            device._obj.value = 10 + number
+            return 0
+
+        def cuDeviceTotalMem_v2(self, size: object, device: object) -> int:  # noqa: N802
+            size._obj.value = {10: 80, 11: 100, 12: 90}[device.value] << 30
+            return 0
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Driver())
+    assert memory.gpu_memory() == 80 << 30
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    assert memory.gpu_memory() == 100 << 30

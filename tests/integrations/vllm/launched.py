@@ -1,0 +1,46 @@
+"""One of several processes with the same engine: `launched.py MODEL HOW`.
+
+HOW: right, settings or prompts, which are others in rank 1. On a CPU each process computes with
+devices of its own what on GPUs all compute together.
+"""
+
+import json
+import os
+import sys
+
+import families
+from vllm import LLM, SamplingParams
+from vllm.sampling_params import GuidedDecodingParams
+
+
+def run(model: str, how: str) -> None:
+    is_other = os.environ["RANK"] == "1"
+    llm = LLM(
+        model,
+        tensor_parallel_size=families.DEVICES,
+        distributed_executor_backend="external_launcher",
+        max_model_len=128,
+        max_num_seqs=16 if is_other and how == "settings" else 8,
+        max_num_batched_tokens=32,
+        seed=0,
+        gpu_memory_utilization=0.7 if is_other else 0.6,  # may differ
+    )
+    families.check_tokens(llm, model)
+    pages = llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
+    prompts = [{"prompt_token_ids": prompt} for prompt in families.prompts()]
+    wishes = [
+        SamplingParams(temperature=1, max_tokens=8),  # without a seed
+        SamplingParams(temperature=1, seed=3, max_tokens=8, repetition_penalty=1.2),
+        SamplingParams(max_tokens=8, guided_decoding=GuidedDecodingParams(choice=["w7", "w9"])),
+    ]
+    requests = [wishes[i % len(wishes)] for i in range(len(prompts))]
+    answers = llm.generate(prompts, requests, use_tqdm=False)
+    print("TOLD", json.dumps([pages, [answer.outputs[0].token_ids for answer in answers]]))
+    if how == "prompts":
+        if is_other:
+            prompts[-1]["prompt_token_ids"][0] += 1
+        llm.generate(prompts, wishes[0], use_tqdm=False)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])
