@@ -87,6 +87,11 @@ def check_config(config: VllmConfig) -> None:
             os.environ.get("VLLM_USE_V1") == "0",
             "leave it out: only vLLM's engine V1 runs on XLA",
         ),
+        "PJRT_ALLOCATOR_PREALLOCATE=0": (
+            os.environ.get("PJRT_ALLOCATOR_PREALLOCATE") == "0",
+            "leave it out: an allocator that grows has no room for caches of most of its memory. "
+            "A lower gpu_memory_utilization leaves memory to others",
+        ),
         "VLLM_XLA_USE_SPMD": (
             os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1",
             "set tensor_parallel_size instead",

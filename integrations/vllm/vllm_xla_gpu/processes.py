@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 # For how many seconds a process waits for the others.
 TIMEOUT_VARIABLE = "VLLM_XLA_PROCESSES_TIMEOUT"
 _DEFAULT_TIMEOUT = 600
+# For how long it waits without asking whether they are still there.
+_PATIENCE = datetime.timedelta(seconds=2)
 # Environment that changes the programs of vLLM's backend for XLA.
 _ENVIRONMENT = (
     "VLLM_TPU_BUCKET_PADDING_GAP",
@@ -90,6 +92,9 @@ class Peers:
         self._rank, self.count = rank, count
         self._store, self._timeout = store, timeout
         self._turn = 0
+        # Rank 0's: keys that all have read, and those that all will have read in the next turn.
+        self._read: list[str] = []
+        self._written: list[str] = []
         self._noted = hashlib.blake2b(digest_size=8)
         atexit.register(self._leave)
 
@@ -117,12 +122,12 @@ class Peers:
             if self._rank:
                 self._wait_for([of_all], of_ranks)
                 return json.loads(self._store.get(of_all))
+            for key in self._read:
+                self._store.delete_key(key)
             self._wait_for(of_ranks, of_ranks)
             values = [text.decode() for text in self._store.multi_get(of_ranks)]
             self._store.set(of_all, json.dumps(values))
-            # All have read those of the turn before.
-            for key in (*of_ranks, f"{self._turn - 1}/all"):
-                self._store.delete_key(key)
+            self._read, self._written = self._written, [*of_ranks, of_all]
             return values
 
     def least(self, number: int) -> int:
@@ -189,31 +194,31 @@ class Peers:
         return str(folder)
 
     def _wait_for(self, keys: list[str], of_ranks: list[str]) -> None:
+        """Waits for keys in the store; `of_ranks` are those that the processes write themselves."""
         begin = time.monotonic()
-        while not self._store.check(keys):
-            waited = time.monotonic() - begin
-            if waited < 0.01:
-                continue  # a step is some milliseconds
+        with contextlib.suppress(distributed.DistStoreError):  # when that time is over
+            return self._store.wait(keys, _PATIENCE)
+        while True:
             if lost := torch_xla._XLAC._xla_lost_process():
                 raise ProcessesError(lost)
             missing = [r for r, key in enumerate(of_ranks) if not self._store.check([key])]
             # Rank 0 has to answer, too.
             ended = [r for r in {0, *missing} if self._store.check([f"ended/{r}"])]
             if self._store.check(keys):
-                return
+                return None
             if ended:
                 raise ProcessesError(
                     f"rank {_listed(ended)} has ended, and the engine needs all {self.count} "
-                    f"processes; read that process's output"
+                    "processes; read that process's output"
                 )
-            if waited > self._timeout:
+            if time.monotonic() - begin > self._timeout:
                 raise ProcessesError(
                     f"rank {_listed(missing or [0])} has not come to turn {self._turn} of this "
                     f"engine for {self._timeout:g} s ({TIMEOUT_VARIABLE}). All {self.count} "
                     "processes have to make the same engines, and to generate with the same "
                     "prompts, in the same order"
                 )
-            time.sleep(min(waited / 10, 0.05))
+            time.sleep(0.05)
 
     @contextlib.contextmanager
     def _reaching_store(self) -> Iterable[None]:
@@ -273,7 +278,9 @@ def _summary(added: list[Request]) -> dict[str, str]:
     """Of new requests."""
     prompts = [(r.request_id, r.prompt_token_ids) for r in added]
     length = sum(len(tokens) for _, tokens in prompts)
-    adapters = [r.lora_request and (r.lora_request.lora_name, r.lora_request.lora_int_id) for r in added]
+    adapters = [
+        r.lora_request and (r.lora_request.lora_name, r.lora_request.lora_int_id) for r in added
+    ]
     parameters = [repr(msgspec.structs.asdict(r.sampling_params)).encode() for r in added]
     return {
         "what is asked": (

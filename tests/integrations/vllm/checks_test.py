@@ -52,6 +52,12 @@ def test_options(options: dict[str, object], text: str, models: Path) -> None:
     assert text in _refusal(families.write("llama", models), **options)
 
 
+def test_an_allocator_that_grows(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PJRT_ALLOCATOR_PREALLOCATE", "0")
+    text = "PREALLOCATE=0; leave it out: an allocator that grows has no room for caches"
+    assert text in _refusal(families.write("llama", models))
+
+
 @pytest.mark.parametrize("engine", [None, "0", "1"])
 def test_a_model_with_alibi(
     engine: str | None, models: Path, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +250,11 @@ LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
 @pytest.mark.parametrize(
     ("options", "environment", "text"),
     [
-        ({}, {"WORLD_SIZE": "2", "RANK": "1"}, "WORLD_SIZE=2: this process is one of several. For "),
+        (
+            {},
+            {"WORLD_SIZE": "2", "RANK": "1"},
+            "WORLD_SIZE=2: this process is one of several. For ",
+        ),
         ({"launched": True}, {}, "needs RANK, WORLD_SIZE, MASTER_ADDR in the environment; start "),
         ({"launched": True, "seed": None}, LAUNCHED, "the same tokens; set seed=0"),
         (
@@ -276,7 +286,7 @@ def test_a_server_in_several_processes(models: Path) -> None:
     arguments = AsyncEngineArgs(
         families.write("llama", models), distributed_executor_backend="external_launcher"
     )
-    with pytest.raises(checks.UnsupportedError, match="for a server; use vllm.LLM in a script"):
+    with pytest.raises(checks.UnsupportedError, match=r"for a server; use vllm\.LLM in a script"):
         arguments.create_engine_config()
 
 
