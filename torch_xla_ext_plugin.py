@@ -32,6 +32,7 @@ _KERNELS = "torch_xla.experimental.custom_kernel"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
+_PROCESSES = "torch_xla._internal.pjrt"
 _NAMESPACE = "xla_gpu"
 _PACKAGE = Path(__file__).with_name("torch_xla_ext")
 
@@ -102,11 +103,10 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds three modules of torch_xla, and one of torch.
+    """Finds four modules of torch_xla, and one of torch.
 
-    Those of kernels and for Dynamo are found where they are, and changed when they have run. In the
-    place of that for Triton, which needs jaxlib and launches every kernel with four warps, is one
-    of ours.
+    All but one are found where they are, and changed when they have run. In the place of that for Triton,
+    which needs jaxlib and launches every kernel with four warps, is one of ours.
     """
 
     def find_spec(
@@ -145,7 +145,32 @@ def _openxla() -> ModuleType:
     return openxla
 
 
+def _replace_processes(module: ModuleType) -> None:
+    """A process that is alone on its host may be one of several.
+
+    torch_xla looks at LOCAL_WORLD_SIZE only: with one GPU on each of several hosts
+    `xm.all_reduce` returned each process's own value.
+    """
+    alone = module.initialize_singleprocess
+
+    def initialize() -> None:
+        from torch_xla_ext.cuda import options
+
+        is_one_of_several = (
+            os.environ.get("PJRT_DEVICE") == "CUDA"
+            and options.Processes.from_environ(os.environ).count > 1
+            and not torch_xla.runtime.is_spmd()
+        )
+        if is_one_of_several:
+            module.initialize_multiprocess(0, 1)
+        else:
+            alone()
+
+    module.initialize_singleprocess = initialize
+
+
 _REPLACED = {
+    _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
     _BRIDGE: lambda module: _openxla().replace_bridge(module),
     _BACKEND: lambda module: _openxla().replace_backend(module),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import weakref
 from collections.abc import Callable
@@ -251,21 +252,21 @@ class Tracer:
                     _XLAC._xla_optimization_barrier_([result, before])
             ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
             sources = self._find_sources(ids, graph)
-        with alias_with_buffer_donor_config():
-            donated = [
-                tensor
-                for tensor, (source, _) in zip(graph, sources, strict=True)
-                if source in written and source is not None
-            ]
-            for tensor in donated:
+        result_of = dict(zip(written, results, strict=False))
+        donated = [
+            (tensor, result_of[source], tensor_id)
+            for tensor, tensor_id, (source, _) in zip(graph, ids, sources, strict=True)
+            if source in result_of
+        ]
+        with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
+            for tensor, result, tensor_id in donated:
                 _XLAC._set_buffer_donation(tensor, True)
-            try:
-                key = _XLAC._get_graph_hash(results)
-                if results:
-                    _XLAC._xla_warm_up_cache(results, [])
-            finally:
-                for tensor in donated:
-                    _XLAC._set_buffer_donation(tensor, False)
+                stack.callback(_XLAC._set_buffer_donation, tensor, False)
+                before = _XLAC._xla_capture_set_alias(result, tensor_id)
+                stack.callback(_XLAC._xla_capture_set_alias, result, before)
+            key = _XLAC._get_graph_hash(results)
+            if results:
+                _XLAC._xla_warm_up_cache(results, [])
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, graph, sources, written, new, plan, spec, gradients)
 

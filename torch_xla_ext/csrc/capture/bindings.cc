@@ -180,6 +180,15 @@ void DefineState(py::module_& module) {
         return reinterpret_cast<uintptr_t>(capture::DataOf(xla_tensor).get());
       },
       "Of the data on the device, or 0 where there is none yet.");
+  module.def(
+      "_xla_capture_set_alias",
+      [](const at::Tensor& tensor, int64_t id) {
+        const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+        return std::exchange(xla_tensor->data()->alias_id, id);
+      },
+      "The new value of `tensor` is written to where the program has that of "
+      "the tensor with this id (calls/aliases.h). Returns what was set before.",
+      py::arg("tensor"), py::arg("id"));
 }
 
 }  // namespace

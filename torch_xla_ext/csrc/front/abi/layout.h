@@ -33,7 +33,9 @@ inline constexpr size_t kComputationCacheGetSlot = 1;
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;
 inline constexpr size_t kLoadSlot = 25;
-inline constexpr size_t kIsClonedOffset = 152;  // in XLATensor::Data
+// In XLATensor::Data.
+inline constexpr size_t kAliasIdOffset = 144;
+inline constexpr size_t kIsClonedOffset = 152;
 inline constexpr size_t kXlaNodeSize = 616;
 inline constexpr size_t kXlaNodeShapeOffset = 224;
 inline constexpr size_t kXlaNodeShardingsOffset = 592;

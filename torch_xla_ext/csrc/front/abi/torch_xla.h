@@ -32,6 +32,12 @@ class LoweringContext {
  public:
   LoweringContext() = delete;  // always the stock binary's
   xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
+  xla::XlaOp GetParameter(
+      const std::shared_ptr<torch::lazy::BackendData>& backend_data,
+      const std::unordered_set<uint32_t>& dynamic_dims);
+  // Whether a result has the shape of this data. Virtual in the stock binary.
+  bool CheckResultShape(const torch::lazy::BackendDataPtr& parameter_data,
+                        size_t result_idx);
 };
 
 // absl::InlinedVector<xla::XlaOp, 1>. It is only returned, through the caller's
@@ -110,8 +116,10 @@ class XLATensor : public torch::lazy::LazyTensor {
   // Always the stock binary's.
   struct Data : public torch::lazy::LazyTensor::Data {
     Data() = delete;
-    char others[torch_xla_ext::layout::kIsClonedOffset -
+    char others[torch_xla_ext::layout::kAliasIdOffset -
                 sizeof(torch::lazy::LazyTensor::Data)];
+    // The id of the tensor whose value it replaces, or its own.
+    int64_t alias_id;
     bool is_cloned;
   };
   const std::shared_ptr<Data>& data() const;
@@ -181,6 +189,20 @@ class XLAGraphExecutor {
       const torch::lazy::BackendDevice& device);
   PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
                              SyncTensorCollection* collection);
+  // Only returned, through the caller's memory. The declared destructor makes
+  // the compiler return it there, as it does the real class.
+  struct CompilationResult {
+    CompilationResult(const CompilationResult&) = delete;
+    ~CompilationResult();
+  };
+  CompilationResult Compile(std::vector<XLATensorPtr>& tensors,
+                            absl::Span<const std::string> devices,
+                            const SyncTensorCollection& coll,
+                            PostOrderData* po_data,
+                            const std::vector<torch::lazy::Value>& ir_values,
+                            const std::vector<size_t>& buffer_donor_indices);
+  void SetBufferDonors(LoweringContext* lowering_ctx,
+                       const std::vector<size_t>& buffer_donor_indexs);
   bool UseEagerMode();  // inline in upstream; defined in init.cc
 };
 

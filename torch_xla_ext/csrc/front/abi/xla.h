@@ -94,16 +94,6 @@ class XlaOp {
 };
 static_assert(sizeof(XlaOp) == torch_xla_ext::layout::kXlaOpSize);
 
-class XlaBuilder {
- public:
-  XlaBuilder() =
-      delete;  // always the stock binary's: its members are not declared
-  absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
-                                               std::string value);
-  absl::Status SetInstructionSharding(
-      XlaOp op, const std::optional<OpSharding>& sharding);
-};
-
 // An element type and a std::variant of the state of each kind of shape.
 // Nothing here accesses its members: shapes are constructed, copied and
 // destroyed by the stock binary.
@@ -158,6 +148,25 @@ class ShapeIndex {
   int64_t elements_[2] = {};
 };
 static_assert(sizeof(ShapeIndex) == torch_xla_ext::layout::kShapeIndexSize);
+
+class HloInputOutputAliasConfig {
+ public:
+  enum AliasKind { kMayAlias, kMustAlias };
+};
+
+class XlaBuilder {
+ public:
+  XlaBuilder() =
+      delete;  // always the stock binary's: its members are not declared
+  absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
+                                               std::string value);
+  absl::Status SetInstructionSharding(
+      XlaOp op, const std::optional<OpSharding>& sharding);
+  void SetUpAlias(const ShapeIndex& output_index, int64_t param_number,
+                  const ShapeIndex& param_index,
+                  HloInputOutputAliasConfig::AliasKind kind);
+  void AddBufferDonor(int64_t param_number, const ShapeIndex& param_index);
+};
 
 using Alias = std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>;
 static_assert(sizeof(Alias) == torch_xla_ext::layout::kAliasSize);
