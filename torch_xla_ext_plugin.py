@@ -105,8 +105,8 @@ class _Operators(torch._ops._OpNamespace):
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds four modules of torch_xla, and one of torch.
 
-    All but one are found where they are, and changed when they have run. In the place of that for Triton,
-    which needs jaxlib and launches every kernel with four warps, is one of ours.
+    All but one are found where they are, and changed when they have run. In the place of that for
+    Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
     """
 
     def find_spec(

@@ -9,7 +9,7 @@ import torch_xla.distributed.spmd as xs
 from testing.spmd import sharded
 from testing.xla import XLAC
 
-from torch_xla_ext import CaptureError, capture, ops
+from torch_xla_ext import capture, ops
 
 
 @pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")], ids=str)
@@ -49,11 +49,37 @@ def test_state_that_is_only_written(mesh: xs.Mesh, spec: tuple) -> None:
     assert XLAC._get_xla_sharding_spec(cache) == before
 
 
+def test_states_that_are_assigned(mesh: xs.Mesh) -> None:
+    """`state[:] = value` has a result without a sharding."""
+    expected = [torch.arange(16.0).reshape(4, 4) + i for i in range(3)]
+    caches = [sharded(cache, mesh, ("x", None)) for cache in expected]
+    before = XLAC._get_xla_sharding_spec(caches[0])
+
+    def write(states: list[torch.Tensor]) -> None:
+        means = [state.mean() for state in states]
+        for i in (1, 2, 0):
+            states[i][:] = states[i] + means[i - 1]
+
+    step = capture(lambda: write(caches))
+    for _ in range(3):
+        step()
+        write(expected)
+    for cache, value in zip(caches, expected, strict=True):
+        torch.testing.assert_close(cache.cpu(), value)
+        assert XLAC._get_xla_sharding_spec(cache) == before
+    assert step.num_captures == 1
+
+
 def test_state_without_sharding(mesh: xs.Mesh) -> None:
-    cache = sharded(torch.zeros(4, 4), mesh, None)
-    with pytest.raises(CaptureError, match="cache, which has no sharding: call mark_sharding"):
-        capture(lambda x: cache.add_(x))(torch.ones(4, 4).to("xla"))
-    assert cache.sum().item() == 0
+    """Each device has all of it, and keeps it."""
+    cache, expected = sharded(torch.zeros(4, 4), mesh, None), torch.zeros(4, 4)
+    step = capture(lambda x: cache.add_(x))
+    for i in range(3):
+        x = torch.arange(16.0).reshape(4, 4) + i
+        expected += x
+        torch.testing.assert_close(step(sharded(x, mesh, ("x", None))).cpu(), expected)
+    torch.testing.assert_close(cache.cpu(), expected)
+    assert step.num_captures == 1
 
 
 def test_arguments_of_another_sharding(mesh: xs.Mesh) -> None:

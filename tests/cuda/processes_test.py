@@ -9,7 +9,11 @@ import sys
 import time
 
 import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
 from torch.distributed import HashStore
+from torch_xla._internal import pjrt
 
 from torch_xla_ext.cuda import processes
 from torch_xla_ext.cuda.errors import CudaRuntimeError
@@ -160,3 +164,27 @@ def test_one_process_needs_nothing() -> None:
     begin = time.monotonic()
     processes.prepare({})
     assert time.monotonic() - begin < 1
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "expected"),
+    [("CUDA", "2", [(0, 1)]), ("CUDA", "1", []), ("CPU", "2", [])],
+)
+def test_one_process_on_each_host(
+    monkeypatch: pytest.MonkeyPatch, device: str, count: str, expected: list[tuple[int, int]]
+) -> None:
+    """It is one of several for torch_xla's collectives."""
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(pjrt, "initialize_multiprocess", lambda *ranks: calls.append(ranks))
+    for name, value in {
+        "PJRT_DEVICE": device,
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": count,
+        "LOCAL_WORLD_SIZE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch_xla, "device", lambda: torch.device("xla:0"))
+    monkeypatch.setattr(xm, "set_replication", lambda device, devices: None)
+    pjrt.initialize_singleprocess()
+    assert calls == expected

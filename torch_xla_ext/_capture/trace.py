@@ -230,7 +230,7 @@ class Tracer:
             if saved.is_written(known[numbers[0]].tensor)
         ]
         if runtime.is_spmd():
-            self._check_shardings(written)
+            self._keep_shardings(written)
             # What is told of sharded data below is read in them: steps before have to have run.
             _XLAC._xla_wait_device_ops([])
         new: list[torch.Tensor] = []  # what the program computes besides
@@ -254,15 +254,17 @@ class Tracer:
             sources = self._find_sources(ids, graph)
         result_of = dict(zip(written, results, strict=False))
         donated = [
-            (tensor, result_of[source], tensor_id)
-            for tensor, tensor_id, (source, _) in zip(graph, ids, sources, strict=True)
+            (tensor, result_of[source])
+            for tensor, (source, _) in zip(graph, sources, strict=True)
             if source in result_of
         ]
         with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
-            for tensor, result, tensor_id in donated:
-                _XLAC._set_buffer_donation(tensor, True)
+            for tensor, _ in donated:
+                _XLAC._set_buffer_donation(tensor, True)  # may give its data another id
                 stack.callback(_XLAC._set_buffer_donation, tensor, False)
-                before = _XLAC._xla_capture_set_alias(result, tensor_id)
+            for tensor, result in donated:
+                parameter = _XLAC._xla_capture_parameter_id(tensor)
+                before = _XLAC._xla_capture_set_alias(result, parameter)
                 stack.callback(_XLAC._xla_capture_set_alias, result, before)
             key = _XLAC._get_graph_hash(results)
             if results:
@@ -270,15 +272,17 @@ class Tracer:
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, graph, sources, written, new, plan, spec, gradients)
 
-    def _check_shardings(self, written: list[int]) -> None:
-        """XLA chooses the sharding of a result that has none; the next replay would not fit it."""
+    def _keep_shardings(self, written: list[int]) -> None:
+        """Gives a result that has no sharding the one that the tensor's value had before.
+
+        `cache[:] = value` makes such a result. XLA would choose a sharding for it, which the next
+        replay would not fit.
+        """
         for number in written:
-            known = self._known[number]
-            if not _XLAC._get_xla_sharding_spec(known.tensor):
-                raise CaptureError(
-                    f"the function writes to {known.name}, which has no sharding: call "
-                    "mark_sharding on it before, with None for each dimension if it is replicated"
-                )
+            tensor = self._known[number].tensor
+            if not _XLAC._get_xla_sharding_spec(tensor):
+                sharding = _XLAC._get_xla_op_sharding(self._saved.before(tensor))
+                _XLAC._xla_mark_sharding(tensor, sharding)
 
     def _find_sources(
         self, ids: list[int], graph: list[torch.Tensor]

@@ -1,6 +1,7 @@
 #include "torch_xla_ext/csrc/capture/bindings.h"
 
 #include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
@@ -181,13 +182,23 @@ void DefineState(py::module_& module) {
       },
       "Of the data on the device, or 0 where there is none yet.");
   module.def(
+      "_xla_capture_parameter_id",
+      [](const at::Tensor& tensor) {
+        using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
+        const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+        const auto* info = static_cast<const DeviceDataInfo*>(
+            capture::DataOf(xla_tensor)->info());
+        return info == nullptr ? int64_t{-1} : info->tensor_id;
+      },
+      "The id by which a program's parameters know this tensor's data.");
+  module.def(
       "_xla_capture_set_alias",
       [](const at::Tensor& tensor, int64_t id) {
         const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
         return std::exchange(xla_tensor->data()->alias_id, id);
       },
-      "The new value of `tensor` is written to where the program has that of "
-      "the tensor with this id (calls/aliases.h). Returns what was set before.",
+      "The new value of `tensor` is written to where the program has the "
+      "parameter with this id (calls/aliases.h). Returns what was set before.",
       py::arg("tensor"), py::arg("id"));
 }
 
