@@ -51,7 +51,7 @@ class CudaPlugin(plugins.DevicePlugin):
         from torch_xla_ext.cuda import discovery
         from torch_xla_ext.cuda.errors import CudaRuntimeError
 
-        runtime = discovery.prepare(discovery.System.current())
+        runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
         try:
             torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
         except RuntimeError as error:

@@ -274,7 +274,7 @@ class TestDataDir:
         assert machine.environ["XLA_FLAGS"] == flags
 
 
-class TestSliceFusion:
+class TestFlagsThatAreTurnedOff:
     FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 
     def plugin(self, folder: Path, content: bytes) -> str:
@@ -285,20 +285,35 @@ class TestSliceFusion:
     def test_it_is_turned_off(self, tmp_path: Path) -> None:
         machine = system(environ={"XLA_FLAGS": "--xla_a=1"})
         path = self.plugin(tmp_path, b"x\0xla_gpu_enable_dynamic_slice_fusion\0y")
-        discovery.turn_off_slice_fusion(machine, path)
+        discovery.turn_off(machine, path, [self.FLAG])
         assert machine.environ["XLA_FLAGS"] == f"--xla_a=1 {self.FLAG}=false"
 
     def test_a_plugin_that_does_not_know_it(self, tmp_path: Path) -> None:
         for content in (b"", b"x\0xla_gpu_enable_dynamic_slice_fusion_2\0y"):
             machine = system()
-            discovery.turn_off_slice_fusion(machine, self.plugin(tmp_path, content))
+            discovery.turn_off(machine, self.plugin(tmp_path, content), [self.FLAG])
             assert machine.environ == {}
 
     def test_the_users_own_flag_stays(self, tmp_path: Path) -> None:
         machine = system(environ={"XLA_FLAGS": f"{self.FLAG}=true"})
         path = self.plugin(tmp_path, b"\0xla_gpu_enable_dynamic_slice_fusion\0")
-        discovery.turn_off_slice_fusion(machine, path)
+        discovery.turn_off(machine, path, [self.FLAG])
         assert machine.environ["XLA_FLAGS"] == f"{self.FLAG}=true"
+
+    @pytest.mark.filterwarnings("ignore::torch_xla_ext.cuda.errors.CudaRuntimeWarning")
+    @pytest.mark.parametrize(
+        ("count", "is_spmd", "is_off"),
+        [("1", False, False), ("2", False, True), ("2", True, False)],
+    )
+    def test_autotuning_by_several_processes(
+        self, tmp_path: Path, count: str, is_spmd: bool, is_off: bool
+    ) -> None:
+        path = install(tmp_path, 13)
+        Path(path).write_bytes(Path(path).read_bytes() + b"\0xla_gpu_shard_autotuning\0")
+        machine = system(GOOD, tmp_path, environ={"RANK": "0", "WORLD_SIZE": count})
+        discovery.prepare(machine, is_spmd)
+        flags = machine.environ.get("XLA_FLAGS", "")
+        assert ("--xla_gpu_shard_autotuning=false" in flags) == is_off
 
 
 @pytest.mark.filterwarnings("ignore::torch_xla_ext.cuda.errors.CudaRuntimeWarning")

@@ -10,17 +10,22 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
+from torch_xla_ext.cuda.options import Processes
 
 PLUGIN_VARIABLE = "TORCH_XLA_EXT_PJRT_PLUGIN"
 _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
 # A pass that fuses slices into typed custom calls. It fails to compile a call that writes to two
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
+# Several processes divide the autotuning of a program among them, and each waits for the others'
+# results: for ever, if their programs differ. Those of torch_xla's processes may (one evaluates, or
+# has its rank in a program), unless they are parts of one program (SPMD).
+_SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
 
 # The CUDA major versions that JAX has plugins for, the newest first.
 _CUDA_MAJORS = (13, 12)
@@ -372,22 +377,30 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
         system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
 
 
-def turn_off_slice_fusion(system: System, plugin_path: str) -> None:
-    """Adds it to XLA_FLAGS, unless the user has set it there, or this plugin does not know it.
+def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
+    """Adds flags to XLA_FLAGS, unless the user has set them there, or this plugin does not know them.
 
     XLA ends the process if it does not know a flag.
     """
-    flags = system.environ.get("XLA_FLAGS", "")
+    given = system.environ.get("XLA_FLAGS", "")
+    flags = [flag for flag in flags if flag not in given]
     path = Path(plugin_path)
-    if _SLICE_FUSION_FLAG in flags or not path.is_file():
+    if not flags or not path.is_file():
         return
     # A third of a second; searching a mapping of the file takes twice as long.
-    if _SLICE_FUSION_FLAG.lstrip("-").encode() + b"\0" in path.read_bytes():
-        system.environ["XLA_FLAGS"] = f"{flags} {_SLICE_FUSION_FLAG}=false".strip()
+    content = path.read_bytes()
+    for flag in flags:
+        if flag.lstrip("-").encode() + b"\0" in content:
+            given = f"{given} {flag}=false".strip()
+            system.environ["XLA_FLAGS"] = given
 
 
-def prepare(system: System) -> Runtime:
+def prepare(system: System, is_spmd: bool = False) -> Runtime:
     """Finds and loads all that a CUDA client needs, but for the plugin itself.
+
+    Args:
+        system: the machine.
+        is_spmd: whether several processes, if there are, have parts of the same programs.
 
     Raises:
         CudaRuntimeError: something is missing or does not fit.
@@ -400,7 +413,10 @@ def prepare(system: System) -> Runtime:
     warn_of_missing(libraries, plugin)
     data_dir = find_data_dir(system, plugin)
     set_data_dir(system, data_dir)
-    turn_off_slice_fusion(system, plugin.path)
+    flags = [_SLICE_FUSION_FLAG]
+    if Processes.from_environ(system.environ).count > 1 and not is_spmd:
+        flags.append(_SHARED_AUTOTUNING_FLAG)
+    turn_off(system, plugin.path, flags)
     return Runtime(plugin, driver, libraries, cudnn_version, data_dir)
 
 
