@@ -378,9 +378,9 @@ def set_data_dir(system: System, data_dir: str | None) -> None:
 
 
 def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
-    """Adds flags to XLA_FLAGS, unless the user has set them there, or this plugin does not know them.
+    """Sets flags to false in XLA_FLAGS, but for those that the user has set there.
 
-    XLA ends the process if it does not know a flag.
+    Also but for those that this plugin does not know, as XLA ends the process then.
     """
     given = system.environ.get("XLA_FLAGS", "")
     flags = [flag for flag in flags if flag not in given]
