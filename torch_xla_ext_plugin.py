@@ -3,8 +3,8 @@
 It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
 which takes half a second. What has to hold for programs that never import the package is arranged
 here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
-TPUs on other devices (torch_xla_ext.upstream), its module for Triton, and its backend for
-torch.compile (torch_xla_ext.openxla).
+TPUs on other devices (torch_xla_ext.upstream), its module for Triton, its backend for
+torch.compile (torch_xla_ext.openxla), and modules that move to a device (torch_xla_ext.parameters).
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -137,12 +137,12 @@ def _replace_kernels(module: ModuleType) -> None:
 
 
 @functools.cache
-def _openxla() -> ModuleType:
-    # torch_xla imports the bridge itself: the file alone, without the package.
-    spec = importlib.util.spec_from_file_location("torch_xla_ext.openxla", _PACKAGE / "openxla.py")
-    openxla = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(openxla)
-    return openxla
+def _file(name: str) -> ModuleType:
+    """A module of torch_xla_ext alone, without the package."""
+    spec = importlib.util.spec_from_file_location(f"torch_xla_ext.{name}", _PACKAGE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _replace_processes(module: ModuleType) -> None:
@@ -172,8 +172,8 @@ def _replace_processes(module: ModuleType) -> None:
 _REPLACED = {
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
-    _BRIDGE: lambda module: _openxla().replace_bridge(module),
-    _BACKEND: lambda module: _openxla().replace_backend(module),
+    _BRIDGE: lambda module: _file("openxla").replace_bridge(module),
+    _BACKEND: lambda module: _file("openxla").replace_backend(module),
 }
 
 
@@ -187,6 +187,7 @@ def install() -> None:
         if name in sys.modules:
             torch_xla_ext_lazy.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
+    _file("parameters").keep()
 
 
 install()

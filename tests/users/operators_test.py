@@ -233,3 +233,32 @@ def test_inverse_and_its_info(shape: tuple[int, ...]) -> None:
     assert info.dtype == torch.int32
     assert torch.equal(info.cpu(), expected_info)
     torch.testing.assert_close(inverse.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda x, order: x.index_select(0, order.argsort()),
+        lambda x, order: x.index_select(0, order.max(0).indices),
+        lambda x, order: x.index_copy(0, order.argsort(), x + 1),
+        lambda x, order: x.index_add(0, order.sort().indices, x),
+        lambda x, order: x.index_fill(0, order.topk(2).indices, 3.0),
+        lambda x, order: x.index_fill(0, order.min(0).indices, 3.0),
+    ],
+    ids=["argsort", "max", "copy", "add", "fill", "fill_one"],
+)
+def test_index_from_an_operator_with_several_results(
+    select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], way: str
+) -> None:
+    """Stock torch_xla ends the process."""
+    step = select
+    if way == "captured":
+        step = torch_xla_ext.capture(select)
+    elif way == "openxla":
+        torch._dynamo.reset()
+        step = torch.compile(select, backend="openxla")
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(2):
+        x, order = torch.randn(5, 3, generator=generator), torch.randn(5, generator=generator)
+        assert torch.equal(step(x.to("xla"), order.to("xla")).cpu(), select(x, order))

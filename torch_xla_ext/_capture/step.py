@@ -224,7 +224,10 @@ class CapturedStep:
         if self._changed is not None:
             remedy = "write into a tensor on the device, or return the value"
             if result.name.endswith("['step']"):
-                remedy = "make the optimizer with capturable=True, which counts on the device"
+                remedy = (
+                    "make the optimizer with capturable=True, which counts on the device; step one "
+                    "without this argument, such as Adagrad, outside the function"
+                )
             raise CaptureError(
                 f"{self._name} changes {result.name} at each call, which a replay would not do: "
                 f"{remedy}"

@@ -1,15 +1,17 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
-// new client gets the "CUDA" targets, and if a client cannot be made, the
-// process stays usable (calls/failures.h).
+// new client gets the "CUDA" targets, and autograd threads for its devices. If
+// a client cannot be made, the process stays usable (calls/failures.h).
 //
 // This works because the stock binary calls both functions through its PLT,
 // even from the file that defines them. The stock functions are called from
 // here.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 
+#include "torch_xla_ext/csrc/calls/autograd_threads.h"
 #include "torch_xla_ext/csrc/calls/failures.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
@@ -34,7 +36,13 @@ const absl::StatusOr<ComputationClient*>& GetComputationClient() {
       []() -> const absl::StatusOr<ComputationClient*>& {
         const absl::StatusOr<ComputationClient*>& client = stock();
         static std::once_flag forwarded;
-        if (client.ok()) std::call_once(forwarded, ForwardTargets);
+        if (client.ok()) {
+          std::call_once(forwarded, ForwardTargets);
+          // Autograd asks for the client again, to count its devices.
+          static std::atomic<bool> has_threads = false;
+          if (!has_threads.exchange(true))
+            torch_xla_ext::StartAutogradThreads();
+        }
         return client;
       });
 }

@@ -9,8 +9,8 @@
 //
 // The stock binary makes these nodes with functions and constructors that it
 // calls through its PLT, so the calls arrive here. One operand is replaced by a
-// node that passes it through and whose hash covers what was missing. The HLO
-// stays the same. When building from source, patches/ complete the seeds
+// node that passes it through and whose hash covers what was missing. When
+// building from source, patches/ complete the seeds
 // instead.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/hash.h>
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/pass_through.h"
 
 namespace {
 
@@ -31,35 +32,9 @@ using torch::lazy::NodePtr;
 using torch::lazy::OpList;
 using torch::lazy::Value;
 
-// Passes its operand through, with `attributes` in the hash.
-class Hashed : public torch_xla::XlaNode {
- public:
-  Hashed(const Value& operand, hash_t attributes)
-      : XlaNode(Kind(), {operand}, torch_xla::GetXlaShape(operand),
-                /*num_outputs=*/1, attributes),
-        attributes_(attributes) {}
-
-  NodePtr Clone(OpList operands) const override {
-    return std::make_shared<Hashed>(operands[0], attributes_);
-  }
-
-  torch_xla::XlaOpVector Lower(
-      torch_xla::LoweringContext* loctx) const override {
-    const xla::XlaOp op = loctx->GetOutputOp(operand(0));
-    return ReturnOps(absl::Span<const xla::XlaOp>(&op, 1), loctx);
-  }
-
- private:
-  static torch::lazy::OpKind Kind() {
-    static const auto kind = torch::lazy::OpKind::Get("xla::hashed");
-    return kind;
-  }
-
-  hash_t attributes_;
-};
-
 Value With(const Value& operand, hash_t attributes) {
-  return Value(std::make_shared<Hashed>(operand, attributes), 0);
+  return Value(std::make_shared<torch_xla::PassThrough>(operand, attributes),
+               0);
 }
 
 OpList WithFirst(OpList operands, hash_t attributes,

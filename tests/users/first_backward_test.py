@@ -1,0 +1,32 @@
+"""A program whose first backward() is one of CPU tensors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import torch
+import torch_xla
+x = torch.ones(3, requires_grad=True)
+(x * 2).sum().backward()
+y = torch.ones(3, requires_grad=True, device="xla")
+for device in range(2):
+    (y * 3).sum().backward()
+print(x.grad.tolist(), y.grad.tolist(), torch.autograd.grad((x.to("xla") * y).sum(), [x, y]))
+"""
+
+
+@pytest.mark.parametrize("first", ["import torch_xla", "import torch_xla; torch_xla.device()"])
+def test_on_the_cpu(first: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("import torch_xla", first)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout.startswith("[2.0, 2.0, 2.0] [6.0, 6.0, 6.0] (tensor([1., 1., 1.])"), (
+        result.stderr
+    )

@@ -1,0 +1,121 @@
+"""Modules that move to an XLA device, and back, keep their parameters, as with CUDA."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_xla
+from torch import nn
+
+
+class Tied(nn.Module):
+    """An embedding and a head with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(8, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.hidden(self.embedding(tokens)).tanh())
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, device: str) -> list[float]:
+    """Losses of three steps."""
+    tokens = torch.arange(8, device=device)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(tokens), tokens.flip(0))
+        loss.backward()
+        optimizer.step()
+        torch_xla.sync()
+        losses.append(loss.item())
+    return losses
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+
+@pytest.mark.parametrize("is_optimizer_first", [False, True])
+def test_tied_weights(is_optimizer_first: bool) -> None:
+    reference = Tied()
+    expected = train(reference, optimizer_of(reference), "cpu")
+
+    model = Tied()
+    weight = model.head.weight
+    weight.tag = "kept"
+    optimizer = optimizer_of(model)
+    assert model.to("xla") is model
+    if not is_optimizer_first:
+        optimizer = optimizer_of(model)
+    assert model.embedding.weight is model.head.weight is weight
+    assert (weight.device.type, weight.tag) == ("xla", "kept")
+    assert train(model, optimizer, "xla") == pytest.approx(expected, rel=1e-5)
+
+    model.cpu()
+    assert model.embedding.weight is model.head.weight is weight
+    torch.testing.assert_close(weight, reference.head.weight)
+
+
+def test_tied_weights_of_a_graph() -> None:
+    """backward() will write to the old tensor, which can therefore not be replaced."""
+    model = Tied()
+    loss = model(torch.arange(8)).sum()
+    model.to("xla")
+    assert model.embedding.weight is model.head.weight
+    assert model.head.weight.device.type == "xla"
+    loss.backward()
+
+
+def test_gradients_and_dtypes() -> None:
+    model = Tied()
+    model(torch.arange(8)).sum().backward()
+    gradient = model.head.weight.grad.clone()
+    model.hidden.bias.requires_grad_(False)
+    model.to("xla", torch.bfloat16)
+    assert model.embedding.weight is model.head.weight
+    assert model.head.weight.dtype == torch.bfloat16
+    torch.testing.assert_close(model.head.weight.grad.cpu(), gradient.bfloat16())
+    assert not model.hidden.bias.requires_grad
+    assert model.hidden.weight.requires_grad
+
+
+def test_new_parameters_if_the_user_wants_them() -> None:
+    model = Tied()
+    weight = model.head.weight
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        model.to("xla")
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
+    assert model.head.weight is not weight
+    assert weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.LazyLinear(4), (2, 3)),
+        (nn.LazyConv2d(4, 3), (1, 2, 5, 5)),
+        (nn.LazyBatchNorm1d(), (4, 3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_lazy_modules(module: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape)
+    result = module.to("xla")(x.to("xla"))
+    torch.testing.assert_close(result.cpu(), module.cpu().train()(x), rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_modules() -> None:
+    torch.manual_seed(0)
+    module = nn.LSTM(3, 4)
+    x = torch.randn(5, 2, 3)
+    expected, _ = module(x)
+    result, _ = module.to("xla")(x.to("xla"))
+    torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
