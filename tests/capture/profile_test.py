@@ -106,8 +106,9 @@ def test_custom_calls_by_target(jax: list, tmp_path: Path) -> None:
     step().cpu()
     profiler.stop_trace()
     (path,) = tmp_path.rglob("*.xplane.pb")
-    ((operation, target),) = custom_call_targets(path.read_bytes()).items()
-    assert target == "XlaGpuSimpleAdd"
+    targets = custom_call_targets(path.read_bytes())
+    # On GPUs the file also has programs of earlier tests.
+    operation = next(key for key, target in targets.items() if target == "XlaGpuSimpleAdd")
     module, program_id = operation[0].rstrip(")").split("(")
     program = {"hlo_module": module, "program_id": int(program_id)}
     call = program | {"hlo_op": operation[1]}

@@ -1,12 +1,9 @@
 // Interposes on operators of torch_xla that compute wrong numbers for some
-// options. With these options they run on the CPU, through the same fallback as
-// operators that torch_xla does not implement, so that torch.compile knows of
-// it.
+// options. With these options they run on the CPU.
 //
 // This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
-#include <ATen/native/CPUFallback.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,12 +13,10 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/absl.h"
+#include "torch_xla_ext/csrc/front/on_cpu.h"
 #include "torch_xla_ext/csrc/front/stock.h"
 
 namespace torch_xla {
-
-// The stock binary's function: copies operands to the CPU, and results back.
-void xla_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 struct XLANativeFunctions {
   static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
@@ -51,12 +46,6 @@ struct XLANativeFunctions {
 };
 
 namespace {
-
-template <typename Operator, typename... Arguments>
-auto OnCpu(const Arguments&... arguments) {
-  return at::native::call_fallback_fn<&xla_fallback, Operator>::call(
-      arguments...);
-}
 
 // Whether the elements of a view are contiguous in memory, in some order of its
 // dimensions.

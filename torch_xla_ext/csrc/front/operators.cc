@@ -3,6 +3,7 @@
 //
 // This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
+#include <ATen/Operators.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/on_cpu.h"
 #include "torch_xla_ext/csrc/front/stock.h"
 
 namespace torch_xla {
@@ -185,12 +187,16 @@ at::Tensor XLANativeFunctions::cumsum(const at::Tensor& self, int64_t dim,
   return stock(self, dim, dtype);
 }
 
-// The stock function's info, which is always 0, has the matrices' shape.
+// The stock function's info, which is always 0, has the matrices' shape. Its
+// inverses of complex matrices are wrong.
 std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::linalg_inv_ex(
     const at::Tensor& self, bool check_errors) {
   static auto* const stock =
       Stock(&XLANativeFunctions::linalg_inv_ex,
             "_ZN9torch_xla18XLANativeFunctions13linalg_inv_exERKN2at6TensorEb");
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
+  }
   std::tuple<at::Tensor, at::Tensor> result = stock(self, check_errors);
   if (!check_errors) {
     const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
