@@ -57,6 +57,37 @@ def test_running_variance(way: str, momentum: float | None) -> None:
             torch.testing.assert_close(models[1].get_buffer(name).cpu(), buffer)
 
 
+@pytest.mark.parametrize("is_affine", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 5), (2, 3, 4, 4)], ids=len)
+def test_gradients_of_frozen_batch_norm(
+    shape: tuple[int, ...], dtype: torch.dtype, is_affine: bool
+) -> None:
+    """Stock torch_xla's backward() fails: it has no statistics of the batch."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator).to(dtype)
+    weights = torch.randn(shape, generator=generator).to(dtype)
+    mean, variance = torch.randn(3, generator=generator), torch.rand(3, generator=generator) + 0.5
+    affine = torch.randn(2, 3, generator=generator)
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        operand, scale, offset = (t.to(device).requires_grad_() for t in (x, *affine))
+        result = functional.batch_norm(
+            operand,
+            mean.to(device),
+            variance.to(device),
+            scale if is_affine else None,
+            offset if is_affine else None,
+            training=False,
+        )
+        leaves = [operand, scale, offset] if is_affine else [operand]
+        return list(torch.autograd.grad((result * weights.to(device)).sum(), leaves))
+
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    for found, expected in zip(gradients("xla"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_gradient_of_hardtanh() -> None:
     """At the bounds it is 0; the stock one's is not."""
 

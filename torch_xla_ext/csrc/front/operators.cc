@@ -6,6 +6,7 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -38,6 +39,16 @@ struct XLANativeFunctions {
                                       const at::Scalar& max_val);
   static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
       const at::Tensor& self, bool check_errors);
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor>
+  native_batch_norm_backward(const at::Tensor& grad_out,
+                             const at::Tensor& input,
+                             const std::optional<at::Tensor>& weight,
+                             const std::optional<at::Tensor>& running_mean,
+                             const std::optional<at::Tensor>& running_var,
+                             const std::optional<at::Tensor>& save_mean,
+                             const std::optional<at::Tensor>& save_invstd,
+                             bool train, double eps,
+                             std::array<bool, 3> output_mask);
   static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
                          at::IntArrayRef dims);
   static at::Tensor trace(const at::Tensor& self);
@@ -203,6 +214,52 @@ std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::linalg_inv_ex(
     std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
   }
   return result;
+}
+
+// The stock function computes the gradients of training only. In evaluation it
+// fails, because there are no statistics of the batch.
+std::tuple<at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::native_batch_norm_backward(
+    const at::Tensor& grad_out, const at::Tensor& input,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var,
+    const std::optional<at::Tensor>& save_mean,
+    const std::optional<at::Tensor>& save_invstd, bool train, double eps,
+    std::array<bool, 3> output_mask) {
+  static auto* const stock =
+      Stock(&XLANativeFunctions::native_batch_norm_backward,
+            "_ZN9torch_xla18XLANativeFunctions26native_batch_norm_backwardERKN2"
+            "at6TensorES4_RKSt8optionalIS2_ES8_S8_S8_S8_bdSt5arrayIbLm3EE");
+  if (train || !running_mean.has_value() || !running_var.has_value()) {
+    return stock(grad_out, input, weight, running_mean, running_var, save_mean,
+                 save_invstd, train, eps, output_mask);
+  }
+  std::vector<int64_t> channels(input.dim(), 1);
+  channels[1] = input.size(1);
+  std::vector<int64_t> others;
+  for (int64_t i = 0; i < input.dim(); ++i) {
+    if (i != 1) others.push_back(i);
+  }
+  const at::Tensor factor = at::rsqrt(at::add(*running_var, eps));
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients;
+  if (output_mask[0]) {
+    const bool has_weight = weight.has_value() && weight->defined();
+    const at::Tensor scale = has_weight ? at::mul(factor, *weight) : factor;
+    std::get<0>(gradients) = at::mul(grad_out, at::view_copy(scale, channels))
+                                 .to(input.scalar_type());
+  }
+  if (output_mask[1]) {
+    const at::Tensor centered =
+        at::sub(input, at::view_copy(*running_mean, channels));
+    std::get<1>(gradients) =
+        at::mul(at::sum(at::mul(grad_out, centered), others), factor);
+  }
+  if (output_mask[2]) {
+    std::get<2>(gradients) =
+        at::sum(grad_out, others, /*keepdim=*/false, factor.scalar_type());
+  }
+  return gradients;
 }
 
 // The stock function divides by the size of a dimension, which ends the process
