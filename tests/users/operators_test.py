@@ -293,3 +293,36 @@ def test_index_from_an_operator_with_several_results(
     for _ in range(2):
         x, order = torch.randn(5, 3, generator=generator), torch.randn(5, generator=generator)
         assert torch.equal(step(x.to("xla"), order.to("xla")).cpu(), select(x, order))
+
+
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
+@pytest.mark.parametrize(
+    "bounds",
+    [(-512, None), (None, -512), (-512, 50), (-512, -2), (-512, None, 3), (-7, -512), (-7, -2)],
+    ids=str,
+)
+def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> None:
+    """Stock torch_xla refuses it, to read and to write."""
+    where = slice(*bounds)
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        written = x * 2
+        written[..., where] = 7
+        return x[..., where] + 1, written, x[where]
+
+    called = step
+    if way == "captured":
+        called = torch_xla_ext.capture(step)
+    elif way == "openxla":
+        torch._dynamo.reset()
+        called = torch.compile(step, backend="openxla")
+    for i in range(2):
+        x = torch.arange(20.0).view(2, 10) + i
+        for found, expected in zip(called(x.to("xla")), step(x), strict=True):
+            assert torch.equal(found.cpu(), expected)
+
+
+def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
+    x = torch.arange(10.0, device="xla", requires_grad=True)
+    (x[-512:-4] * x[:6]).sum().backward()
+    assert x.grad.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 0.0, 0.0, 0.0, 0.0]
