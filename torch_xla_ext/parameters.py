@@ -10,6 +10,7 @@ torch_xla_ext_plugin.py loads this file without its package, when torch_xla is i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -65,6 +66,7 @@ def _kept(old: Parameter, new: Parameter) -> Parameter:
         return new
     with torch._C.DisableTorchFunctionSubclass():  # UninitializedParameter allows few functions
         if old._use_count() == 1:  # no graph refers to its tensor
-            torch._C._swap_tensor_impl(old, new)
-            return old
+            with contextlib.suppress(RuntimeError):  # a weak reference of PyTorch's own does
+                torch._C._swap_tensor_impl(old, new)
+                return old
     return _move.replaced.setdefault(id(old), (old, new))[1]

@@ -72,6 +72,14 @@ def test_tied_weights_of_a_graph() -> None:
     loss.backward()
 
 
+def test_tied_weights_with_a_weak_reference() -> None:
+    model = Tied()
+    _reference = torch._C._WeakTensorRef(model.head.weight)
+    model.to("xla")
+    assert model.embedding.weight is model.head.weight
+    assert model.head.weight.device.type == "xla"
+
+
 def test_gradients_and_dtypes() -> None:
     model = Tied()
     model(torch.arange(8)).sum().backward()
