@@ -4,7 +4,8 @@ It is a module of its own so that `import torch_xla` does not import the package
 which takes half a second. What has to hold for programs that never import the package is arranged
 here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
 TPUs on other devices (torch_xla_ext.upstream), its module for Triton, its backend for
-torch.compile (torch_xla_ext.openxla), and modules that move to a device (torch_xla_ext.parameters).
+torch.compile (torch_xla_ext.openxla), modules that move to a device (torch_xla_ext.parameters), and
+torch.utils.checkpoint (torch_xla_ext.activation_checkpoint).
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
+import torch.utils.checkpoint
 import torch_xla
 from torch_xla.experimental import plugins
 
@@ -188,6 +190,7 @@ def install() -> None:
             torch_xla_ext_lazy.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
     _file("parameters").keep()
+    _file("activation_checkpoint").replace(torch.utils.checkpoint)
 
 
 install()

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import operator
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,7 @@ from unittest import mock
 
 import torch
 import torch_xla
+from torch.utils.checkpoint import CheckpointPolicy
 
 _log = logging.getLogger("torch_xla_ext.openxla")
 
@@ -52,6 +54,7 @@ class _SharedMemoryError(Exception):
 def replace_backend(module: ModuleType) -> None:
     """Changes torch._dynamo.backends.torchxla."""
     from torch._dynamo.backends import registry
+    from torch._functorch import partitioners
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -71,7 +74,10 @@ def replace_backend(module: ModuleType) -> None:
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
-        with mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs):
+        with (
+            mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
+            mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
+        ):
             try:
                 return stock(graph, inputs, **options)
             except _SharedMemoryError:
@@ -84,6 +90,19 @@ def replace_backend(module: ModuleType) -> None:
     openxla._tags = stock._tags  # torch._dynamo.list_backends() reads them
     module.openxla = openxla
     registry._COMPILER_FNS["openxla"] = openxla
+
+
+def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
+    """Whether random numbers have to be drawn again, as the first time: never.
+
+    PyTorch does so, in what a checkpoint computes again, by an operator that XLA tensors lack.
+    """
+    for node in joint_graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            elements = [user for user in node.users if user.target is operator.getitem]
+            for saved in (node, *elements):
+                saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return False
 
 
 def _replace_arguments(module: ModuleType) -> None:

@@ -190,6 +190,7 @@ class Tracer:
         self._prepare()
         running_seed = _XLAC._xla_get_rng_seed()
         _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
+        self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
         try:
             outputs = self._call()
             self._check_storages()
@@ -292,13 +293,20 @@ class Tracer:
             self._saved.data_address(self._known[numbers[0]].tensor): numbers[0]
             for numbers in self._by_storage.values()
         }
+        seed = _XLAC._xla_capture_data_address(self._seed)
         sources: list[tuple[int | None, tuple[int, int] | None]] = []
         for position, (tensor_id, tensor) in enumerate(zip(ids, graph, strict=True)):
             number = by_address.get(_XLAC._xla_capture_data_address(tensor))
             if number is not None:
                 sources.append((number, None))
-            elif tensor_id == _XLAC._get_seed_info_id():
+            elif _XLAC._xla_capture_data_address(tensor) == seed:
                 sources.append((None, (_SEED, 0)))
+            elif tensor_id == _XLAC._get_seed_info_id():
+                raise CaptureError(
+                    "the function sets the seed of the device's random numbers, by "
+                    "torch_xla.manual_seed, xm.set_rng_state or torch_xla.utils.checkpoint: set it "
+                    "outside, and use torch.utils.checkpoint"
+                )
             elif tensor_id == -1 or tensor_id >= self._saved.first_new_id:
                 sources.append((None, (_CONSTANT, position)))
             else:

@@ -16,6 +16,7 @@
 #include "torch_xla_ext/csrc/calls/lost_process.h"
 #include "torch_xla_ext/csrc/calls/shards.h"
 #include "torch_xla_ext/csrc/front/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/front/random_state.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -112,6 +113,7 @@ extern "C" PyObject* PyInit__XLAC() {
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");
     torch_xla_ext::DefineFunctions(module);
+    torch_xla_ext::DefineRandomState(module);
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;

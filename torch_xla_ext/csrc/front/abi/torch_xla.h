@@ -127,6 +127,10 @@ class XLATensor : public torch::lazy::LazyTensor {
   static c10::intrusive_ptr<XLATensor> Create(
       torch::lazy::BackendDataPtr handle,
       std::optional<at::ScalarType> logical_element_type);
+  static c10::intrusive_ptr<XLATensor> Create(
+      torch::lazy::Value ir_value, const torch::lazy::BackendDevice& device,
+      std::optional<at::ScalarType> logical_element_type,
+      bool delay_eager_execution);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::BackendDataPtr GetXlaData();
   torch::lazy::Value GetIrValue() const;
@@ -146,6 +150,7 @@ using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
 
 // Makes the protected types of torch's LazyGraphExecutor public.
 struct LazyGraphExecutorTypes : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::DeviceContextArena;
   using torch::lazy::LazyGraphExecutor::PostOrderData;
   using torch::lazy::LazyGraphExecutor::SyncTensorCollection;
 };
@@ -167,6 +172,12 @@ class XLAGraphExecutor {
     using TypePtr = std::shared_ptr<CachedComputation>;
     virtual TypePtr Add(torch::lazy::hash_t key, TypePtr object) = 0;
     virtual TypePtr Get(const torch::lazy::hash_t& key) = 0;
+  };
+
+  // Overrides virtual functions, but has no other that is used here.
+  struct DeviceContextArena : LazyGraphExecutorTypes::DeviceContextArena {
+    DeviceContextArena() = delete;  // always the stock binary's
+    static DeviceContextArena* Get();
   };
 
   XLAGraphExecutor() = delete;  // always the stock binary's

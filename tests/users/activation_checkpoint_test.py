@@ -1,0 +1,199 @@
+"""torch.utils.checkpoint on an XLA device: the same gradients, with less kept until backward()."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from torch_xla_ext import CaptureError, capture
+
+REENTRANT = pytest.mark.parametrize("use_reentrant", [True, False])
+
+
+class Block(nn.Module):
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(8, 8, bias=False), nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | float = 1.0) -> torch.Tensor:
+        return self.dropout(self.linear(x * scale)).abs()
+
+
+class Model(nn.Module):
+    """Without dropout, or homogeneous in `start`: the loss is `start` times its own gradient."""
+
+    def __init__(self, dropout: float = 0.0, **options: object) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.start = nn.Parameter(torch.tensor(0.5))
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
+        self.options = options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.start
+        for block in self.blocks:
+            x = checkpoint(block, x, **self.options) if self.options else block(x)
+        return x.sum()
+
+
+def loss_and_gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    loss = model(x)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.linspace(-1, 1, 32).view(4, 8)
+
+
+@REENTRANT
+def test_gradients(x: torch.Tensor, use_reentrant: bool) -> None:
+    expected = loss_and_gradients(Model(), x)
+    model = Model(use_reentrant=use_reentrant).to("xla")
+    for result, right in zip(loss_and_gradients(model, x.to("xla")), expected, strict=True):
+        torch.testing.assert_close(result.cpu(), right, rtol=1e-5, atol=1e-6)
+
+
+@REENTRANT
+@pytest.mark.parametrize("autocast", [False, True])
+def test_random_numbers(x: torch.Tensor, use_reentrant: bool, autocast: bool) -> None:
+    """Dropout, and what is drawn after the region, are as without a checkpoint."""
+    x = x.to("xla")
+    found = []
+    for options in ({}, {"use_reentrant": use_reentrant}):
+        model = Model(dropout=0.5, **options).to("xla")
+        xm.set_rng_state(17)
+        with torch.autocast("xla", dtype=torch.bfloat16, enabled=autocast):
+            model.zero_grad()
+            loss = model(x)
+        loss.backward()
+        after = torch.rand(4, device="xla")
+        found.append([loss.detach(), after, *(p.grad for p in model.parameters())])
+        torch_xla.sync()
+    for result, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(result.cpu(), right.cpu())
+
+
+@REENTRANT
+@pytest.mark.parametrize("way", ["lazy", "synced", "captured", "openxla"])
+def test_steps(x: torch.Tensor, use_reentrant: bool, way: str) -> None:
+    x, model = x.to("xla"), Model(dropout=0.25, use_reentrant=use_reentrant).to("xla")
+    if way == "openxla":
+        model.compile(backend="openxla")
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = model(x)
+        if way == "synced":
+            torch_xla.sync()
+        loss.backward()
+        return [loss.detach(), model.start.grad.clone()]
+
+    run: Callable = capture(step) if way == "captured" else step
+    losses = []
+    for _ in range(5):
+        loss, gradient = run(x)
+        torch_xla.sync()
+        losses.append(loss.item())
+        assert losses[-1] == pytest.approx(0.5 * gradient.item(), rel=1e-5)
+    assert len(set(losses)) == 5
+
+
+@REENTRANT
+def test_several_results_and_nesting(x: torch.Tensor, use_reentrant: bool) -> None:
+    blocks = nn.ModuleList(Block(0.0) for _ in range(2))
+
+    def inner(x: torch.Tensor, i: int) -> tuple[torch.Tensor, int, torch.Tensor]:
+        return blocks[0](x).tanh(), i, blocks[1](x).exp()
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        a, i, b = checkpoint(inner, x, 3, use_reentrant=use_reentrant)
+        a += i * b
+        return a * x
+
+    def gradients(x: torch.Tensor) -> list[torch.Tensor]:
+        x.requires_grad_()
+        checkpoint(outer, x, use_reentrant=use_reentrant).sum().backward()
+        found = [x.grad, *(p.grad for p in blocks.parameters())]
+        blocks.zero_grad()
+        return found
+
+    expected = gradients(x.clone())
+    blocks.to("xla")
+    for result, right in zip(gradients(x.to("xla")), expected, strict=True):
+        torch.testing.assert_close(result.cpu(), right, rtol=1e-5, atol=1e-6)
+
+
+def test_keyword_arguments_and_second_backward(x: torch.Tensor) -> None:
+    block, scale = Block(0.5).to("xla"), torch.tensor(2.0, device="xla", requires_grad=True)
+    loss = checkpoint(block, x.to("xla"), scale=scale, use_reentrant=False).sum()
+    for times in (1, 2):
+        loss.backward(retain_graph=True)
+        assert scale.grad.item() == pytest.approx(times * loss.item() / 2, rel=1e-5)
+
+
+def test_sequential(x: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(0.0) for _ in range(4)))
+    found = []
+    for device in ("cpu", "xla"):
+        model.zero_grad()
+        model.to(device)
+        checkpoint_sequential(model, 2, x.to(device), use_reentrant=False).sum().backward()
+        found.append([parameter.grad.cpu() for parameter in model.parameters()])
+    for result, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(result, right, rtol=1e-5, atol=1e-6)
+
+
+def test_captured_steps_that_set_the_seed() -> None:
+    """A replay would take the seed for the one that differs from step to step."""
+
+    def step() -> torch.Tensor:
+        xm.set_rng_state(5)
+        return torch.rand(3, device="xla")
+
+    with pytest.raises(CaptureError, match=r"sets the seed .* use torch\.utils\.checkpoint"):
+        capture(step)()
+
+
+_PROGRAM = """
+import torch, torch_xla
+from torch.utils.checkpoint import checkpoint
+way = {way!r}
+weights = [torch.rand(64, 64, device="xla", requires_grad=True) for _ in range(3)]
+x = torch.rand(64, 64, device="xla", requires_grad=True)
+torch_xla.sync()
+for weight in weights:
+    def block(x, weight=weight):
+        return torch.nn.functional.dropout(torch.tanh(x @ weight), 0.5)
+    x = block(x) if way is None else checkpoint(block, x, use_reentrant=way)
+x.sum().backward()
+torch_xla.sync()
+torch_xla._XLAC._xla_wait_device_ops([])
+"""
+
+
+@pytest.mark.parametrize(("way", "count"), [(None, 3), (True, 6), (False, 6)])
+def test_it_is_computed_again(tmp_path: Path, way: bool | None, count: int) -> None:
+    """XLA does not merge the second tanh of each region with the first."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    subprocess.run(
+        [sys.executable, "-c", _PROGRAM.format(way=way)],
+        env={**os.environ, "XLA_FLAGS": flags},
+        check=True,
+    )
+    programs = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
+    assert max(len(re.findall(r"= \S+ tanh\(", text)) for text in programs) == count
