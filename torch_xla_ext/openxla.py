@@ -189,13 +189,15 @@ def computed(
     """The outputs, each that is not an unchanged input as a clone, which a program returns.
 
     torch_xla computes a clone also if its value is an input's buffer, so that the two can be
-    written to and donated apart. A clone of what is computed anyway costs no operation.
+    written to and donated apart. A clone of what is computed anyway costs no operation. Indices,
+    such as max_pool's, have 32 bits in XLA: a sum has those of their dtype.
     """
     unchanged = {id(t): t for t, updated in zip(inputs, is_updated, strict=True) if not updated}
     made: dict[int, torch.Tensor] = dict(unchanged)
     for output in outputs:
         if id(output) not in made:
-            made[id(output)] = torch.clone(output)
+            is_index = output.dtype == torch.int64
+            made[id(output)] = output + 0 if is_index else torch.clone(output)
     return [made[id(output)] for output in outputs]
 
 

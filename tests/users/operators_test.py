@@ -188,6 +188,51 @@ def test_singular_values_of_a_batch() -> None:
         torch.testing.assert_close(product.cpu(), x, rtol=1e-4, atol=1e-4)
 
 
+REDUCTIONS: dict[str, Callable] = {
+    "amax": lambda x, *dim: x.amax(*dim),
+    "amin": lambda x, *dim: x.amin(*dim),
+    "logsumexp": lambda x, dim=(0, 1): x.logsumexp((0, 1) if dim == () else dim),
+    "mean": lambda x, *dim: x.mean(*dim),
+    "nanmean": lambda x, *dim: x.nanmean(*dim),
+    "norm": lambda x, dim=(): torch.linalg.vector_norm(x, 3, dim),
+    "std": lambda x, *dim: x.std(*dim, correction=0),
+    "std_mean": lambda x, dim=(): sum(torch.std_mean(x, dim, correction=0)),
+    "sum": lambda x, *dim: x.sum(*dim),
+    "var": lambda x, *dim: x.var(*dim, correction=0),
+    "var_mean": lambda x, dim=(): sum(torch.var_mean(x, dim, correction=0)),
+}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_all_dimensions(name: str, is_compiled: bool) -> None:
+    """To stock torch_xla, an empty list of dimensions means none of them: x.amax() is x."""
+    reduce = REDUCTIONS[name]
+
+    def several(x: torch.Tensor) -> list[torch.Tensor]:
+        return [reduce(x), reduce(x, ()), reduce(x, (0, 1)), reduce(x, 1), reduce(x[0, 0], 0)]
+
+    run = several
+    if is_compiled:
+        torch._dynamo.reset()
+        run = torch.compile(several, backend="openxla")
+    x = torch.tensor([[1.0, -2, 0.5], [4, 0.25, -3]])
+    for result, expected in zip(run(x.to("xla")), several(x), strict=True):
+        torch.testing.assert_close(result.cpu(), expected)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, float("inf")])
+def test_pairwise_distances(p: float) -> None:
+    x = torch.tensor([[1.0, -2, 0.5], [1, -2, 0.5], [0, 3, 1]])
+    found = []
+    for operand in (x.clone(), x.to("xla")):
+        distances = functional.pdist(operand.requires_grad_(), p)
+        distances[1:].sum().backward()
+        found.append((distances.detach().cpu(), operand.grad.cpu()))
+    for result, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(result, expected)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_embedding_bag(mode: str) -> None:
     """In stock torch_xla the largest of negative numbers is 0."""

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/arguments.h"
+#include "torch_xla_ext/csrc/calls/composite_operators.h"
 #include "torch_xla_ext/csrc/calls/custom_call.h"
 #include "torch_xla_ext/csrc/calls/definitions.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
@@ -422,6 +423,7 @@ void AlwaysCompareShardings() {
 }  // namespace
 
 void DefineFunctions(py::module_& module) {
+  ComposeOperators();
   RegisterStaticKernels();
   DefineOperatorKernels(module);
   DefineCustomCalls(module);

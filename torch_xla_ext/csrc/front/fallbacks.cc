@@ -6,6 +6,7 @@
 #include <ATen/Operators.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -25,9 +26,12 @@ struct XLANativeFunctions {
       const at::Tensor& offsets, bool scale_grad_by_freq, int64_t mode,
       bool sparse, const std::optional<at::Tensor>& per_sample_weights,
       bool include_last_offset, int64_t padding_idx);
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+  _linalg_slogdet(const at::Tensor& self);
   static std::tuple<at::Tensor, at::Tensor, at::Tensor> _linalg_svd(
       const at::Tensor& self, bool full_matrices, bool compute_uv,
       std::optional<std::string_view> driver);
+  static at::Tensor _pdist_forward(const at::Tensor& self, double p);
   static at::Tensor as_strided_scatter(const at::Tensor& self,
                                        const at::Tensor& src,
                                        at::IntArrayRef size,
@@ -103,6 +107,12 @@ XLANativeFunctions::_embedding_bag_forward_only(
                per_sample_weights, include_last_offset, padding_idx);
 }
 
+// The stock function does not return the factors that the gradient needs.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+XLANativeFunctions::_linalg_slogdet(const at::Tensor& self) {
+  return OnCpu<at::_ops::_linalg_slogdet>(self);
+}
+
 // The stock function treats a batch's shapes as those of a single matrix.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_linalg_svd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
@@ -116,6 +126,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> XLANativeFunctions::_linalg_svd(
             "_ZN9torch_xla18XLANativeFunctions11_linalg_svdERKN2at6TensorEbbSt8"
             "optionalISt17basic_string_viewIcSt11char_traitsIcEEE");
   return stock(self, full_matrices, compute_uv, driver);
+}
+
+// The stock function takes the p-th root also where p is 0 or infinite.
+at::Tensor XLANativeFunctions::_pdist_forward(const at::Tensor& self,
+                                              double p) {
+  if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
+  static auto* const stock = Stock(
+      &XLANativeFunctions::_pdist_forward,
+      "_ZN9torch_xla18XLANativeFunctions14_pdist_forwardERKN2at6TensorEd");
+  return stock(self, p);
 }
 
 // The stock function writes to consecutive elements, whatever the strides are.

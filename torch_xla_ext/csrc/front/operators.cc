@@ -3,7 +3,9 @@
 //
 // This works because the stock binary calls them through its PLT.
 #include <ATen/ATen.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/Operators.h>
+#include <ATen/core/Reduction.h>
 
 #include <algorithm>
 #include <array>
@@ -21,6 +23,10 @@
 namespace torch_xla {
 
 struct XLANativeFunctions {
+  static const at::Tensor& as_strided_(const at::Tensor& self,
+                                       at::IntArrayRef size,
+                                       at::IntArrayRef stride,
+                                       std::optional<int64_t> storage_offset);
   static at::Tensor _copy_from(const at::Tensor& self, const at::Tensor& dst,
                                bool non_blocking);  // the stock binary's
   static at::Tensor count_nonzero(const at::Tensor& self, at::IntArrayRef dim);
@@ -49,6 +55,16 @@ struct XLANativeFunctions {
                              const std::optional<at::Tensor>& save_invstd,
                              bool train, double eps,
                              std::array<bool, 3> output_mask);
+  static at::Tensor nll_loss_backward(const at::Tensor& grad_output,
+                                      const at::Tensor& self,
+                                      const at::Tensor& target,
+                                      const std::optional<at::Tensor>& weight,
+                                      int64_t reduction, int64_t ignore_index,
+                                      const at::Tensor& total_weight);
+  static std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
+      const at::Tensor& self, const at::Tensor& target,
+      const std::optional<at::Tensor>& weight, int64_t reduction,
+      int64_t ignore_index);
   static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
                          at::IntArrayRef dims);
   static at::Tensor trace(const at::Tensor& self);
@@ -71,6 +87,60 @@ at::Tensor Unwrapped(const XLATensorPtr& tensor) {
 }
 
 }  // namespace
+
+// torch.compile changes only the sizes of what stands for a tensor. The stock
+// function fails where that is not a tensor of its own.
+const at::Tensor& XLANativeFunctions::as_strided_(
+    const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+    std::optional<int64_t> storage_offset) {
+  if (bridge::TryGetXlaTensor(self) == nullptr) {
+    return at::native::as_strided__symint(self, c10::fromIntArrayRefSlow(size),
+                                          c10::fromIntArrayRefSlow(stride),
+                                          storage_offset);
+  }
+  static auto* const stock =
+      Stock(&XLANativeFunctions::as_strided_,
+            "_ZN9torch_xla18XLANativeFunctions11as_strided_ERKN2at6TensorEN3c10"
+            "8ArrayRefIlEES7_St8optionalIlE");
+  return stock(self, size, stride, storage_offset);
+}
+
+// The process ends in the stock functions if there is one sample without a
+// dimension for the batch.
+at::Tensor XLANativeFunctions::nll_loss_backward(
+    const at::Tensor& grad_output, const at::Tensor& self,
+    const at::Tensor& target, const std::optional<at::Tensor>& weight,
+    int64_t reduction, int64_t ignore_index, const at::Tensor& total_weight) {
+  static auto* const stock =
+      Stock(&XLANativeFunctions::nll_loss_backward,
+            "_ZN9torch_xla18XLANativeFunctions17nll_loss_backwardERKN2at6Tensor"
+            "ES4_S4_RKSt8optionalIS2_EllS4_");
+  if (self.dim() != 1) {
+    return stock(grad_output, self, target, weight, reduction, ignore_index,
+                 total_weight);
+  }
+  const at::Tensor grad =
+      reduction == at::Reduction::None ? grad_output.reshape({1}) : grad_output;
+  return stock(grad, at::unsqueeze(self, 0), target.reshape({1}), weight,
+               reduction, ignore_index, total_weight)
+      .reshape(self.sizes());
+}
+
+std::tuple<at::Tensor, at::Tensor> XLANativeFunctions::nll_loss_forward(
+    const at::Tensor& self, const at::Tensor& target,
+    const std::optional<at::Tensor>& weight, int64_t reduction,
+    int64_t ignore_index) {
+  static auto* const stock =
+      Stock(&XLANativeFunctions::nll_loss_forward,
+            "_ZN9torch_xla18XLANativeFunctions16nll_loss_forwardERKN2at6TensorE"
+            "S4_RKSt8optionalIS2_Ell");
+  if (self.dim() != 1) {
+    return stock(self, target, weight, reduction, ignore_index);
+  }
+  auto [loss, total_weight] = stock(at::unsqueeze(self, 0), target.reshape({1}),
+                                    weight, reduction, ignore_index);
+  return {loss.reshape(target.sizes()), total_weight};
+}
 
 // The stock function treats its operand as elu's result even where it is elu's
 // operand.
