@@ -55,3 +55,17 @@ def test_without_a_look_at_python() -> None:
     assert step.num_captures == 1
     step(on_device(1))
     assert step.num_captures == 2
+
+
+weight: torch.Tensor | None = None
+
+
+def test_globals_with_the_name_of_an_attribute() -> None:
+    """`loss = step(batch)` in a script whose step reads `output.loss`."""
+    global weight
+    module, x = torch.nn.Linear(3, 2).to("xla"), torch.arange(3.0, device="xla")
+    captured = capture(lambda x: (module.weight * x).detach())
+    for _ in range(4):
+        weight = captured(x)
+        torch.testing.assert_close(weight.cpu(), (module.weight * x).detach().cpu())
+    assert captured.num_captures == 1

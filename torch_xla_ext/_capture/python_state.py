@@ -10,7 +10,6 @@ are looked up again from the objects that hold them.
 from __future__ import annotations
 
 import contextlib
-import dis
 import enum
 import functools
 import sys
@@ -23,12 +22,13 @@ from typing import Any
 import torch
 import torch_xla
 
+from torch_xla_ext._capture.bytecode import read_globals
+
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _ABSENT = object()
-_ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
@@ -432,7 +432,7 @@ class PythonState:
         add(".__defaults__", "__defaults__", function.__defaults__)
         add(".__kwdefaults__", "__kwdefaults__", function.__kwdefaults__)
         if not is_library(function.__module__ or ""):
-            for name in names_of(function.__code__):
+            for name in read_globals(function.__code__):
                 found = function.__globals__.get(name, _ABSENT)
                 if found is not _ABSENT and not isinstance(found, types.ModuleType):
                     add(f".{name}", (name,), found)
@@ -454,23 +454,6 @@ class Parts(Children):
 
     def describe(self) -> Description:
         return (_PARTS, None, 0, self.described_children())
-
-
-def names_of(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in code, with that of functions inside it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= names_of(constant)
-    return names
-
-
-def assigned_globals(code: types.CodeType) -> set[str]:
-    """The globals that code may assign or delete, without functions inside it."""
-    if not {dis.opmap[name] for name in _ASSIGNMENTS}.intersection(code.co_code[::2]):
-        return set()
-    instructions = dis.get_instructions(code)
-    return {found.argval for found in instructions if found.opname in _ASSIGNMENTS}
 
 
 def _slots(kind: type) -> tuple[str, ...]:

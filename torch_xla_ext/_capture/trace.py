@@ -16,8 +16,9 @@ from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from torch_xla_ext._capture import watch
+from torch_xla_ext._capture.bytecode import names_of, read_globals
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import PythonState, is_library, names_of
+from torch_xla_ext._capture.python_state import PythonState, is_library
 from torch_xla_ext._capture.replay import (
     Constant,
     New,
@@ -175,7 +176,7 @@ class Tracer:
             names |= names_of(code)
             module = variables.get("__name__", "")
             if not is_library(module):
-                self._state.add_globals(variables, names_of(code), module)
+                self._state.add_globals(variables, read_globals(code), module)
         self._state.forget(names)
         return self._state.difference() or executed.changed_global()
 

@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
 
+from torch_xla_ext._capture.bytecode import assigned_globals
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import (
-    assigned_globals,
     is_library,
     is_plain,
     same_plain,
