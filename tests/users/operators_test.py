@@ -188,6 +188,35 @@ def test_singular_values_of_a_batch() -> None:
         torch.testing.assert_close(product.cpu(), x, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32]
+)
+def test_floor_division(dtype: torch.dtype, is_compiled: bool) -> None:
+    """Stock torch_xla rounds the rounded quotient: to it, 3.0 // 0.3 is 10."""
+
+    def divide(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            *(x // y, x[2] // y, x // y[1], x // 0.1, 6.0 // y, x // 3),
+            torch.div(x, y, rounding_mode="floor"),
+            torch.div(x, 0.7, rounding_mode="floor"),
+            (x // y) * y + x % y,
+        ]
+
+    run = divide
+    if is_compiled:
+        torch._dynamo.reset()
+        run = torch.compile(divide, backend="openxla")
+    infinity = float("inf")
+    x = torch.tensor([1.0, -1, 3, -3, 0.7, -0.3, 6, 1e4, infinity, -1, 0, -5, 2, 5])
+    y = torch.tensor([0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.2, 0.1, 2, infinity, 0.5, 0, -0.4, -2])
+    if not dtype.is_floating_point:
+        x, y = x[[1, 2, 6, 7, 11, 12, 13]], 10 * y[[1, 2, 6, 7, 12, 12, 13]]
+    x, y = x.to(dtype), y.to(dtype)
+    for result, expected in zip(run(x.to("xla"), y.to("xla")), divide(x, y), strict=True):
+        torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+
+
 REDUCTIONS: dict[str, Callable] = {
     "amax": lambda x, *dim: x.amax(*dim),
     "amin": lambda x, *dim: x.amin(*dim),

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "torch_xla_ext/csrc/front/floor_division.h"
 #include "torch_xla_ext/csrc/front/on_cpu.h"
 #include "torch_xla_ext/csrc/front/stock.h"
 
@@ -124,9 +125,14 @@ at::Tensor XLANativeFunctions::div(
       &XLANativeFunctions::div,
       "_ZN9torch_xla18XLANativeFunctions3divERKN2at6TensorES4_St8optionalIS"
       "t17basic_string_viewIcSt11char_traitsIcEEE");
-  return self.is_complex() || other.is_complex()
-             ? OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode)
-             : stock(self, other, rounding_mode);
+  if (self.is_complex() || other.is_complex()) {
+    return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
+  }
+  if (rounding_mode == "floor" &&
+      at::isFloatingType(at::result_type(self, other))) {
+    return FloorDivided(self, other);
+  }
+  return stock(self, other, rounding_mode);
 }
 
 // The stock function's gradient is not that of complex numbers.
