@@ -44,7 +44,7 @@ def _checked_library_impl(ctx):
         inputs = abi + [ctx.file._check_abi, env.stamp],
         outputs = [abi_checked],
         mnemonic = "CheckAbi",
-        progress_message = "Checking that csrc/front/abi is that of the stock binary",
+        progress_message = "Checking that csrc/interpose/abi is that of the stock binary",
     )
     return [
         DefaultInfo(files = depset([library])),
@@ -74,11 +74,11 @@ _checked_library = rule(
         ),
         "_layout": attr.label(
             allow_single_file = True,
-            default = "//torch_xla_ext/csrc/front/abi:layout.h",
+            default = "//torch_xla_ext/csrc/interpose/abi:layout.h",
         ),
         "_machine_code": attr.label(
             allow_single_file = True,
-            default = "//torch_xla_ext/csrc/front/abi:machine_code.txt",
+            default = "//torch_xla_ext/csrc/interpose/abi:machine_code.txt",
         ),
         "_stock": attr.label(allow_single_file = True, default = _STOCK),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),

@@ -17,7 +17,7 @@ _XLA_HEADERS = [
     "xla/service/custom_call_target_registry.h",
 ]
 
-# Folders of headers for the test that compares csrc/front/abi with the real classes. In a build of
+# Folders of headers for the test that compares csrc/interpose/abi with the real classes. In a build of
 # torch_xla from source they would shadow its own.
 _ALL_XLA_HEADERS = [
     "Eigen/",
@@ -36,7 +36,7 @@ def kernel_archives(python, for_tests):
 
     Args:
       python: the `python.json` of a python_repository, whose pip fetches them.
-      for_tests: whether @xla_headers has all headers, for //torch_xla_ext/csrc/front/abi:layout_test.
+      for_tests: whether @xla_headers has all headers, for //torch_xla_ext/csrc/interpose/abi:layout_test.
     """
     pip_archive(
         name = "xla_headers",

@@ -32,7 +32,7 @@ def _labels_by_path(labels):
     return result
 
 def _check_stock_binary(ctx, extension):
-    """Returns the stamp of the check that csrc/front/abi matches this stock binary."""
+    """Returns the stamp of the check that csrc/interpose/abi matches this stock binary."""
     env = ctx.attr._build_tools[PythonEnvInfo]
     checked = ctx.actions.declare_file(ctx.label.name + "_stock_binary_checked")
     ctx.actions.run(
@@ -48,7 +48,7 @@ def _check_stock_binary(ctx, extension):
         inputs = [ctx.file._check_stock_binary, ctx.file.stock_binary, ctx.file.stock_digests],
         outputs = [checked],
         mnemonic = "CheckStockBinary",
-        progress_message = "Checking that csrc/front/abi is for this stock binary",
+        progress_message = "Checking that csrc/interpose/abi is for this stock binary",
     )
     return checked
 
@@ -157,7 +157,7 @@ torch_xla_wheel = rule(
         "stock_digests": attr.label(
             allow_single_file = True,
             mandatory = True,
-            doc = "The digests of the stock extension modules that csrc/front/abi was written for.",
+            doc = "The digests of the stock extension modules that csrc/interpose/abi was written for.",
         ),
         "stock_wheel": attr.label(
             allow_single_file = [".whl"],

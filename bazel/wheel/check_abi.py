@@ -1,4 +1,4 @@
-"""Checks csrc/front/abi, as the front library was compiled with it, against the stock binary.
+"""Checks csrc/interpose/abi, as the front library was compiled with it, against the stock binary.
 
     check_abi.py FRONT STOCK LAYOUT MACHINE_CODE STAMP
 
@@ -230,7 +230,7 @@ def main() -> None:
     front, stock, layout, machine_code, stamp = map(Path, sys.argv[1:])
     problems = check(Library(front), Library(stock), layout.read_text(), machine_code.read_text())
     if problems:
-        sys.exit("csrc/front/abi is not that of the stock binary:\n" + "\n".join(problems))
+        sys.exit("csrc/interpose/abi is not that of the stock binary:\n" + "\n".join(problems))
     stamp.write_text("checked\n")
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import torch_xla_ext
 
-# Programs with an untyped call are compiled again on the CPU (calls/stored_programs.h).
+# Programs with an untyped call are compiled again on the CPU (runtime/stored_programs.h).
 UNTYPED = 1
 PROGRAMS = Path(__file__).with_name("stored_programs.py")
 SITE = Path(torch_xla_ext.__file__).parents[1]

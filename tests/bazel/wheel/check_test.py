@@ -43,7 +43,7 @@ def test_another_binary_stops_the_build(tmp_path: Path, binary: Path) -> None:
     assert not stamp.exists()
     assert result.stderr == (
         f"the stock _XLAC.so has SHA-256 {hashlib.sha256(b'stock').hexdigest()}, but "
-        f"csrc/front/abi was written for {'0' * 64} ({pinned}): check every layout there "
+        f"csrc/interpose/abi was written for {'0' * 64} ({pinned}): check every layout there "
         "against the new binary, then pin its digest there\n"
     )
 

@@ -10,19 +10,20 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/arguments.h"
-#include "torch_xla_ext/csrc/calls/composite_operators.h"
 #include "torch_xla_ext/csrc/calls/custom_call.h"
-#include "torch_xla_ext/csrc/calls/definitions.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
-#include "torch_xla_ext/csrc/calls/lost_process.h"
+#include "torch_xla_ext/csrc/calls/module_extensions.h"
 #include "torch_xla_ext/csrc/calls/operator_kernels.h"
 #include "torch_xla_ext/csrc/calls/prepared_call.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
 #include "torch_xla_ext/csrc/capture/bindings.h"
+#include "torch_xla_ext/csrc/operators/operators.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime/random_state.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -423,7 +424,7 @@ void AlwaysCompareShardings() {
 }  // namespace
 
 void DefineFunctions(py::module_& module) {
-  ComposeOperators();
+  RegisterOperators();
   RegisterStaticKernels();
   DefineOperatorKernels(module);
   DefineCustomCalls(module);
@@ -431,8 +432,9 @@ void DefineFunctions(py::module_& module) {
   DefineShardings(module);
   DefineRegistration(module);
   DefineCapture(module);
+  DefineRandomState(module);
   AlwaysCompareShardings();
-  for (const Definitions define : AddedDefinitions()) define(module);
+  for (const ModuleExtension define : ModuleExtensions()) define(module);
 }
 
 }  // namespace torch_xla_ext

@@ -13,9 +13,9 @@
 #include <tuple>
 #include <utility>
 
+#include "torch_xla_ext/csrc/calls/builtin_targets.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
-#include "torch_xla_ext/csrc/calls/xlas_own.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/service/custom_call_target_registry.h"
 
@@ -261,7 +261,7 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
   for (const auto& [name, function] :
        xla::CustomCallTargetRegistry::Global()->registered_symbols(
            kCudaPlatform)) {
-    if (IsXlasOwn(name, function)) continue;
+    if (IsBuiltinTarget(name, function)) continue;
     RegisterWithClient(targets.cuda, name, function, TargetApi::kUntyped);
   }
   for (const auto& [key, function] : targets.typed) {
@@ -279,7 +279,8 @@ std::vector<std::string> RegisteredTargets(const std::string& platform,
          xla::CustomCallTargetRegistry::Global()->registered_symbols(
              platform)) {
       // "name#2" is a function of the target `name`.
-      if (name.find('#') == std::string::npos && !IsXlasOwn(name, function)) {
+      if (name.find('#') == std::string::npos &&
+          !IsBuiltinTarget(name, function)) {
         names.push_back(name);
       }
     }

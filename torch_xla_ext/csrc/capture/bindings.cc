@@ -198,7 +198,8 @@ void DefineState(py::module_& module) {
         return std::exchange(xla_tensor->data()->alias_id, id);
       },
       "The new value of `tensor` is written to where the program has the "
-      "parameter with this id (calls/aliases.h). Returns what was set before.",
+      "parameter with this id (runtime/buffer_donation.h). Returns what was "
+      "set before.",
       py::arg("tensor"), py::arg("id"));
 }
 

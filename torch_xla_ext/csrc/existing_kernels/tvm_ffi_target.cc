@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/definitions.h"
+#include "torch_xla_ext/csrc/calls/module_extensions.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
 #include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_arguments.h"
@@ -183,7 +183,7 @@ void RegisterKernel(const std::string& name, const std::string& platform,
                  platform, TargetApi::kTyped);
 }
 
-const bool defined = AddDefinitions([](py::module_& module) {
+const bool defined = AddModuleExtension([](py::module_& module) {
   module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"),
              "Loads libtvm_ffi, by which functions of TVM-FFI are called.");
   module.def(

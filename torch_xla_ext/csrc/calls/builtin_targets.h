@@ -1,0 +1,15 @@
+// Which custom-call targets are XLA's own.
+#ifndef TORCH_XLA_EXT_CSRC_CALLS_BUILTIN_TARGETS_H_
+#define TORCH_XLA_EXT_CSRC_CALLS_BUILTIN_TARGETS_H_
+
+#include <string_view>
+
+namespace torch_xla_ext {
+
+// Whether the untyped target `name` is one that XLA registers for itself:
+// helpers for its compiled code, from XLA and from the C library.
+bool IsBuiltinTarget(std::string_view name, const void* function);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CALLS_BUILTIN_TARGETS_H_

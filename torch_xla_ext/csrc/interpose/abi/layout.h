@@ -1,0 +1,46 @@
+// Sizes and offsets, in bytes, of classes of the stock binary. The declarations
+// in this folder are built from them, or checked against them. layout_test.cc
+// compares them with the real headers, where those are published, and the build
+// compares them with the machine code of the stock binary (machine_code.txt).
+#ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_LAYOUT_H_
+#define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_LAYOUT_H_
+
+#include <cstddef>
+
+namespace torch_xla_ext::layout {
+
+inline constexpr size_t kStatusSize = 8;
+inline constexpr size_t kStatusOrSize = 16;  // of a pointer
+inline constexpr size_t kSpanSize = 16;
+inline constexpr size_t kDurationSize = 12;
+inline constexpr size_t kXlaOpSize = 16;
+inline constexpr size_t kXlaOpVectorSize = 24;
+inline constexpr size_t kShapeSize = 320;
+inline constexpr size_t kCustomCallStatusSize = 40;
+inline constexpr size_t kCustomCallStatusEngagedOffset = 32;
+inline constexpr size_t kShapeIndexSize = 24;
+inline constexpr size_t kComputationProtoOffset = 8;  // in XlaComputation
+inline constexpr size_t kAliasSize = 56;  // of OutputOperandAliasing
+inline constexpr size_t kOpShardingSize = 216;
+inline constexpr size_t kLoadOptionsSize = 24;
+inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
+// In DistributedRuntimeClient::Options and CoordinationServiceImpl::Options.
+inline constexpr size_t kClientHeartbeatOffset = 52;
+inline constexpr size_t kLostCallbackOffset = 80;
+inline constexpr size_t kServiceHeartbeatOffset = 16;
+// Vtable slot of XLAGraphExecutor's computation cache.
+inline constexpr size_t kComputationCacheGetSlot = 1;
+// Vtable slots of PjRtClient.
+inline constexpr size_t kDeserializeExecutableSlot = 23;
+inline constexpr size_t kLoadSerializedExecutableSlot = 24;
+inline constexpr size_t kLoadSlot = 25;
+// In XLATensor::Data.
+inline constexpr size_t kAliasIdOffset = 144;
+inline constexpr size_t kIsClonedOffset = 152;
+inline constexpr size_t kXlaNodeSize = 616;
+inline constexpr size_t kXlaNodeShapeOffset = 224;
+inline constexpr size_t kXlaNodeShardingsOffset = 592;
+
+}  // namespace torch_xla_ext::layout
+
+#endif  // TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_LAYOUT_H_

@@ -1,0 +1,237 @@
+// torch_xla's kernels for operators/, as compiled into the stock binary, and as
+// the header declares them that upstream generates
+// (torch_xla/csrc/XLANativeFunctions.h).
+#ifndef TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
+#define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/boxing/KernelFunction.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace torch_xla {
+
+struct XLANativeFunctions {
+  static at::Tensor _adaptive_avg_pool2d(const at::Tensor& self,
+                                         at::IntArrayRef output_size);
+  static at::Tensor _adaptive_avg_pool3d(const at::Tensor& self,
+                                         at::IntArrayRef output_size);
+  static at::Tensor _copy_from(const at::Tensor& self, const at::Tensor& dst,
+                               bool non_blocking);
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
+  _embedding_bag_forward_only(
+      const at::Tensor& weight, const at::Tensor& indices,
+      const at::Tensor& offsets, bool scale_grad_by_freq, int64_t mode,
+      bool sparse, const std::optional<at::Tensor>& per_sample_weights,
+      bool include_last_offset, int64_t padding_idx);
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> _linalg_svd(
+      const at::Tensor& self, bool full_matrices, bool compute_uv,
+      std::optional<std::string_view> driver);
+  static at::Scalar _local_scalar_dense(const at::Tensor& self);
+  static at::Tensor _log_softmax(const at::Tensor& self, int64_t dim,
+                                 bool half_to_float);
+  static at::Tensor _log_softmax_backward_data(const at::Tensor& grad_output,
+                                               const at::Tensor& output,
+                                               int64_t dim,
+                                               at::ScalarType input_dtype);
+  static at::Tensor _pdist_forward(const at::Tensor& self, double p);
+  static at::Tensor _softmax(const at::Tensor& self, int64_t dim,
+                             bool half_to_float);
+  static at::Tensor _softmax_backward_data(const at::Tensor& grad_output,
+                                           const at::Tensor& output,
+                                           int64_t dim,
+                                           at::ScalarType input_dtype);
+  static at::Tensor _to_copy(const at::Tensor& self,
+                             std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout,
+                             std::optional<at::Device> device,
+                             std::optional<bool> pin_memory, bool non_blocking,
+                             std::optional<at::MemoryFormat> memory_format);
+  static at::Tensor abs(const at::Tensor& self);
+  static at::Tensor amax(const at::Tensor& self, at::IntArrayRef dim,
+                         bool keepdim);
+  static at::Tensor amin(const at::Tensor& self, at::IntArrayRef dim,
+                         bool keepdim);
+  static const at::Tensor& as_strided_(const at::Tensor& self,
+                                       at::IntArrayRef size,
+                                       at::IntArrayRef stride,
+                                       std::optional<int64_t> storage_offset);
+  static at::Tensor as_strided_scatter(const at::Tensor& self,
+                                       const at::Tensor& src,
+                                       at::IntArrayRef size,
+                                       at::IntArrayRef stride,
+                                       std::optional<int64_t> storage_offset);
+  static at::Tensor avg_pool2d(const at::Tensor& self,
+                               at::IntArrayRef kernel_size,
+                               at::IntArrayRef stride, at::IntArrayRef padding,
+                               bool ceil_mode, bool count_include_pad,
+                               std::optional<int64_t> divisor_override);
+  static at::Tensor avg_pool3d(const at::Tensor& self,
+                               at::IntArrayRef kernel_size,
+                               at::IntArrayRef stride, at::IntArrayRef padding,
+                               bool ceil_mode, bool count_include_pad,
+                               std::optional<int64_t> divisor_override);
+  static at::Tensor bernoulli(const at::Tensor& self,
+                              std::optional<at::Generator> generator);
+  static at::Tensor bernoulli(const at::Tensor& self, double p,
+                              std::optional<at::Generator> generator);
+  static at::Tensor& bernoulli_(at::Tensor& self, const at::Tensor& p,
+                                std::optional<at::Generator> generator);
+  static at::Tensor binary_cross_entropy(
+      const at::Tensor& self, const at::Tensor& target,
+      const std::optional<at::Tensor>& weight, int64_t reduction);
+  static at::Tensor binary_cross_entropy_backward(
+      const at::Tensor& grad_output, const at::Tensor& self,
+      const at::Tensor& target, const std::optional<at::Tensor>& weight,
+      int64_t reduction);
+  static at::Tensor cumsum(const at::Tensor& self, int64_t dim,
+                           std::optional<at::ScalarType> dtype);
+  static at::Tensor div(const at::Tensor& self, const at::Tensor& other,
+                        std::optional<std::string_view> rounding_mode);
+  static at::Tensor div(const at::Tensor& self, const at::Scalar& other);
+  static at::Tensor einsum(std::string_view equation, at::TensorList tensors,
+                           at::OptionalIntArrayRef path);
+  static at::Tensor elu_backward(const at::Tensor& grad_output,
+                                 const at::Scalar& alpha,
+                                 const at::Scalar& scale,
+                                 const at::Scalar& input_scale, bool is_result,
+                                 const at::Tensor& self_or_result);
+  static at::Tensor& exponential_(at::Tensor& self, double lambd,
+                                  std::optional<at::Generator> generator);
+  static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
+      const at::Tensor& self, bool check_errors);
+  static at::Tensor linalg_vector_norm(const at::Tensor& self,
+                                       const at::Scalar& ord,
+                                       at::OptionalIntArrayRef dim,
+                                       bool keepdim,
+                                       std::optional<at::ScalarType> dtype);
+  static at::Tensor logsumexp(const at::Tensor& self, at::IntArrayRef dim,
+                              bool keepdim);
+  static at::Tensor max_pool2d(const at::Tensor& self,
+                               at::IntArrayRef kernel_size,
+                               at::IntArrayRef stride, at::IntArrayRef padding,
+                               at::IntArrayRef dilation, bool ceil_mode);
+  static std::tuple<at::Tensor, at::Tensor> max_pool2d_with_indices(
+      const at::Tensor& self, at::IntArrayRef kernel_size,
+      at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+      bool ceil_mode);
+  static at::Tensor max_pool3d(const at::Tensor& self,
+                               at::IntArrayRef kernel_size,
+                               at::IntArrayRef stride, at::IntArrayRef padding,
+                               at::IntArrayRef dilation, bool ceil_mode);
+  static std::tuple<at::Tensor, at::Tensor> max_pool3d_with_indices(
+      const at::Tensor& self, at::IntArrayRef kernel_size,
+      at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+      bool ceil_mode);
+  static at::Tensor mean(const at::Tensor& self,
+                         std::optional<at::ScalarType> dtype);
+  static at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                         bool keepdim, std::optional<at::ScalarType> dtype);
+  static at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target,
+                             int64_t reduction);
+  static at::Tensor mse_loss_backward(const at::Tensor& grad_output,
+                                      const at::Tensor& self,
+                                      const at::Tensor& target,
+                                      int64_t reduction);
+  static at::Tensor multinomial(const at::Tensor& self, int64_t num_samples,
+                                bool replacement,
+                                std::optional<at::Generator> generator);
+  static at::Tensor nll_loss2d_backward(const at::Tensor& grad_output,
+                                        const at::Tensor& self,
+                                        const at::Tensor& target,
+                                        const std::optional<at::Tensor>& weight,
+                                        int64_t reduction, int64_t ignore_index,
+                                        const at::Tensor& total_weight);
+  static std::tuple<at::Tensor, at::Tensor> nll_loss2d_forward(
+      const at::Tensor& self, const at::Tensor& target,
+      const std::optional<at::Tensor>& weight, int64_t reduction,
+      int64_t ignore_index);
+  static at::Tensor nll_loss_backward(const at::Tensor& grad_output,
+                                      const at::Tensor& self,
+                                      const at::Tensor& target,
+                                      const std::optional<at::Tensor>& weight,
+                                      int64_t reduction, int64_t ignore_index,
+                                      const at::Tensor& total_weight);
+  static std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
+      const at::Tensor& self, const at::Tensor& target,
+      const std::optional<at::Tensor>& weight, int64_t reduction,
+      int64_t ignore_index);
+  static at::Tensor norm(const at::Tensor& self,
+                         const std::optional<at::Scalar>& p,
+                         at::ScalarType dtype);
+  static at::Tensor norm(const at::Tensor& self, const at::Scalar& p);
+  static at::Tensor norm(const at::Tensor& self,
+                         const std::optional<at::Scalar>& p,
+                         at::IntArrayRef dim, bool keepdim,
+                         at::ScalarType dtype);
+  static at::Tensor norm(const at::Tensor& self,
+                         const std::optional<at::Scalar>& p,
+                         at::IntArrayRef dim, bool keepdim);
+  static at::Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout,
+                             std::optional<at::Device> device,
+                             std::optional<bool> pin_memory);
+  static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
+                         at::IntArrayRef dims);
+  static at::Tensor sigmoid_backward(const at::Tensor& grad_output,
+                                     const at::Tensor& output);
+  static at::Tensor slice_copy(const at::Tensor& self, int64_t dim,
+                               std::optional<int64_t> start,
+                               std::optional<int64_t> end, int64_t step);
+  static at::Tensor slice_scatter(const at::Tensor& base,
+                                  const at::Tensor& mutated_view, int64_t dim,
+                                  std::optional<int64_t> start,
+                                  std::optional<int64_t> end, int64_t step);
+  static at::Tensor smooth_l1_loss(const at::Tensor& self,
+                                   const at::Tensor& target, int64_t reduction,
+                                   double beta);
+  static at::Tensor smooth_l1_loss_backward(const at::Tensor& grad_output,
+                                            const at::Tensor& self,
+                                            const at::Tensor& target,
+                                            int64_t reduction, double beta);
+  static at::Tensor std(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                        const std::optional<at::Scalar>& correction,
+                        bool keepdim);
+  static std::tuple<at::Tensor, at::Tensor> std_mean(
+      const at::Tensor& self, at::OptionalIntArrayRef dim,
+      const std::optional<at::Scalar>& correction, bool keepdim);
+  static at::Tensor sum(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                        bool keepdim, std::optional<at::ScalarType> dtype);
+  static at::Tensor tanh_backward(const at::Tensor& grad_output,
+                                  const at::Tensor& output);
+  static at::Tensor trace(const at::Tensor& self);
+  static at::Tensor& uniform_(at::Tensor& self, double from, double to,
+                              std::optional<at::Generator> generator);
+  static at::Tensor upsample_bilinear2d(const at::Tensor& self,
+                                        at::IntArrayRef output_size,
+                                        bool align_corners,
+                                        std::optional<double> scales_h,
+                                        std::optional<double> scales_w);
+  static at::Tensor upsample_nearest2d(const at::Tensor& self,
+                                       at::IntArrayRef output_size,
+                                       std::optional<double> scales_h,
+                                       std::optional<double> scales_w);
+  static at::Tensor var(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                        const std::optional<at::Scalar>& correction,
+                        bool keepdim);
+  static std::tuple<at::Tensor, at::Tensor> var_mean(
+      const at::Tensor& self, at::OptionalIntArrayRef dim,
+      const std::optional<at::Scalar>& correction, bool keepdim);
+  static at::Tensor view_as_real_copy(const at::Tensor& self);
+};
+
+// Registers these kernels with PyTorch's dispatcher, the first time.
+bool InitXlaBackend();
+
+// Runs an operator on the CPU: copies its operands to the host, and its results
+// back.
+void xla_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+}  // namespace torch_xla
+
+#endif  // TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_

@@ -1,0 +1,326 @@
+// torch_xla 2.8.1 as compiled into the stock binary: the functions that the
+// front library calls, and the one class that it derives from. Every function
+// declared here is exported by the stock binary (the build checks it).
+#ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_
+#define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/backend/lowering_context.h>
+#include <torch/csrc/lazy/core/hash.h>
+#include <torch/csrc/lazy/core/ir.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+#include <torch/csrc/lazy/core/tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/absl.h"
+#include "torch_xla_ext/csrc/interpose/abi/layout.h"
+#include "torch_xla_ext/csrc/interpose/abi/xla.h"
+
+namespace torch_xla {
+
+class LoweringContext {
+ public:
+  LoweringContext() = delete;  // always the stock binary's
+  xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
+  xla::XlaOp GetParameter(
+      const std::shared_ptr<torch::lazy::BackendData>& backend_data,
+      const std::unordered_set<uint32_t>& dynamic_dims);
+  // Whether a result has the shape of this data. Virtual in the stock binary.
+  bool CheckResultShape(const torch::lazy::BackendDataPtr& parameter_data,
+                        size_t result_idx);
+};
+
+// absl::InlinedVector<xla::XlaOp, 1>. It is only returned, through the caller's
+// memory, and passed on: never constructed, copied or destroyed here. The
+// declared destructor makes the compiler return it in memory, as it does the
+// real class.
+class XlaOpVector {
+ public:
+  XlaOpVector(const XlaOpVector&) = delete;
+  ~XlaOpVector();
+
+ private:
+  alignas(8) char storage_[torch_xla_ext::layout::kXlaOpVectorSize];
+};
+
+// The base class of every IR node. The virtual functions and the members are in
+// the order of torch_xla/csrc/ir.h; the build compares both with the stock
+// binary.
+class XlaNode : public torch::lazy::Node {
+ public:
+  XlaNode(torch::lazy::OpKind op, torch::lazy::OpList operands,
+          xla::Shape shape, size_t num_outputs, torch::lazy::hash_t hash_seed);
+  ~XlaNode() override;
+
+  const xla::Shape& xla_shape() const { return xla_shape_; }
+  // Null if the result has no sharding.
+  std::shared_ptr<xla::OpSharding> GetSharding(size_t index) const {
+    return output_shardings_.empty() ? nullptr : output_shardings_[index];
+  }
+  void SetSharding(const xla::OpSharding& sharding, size_t index);
+
+  virtual torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const;
+  virtual XlaOpVector Lower(LoweringContext* loctx) const;
+
+  XlaOpVector ReturnOps(absl::Span<const xla::XlaOp> ops,
+                        LoweringContext* loctx) const;
+
+  torch::lazy::hash_t hash() const override;
+  torch::lazy::hash_t shapeHash() const override;
+  std::string ToString() const override;
+
+ protected:
+  std::unordered_set<uint32_t> unbounded_dynamic_dims_;
+
+ private:
+  friend struct XlaNodeLayout;
+
+  xla::Shape xla_shape_;
+  torch::lazy::hash_t node_hash_;
+  torch::lazy::hash_t dag_hash_;
+  torch::lazy::hash_t sharding_hash_;
+  std::vector<std::shared_ptr<xla::OpSharding>> output_shardings_;
+};
+static_assert(sizeof(torch::lazy::Node) == 168,
+              "torch's headers are not those of torch 2.8.0");
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // single inheritance
+struct XlaNodeLayout {
+  static_assert(sizeof(XlaNode) == torch_xla_ext::layout::kXlaNodeSize);
+  static_assert(offsetof(XlaNode, xla_shape_) ==
+                torch_xla_ext::layout::kXlaNodeShapeOffset);
+  static_assert(offsetof(XlaNode, output_shardings_) ==
+                torch_xla_ext::layout::kXlaNodeShardingsOffset);
+};
+#pragma GCC diagnostic pop
+
+const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
+
+// Reports a graph whose shapes change from step to step, if that detector is
+// on. Upstream's MakeNode calls it for every node.
+void DetectDynamicShape(torch::lazy::NodePtr node);
+
+// Adds virtual functions to torch's LazyTensor, but none that is used here.
+class XLATensor : public torch::lazy::LazyTensor {
+ public:
+  // Always the stock binary's.
+  struct Data : public torch::lazy::LazyTensor::Data {
+    Data() = delete;
+    char others[torch_xla_ext::layout::kAliasIdOffset -
+                sizeof(torch::lazy::LazyTensor::Data)];
+    // The id of the tensor whose value it replaces, or its own.
+    int64_t alias_id;
+    bool is_cloned;
+  };
+  const std::shared_ptr<Data>& data() const;
+
+  static c10::intrusive_ptr<XLATensor> Create(
+      torch::lazy::BackendDataPtr handle,
+      std::optional<at::ScalarType> logical_element_type);
+  static c10::intrusive_ptr<XLATensor> Create(
+      torch::lazy::Value ir_value, const torch::lazy::BackendDevice& device,
+      std::optional<at::ScalarType> logical_element_type,
+      bool delay_eager_execution);
+  void SetXlaData(torch::lazy::BackendDataPtr handle);
+  torch::lazy::BackendDataPtr GetXlaData();
+  torch::lazy::Value GetIrValue() const;
+  c10::intrusive_ptr<XLATensor> CreateFrom(
+      torch::lazy::Value ir_value,
+      std::optional<at::ScalarType> logical_element_type,
+      bool delay_eager_execution) const;
+
+  // Only the first member is declared; always the stock binary's.
+  struct ShardingSpec {
+    ShardingSpec() = delete;
+    xla::OpSharding sharding;
+  };
+  std::shared_ptr<ShardingSpec> sharding_spec() const;
+};
+using XLATensorPtr = c10::intrusive_ptr<XLATensor>;
+
+// Makes the protected types of torch's LazyGraphExecutor public.
+struct LazyGraphExecutorTypes : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::DeviceContextArena;
+  using torch::lazy::LazyGraphExecutor::PostOrderData;
+  using torch::lazy::LazyGraphExecutor::SyncTensorCollection;
+};
+
+class XLAGraphExecutor {
+ public:
+  using PostOrderData = LazyGraphExecutorTypes::PostOrderData;
+  using SyncTensorCollection = LazyGraphExecutorTypes::SyncTensorCollection;
+
+  struct CachedComputation {
+    CachedComputation() = delete;  // always the stock binary's
+    // Upstream's pointer is to a derived class.
+    torch::lazy::ComputationPtr computation;
+    bool is_sharded;
+  };
+  // Only the first virtual functions are declared; the build checks their
+  // order.
+  struct ComputationCache {
+    using TypePtr = std::shared_ptr<CachedComputation>;
+    virtual TypePtr Add(torch::lazy::hash_t key, TypePtr object) = 0;
+    virtual TypePtr Get(const torch::lazy::hash_t& key) = 0;
+  };
+
+  // Overrides virtual functions, but has no other that is used here.
+  struct DeviceContextArena : LazyGraphExecutorTypes::DeviceContextArena {
+    DeviceContextArena() = delete;  // always the stock binary's
+    static DeviceContextArena* Get();
+  };
+
+  XLAGraphExecutor() = delete;  // always the stock binary's
+  static XLAGraphExecutor* Get();
+  ComputationCache* GetComputationCache();
+  void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
+  void SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
+                        absl::Span<const std::string> devices, bool wait,
+                        bool sync_ltc_data, bool warm_up_cache_only);
+  std::vector<XLATensorPtr> GetLiveTensors(
+      const torch::lazy::BackendDevice* device);
+  void WaitDeviceOps(absl::Span<const std::string> devices);
+  void MarkStep(const torch::lazy::BackendDevice& device, bool reset_scope);
+  std::vector<torch::lazy::BackendDataPtr> ExecuteComputationWithBarrier(
+      torch::lazy::hash_t hash, const std::vector<at::IValue>& graph_inputs,
+      const torch::lazy::BackendDevice& device);
+  void SetRngSeed(const torch::lazy::BackendDevice& device, uint64_t seed);
+  uint64_t GetRunningSeed(const torch::lazy::BackendDevice& device);
+  torch::lazy::BackendDataPtr GetBaseSeedData(
+      const torch::lazy::BackendDevice& device);
+  PostOrderData RunPostOrder(const std::vector<torch::lazy::Value>& ir_values,
+                             SyncTensorCollection* collection);
+  // Only returned, through the caller's memory. The declared destructor makes
+  // the compiler return it there, as it does the real class.
+  struct CompilationResult {
+    CompilationResult(const CompilationResult&) = delete;
+    ~CompilationResult();
+  };
+  CompilationResult Compile(std::vector<XLATensorPtr>& tensors,
+                            absl::Span<const std::string> devices,
+                            const SyncTensorCollection& coll,
+                            PostOrderData* po_data,
+                            const std::vector<torch::lazy::Value>& ir_values,
+                            const std::vector<size_t>& buffer_donor_indices);
+  void SetBufferDonors(LoweringContext* lowering_ctx,
+                       const std::vector<size_t>& buffer_donor_indexs);
+  bool UseEagerMode();  // inline in upstream; defined in init.cc
+};
+
+struct XlaHelpers {
+  static int mat_mul_precision() { return s_mat_mul_precision; }
+  static int s_mat_mul_precision;
+};
+
+// Whether programs are sharded (SPMD).
+bool UseVirtualDevice(bool force_spmd);
+
+namespace runtime {
+
+class ComputationClient {
+ public:
+  ComputationClient() = delete;  // always the stock binary's
+  class Computation;
+  struct ExecuteComputationOptions;
+  struct ExecuteReplicatedOptions;
+
+  // Derives from torch's BackendData and appends members.
+  class Data : public torch::lazy::BackendData {
+   public:
+    Data() = delete;  // always the stock binary's
+  };
+  using DataPtr = std::shared_ptr<Data>;
+
+  // Data without a value. Virtual in the stock binary, which runs
+  // PjRtComputationClient's.
+  DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
+};
+
+// Virtual in the stock binary. Its vtable refers to these functions by their
+// symbols, so a definition in the front library replaces them.
+class PjRtComputationClient {
+ public:
+  PjRtComputationClient() = delete;  // always the stock binary's
+  ComputationClient::DataPtr CreateDataPlaceholder(
+      std::string device, xla::Shape shape,
+      std::optional<xla::OpSharding> sharding);
+  std::vector<ComputationClient::DataPtr> ExecuteComputation(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      const std::string& device,
+      const ComputationClient::ExecuteComputationOptions& options);
+  std::vector<ComputationClient::DataPtr> ExecuteReplicated(
+      const ComputationClient::Computation& computation,
+      absl::Span<const ComputationClient::DataPtr> arguments,
+      absl::Span<const std::string> devices,
+      const ComputationClient::ExecuteReplicatedOptions& options);
+
+  // A std::vector<xla::Literal>; the caller provides the memory and destroys
+  // it.
+  struct Literals {
+    ~Literals() {}
+    void* begin;
+    void* end;
+    void* end_of_room;
+  };
+  Literals TransferFromDevice(
+      absl::Span<const ComputationClient::DataPtr> handles);
+
+  void WaitDeviceOps(absl::Span<const std::string> devices);
+
+  std::shared_ptr<ComputationClient::Computation> DeserializeComputation(
+      const std::string& serialized);
+  torch::lazy::hash_t HashCompilationEnv();
+};
+
+inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
+    std::string device, xla::Shape shape) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
+      std::move(device), std::move(shape), std::nullopt);
+}
+
+const absl::StatusOr<ComputationClient*>& GetComputationClient();
+// Null while there is no client.
+ComputationClient* GetComputationClientIfInitialized();
+
+}  // namespace runtime
+
+namespace thread {
+// Runs `fn` in one of torch_xla's threads.
+void Schedule(std::function<void()> fn);
+}  // namespace thread
+
+struct ShapeHelper {
+  static const xla::Shape& ShapeOfXlaOp(xla::XlaOp op);
+};
+
+xla::PrimitiveType MakeXlaPrimitiveType(
+    at::ScalarType scalar_type, const torch::lazy::BackendDevice* device);
+
+// `input` itself if it has this type, else converted to it.
+xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
+
+namespace bridge {
+// Null if `tensor` is not an XLA tensor.
+XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
+                             bool skip_functionalization = false);
+// The SPMD device if programs are sharded.
+torch::lazy::BackendDevice GetCurrentDevice();
+std::vector<at::Tensor> AtenFromXlaTensors(
+    absl::Span<const XLATensorPtr> xla_tensors);
+}  // namespace bridge
+
+}  // namespace torch_xla
+
+#endif  // TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_

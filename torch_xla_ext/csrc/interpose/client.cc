@@ -1,0 +1,57 @@
+// Interposes on GetComputationClient and GetComputationClientIfInitialized: a
+// new client gets the "CUDA" targets, and autograd threads for its devices. If
+// a client cannot be made, the process stays usable (runtime/failures.h).
+//
+// This works because the stock binary calls both functions through its PLT,
+// even from the file that defines them. The stock functions are called from
+// here.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/autograd_threads.h"
+#include "torch_xla_ext/csrc/runtime/failures.h"
+
+namespace torch_xla::runtime {
+namespace {
+
+void ForwardTargets() {
+  const char* device_type = std::getenv("PJRT_DEVICE");
+  const auto plugin = pjrt::PjrtApi("cuda");
+  torch_xla_ext::ForwardTargets(device_type == nullptr ? "" : device_type,
+                                plugin.ok() ? *plugin : nullptr);
+}
+
+}  // namespace
+
+const absl::StatusOr<ComputationClient*>& GetComputationClient() {
+  using Stock = const absl::StatusOr<ComputationClient*>& (*)();
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT, "_ZN9torch_xla7runtime20GetComputationClientEv"));
+  return torch_xla_ext::MakeClient(
+      []() -> const absl::StatusOr<ComputationClient*>& {
+        const absl::StatusOr<ComputationClient*>& client = stock();
+        static std::once_flag forwarded;
+        if (client.ok()) {
+          std::call_once(forwarded, ForwardTargets);
+          // Autograd asks for the client again, to count its devices.
+          static std::atomic<bool> has_threads = false;
+          if (!has_threads.exchange(true))
+            torch_xla_ext::StartAutogradThreads();
+        }
+        return client;
+      });
+}
+
+ComputationClient* GetComputationClientIfInitialized() {
+  using Stock = ComputationClient* (*)();
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT, "_ZN9torch_xla7runtime33GetComputationClientIfInitializedEv"));
+  return torch_xla_ext::ClientFailed() ? nullptr : stock();
+}
+
+}  // namespace torch_xla::runtime

@@ -1,0 +1,21 @@
+// Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
+// reader: not the data that a clone shares with its source
+// (runtime/pending_values.h).
+//
+// This works because the stock binary calls it through its PLT.
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/stock.h"
+#include "torch_xla_ext/csrc/runtime/pending_values.h"
+
+namespace torch_xla {
+
+torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
+  torch::lazy::BackendDataPtr data = torch_xla_ext::DataOfPendingClone(*this);
+  if (data != nullptr) return data;
+  using Function = torch::lazy::BackendDataPtr(XLATensor*);
+  static Function* const stock = Stock(static_cast<Function*>(nullptr),
+                                       "_ZN9torch_xla9XLATensor10GetXlaDataEv");
+  return stock(this);
+}
+
+}  // namespace torch_xla

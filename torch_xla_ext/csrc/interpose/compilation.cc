@@ -1,0 +1,81 @@
+// Interposes on XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
+// tensors keep their operations (runtime/failures.h). Also on
+// PjRtComputationClient::Compile: 16-bit floats accumulate in float32
+// (runtime/accumulation.h), and on the CPU, it fails before too many programs
+// crash the process (runtime/memory_mappings.h).
+//
+// The stock binary calls the first through its PLT and the second through a
+// vtable, which refers to it by its symbol. The stock functions are called from
+// here.
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/accumulation.h"
+#include "torch_xla_ext/csrc/runtime/failures.h"
+#include "torch_xla_ext/csrc/runtime/memory_mappings.h"
+
+namespace torch_xla {
+
+void XLAGraphExecutor::SyncTensorsGraph(std::vector<XLATensorPtr>* tensors,
+                                        absl::Span<const std::string> devices,
+                                        bool wait, bool sync_ltc_data,
+                                        bool warm_up_cache_only) {
+  using Stock = void (*)(XLAGraphExecutor*, std::vector<XLATensorPtr>*,
+                         absl::Span<const std::string>, bool, bool, bool);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN9torch_xla16XLAGraphExecutor16SyncTensorsGraphEPSt6vectorIN3c1013intr"
+      "usive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeI"
+      "S4_EEEESaIS8_EEN4absl12lts_202308024SpanIKNSt7__cxx1112basic_stringIcSt1"
+      "1char_traitsIcESaIcEEEEEbbb"));
+  torch_xla_ext::KeepPending(*tensors, [&] {
+    stock(this, tensors, devices, wait, sync_ltc_data, warm_up_cache_only);
+  });
+}
+
+}  // namespace torch_xla
+
+namespace torch_xla_ext {
+
+// A std::vector; the caller provides the memory and destroys it.
+struct Computations {
+  ~Computations() {}
+  void* begin;
+  void* end;
+  void* end_of_room;
+};
+
+#define COMPILE                                                            \
+  "_ZN9torch_xla7runtime21PjRtComputationClient7CompileESt6vectorINS0_17C" \
+  "omputationClient15CompileInstanceESaIS4_EE"
+
+// `instances` is a std::vector of a class that is not declared here; it is
+// passed by address. torch_xla compiles one program at a time.
+struct CompileInstances {
+  char* begin;
+};
+
+// The program of the instance, which begins with an XlaComputation.
+google::protobuf::MessageLite* ProgramOf(const CompileInstances& instances) {
+  return reinterpret_cast<google::protobuf::MessageLite*>(
+      instances.begin + layout::kComputationProtoOffset);
+}
+
+Computations Compile(void* client,
+                     CompileInstances* instances) __asm__(COMPILE);
+
+Computations Compile(void* client, CompileInstances* instances) {
+  using Stock = Computations (*)(void*, CompileInstances*);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(RTLD_NEXT, COMPILE));
+  const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
+  if (on_cpu) CheckMemoryMappings();
+  google::protobuf::MessageLite* const program = ProgramOf(*instances);
+  const auto widened = AccumulateInFloat32(program->SerializeAsString());
+  if (widened) program->ParseFromString(*widened);
+  return stock(client, instances);
+}
+
+}  // namespace torch_xla_ext

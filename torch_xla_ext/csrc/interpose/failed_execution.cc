@@ -1,0 +1,117 @@
+// Interposes on MultiWait::Wait and the two functions that execute programs: a
+// failed execution reports its error once, and using its results is an error
+// (runtime/failures.h).
+//
+// This works because the stock binary calls MultiWait::Wait in two places only,
+// both on the member of an XLAGraphExecutor::Async that its caller holds, and
+// PjRtComputationClient's functions through its vtable, which refers to them by
+// their symbols. The stock functions are called from here.
+#include <dlfcn.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+#include <torch/csrc/lazy/core/multi_wait.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/failures.h"
+#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime/without_gil.h"
+
+namespace torch::lazy {
+namespace {
+
+struct AsyncAccess : LazyGraphExecutor {
+  using LazyGraphExecutor::Async;
+};
+using Async = AsyncAccess::Async;
+
+// The Async that `wait` is a member of.
+Async* Owner(MultiWait* wait) {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // single inheritance
+  constexpr size_t kOffset = offsetof(Async, mwait);
+#pragma GCC diagnostic pop
+  return reinterpret_cast<Async*>(reinterpret_cast<char*>(wait) - kOffset);
+}
+
+// Waits for at most `seconds`; returns whether the wait is over.
+bool WaitFor(MultiWait* wait, double seconds) {
+  try {
+    wait->Wait(seconds);
+  } catch (const std::runtime_error& error) {
+    if (std::string(error.what()) != "Timeout") throw;
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void MultiWait::Wait() {
+  static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
+      dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
+  torch_xla_ext::WaitAndTakeError(
+      [this] {
+        if (!torch_xla_ext::ProcessesWatched()) return stock(this);
+        // Not WaitUnlessLost, whose job goes on after an exception: this object
+        // belongs to the caller and does not outlive the exception.
+        while (!WaitFor(this, /*seconds=*/0.5)) {
+          torch_xla_ext::ThrowLostProcess();
+        }
+      },
+      &Owner(this)->unlocker);
+}
+
+}  // namespace torch::lazy
+
+namespace torch_xla::runtime {
+
+std::vector<ComputationClient::DataPtr>
+PjRtComputationClient::ExecuteComputation(
+    const ComputationClient::Computation& computation,
+    absl::Span<const ComputationClient::DataPtr> arguments,
+    const std::string& device,
+    const ComputationClient::ExecuteComputationOptions& options) {
+  using Stock = std::vector<ComputationClient::DataPtr> (*)(
+      PjRtComputationClient*, const ComputationClient::Computation&,
+      absl::Span<const ComputationClient::DataPtr>, const std::string&,
+      const ComputationClient::ExecuteComputationOptions&);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN9torch_xla7runtime21PjRtComputationClient18ExecuteComputationERKNS0_"
+      "17ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
+      "ptrINS2_4DataEEEERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+      "RKNS2_25ExecuteComputationOptionsE"));
+  torch_xla_ext::ThrowLostProcess();
+  torch_xla_ext::CheckHaveValues(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
+  return stock(this, computation, arguments, device, options);
+}
+
+std::vector<ComputationClient::DataPtr>
+PjRtComputationClient::ExecuteReplicated(
+    const ComputationClient::Computation& computation,
+    absl::Span<const ComputationClient::DataPtr> arguments,
+    absl::Span<const std::string> devices,
+    const ComputationClient::ExecuteReplicatedOptions& options) {
+  using Stock = std::vector<ComputationClient::DataPtr> (*)(
+      PjRtComputationClient*, const ComputationClient::Computation&,
+      absl::Span<const ComputationClient::DataPtr>,
+      absl::Span<const std::string>,
+      const ComputationClient::ExecuteReplicatedOptions&);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN9torch_xla7runtime21PjRtComputationClient17ExecuteReplicatedERKNS0_17"
+      "ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
+      "ptrINS2_4DataEEEENS8_IKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIc"
+      "EEEEERKNS2_24ExecuteReplicatedOptionsE"));
+  torch_xla_ext::ThrowLostProcess();
+  torch_xla_ext::CheckHaveValues(arguments);
+  const torch_xla_ext::WithoutGil without_gil;
+  return stock(this, computation, arguments, devices, options);
+}
+
+}  // namespace torch_xla::runtime

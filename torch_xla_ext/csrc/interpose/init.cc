@@ -1,0 +1,111 @@
+// Interposes on PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
+// with its custom-call functions and some others replaced.
+//
+// The wheel contains the stock binary, unmodified, as torch_xla/lib/_XLAC.so,
+// and this library under the name that Python imports. The stock binary is a
+// dependency of this library: it is loaded before the code here runs, and comes
+// after this library in symbol lookup.
+#include <dlfcn.h>
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <string>
+
+#include "torch_xla_ext/csrc/calls/bindings.h"
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime/pending_values.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+// Whether torch_xla.experimental.eager_mode is on. Upstream keeps the flag in
+// XLAGraphExecutor, whose members are not declared in abi/; the only way to set
+// it is the Python function that DefineEagerMode replaces.
+bool use_eager_mode = false;
+
+void DefineEagerMode(py::module_& module, const py::object& stock_set) {
+  module.def("_set_use_eager_mode", [stock_set](bool enable) {
+    stock_set(enable);
+    use_eager_mode = enable;
+  });
+}
+
+// Tensors keep values that dropping everything pending would lose.
+void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
+  module.def("_clear_pending_irs", [stock_clear](const std::string& device) {
+    KeepShardedValues();
+    stock_clear(device);
+  });
+}
+
+// At exit, Python waits for the devices' work, except if another process is
+// lost.
+void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
+  module.def("_prepare_to_exit", [stock_prepare] {
+    if (!EndIfLost()) stock_prepare();
+  });
+}
+
+// PyInit__XLAC of the stock binary, which is in `lib` next to this library.
+PyObject* InitStockModule() {
+  Dl_info info;
+  dladdr(reinterpret_cast<void*>(&InitStockModule), &info);
+  std::string path = info.dli_fname;
+  path = path.substr(0, path.rfind('/') + 1) + "torch_xla/lib/_XLAC.so";
+  void* stock = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* init = stock == nullptr ? nullptr : dlsym(stock, "PyInit__XLAC");
+  if (init == nullptr) {
+    const char* reason = dlerror();
+    PyErr_Format(
+        PyExc_ImportError,
+        "torch_xla's stock binary cannot be loaded from %s: %s; reinstall "
+        "the torch_xla wheel",
+        path.c_str(), reason == nullptr ? "it is missing" : reason);
+    return nullptr;
+  }
+  return reinterpret_cast<PyObject* (*)()>(init)();
+}
+
+// Removes the stock function `name` from the module and returns it: otherwise
+// pybind11 would treat a definition of the same name as another overload.
+py::object Take(py::module_& module, const char* name) {
+  py::object function = module.attr(name);
+  py::delattr(module, name);
+  return function;
+}
+
+}  // namespace
+}  // namespace torch_xla_ext
+
+bool torch_xla::XLAGraphExecutor::UseEagerMode() {
+  return torch_xla_ext::use_eager_mode;
+}
+
+extern "C" PyObject* PyInit__XLAC() {
+  namespace py = pybind11;
+  PyObject* stock_module = torch_xla_ext::InitStockModule();
+  if (stock_module == nullptr) return nullptr;
+  auto module = py::reinterpret_steal<py::module_>(stock_module);
+  try {
+    using torch_xla_ext::Take;
+    torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));
+    torch_xla_ext::DefineClearPendingIrs(module,
+                                         Take(module, "_clear_pending_irs"));
+    torch_xla_ext::DefinePrepareToExit(module,
+                                       Take(module, "_prepare_to_exit"));
+    Take(module, "_xla_gpu_custom_call");
+    Take(module, "_xla_custom_call");
+    Take(module, "_xla_register_custom_call_target");
+    torch_xla_ext::DefineFunctions(module);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_ImportError, error.what());
+    return nullptr;
+  }
+  return module.release().ptr();
+}

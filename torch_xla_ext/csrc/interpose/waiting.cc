@@ -1,0 +1,116 @@
+// Interposes on functions in which the stock binary waits for a program to end:
+// they release the GIL (runtime/without_gil.h), and throw if another process is
+// lost (runtime/lost_process.h). failed_execution.cc has more of them.
+//
+// This works because the stock binary calls torch's two through its PLT, and
+// PjRtComputationClient's through a vtable, which refers to them by their
+// symbols. The original functions are called from here, with copies of the
+// arguments, because the exception does not wait for them to return.
+#include <dlfcn.h>
+#include <torch/csrc/lazy/core/lazy_graph_executor.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime/without_gil.h"
+
+namespace torch::lazy {
+
+std::vector<ExceptionCleanup> LazyGraphExecutor::DeviceLockerArena::LockDevices(
+    const std::set<BackendDevice>& devices) {
+  using Stock = std::vector<ExceptionCleanup> (*)(
+      DeviceLockerArena*, const std::set<BackendDevice>&);
+  static const auto stock = reinterpret_cast<Stock>(dlsym(
+      RTLD_NEXT,
+      "_ZN5torch4lazy17LazyGraphExecutor17DeviceLockerArena11LockDevicesERKSt3s"
+      "etINS0_13BackendDeviceESt4lessIS4_ESaIS4_EE"));
+  const torch_xla_ext::WithoutGil without_gil;
+  return torch_xla_ext::WaitUnlessLost(
+      [this, devices] { return stock(this, devices); });
+}
+
+void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
+  using Stock = void (*)(LazyGraphExecutor*, const BackendDevice&);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
+            "13BackendDeviceE"));
+  const torch_xla_ext::WithoutGil without_gil;
+  torch_xla_ext::WaitUnlessLost([this, device] { stock(this, device); });
+}
+
+}  // namespace torch::lazy
+
+namespace torch_xla {
+namespace {
+
+struct LazyGraphExecutor : torch::lazy::LazyGraphExecutor {
+  using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
+};
+using SyncTensorCollection = XLAGraphExecutor::SyncTensorCollection;
+
+}  // namespace
+
+// XLAGraphExecutor's virtual function. It calls torch's, which locks the device
+// without a call through the PLT.
+extern "C" void
+TensorCollectionBarrier(XLAGraphExecutor*, SyncTensorCollection*) __asm__(
+    "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4lazy"
+    "17LazyGraphExecutor20SyncTensorCollectionE");
+
+extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
+                                        SyncTensorCollection* collection) {
+  using Stock = void (*)(XLAGraphExecutor*, SyncTensorCollection*);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
+            "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
+  // Like torch, does not lock again if the device is locked.
+  if (torch_xla_ext::ProcessesWatched() && collection->unlocker.empty() &&
+      collection->device.toString() != "Unknown0") {
+    collection->unlocker =
+        LazyGraphExecutor::DeviceLockerArena::Get()->LockDevices(
+            {collection->device});
+  }
+  const torch_xla_ext::WithoutGil without_gil;
+  stock(executor, collection);
+}
+
+}  // namespace torch_xla
+
+namespace torch_xla::runtime {
+
+PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
+    absl::Span<const ComputationClient::DataPtr> handles) {
+  using Stock = Literals (*)(PjRtComputationClient*,
+                             absl::Span<const ComputationClient::DataPtr>);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla7runtime21PjRtComputationClient18TransferFromDeviceEN"
+            "4absl12lts_202308024SpanIKSt10shared_ptrINS0_17ComputationClient4D"
+            "ataEEEE"));
+  const torch_xla_ext::WithoutGil without_gil;
+  return torch_xla_ext::WaitUnlessLost(
+      [this, own = std::vector<ComputationClient::DataPtr>(
+                 handles.begin(), handles.end())] { return stock(this, own); });
+}
+
+void PjRtComputationClient::WaitDeviceOps(
+    absl::Span<const std::string> devices) {
+  using Stock = void (*)(PjRtComputationClient*, absl::Span<const std::string>);
+  static const auto stock = reinterpret_cast<Stock>(
+      dlsym(RTLD_NEXT,
+            "_ZN9torch_xla7runtime21PjRtComputationClient13WaitDeviceOpsEN4absl"
+            "12lts_202308024SpanIKNSt7__cxx1112basic_stringIcSt11char_traitsIcE"
+            "SaIcEEEEE"));
+  const torch_xla_ext::WithoutGil without_gil;
+  torch_xla_ext::WaitUnlessLost(
+      [this, own = std::vector<std::string>(devices.begin(), devices.end())] {
+        stock(this, own);
+      });
+}
+
+}  // namespace torch_xla::runtime

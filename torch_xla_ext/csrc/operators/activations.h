@@ -1,0 +1,40 @@
+// Gradients of activations.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// The stock kernel treats its operand as elu's result even where it is elu's
+// operand.
+inline at::Tensor EluBackward(const at::Tensor& grad_output,
+                              const at::Scalar& alpha, const at::Scalar& scale,
+                              const at::Scalar& input_scale, bool is_result,
+                              const at::Tensor& self_or_result) {
+  if (is_result) {
+    return Stock::elu_backward(grad_output, alpha, scale, input_scale,
+                               is_result, self_or_result);
+  }
+  const double slope = scale.toDouble() * alpha.toDouble();
+  const double inner = input_scale.toDouble();
+  // At 0, PyTorch uses the gradient of the negative side.
+  const at::Tensor below =
+      at::mul(at::exp(at::mul(self_or_result, inner)), slope * inner);
+  return at::where(at::le(self_or_result, 0), at::mul(grad_output, below),
+                   at::mul(grad_output, scale));
+}
+
+// At both bounds PyTorch's gradient is 0; the stock kernel's is not.
+inline at::Tensor HardtanhBackward(const at::Tensor& grad_output,
+                                   const at::Tensor& self,
+                                   const at::Scalar& min_val,
+                                   const at::Scalar& max_val) {
+  const at::Tensor outside =
+      at::logical_or(at::le(self, min_val), at::ge(self, max_val));
+  return at::where(outside, at::zeros_like(grad_output), grad_output);
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_

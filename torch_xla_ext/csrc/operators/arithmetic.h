@@ -1,0 +1,68 @@
+// Division.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
+
+#include <optional>
+#include <string_view>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// An operand of FloorDivided, which may be a number on the CPU.
+inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
+                                  const at::TensorOptions& options) {
+  return tensor.device().is_cpu() ? at::full({}, tensor.item(), options)
+                                  : tensor.to(options.dtype());
+}
+
+// The stock kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but 9
+// in PyTorch. This is c10::div_floor_floating, in which the remainder is exact.
+inline at::Tensor FloorDivided(const at::Tensor& self,
+                               const at::Tensor& other) {
+  const at::ScalarType dtype = at::result_type(self, other);
+  const at::TensorOptions options =
+      (self.device().is_cpu() ? other : self)
+          .options()
+          .dtype(at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
+  const at::Tensor a = OperandOnDevice(self, options);
+  const at::Tensor b = OperandOnDevice(other, options);
+  const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
+  const at::Tensor is_above =
+      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
+  const at::Tensor quotient =
+      at::sub(at::div(at::sub(a, rest), b), is_above.to(a.scalar_type()));
+  const at::Tensor floor = at::floor(quotient);
+  const at::Tensor whole =
+      at::add(floor, at::gt(at::sub(quotient, floor), 0.5).to(a.scalar_type()));
+  const at::Tensor zero =
+      at::mul(at::sign(ratio), 0);  // its sign is the ratio's
+  return at::where(at::eq(b, 0), ratio,
+                   at::where(at::eq(quotient, 0), zero, whole))
+      .to(dtype);
+}
+
+// The stock kernel drops the imaginary parts of a quotient.
+inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
+                                std::optional<std::string_view> rounding_mode) {
+  if (self.is_complex() || other.is_complex()) {
+    return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
+  }
+  if (rounding_mode == "floor" &&
+      at::isFloatingType(at::result_type(self, other))) {
+    return FloorDivided(self, other);
+  }
+  return Stock::div(self, other, rounding_mode);
+}
+
+inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
+  return DivTensorMode(self, other, std::nullopt);
+}
+
+inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
+  return DivTensorMode(self, other, "floor");
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_

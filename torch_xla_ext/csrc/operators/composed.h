@@ -1,0 +1,39 @@
+// Operators that PyTorch composes of others, and knows a gradient of.
+//
+// torch_xla has kernels of its own for some of them, of which PyTorch knows no
+// gradient. torch.compile would therefore return none: after
+// `F.kl_div(x, y).backward()`, x.grad was None, with a warning. Registered for
+// AutogradXLA, the compositions are taken apart before autograd.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_COMPOSED_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_COMPOSED_H_
+
+#include <ATen/NativeFunctions.h>
+
+#include <string_view>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+inline at::Tensor StdOfAll(const at::Tensor& self, bool unbiased) {
+  return at::native::std(self, unbiased);
+}
+
+inline at::Tensor StdOfDimensions(const at::Tensor& self,
+                                  at::OptionalIntArrayRef dim, bool unbiased,
+                                  bool keepdim) {
+  return at::native::std(self, dim, unbiased, keepdim);
+}
+
+// The stock kernel's gradient is not that of complex numbers.
+inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
+                         at::OptionalIntArrayRef path) {
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_complex()) return at::native::einsum(equation, tensors, path);
+  }
+  return Stock::einsum(equation, tensors, path);
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_COMPOSED_H_

@@ -1,0 +1,73 @@
+// Copies, and the parts of complex numbers.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
+
+#include <optional>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// Whether the stock kernels, bringing `self` to the host, would drop its
+// imaginary parts.
+inline bool LosesParts(const at::Tensor& self) {
+  return self.device().type() == at::kXLA &&
+         self.scalar_type() == at::kComplexDouble;
+}
+
+// The host's copy of `self`.
+inline at::Tensor BothParts(const at::Tensor& self) {
+  return at::view_as_complex(at::view_as_real_copy(self).cpu());
+}
+
+inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
+                           bool non_blocking) {
+  if (LosesParts(self) && dst.device().is_cpu()) {
+    at::Tensor result = dst;
+    return result.copy_(BothParts(self));
+  }
+  return Stock::_copy_from(self, dst, non_blocking);
+}
+
+inline at::Tensor& Copy_(at::Tensor& self, const at::Tensor& src,
+                         bool non_blocking) {
+  CopyFrom(src, self, non_blocking);
+  return self;
+}
+
+// The functional form of copy_, which a torch.compile graph contains in its
+// place, leaves its first argument unchanged. The stock kernel writes to it, so
+// that a later read of it would see the new value.
+inline at::Tensor Copy(const at::Tensor& self, const at::Tensor& src,
+                       bool non_blocking) {
+  return CopyFrom(src, at::empty_like(self), non_blocking);
+}
+
+inline at::Scalar LocalScalarDense(const at::Tensor& self) {
+  return LosesParts(self) ? BothParts(self).item()
+                          : Stock::_local_scalar_dense(self);
+}
+
+inline at::Tensor ToCopy(const at::Tensor& self,
+                         std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout,
+                         std::optional<at::Device> device,
+                         std::optional<bool> pin_memory, bool non_blocking,
+                         std::optional<at::MemoryFormat> memory_format) {
+  if (LosesParts(self) && device.has_value() && device->is_cpu()) {
+    return BothParts(self).to(dtype.value_or(at::kComplexDouble));
+  }
+  return Stock::_to_copy(self, dtype, layout, device, pin_memory, non_blocking,
+                         memory_format);
+}
+
+// The layout of the stock kernel's result lacks a dimension: a transposition of
+// it ends the process.
+inline at::Tensor ViewAsRealCopy(const at::Tensor& self) {
+  const at::Tensor result = Stock::view_as_real_copy(self);
+  return at::view_copy(result, result.sizes());
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_

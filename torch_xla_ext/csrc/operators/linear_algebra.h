@@ -1,0 +1,55 @@
+// Inverses, decompositions and distances.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// The stock kernel's info, which is always 0, has the matrices' shape. Its
+// inverses of complex matrices are wrong.
+inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
+                                                      bool check_errors) {
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
+  }
+  std::tuple<at::Tensor, at::Tensor> result =
+      Stock::linalg_inv_ex(self, check_errors);
+  if (!check_errors) {
+    const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
+    std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
+  }
+  return result;
+}
+
+// The stock kernel does not return the factors that the gradient needs.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
+    const at::Tensor& self) {
+  return OnCpu<at::_ops::_linalg_slogdet>(self);
+}
+
+// The stock kernel treats a batch's shapes as those of a single matrix.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
+    const at::Tensor& self, bool full_matrices, bool compute_uv,
+    std::optional<std::string_view> driver) {
+  if (self.dim() > 2) {
+    return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
+                                        driver);
+  }
+  return Stock::_linalg_svd(self, full_matrices, compute_uv, driver);
+}
+
+// The stock kernel takes the p-th root also where p is 0 or infinite.
+inline at::Tensor PdistForward(const at::Tensor& self, double p) {
+  if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
+  return Stock::_pdist_forward(self, p);
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_

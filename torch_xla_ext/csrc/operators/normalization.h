@@ -1,0 +1,188 @@
+// Batch normalization.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+inline bool IsGiven(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
+// What is normalized along all dimensions but that of the channels, which is
+// the second, in the type in which PyTorch computes: 16-bit floats in float32.
+struct Channels {
+  explicit Channels(const at::Tensor& input)
+      : type(Has16Bits(input) ? at::kFloat : input.scalar_type()),
+        shape(input.dim(), 1) {
+    shape[1] = input.size(1);
+    for (int64_t i = 0; i < input.dim(); ++i) {
+      if (i != 1) others.push_back(i);
+    }
+    count = input.numel() / std::max<int64_t>(input.size(1), 1);
+  }
+  // A tensor of one number per channel, to compute with `input`.
+  at::Tensor Spread(const at::Tensor& tensor) const {
+    return at::view_copy(tensor.to(type), shape);
+  }
+  at::Tensor Sum(const at::Tensor& tensor) const {
+    return at::sum(tensor, others);
+  }
+  at::Tensor Mean(const at::Tensor& tensor) const {
+    return at::mean(tensor, others);
+  }
+
+  at::ScalarType type;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> others;
+  int64_t count;  // numbers per channel
+};
+
+// The mean of each channel, and its variance divided by n.
+//
+// The stock kernel's E[x^2] - E[x]^2 loses all digits where the mean is far
+// above the deviation. Subtracting the mean first costs another pass over the
+// input. In a batch, one pass does it, after subtracting the mean K of the
+// first sample, which is at most sqrt(n / n_K) deviations off (n_K numbers of n
+// have the mean K). See Chan, Golub and LeVeque, "Algorithms for computing the
+// sample variance" (1983).
+inline std::tuple<at::Tensor, at::Tensor> Moments(const at::Tensor& input,
+                                                  const Channels& channels) {
+  if (input.size(0) <= 1) {
+    const at::Tensor mean = channels.Mean(input);
+    const at::Tensor centered = at::sub(input, channels.Spread(mean));
+    return {mean, channels.Mean(at::mul(centered, centered))};
+  }
+  const at::Tensor shift = channels.Mean(input.narrow(0, 0, 1));
+  const at::Tensor shifted = at::sub(input, channels.Spread(shift));
+  const at::Tensor mean = channels.Mean(shifted);
+  const at::Tensor variance =
+      at::sub(channels.Mean(at::mul(shifted, shifted)), at::mul(mean, mean));
+  return {at::add(shift, mean), at::clamp_min(variance, 0)};
+}
+
+inline at::Tensor Normalized(const at::Tensor& input, const Channels& channels,
+                             const at::Tensor& mean, const at::Tensor& invstd,
+                             const std::optional<at::Tensor>& weight,
+                             const std::optional<at::Tensor>& bias) {
+  at::Tensor result =
+      at::mul(at::sub(input, channels.Spread(mean)), channels.Spread(invstd));
+  if (IsGiven(weight)) result = at::mul(result, channels.Spread(*weight));
+  if (IsGiven(bias)) result = at::add(result, channels.Spread(*bias));
+  return result;
+}
+
+// Moves `running` towards `value` by `momentum`.
+inline void Update(const at::Tensor& running, const at::Tensor& value,
+                   double momentum) {
+  const at::Tensor updated =
+      at::add(at::mul(running, 1 - momentum), at::mul(value, momentum));
+  Stock::_copy_from(updated.to(running.scalar_type()), running,
+                    /*non_blocking=*/false);
+}
+
+// PyTorch's native_batch_norm; layer, group and instance norms are made of it.
+// The stock kernel's running variance is divided by n, PyTorch's by n - 1.
+inline ThreeTensors NativeBatchNorm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var, bool training,
+    double momentum, double eps) {
+  const Channels channels(input);
+  const at::Tensor x = input.to(channels.type);
+  if (!training) {
+    TORCH_CHECK(IsGiven(running_mean) && IsGiven(running_var),
+                "batch_norm: in evaluation, running_mean and running_var must "
+                "be given");
+    const at::Tensor invstd =
+        at::rsqrt(at::add(running_var->to(channels.type), eps));
+    const at::Tensor none = at::empty({0}, x.options());
+    return {Normalized(x, channels, *running_mean, invstd, weight, bias)
+                .to(input.scalar_type()),
+            none, none};
+  }
+  const auto [mean, variance] = Moments(x, channels);
+  const at::Tensor invstd = at::rsqrt(at::add(variance, eps));
+  if (IsGiven(running_mean)) Update(*running_mean, mean, momentum);
+  if (IsGiven(running_var)) {
+    const double n = static_cast<double>(channels.count);
+    Update(*running_var, n > 1 ? at::mul(variance, n / (n - 1)) : variance,
+           momentum);
+  }
+  return {Normalized(x, channels, mean, invstd, weight, bias)
+              .to(input.scalar_type()),
+          mean, invstd};
+}
+
+inline ThreeTensors NativeBatchNormLegit(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, at::Tensor& running_mean,
+    at::Tensor& running_var, bool training, double momentum, double eps) {
+  return NativeBatchNorm(input, weight, bias, running_mean, running_var,
+                         training, momentum, eps);
+}
+
+inline ThreeTensors NativeBatchNormLegitNoStats(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& bias, bool training, double momentum,
+    double eps) {
+  return NativeBatchNorm(input, weight, bias, std::nullopt, std::nullopt,
+                         training, momentum, eps);
+}
+
+// The stock kernel computes the gradients of training only. In evaluation it
+// fails, because there are no statistics of the batch.
+inline ThreeTensors NativeBatchNormBackward(
+    const at::Tensor& grad_out, const at::Tensor& input,
+    const std::optional<at::Tensor>& weight,
+    const std::optional<at::Tensor>& running_mean,
+    const std::optional<at::Tensor>& running_var,
+    const std::optional<at::Tensor>& save_mean,
+    const std::optional<at::Tensor>& save_invstd, bool train, double eps,
+    std::array<bool, 3> output_mask) {
+  const Channels channels(input);
+  const at::Tensor grad = grad_out.to(channels.type);
+  const at::Tensor mean = (train ? *save_mean : *running_mean);
+  const at::Tensor invstd =
+      train ? *save_invstd
+            : at::rsqrt(at::add(running_var->to(channels.type), eps));
+  const at::Tensor normalized =
+      Normalized(input.to(channels.type), channels, mean, invstd, std::nullopt,
+                 std::nullopt);
+  const at::Tensor grad_bias = channels.Sum(grad);
+  const at::Tensor grad_weight = channels.Sum(at::mul(grad, normalized));
+  ThreeTensors gradients;
+  if (output_mask[0]) {
+    at::Tensor centered = grad;
+    if (train) {  // the batch's statistics depend on the input, too
+      const double n = static_cast<double>(channels.count);
+      centered = at::sub(
+          at::sub(grad, channels.Spread(at::div(grad_bias, n))),
+          at::mul(normalized, channels.Spread(at::div(grad_weight, n))));
+    }
+    const at::Tensor scale =
+        IsGiven(weight) ? at::mul(invstd, weight->to(channels.type)) : invstd;
+    std::get<0>(gradients) =
+        at::mul(centered, channels.Spread(scale)).to(input.scalar_type());
+  }
+  const at::ScalarType type =
+      IsGiven(weight) ? weight->scalar_type() : channels.type;
+  if (output_mask[1]) std::get<1>(gradients) = grad_weight.to(type);
+  if (output_mask[2]) std::get<2>(gradients) = grad_bias.to(type);
+  return gradients;
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_

@@ -1,0 +1,199 @@
+// The list of the operators that are registered here in place of torch_xla's
+// own kernels. The files are compiled as one unit: torch's headers take longer
+// than they do.
+//
+// A kernel is reached lazily, in place (by functionalization), in out= forms
+// and under torch.compile. With XLA_DISABLE_FUNCTIONALIZATION=1, in-place and
+// out= forms are the stock binary's.
+#include "torch_xla_ext/csrc/operators/operators.h"
+
+#include <ATen/NativeFunctions.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "torch_xla_ext/csrc/operators/activations.h"
+#include "torch_xla_ext/csrc/operators/arithmetic.h"
+#include "torch_xla_ext/csrc/operators/composed.h"
+#include "torch_xla_ext/csrc/operators/copies.h"
+#include "torch_xla_ext/csrc/operators/indexing.h"
+#include "torch_xla_ext/csrc/operators/interpolation.h"
+#include "torch_xla_ext/csrc/operators/linear_algebra.h"
+#include "torch_xla_ext/csrc/operators/losses.h"
+#include "torch_xla_ext/csrc/operators/normalization.h"
+#include "torch_xla_ext/csrc/operators/pooling.h"
+#include "torch_xla_ext/csrc/operators/precision.h"
+#include "torch_xla_ext/csrc/operators/random.h"
+#include "torch_xla_ext/csrc/operators/reductions.h"
+
+namespace torch_xla_ext {
+namespace operators {
+namespace {
+
+// Types of stock kernels that have overloads.
+using OfOne = at::Tensor(const at::Tensor&);
+using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
+using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
+using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
+                       std::optional<at::ScalarType>);
+using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
+using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
+                             const std::optional<at::Scalar>&, bool);
+using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
+    const at::Tensor&, at::OptionalIntArrayRef,
+    const std::optional<at::Scalar>&, bool);
+
+void RegisterForXla(torch::Library& m) {
+  // activations.h
+  m.impl("elu_backward", EluBackward);
+  m.impl("hardtanh_backward", HardtanhBackward);
+  // arithmetic.h
+  m.impl("div.Scalar",
+         ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Stock::div>::Call);
+  m.impl("div.Tensor", DivTensor);
+  m.impl("div.Tensor_mode", DivTensorMode);
+  m.impl("floor_divide", FloorDivide);
+  // copies.h
+  m.impl("_copy_from", CopyFrom);
+  m.impl("_local_scalar_dense", LocalScalarDense);
+  m.impl("_to_copy", ToCopy);
+  m.impl("copy", Copy);
+  m.impl("copy_", Copy_);
+  m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Stock::abs>::Call);
+  m.impl("sigmoid_backward", ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
+                                          &Stock::sigmoid_backward>::Call);
+  m.impl("tanh_backward", ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
+                                       &Stock::tanh_backward>::Call);
+  m.impl("view_as_real_copy", ViewAsRealCopy);
+  // indexing.h
+  m.impl("as_strided_", AsStrided_);
+  m.impl("as_strided_scatter", AsStridedScatter);
+  m.impl("roll", Roll);
+  m.impl("slice_copy.Tensor", SliceCopy);
+  m.impl("slice_scatter", SliceScatter);
+  // interpolation.h
+  m.impl("upsample_bilinear2d", UpsampleBilinear2d);
+  m.impl("upsample_nearest2d", UpsampleNearest2d);
+  // linear_algebra.h
+  m.impl("_linalg_slogdet", LinalgSlogdet);
+  m.impl("_linalg_svd", LinalgSvd);
+  m.impl("_pdist_forward", PdistForward);
+  m.impl("linalg_inv_ex", LinalgInvEx);
+  // losses.h
+  m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
+  m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
+  // normalization.h
+  m.impl("_native_batch_norm_legit", NativeBatchNormLegit);
+  m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
+  m.impl("native_batch_norm", NativeBatchNorm);
+  m.impl("native_batch_norm_backward", NativeBatchNormBackward);
+  // pooling.h
+  m.impl("_embedding_bag_forward_only", EmbeddingBagForwardOnly);
+  m.impl("avg_pool2d",
+         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Stock::avg_pool2d>>);
+  m.impl("avg_pool3d",
+         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Stock::avg_pool3d>>);
+  m.impl("max_pool2d_with_indices", MaxPool<&Stock::max_pool2d_with_indices>);
+  m.impl("max_pool3d_with_indices", MaxPool<&Stock::max_pool3d_with_indices>);
+  // precision.h
+  m.impl("_adaptive_avg_pool2d", kFloat32<&Stock::_adaptive_avg_pool2d>);
+  m.impl("_adaptive_avg_pool3d", kFloat32<&Stock::_adaptive_avg_pool3d>);
+  m.impl("_log_softmax", SoftmaxInFloat32<&Stock::_log_softmax>);
+  m.impl("_log_softmax_backward_data",
+         kFloat32<&Stock::_log_softmax_backward_data>);
+  m.impl("_softmax", SoftmaxInFloat32<&Stock::_softmax>);
+  m.impl("_softmax_backward_data", kFloat32<&Stock::_softmax_backward_data>);
+  m.impl("binary_cross_entropy", kFloat32<&Stock::binary_cross_entropy>);
+  m.impl("binary_cross_entropy_backward",
+         kFloat32<&Stock::binary_cross_entropy_backward>);
+  m.impl("mse_loss", kFloat32<&Stock::mse_loss>);
+  m.impl("mse_loss_backward", kFloat32<&Stock::mse_loss_backward>);
+  m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
+  m.impl("nll_loss2d_forward", kFloat32<&Stock::nll_loss2d_forward>);
+  m.impl("smooth_l1_loss", kFloat32<&Stock::smooth_l1_loss>);
+  m.impl("smooth_l1_loss_backward", kFloat32<&Stock::smooth_l1_loss_backward>);
+  // random.h
+  m.impl("bernoulli", Bernoulli);
+  m.impl("bernoulli.p", BernoulliP);
+  m.impl("bernoulli_.Tensor", Bernoulli_);
+  m.impl("exponential_", Exponential_);
+  m.impl("multinomial", Multinomial);
+  m.impl("native_dropout", NativeDropout);
+  m.impl("randperm", Randperm);
+  m.impl("uniform_", Uniform_);
+  // reductions.h
+  m.impl("amax", OverAll<Extremum, &Stock::amax>::Call);
+  m.impl("amin", OverAll<Extremum, &Stock::amin>::Call);
+  m.impl("count_nonzero", CountNonzero);
+  m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
+  m.impl("cumsum", Cumsum);
+  m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
+  m.impl("logsumexp", kFloat32<&OverAll<Extremum, &Stock::logsumexp>::Call>);
+  m.impl("mean.dim", kFloat32<&OverAll<Sum, &Stock::mean>::Call>);
+  m.impl("mean", kFloat32<&Mean>);
+  m.impl("norm.Scalar", kFloat32<&Norm>);
+  m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
+  m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
+  m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
+  m.impl("std.correction", kFloat32<&OverAll<Deviation, &Stock::std>::Call>);
+  m.impl("std_mean.correction",
+         kFloat32<&OverAll<DeviationAndMean, &Stock::std_mean>::Call>);
+  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Stock::sum>::Call>);
+  m.impl("trace", Trace);
+  m.impl("var.correction", kFloat32<&OverAll<Deviation, &Stock::var>::Call>);
+  m.impl("var_mean.correction",
+         kFloat32<&OverAll<DeviationAndMean, &Stock::var_mean>::Call>);
+}
+
+void RegisterForAutograd(torch::Library& m) {
+  // composed.h
+  m.impl("cross", at::native::cross);
+  m.impl("diag", at::native::diag);
+  m.impl("einsum", Einsum);
+  m.impl("inverse", at::native::inverse);
+  m.impl("kl_div", at::native::kl_div);
+  m.impl("logdet", at::native::logdet);
+  m.impl("qr", at::native::qr);
+  m.impl("selu", at::native::selu);
+  m.impl("selu_", at::native::selu_);
+  m.impl("std", StdOfAll);
+  m.impl("std.dim", StdOfDimensions);
+  m.impl("svd", at::native::svd);
+  // pooling.h
+  m.impl("max_pool2d", MaxPool<&Stock::max_pool2d>);
+  m.impl("max_pool3d", MaxPool<&Stock::max_pool3d>);
+}
+
+// Takes the dispatcher's warning that kernels are registered in place of
+// others, which is what happens here.
+class NoWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Never destroyed: torch's registry may be gone before.
+void Register(c10::DispatchKey key, void (*define)(torch::Library&)) {
+  auto* const library =
+      new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+  define(*library);
+}
+
+bool RegisterAll() {
+  torch_xla::InitXlaBackend();  // registers the stock kernels, once
+  NoWarnings no_warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  Register(c10::DispatchKey::XLA, RegisterForXla);
+  Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
+  return true;
+}
+
+}  // namespace
+}  // namespace operators
+
+void RegisterOperators() {
+  static const bool is_done = operators::RegisterAll();
+  static_cast<void>(is_done);
+}
+
+}  // namespace torch_xla_ext

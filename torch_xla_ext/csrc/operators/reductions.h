@@ -1,0 +1,147 @@
+// Sums, norms and statistics over dimensions.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// To the stock kernels, an empty list of dimensions means none of them:
+// x.amax() was x. To PyTorch it means all of them. A dimension of a tensor that
+// has none, `x.sum().logsumexp(0)`, is an error there.
+inline bool MeansAll(const at::Tensor& self, at::IntArrayRef dim) {
+  return dim.empty() ||
+         (self.dim() == 0 && dim.size() == 1 && (dim[0] == 0 || dim[0] == -1));
+}
+
+inline std::vector<int64_t> ListOf(const at::Tensor& self,
+                                   at::IntArrayRef dim) {
+  if (!MeansAll(self, dim)) return dim.vec();
+  std::vector<int64_t> all(self.dim());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// To the stock kernels, no list means all.
+inline at::OptionalIntArrayRef ListOf(const at::Tensor& self,
+                                      at::OptionalIntArrayRef dim) {
+  return dim.has_value() && MeansAll(self, *dim) ? std::nullopt : dim;
+}
+
+// `kStock` with the dimensions that PyTorch means. `Function` is its type.
+template <typename Function, Function* kStock>
+struct OverAll;
+
+template <typename Result, typename Dimensions, typename... Others,
+          Result (*kStock)(const at::Tensor&, Dimensions, Others...)>
+struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kStock> {
+  static Result Call(const at::Tensor& self, Dimensions dim, Others... others) {
+    const auto list = ListOf(self, dim);
+    return kStock(self, list, others...);
+  }
+};
+
+inline at::Tensor Mean(const at::Tensor& self,
+                       std::optional<at::ScalarType> dtype) {
+  return Stock::mean(self, std::nullopt, /*keepdim=*/false, dtype);
+}
+
+// The stock kernels count in the operand's dtype: for a mask, the count is
+// True.
+inline at::Tensor CountNonzeroDims(const at::Tensor& self,
+                                   at::IntArrayRef dim) {
+  const at::Tensor is_nonzero = at::ne(self, 0);
+  return dim.empty() ? at::sum(is_nonzero, at::kLong)
+                     : at::sum(is_nonzero, dim, /*keepdim=*/false, at::kLong);
+}
+
+inline at::Tensor CountNonzero(const at::Tensor& self,
+                               std::optional<int64_t> dim) {
+  return dim.has_value() ? CountNonzeroDims(self, at::IntArrayRef(*dim))
+                         : CountNonzeroDims(self, at::IntArrayRef());
+}
+
+// The stock kernels of cumsum and trace sum integers in the operand's dtype:
+// for a mask, the sum is True.
+inline at::Tensor Cumsum(const at::Tensor& self, int64_t dim,
+                         std::optional<at::ScalarType> dtype) {
+  if (!dtype.has_value() && IsInteger(self)) dtype = at::kLong;
+  if (self.numel() == 0) {  // which has no lowering
+    return at::empty(self.sizes(),
+                     self.options().dtype(dtype.value_or(self.scalar_type())));
+  }
+  return Stock::cumsum(self, dim, dtype);
+}
+
+inline at::Tensor Trace(const at::Tensor& self) {
+  return Stock::trace(IsInteger(self) ? self.to(at::kLong) : self);
+}
+
+// The stock kernels sum powers even if p is infinite.
+inline bool IsInfinite(const std::optional<at::Scalar>& p) {
+  return p.has_value() && !p->isComplex() && std::isinf(p->toDouble());
+}
+
+inline at::Tensor InfiniteNorm(const at::Tensor& self, const at::Scalar& p,
+                               at::IntArrayRef dim, bool keepdim,
+                               std::optional<at::ScalarType> dtype) {
+  at::Tensor magnitude = at::abs(self);
+  if (dtype.has_value()) magnitude = magnitude.to(*dtype);
+  return p.toDouble() > 0 ? at::amax(magnitude, dim, keepdim)
+                          : at::amin(magnitude, dim, keepdim);
+}
+
+// Of complex numbers, the results of the stock kernels are complex.
+inline at::Tensor NormDimDtype(const at::Tensor& self,
+                               const std::optional<at::Scalar>& p,
+                               at::IntArrayRef dim, bool keepdim,
+                               at::ScalarType dtype) {
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::norm_ScalarOpt_dim_dtype>(self, p, dim, keepdim,
+                                                     dtype);
+  }
+  if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, dtype);
+  return Stock::norm(self, p, dim, keepdim, dtype);
+}
+
+inline at::Tensor NormDim(const at::Tensor& self,
+                          const std::optional<at::Scalar>& p,
+                          at::IntArrayRef dim, bool keepdim) {
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::norm_ScalarOpt_dim>(self, p, dim, keepdim);
+  }
+  if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, std::nullopt);
+  return Stock::norm(self, p, dim, keepdim);
+}
+
+inline at::Tensor NormDtype(const at::Tensor& self,
+                            const std::optional<at::Scalar>& p,
+                            at::ScalarType dtype) {
+  return NormDimDtype(self, p, /*dim=*/{}, /*keepdim=*/false, dtype);
+}
+
+inline at::Tensor Norm(const at::Tensor& self, const at::Scalar& p) {
+  return NormDim(self, p, /*dim=*/{}, /*keepdim=*/false);
+}
+
+inline at::Tensor LinalgVectorNorm(const at::Tensor& self,
+                                   const at::Scalar& ord,
+                                   at::OptionalIntArrayRef dim, bool keepdim,
+                                   std::optional<at::ScalarType> dtype) {
+  if (IsInfinite(ord)) {
+    const at::IntArrayRef list = dim.value_or(at::IntArrayRef());
+    return InfiniteNorm(self, ord, list, keepdim, dtype);
+  }
+  return Stock::linalg_vector_norm(self, ord, ListOf(self, dim), keepdim,
+                                   dtype);
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_

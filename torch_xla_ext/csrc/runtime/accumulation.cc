@@ -1,0 +1,265 @@
+#include "torch_xla_ext/csrc/runtime/accumulation.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/runtime/wire_message.h"
+
+namespace torch_xla_ext {
+namespace {
+
+// Numbers of fields in xla/service/hlo.proto and xla/xla_data.proto.
+namespace module {
+constexpr uint32_t kComputations = 3;
+}
+namespace computation {
+constexpr uint32_t kName = 1, kInstructions = 2, kProgramShape = 4, kId = 5,
+                   kRootId = 6;
+}
+namespace program_shape {
+constexpr uint32_t kParameters = 1, kResult = 2;
+}
+namespace instruction {
+constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
+                   kTupleIndex = 13, kId = 35, kOperandIds = 36,
+                   kCalledComputationIds = 38, kSharding = 40;
+}
+namespace shape {
+constexpr uint32_t kElementType = 2, kTupleShapes = 4;
+}
+// xla::PrimitiveType.
+constexpr uint64_t kF16 = 10, kF32 = 11, kTuple = 13, kBf16 = 16;
+
+bool Is16Bits(uint64_t element_type) {
+  return element_type == kF16 || element_type == kBf16;
+}
+
+bool Is16Bits(std::string_view serialized_shape) {
+  return Is16Bits(WireMessage(serialized_shape).Number(shape::kElementType));
+}
+
+// The shape with float32 in place of 16-bit floats.
+std::string Widened(std::string_view serialized) {
+  WireMessage message(serialized);
+  if (Is16Bits(message.Number(shape::kElementType))) {
+    message.SetNumber(shape::kElementType, kF32);
+  }
+  message.Transform(shape::kTupleShapes, Widened);
+  return message.Serialize();
+}
+
+bool Accumulates(std::string_view opcode) {
+  return opcode == "reduce" || opcode == "reduce-window" ||
+         opcode == "scatter" || opcode == "select-and-scatter";
+}
+
+class Widening {
+ public:
+  explicit Widening(const std::string& serialized) : module_(serialized) {
+    for (const std::string_view text : module_.All(module::kComputations)) {
+      const WireMessage message(text);
+      last_id_ = std::max(last_id_, message.Number(computation::kId));
+      for (const std::string_view inner :
+           message.All(computation::kInstructions)) {
+        const WireMessage one(inner);
+        last_id_ = std::max(last_id_, one.Number(instruction::kId));
+      }
+      if (IsReducer(message)) {
+        reducers_.insert(message.Number(computation::kId));
+      }
+    }
+  }
+
+  std::optional<std::string> Run() {
+    if (reducers_.empty()) return std::nullopt;
+    std::vector<std::string> computations;
+    for (const std::string_view text : module_.All(module::kComputations)) {
+      std::string own = WidenCalls(text);
+      // A computation comes after those that it calls.
+      for (std::string& copy : copies_) computations.push_back(std::move(copy));
+      copies_.clear();
+      computations.push_back(std::move(own));
+    }
+    if (widened_.empty()) return std::nullopt;
+    module_.Replace(module::kComputations, computations);
+    return module_.Serialize();
+  }
+
+ private:
+  // Whether a computation adds or multiplies 16-bit floats, and nothing in it
+  // depends on their type.
+  static bool IsReducer(const WireMessage& message) {
+    bool is_reducer = false;
+    for (const std::string_view inner :
+         message.All(computation::kInstructions)) {
+      const WireMessage one(inner);
+      const std::string_view opcode = one.Bytes(instruction::kOpcode);
+      if (opcode == "constant" || one.Has(instruction::kCalledComputationIds)) {
+        return false;
+      }
+      is_reducer |= (opcode == "add" || opcode == "multiply") &&
+                    Is16Bits(one.Bytes(instruction::kShape));
+    }
+    return is_reducer;
+  }
+
+  uint64_t NewId() { return ++last_id_; }
+
+  // A copy of a computation in float32, which `copies_` gets, as its id.
+  uint64_t WidenedComputation(uint64_t id) {
+    const auto found = widened_.find(id);
+    if (found != widened_.end()) return found->second;
+    WireMessage copy;
+    for (const std::string_view text : module_.All(module::kComputations)) {
+      WireMessage message(text);
+      if (message.Number(computation::kId) == id) copy = std::move(message);
+    }
+    const uint64_t new_id = NewId();
+    const std::string suffix = ".f32." + std::to_string(new_id);
+    std::unordered_map<uint64_t, uint64_t> ids;
+    copy.Transform(computation::kInstructions, [&](std::string_view text) {
+      WireMessage one(text);
+      const uint64_t own = NewId();
+      ids[one.Number(instruction::kId)] = own;
+      one.SetNumber(instruction::kId, own);
+      one.SetBytes(instruction::kName,
+                   std::string(one.Bytes(instruction::kName)) + suffix);
+      one.Transform(instruction::kShape, Widened);
+      std::vector<uint64_t> operands = one.Numbers(instruction::kOperandIds);
+      for (uint64_t& operand : operands) operand = ids.at(operand);
+      one.SetNumbers(instruction::kOperandIds, operands);
+      return one.Serialize();
+    });
+    copy.Transform(computation::kProgramShape, [](std::string_view text) {
+      WireMessage types(text);
+      types.Transform(program_shape::kParameters, Widened);
+      types.Transform(program_shape::kResult, Widened);
+      return types.Serialize();
+    });
+    copy.SetNumber(computation::kRootId,
+                   ids.at(copy.Number(computation::kRootId)));
+    copy.SetNumber(computation::kId, new_id);
+    copy.SetBytes(computation::kName,
+                  std::string(copy.Bytes(computation::kName)) + suffix);
+    copies_.push_back(copy.Serialize());
+    widened_.emplace(id, new_id);
+    return new_id;
+  }
+
+  // A new instruction of the computation that is being widened.
+  uint64_t Add(std::string_view opcode, const std::string& shape,
+               const std::vector<uint64_t>& operands,
+               std::optional<uint64_t> id = std::nullopt,
+               const WireMessage* like = nullptr,
+               std::optional<uint64_t> tuple_index = std::nullopt) {
+    WireMessage message;
+    const uint64_t own = id.value_or(NewId());
+    message.SetBytes(instruction::kName, "accumulation." + std::string(opcode) +
+                                             "." + std::to_string(last_id_));
+    message.SetBytes(instruction::kOpcode, opcode);
+    message.SetBytes(instruction::kShape, shape);
+    if (like != nullptr) {
+      for (const uint32_t field :
+           {instruction::kMetadata, instruction::kSharding}) {
+        if (like->Has(field)) message.SetBytes(field, like->Bytes(field));
+      }
+    }
+    if (tuple_index) message.SetNumber(instruction::kTupleIndex, *tuple_index);
+    message.SetNumber(instruction::kId, own);
+    message.SetNumbers(instruction::kOperandIds, operands);
+    instructions_.push_back(message.Serialize());
+    return own;
+  }
+
+  // An accumulation in float32. Its result, converted back, gets its id.
+  void WidenAccumulation(WireMessage one) {
+    const uint64_t id = one.Number(instruction::kId);
+    const std::string result(one.Bytes(instruction::kShape));
+    std::vector<uint64_t> operands = one.Numbers(instruction::kOperandIds);
+    for (uint64_t& operand : operands) {
+      const std::string& type = shapes_.at(operand);
+      if (Is16Bits(type)) operand = Add("convert", Widened(type), {operand});
+    }
+    std::vector<uint64_t> called =
+        one.Numbers(instruction::kCalledComputationIds);
+    for (uint64_t& computation : called) {
+      computation = WidenedComputation(computation);
+    }
+    const uint64_t wide_id = NewId();
+    const std::string wide = Widened(result);
+    one.SetNumber(instruction::kId, wide_id);
+    one.SetBytes(instruction::kShape, wide);
+    one.SetNumbers(instruction::kOperandIds, operands);
+    one.SetNumbers(instruction::kCalledComputationIds, called);
+    instructions_.push_back(one.Serialize());
+    const WireMessage type(result);
+    if (type.Number(shape::kElementType) != kTuple) {
+      Add("convert", result, {wide_id}, id, &one);
+      return;
+    }
+    std::vector<uint64_t> elements;
+    for (const std::string_view element : type.All(shape::kTupleShapes)) {
+      const std::string own(element);
+      uint64_t value =
+          Add("get-tuple-element", Widened(element), {wide_id}, std::nullopt,
+              /*like=*/nullptr, /*tuple_index=*/elements.size());
+      if (Is16Bits(own)) value = Add("convert", own, {value});
+      elements.push_back(value);
+    }
+    Add("tuple", result, elements, id, &one);
+  }
+
+  bool IsWidened(const WireMessage& one) const {
+    if (!Accumulates(one.Bytes(instruction::kOpcode))) return false;
+    const std::vector<uint64_t> called =
+        one.Numbers(instruction::kCalledComputationIds);
+    // A select-and-scatter's first computation selects.
+    return !called.empty() && reducers_.count(called.back()) != 0;
+  }
+
+  std::string WidenCalls(std::string_view text) {
+    WireMessage message(text);
+    const std::vector<std::string_view> all =
+        message.All(computation::kInstructions);
+    shapes_.clear();
+    instructions_.clear();
+    bool is_changed = false;
+    for (const std::string_view inner : all) {
+      const WireMessage one(inner);
+      shapes_.emplace(one.Number(instruction::kId),
+                      one.Bytes(instruction::kShape));
+      if (IsWidened(one)) {
+        is_changed = true;
+        WidenAccumulation(one);
+      } else {
+        instructions_.emplace_back(inner);
+      }
+    }
+    if (!is_changed) return std::string(text);
+    message.Replace(computation::kInstructions, instructions_);
+    return message.Serialize();
+  }
+
+  WireMessage module_;
+  uint64_t last_id_ = 0;
+  std::unordered_set<uint64_t> reducers_;           // ids of computations
+  std::unordered_map<uint64_t, uint64_t> widened_;  // and of their copies
+  std::vector<std::string> copies_;
+  // Of the computation that is being widened.
+  std::unordered_map<uint64_t, std::string> shapes_;
+  std::vector<std::string> instructions_;
+};
+
+}  // namespace
+
+std::optional<std::string> AccumulateInFloat32(const std::string& module) {
+  return Widening(module).Run();
+}
+
+}  // namespace torch_xla_ext

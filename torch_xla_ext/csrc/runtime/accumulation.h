@@ -1,0 +1,27 @@
+// Sums and products of 16-bit floats.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_
+
+#include <optional>
+#include <string>
+
+namespace torch_xla_ext {
+
+// Returns the program `module`, a serialized xla::HloModuleProto, with every
+// accumulation of 16-bit floats done in float32 and rounded once; nothing if it
+// has no such accumulation.
+//
+// torch_xla lowers a sum of bfloat16 to a reduction that adds bfloat16, and XLA
+// rounds each partial sum: a sum of 300 ones is 256. PyTorch accumulates in
+// float32. So a reduce, reduce-window, scatter or select-and-scatter whose
+// computation adds or multiplies float16 or bfloat16 gets its operands
+// converted, a copy of its computation in float32, and its result converted
+// back. XLA fuses the conversions with it.
+//
+// Collectives are left alone: an all-reduce of bfloat16 adds bfloat16, as
+// NCCL's does.
+std::optional<std::string> AccumulateInFloat32(const std::string& module);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_

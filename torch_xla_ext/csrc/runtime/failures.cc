@@ -1,0 +1,33 @@
+#include "torch_xla_ext/csrc/runtime/failures.h"
+
+#include <atomic>
+#include <stdexcept>
+
+namespace torch_xla_ext {
+namespace {
+
+// Null unless the client failed. Never deleted.
+std::atomic<const std::string*> client_failure{nullptr};
+
+}  // namespace
+
+bool ClientFailed() { return client_failure != nullptr; }
+
+void SetClientFailure(const std::string& text) {
+  // pybind11 appends the Python traceback of an exception.
+  client_failure = new std::string(text.substr(0, text.find("\n\nAt:\n")));
+}
+
+void ThrowClientFailure() {
+  if (const std::string* text = client_failure) throw std::runtime_error(*text);
+}
+
+void ThrowNoValue(size_t index, const torch::lazy::BackendData& argument) {
+  throw std::runtime_error(
+      "argument " + std::to_string(index) + " of a program on " +
+      argument.device().toString() +
+      " has no value: the program that should have computed it failed, and its "
+      "error was raised before this one");
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,109 @@
+// Handles failures that upstream's torch_xla ignores. The front library and
+// patches/ call these functions.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FAILURES_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FAILURES_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/ir.h>
+#include <torch/csrc/lazy/core/util.h>
+
+#include <cstddef>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/runtime/without_gil.h"
+
+namespace torch_xla_ext {
+
+// The error because of which the client could not be made, such as a missing
+// GPU. torch_xla tries to make its client once; if that failed, the next use
+// aborts the process, even the use at exit. So the error is kept: each later
+// use raises it again, and the code at exit sees no client.
+bool ClientFailed();
+void SetClientFailure(const std::string& text);
+// Throws std::runtime_error with that text, if there is one.
+void ThrowClientFailure();
+
+// Returns the client, which `make` makes at the first call.
+template <typename Make>
+decltype(auto) MakeClient(Make make) {
+  ThrowClientFailure();
+  try {
+    return make();
+  } catch (const std::exception& error) {
+    SetClientFailure(error.what());
+    throw;
+  }
+}
+
+// Waits for an execution without holding Python's GIL; `wait` throws the
+// execution's error. torch_xla also stores the error in the locks of the
+// execution's devices, `unlockers`, and so raises it again in the next,
+// unrelated step on them. Here only the caller gets the error.
+template <typename Wait>
+void WaitAndTakeError(Wait wait,
+                      std::vector<torch::lazy::ExceptionCleanup>* unlockers) {
+  const WithoutGil without_gil;
+  try {
+    wait();
+  } catch (...) {
+    for (auto& unlocker : *unlockers) unlocker.SetStatus(nullptr);
+    throw;
+  }
+}
+
+// Returns sync(), which removes the pending operations from `tensors` before it
+// compiles the program. If it throws, a tensor that got no value would have
+// neither operations nor a value: all pending work would be lost, and each
+// later sync() would fail too. This function gives such a tensor its operations
+// back.
+template <typename Tensors, typename Sync>
+decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
+  struct Pending {
+    typename Tensors::value_type tensor;
+    torch::lazy::Value value;
+    bool is_cloned;
+  };
+  std::vector<Pending> pending;
+  for (const auto& tensor : tensors) {
+    const auto& data = tensor->data();
+    if (data->handle == nullptr && data->ir_value) {
+      pending.push_back({tensor, data->ir_value, data->is_cloned});
+    }
+  }
+  try {
+    return sync();
+  } catch (...) {
+    for (Pending& lost : pending) {
+      const auto& data = lost.tensor->data();
+      if (data->handle == nullptr && !data->ir_value && !data->tensor_data) {
+        data->ir_value = std::move(lost.value);
+        ++data->generation;
+        // A clone of a value must not share its buffer, which may be donated.
+        data->is_cloned = lost.is_cloned;
+      }
+    }
+    throw;
+  }
+}
+
+// Throws a std::runtime_error that names the argument.
+[[noreturn]] void ThrowNoValue(size_t index,
+                               const torch::lazy::BackendData& argument);
+
+// Checks the arguments of a program: the results of a failed execution have no
+// buffers, and using one would dereference null.
+template <typename DataPtrs>
+void CheckHaveValues(const DataPtrs& arguments) {
+  size_t index = 0;
+  for (const auto& argument : arguments) {
+    if (!argument->HasValue()) ThrowNoValue(index, *argument);
+    ++index;
+  }
+}
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FAILURES_H_
