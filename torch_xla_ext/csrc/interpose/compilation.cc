@@ -1,7 +1,7 @@
 // Interposes on XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
 // tensors keep their operations (runtime/failures.h). Also on
-// PjRtComputationClient::Compile: 16-bit floats accumulate in float32
-// (runtime/accumulation.h), and on the CPU, it fails before too many programs
+// PjRtComputationClient::Compile: reductions become those of PyTorch
+// (runtime/reductions.h), and on the CPU, it fails before too many programs
 // crash the process (runtime/memory_mappings.h).
 //
 // The stock binary calls the first through its PLT and the second through a
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/accumulation.h"
 #include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/memory_mappings.h"
+#include "torch_xla_ext/csrc/runtime/reductions.h"
 
 namespace torch_xla {
 
@@ -73,8 +73,8 @@ Computations Compile(void* client, CompileInstances* instances) {
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) CheckMemoryMappings();
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
-  const auto widened = AccumulateInFloat32(program->SerializeAsString());
-  if (widened) program->ParseFromString(*widened);
+  const auto corrected = CorrectReductions(program->SerializeAsString());
+  if (corrected) program->ParseFromString(*corrected);
   return stock(client, instances);
 }
 

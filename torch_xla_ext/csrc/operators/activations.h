@@ -1,6 +1,8 @@
-// Gradients of activations.
+// Activations, and gradients of activations.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
+
+#include <tuple>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
 
@@ -23,6 +25,39 @@ inline at::Tensor EluBackward(const at::Tensor& grad_output,
       at::mul(at::exp(at::mul(self_or_result, inner)), slope * inner);
   return at::where(at::le(self_or_result, 0), at::mul(grad_output, below),
                    at::mul(grad_output, scale));
+}
+
+// The stock kernel computes inf - inf for -inf.
+inline std::tuple<at::Tensor, at::Tensor> LogSigmoidForward(
+    const at::Tensor& self) {
+  const at::Tensor buffer = at::exp(at::neg(at::abs(self)));
+  return {at::sub(at::clamp_max(self, 0), at::log1p(buffer)), buffer};
+}
+
+inline at::Tensor LogSigmoidBackward(const at::Tensor& grad_output,
+                                     const at::Tensor& self,
+                                     const at::Tensor& /*buffer*/) {
+  return at::mul(grad_output, at::sigmoid(at::neg(self)));
+}
+
+// NaN stays NaN, which the stock kernels of these three replace.
+inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
+                            const at::Scalar& value) {
+  return at::where(at::le(self, threshold), at::full_like(self, value), self);
+}
+
+inline at::Tensor ThresholdBackward(const at::Tensor& grad_output,
+                                    const at::Tensor& self,
+                                    const at::Scalar& threshold) {
+  return at::where(at::le(self, threshold), at::zeros_like(grad_output),
+                   grad_output);
+}
+
+inline at::Tensor Softshrink(const at::Tensor& self, const at::Scalar& lambd) {
+  const at::Tensor inside = at::mul(self, 0);
+  const at::Tensor low =
+      at::where(at::lt(self, -lambd.toDouble()), at::add(self, lambd), inside);
+  return at::where(at::gt(self, lambd), at::sub(self, lambd), low);
 }
 
 // At both bounds PyTorch's gradient is 0; the stock kernel's is not.

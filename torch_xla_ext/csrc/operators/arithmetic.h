@@ -1,4 +1,4 @@
-// Division.
+// Division and bounds.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 
@@ -61,6 +61,26 @@ inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
 
 inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
+}
+
+// The stock kernels refuse bounds of a higher rank.
+inline at::Tensor ClampTensor(const at::Tensor& self,
+                              const std::optional<at::Tensor>& min,
+                              const std::optional<at::Tensor>& max) {
+  at::Tensor result = self;
+  if (min.has_value()) result = at::maximum(result, *min);
+  if (max.has_value()) result = at::minimum(result, *max);
+  return result;
+}
+
+inline at::Tensor ClampMinTensor(const at::Tensor& self,
+                                 const at::Tensor& min) {
+  return at::maximum(self, min);
+}
+
+inline at::Tensor ClampMaxTensor(const at::Tensor& self,
+                                 const at::Tensor& max) {
+  return at::minimum(self, max);
 }
 
 }  // namespace torch_xla_ext::operators

@@ -3,6 +3,7 @@
 #define TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
 
 #include <ATen/NativeFunctions.h>
+#include <ATen/WrapDimUtils.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -54,6 +55,121 @@ inline at::Tensor AsStridedScatter(const at::Tensor& self,
                                                storage_offset);
   }
   return Stock::as_strided_scatter(self, src, size, stride, storage_offset);
+}
+
+// A view of the diagonals of `self` as a slice: dimensions `dim1` and `dim2` as
+// one, the last.
+class Diagonals {
+ public:
+  Diagonals(at::IntArrayRef sizes, int64_t offset, int64_t dim1, int64_t dim2) {
+    const int64_t rank = static_cast<int64_t>(sizes.size());
+    dim1 = at::maybe_wrap_dim(dim1, rank);
+    dim2 = at::maybe_wrap_dim(dim2, rank);
+    TORCH_CHECK(dim1 != dim2, "diagonal dimensions cannot be identical ", dim1,
+                ", ", dim2);
+    for (int64_t i = 0; i < rank; ++i) {
+      if (i != dim1 && i != dim2) order_.push_back(i);
+    }
+    for (const int64_t i : order_) shape_.push_back(sizes[i]);
+    order_.push_back(dim1);
+    order_.push_back(dim2);
+    const int64_t rows = sizes[dim1], columns = sizes[dim2];
+    flat_ = shape_;
+    flat_.push_back(rows * columns);
+    shape_.push_back(rows);
+    shape_.push_back(columns);
+    const int64_t row = std::max<int64_t>(-offset, 0);
+    const int64_t column = std::max<int64_t>(offset, 0);
+    const int64_t length =
+        std::max<int64_t>(std::min(rows - row, columns - column), 0);
+    step_ = columns + 1;
+    start_ = length == 0 ? 0 : row * columns + column;
+    end_ = length == 0 ? 0 : start_ + (length - 1) * step_ + 1;
+  }
+
+  at::Tensor Read(const at::Tensor& self) const {
+    return at::slice_copy(Flat(self), -1, start_, end_, step_);
+  }
+
+  at::Tensor Write(const at::Tensor& self, const at::Tensor& values) const {
+    if (end_ == 0) return self.clone();
+    const at::Tensor written =
+        at::slice_scatter(Flat(self), values, -1, start_, end_, step_);
+    std::vector<int64_t> inverse(order_.size());
+    for (size_t i = 0; i < order_.size(); ++i) inverse[order_[i]] = i;
+    return at::permute_copy(at::view_copy(written, shape_), inverse);
+  }
+
+ private:
+  at::Tensor Flat(const at::Tensor& self) const {
+    return at::view_copy(at::permute_copy(self, order_), flat_);
+  }
+
+  std::vector<int64_t> order_;  // the diagonal's dimensions are the last
+  std::vector<int64_t> shape_;  // in this order
+  std::vector<int64_t> flat_;
+  int64_t start_, end_, step_;
+};
+
+// The stock kernels take the diagonals of other dimensions than the last two to
+// be theirs.
+inline at::Tensor DiagonalCopy(const at::Tensor& self, int64_t offset,
+                               int64_t dim1, int64_t dim2) {
+  return Diagonals(self.sizes(), offset, dim1, dim2).Read(self);
+}
+
+inline at::Tensor DiagonalScatter(const at::Tensor& self, const at::Tensor& src,
+                                  int64_t offset, int64_t dim1, int64_t dim2) {
+  return Diagonals(self.sizes(), offset, dim1, dim2).Write(self, src);
+}
+
+inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
+                                   at::IntArrayRef input_sizes, int64_t offset,
+                                   int64_t dim1, int64_t dim2) {
+  return DiagonalScatter(at::zeros(input_sizes, grad_output.options()),
+                         grad_output, offset, dim1, dim2);
+}
+
+// torch_xla has no kernels of its own for windows of a dimension. The indices
+// of their elements:
+inline at::Tensor WindowIndices(int64_t length, int64_t size, int64_t step,
+                                const at::Tensor& like) {
+  TORCH_CHECK(step > 0, "step is ", step, " but must be > 0");
+  TORCH_CHECK(size <= length, "maximum size for tensor at dimension is ",
+              length, " but size is ", size);
+  const auto options = like.options().dtype(at::kLong);
+  const at::Tensor starts =
+      at::mul(at::arange((length - size) / step + 1, options), step);
+  return at::view_copy(at::add(starts.unsqueeze(1), at::arange(size, options)),
+                       {-1});
+}
+
+inline at::Tensor UnfoldCopy(const at::Tensor& self, int64_t dimension,
+                             int64_t size, int64_t step) {
+  if (self.dim() == 0)
+    return UnfoldCopy(self.unsqueeze(0), 0, size, step).squeeze(0);
+  const int64_t dim = at::maybe_wrap_dim(dimension, self.dim());
+  const at::Tensor indices = WindowIndices(self.size(dim), size, step, self);
+  std::vector<int64_t> shape = self.sizes().vec();
+  shape[dim] = (self.size(dim) - size) / step + 1;
+  shape.insert(shape.begin() + dim + 1, size);
+  return at::movedim(at::view_copy(at::index_select(self, dim, indices), shape),
+                     dim + 1, -1);
+}
+
+inline at::Tensor UnfoldBackward(const at::Tensor& grad_in,
+                                 at::IntArrayRef input_sizes, int64_t dimension,
+                                 int64_t size, int64_t step) {
+  const at::Tensor zeros = at::zeros(input_sizes, grad_in.options());
+  if (input_sizes.empty()) return at::sum(grad_in);
+  const int64_t dim =
+      at::maybe_wrap_dim(dimension, static_cast<int64_t>(input_sizes.size()));
+  const at::Tensor indices =
+      WindowIndices(input_sizes[dim], size, step, grad_in);
+  std::vector<int64_t> shape = input_sizes.vec();
+  shape[dim] = indices.size(0);
+  return at::index_add(zeros, dim, indices,
+                       at::reshape(at::movedim(grad_in, -1, dim + 1), shape));
 }
 
 // The stock kernel divides by the size of a dimension, which ends the process

@@ -1,5 +1,4 @@
-// Losses. The process ends in the stock kernels if there is one sample without
-// a dimension for the batch.
+// Losses.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
 
@@ -13,6 +12,40 @@
 
 namespace torch_xla_ext::operators {
 
+// PyTorch's reduction of a loss per element.
+inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
+  if (reduction == at::Reduction::Mean) return at::mean(loss);
+  return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
+}
+
+// torch_xla has no kernels of its own for the Huber loss.
+inline at::Tensor HuberLoss(const at::Tensor& self, const at::Tensor& target,
+                            int64_t reduction, double delta) {
+  TORCH_CHECK(delta > 0,
+              "huber_loss does not support non-positive values for "
+              "delta.");
+  const at::Tensor distance = at::abs(at::sub(self, target));
+  const at::Tensor square = at::mul(at::mul(distance, distance), 0.5);
+  const at::Tensor linear = at::mul(at::sub(distance, 0.5 * delta), delta);
+  return Reduced(at::where(at::le(distance, delta), square, linear), reduction);
+}
+
+inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
+                                    const at::Tensor& self,
+                                    const at::Tensor& target, int64_t reduction,
+                                    double delta) {
+  const at::Tensor distance = at::sub(self, target);
+  const at::Tensor slope =
+      at::where(at::gt(at::abs(distance), delta),
+                at::mul(at::sign(distance), delta), distance);
+  const at::Tensor grad = at::mul(slope, grad_output);
+  return reduction == at::Reduction::Mean
+             ? at::div(grad, static_cast<double>(distance.numel()))
+             : grad;
+}
+
+// The process ends in the stock kernels if there is one sample without a
+// dimension for the batch.
 inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
                                   const at::Tensor& self,
                                   const at::Tensor& target,

@@ -40,6 +40,12 @@ using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
 using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
 using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
                              const std::optional<at::Scalar>&, bool);
+using MaxOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
+                                                    bool);
+using Sort = MaxOfDim;
+using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                      std::optional<bool>,
+                                                      int64_t, bool);
 using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
     const at::Tensor&, at::OptionalIntArrayRef,
     const std::optional<at::Scalar>&, bool);
@@ -47,8 +53,16 @@ using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
 void RegisterForXla(torch::Library& m) {
   // activations.h
   m.impl("elu_backward", EluBackward);
+  m.impl("log_sigmoid_backward", LogSigmoidBackward);
+  m.impl("log_sigmoid_forward", LogSigmoidForward);
+  m.impl("softshrink", Softshrink);
+  m.impl("threshold", Threshold);
+  m.impl("threshold_backward", ThresholdBackward);
   m.impl("hardtanh_backward", HardtanhBackward);
   // arithmetic.h
+  m.impl("clamp.Tensor", ClampTensor);
+  m.impl("clamp_max.Tensor", ClampMaxTensor);
+  m.impl("clamp_min.Tensor", ClampMinTensor);
   m.impl("div.Scalar",
          ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Stock::div>::Call);
   m.impl("div.Tensor", DivTensor);
@@ -69,9 +83,15 @@ void RegisterForXla(torch::Library& m) {
   // indexing.h
   m.impl("as_strided_", AsStrided_);
   m.impl("as_strided_scatter", AsStridedScatter);
+  m.impl("diagonal_backward", DiagonalBackward);
+  m.impl("diagonal_copy", DiagonalCopy);
+  m.impl("diagonal_scatter", DiagonalScatter);
+  m.impl("index_select", kOfScalarToo<&Stock::index_select>);
   m.impl("roll", Roll);
   m.impl("slice_copy.Tensor", SliceCopy);
   m.impl("slice_scatter", SliceScatter);
+  m.impl("unfold_backward", UnfoldBackward);
+  m.impl("unfold_copy", UnfoldCopy);
   // interpolation.h
   m.impl("upsample_bilinear2d", UpsampleBilinear2d);
   m.impl("upsample_nearest2d", UpsampleNearest2d);
@@ -81,6 +101,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_pdist_forward", PdistForward);
   m.impl("linalg_inv_ex", LinalgInvEx);
   // losses.h
+  m.impl("huber_loss", kFloat32<&HuberLoss>);
+  m.impl("huber_loss_backward", kFloat32<&HuberLossBackward>);
   m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
   m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
   // normalization.h
@@ -96,14 +118,15 @@ void RegisterForXla(torch::Library& m) {
          kFloat32<&AveragePool<at::_ops::avg_pool3d, &Stock::avg_pool3d>>);
   m.impl("max_pool2d_with_indices", MaxPool<&Stock::max_pool2d_with_indices>);
   m.impl("max_pool3d_with_indices", MaxPool<&Stock::max_pool3d_with_indices>);
-  // precision.h
+  // precision.h: and of tensors without dimensions
   m.impl("_adaptive_avg_pool2d", kFloat32<&Stock::_adaptive_avg_pool2d>);
   m.impl("_adaptive_avg_pool3d", kFloat32<&Stock::_adaptive_avg_pool3d>);
-  m.impl("_log_softmax", SoftmaxInFloat32<&Stock::_log_softmax>);
+  m.impl("_log_softmax", kOfScalarToo<&SoftmaxInFloat32<&Stock::_log_softmax>>);
   m.impl("_log_softmax_backward_data",
-         kFloat32<&Stock::_log_softmax_backward_data>);
-  m.impl("_softmax", SoftmaxInFloat32<&Stock::_softmax>);
-  m.impl("_softmax_backward_data", kFloat32<&Stock::_softmax_backward_data>);
+         kFloat32<&SoftmaxBackward<&Stock::_log_softmax_backward_data>>);
+  m.impl("_softmax", kOfScalarToo<&SoftmaxInFloat32<&Stock::_softmax>>);
+  m.impl("_softmax_backward_data",
+         kFloat32<&SoftmaxBackward<&Stock::_softmax_backward_data>>);
   m.impl("binary_cross_entropy", kFloat32<&Stock::binary_cross_entropy>);
   m.impl("binary_cross_entropy_backward",
          kFloat32<&Stock::binary_cross_entropy_backward>);
@@ -127,19 +150,25 @@ void RegisterForXla(torch::Library& m) {
   m.impl("amin", OverAll<Extremum, &Stock::amin>::Call);
   m.impl("count_nonzero", CountNonzero);
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
-  m.impl("cumsum", Cumsum);
+  m.impl("cumprod", kOfScalarToo<&Stock::cumprod>);
+  m.impl("cumsum", kOfScalarToo<&Cumsum>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
-  m.impl("logsumexp", kFloat32<&OverAll<Extremum, &Stock::logsumexp>::Call>);
+  m.impl("logsumexp", kFloat32<&Logsumexp>);
+  m.impl("max.dim", OfScalarToo<MaxOfDim, &Stock::max>::Call);
   m.impl("mean.dim", kFloat32<&OverAll<Sum, &Stock::mean>::Call>);
   m.impl("mean", kFloat32<&Mean>);
+  m.impl("min.dim", OfScalarToo<MaxOfDim, &Stock::min>::Call);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
   m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
+  m.impl("sort", OfScalarToo<Sort, &Stock::sort>::Call);
+  m.impl("sort.stable", OfScalarToo<StableSort, &Stock::sort>::Call);
   m.impl("std.correction", kFloat32<&OverAll<Deviation, &Stock::std>::Call>);
   m.impl("std_mean.correction",
          kFloat32<&OverAll<DeviationAndMean, &Stock::std_mean>::Call>);
   m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Stock::sum>::Call>);
+  m.impl("topk", kOfScalarToo<&Stock::topk>);
   m.impl("trace", Trace);
   m.impl("var.correction", kFloat32<&OverAll<Deviation, &Stock::var>::Call>);
   m.impl("var_mean.correction",

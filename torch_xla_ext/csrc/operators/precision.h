@@ -1,6 +1,6 @@
 // Operators of 16-bit floats that PyTorch computes in float32, rounding once.
 //
-// A sum in float32 (runtime/accumulation.h) is not enough where more follows: a
+// A sum in float32 (runtime/reductions.h) is not enough where more follows: a
 // mean of 70,000 ones overflows in float16 before it is divided.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
@@ -108,6 +108,18 @@ at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
   const at::Tensor result =
       kStock(self.to(at::kFloat), dim, /*half_to_float=*/false);
   return half_to_float ? result : result.to(self.scalar_type());
+}
+
+// Of one number, the result is constant.
+template <auto kStock>
+at::Tensor SoftmaxBackward(const at::Tensor& grad_output,
+                           const at::Tensor& output, int64_t dim,
+                           at::ScalarType input_dtype) {
+  if (output.dim() == 0) {
+    return at::zeros_like(grad_output,
+                          grad_output.options().dtype(input_dtype));
+  }
+  return kStock(grad_output, output, dim, input_dtype);
 }
 
 }  // namespace torch_xla_ext::operators

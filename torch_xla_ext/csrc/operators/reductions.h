@@ -52,6 +52,22 @@ inline at::Tensor Mean(const at::Tensor& self,
   return Stock::mean(self, std::nullopt, /*keepdim=*/false, dtype);
 }
 
+// The stock kernel computes inf - inf where the largest number is infinite.
+inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
+                            bool keepdim) {
+  if (self.numel() == 0) {
+    return at::log(at::sum(at::exp(self), ListOf(self, dim), keepdim));
+  }
+  const at::Tensor values = IsInteger(self) ? self.to(at::kFloat) : self;
+  const std::vector<int64_t> list = ListOf(self, dim);
+  at::Tensor largest = at::amax(values, list, /*keepdim=*/true);
+  largest = at::where(at::isinf(largest), at::zeros_like(largest), largest);
+  const at::Tensor sum =
+      at::sum(at::exp(at::sub(values, largest)), list, keepdim);
+  return at::add(at::log(sum),
+                 keepdim ? largest : at::view_copy(largest, sum.sizes()));
+}
+
 // The stock kernels count in the operand's dtype: for a mask, the count is
 // True.
 inline at::Tensor CountNonzeroDims(const at::Tensor& self,

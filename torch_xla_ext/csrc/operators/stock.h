@@ -7,6 +7,9 @@
 #include <ATen/Operators.h>
 #include <ATen/native/CPUFallback.h>
 
+#include <tuple>
+#include <type_traits>
+
 #include "torch_xla_ext/csrc/native_functions.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -44,6 +47,37 @@ struct ComplexOnCpu<Operator, Result(Arguments...), kKernel> {
     return kKernel(arguments...);
   }
 };
+
+// `kKernel` for a tensor without dimensions, which its operator may treat as
+// one of one dimension. The stock kernels refuse it.
+template <typename Function, Function* kKernel>
+struct OfScalarToo;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, Others...)>
+struct OfScalarToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    return at::view_copy(kKernel(at::view_copy(self, {1}), others...), {});
+  }
+};
+
+template <typename... Others, std::tuple<at::Tensor, at::Tensor> (*kKernel)(
+                                  const at::Tensor&, Others...)>
+struct OfScalarToo<
+    std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Others...), kKernel> {
+  static std::tuple<at::Tensor, at::Tensor> Call(const at::Tensor& self,
+                                                 Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    const auto [first, second] = kKernel(at::view_copy(self, {1}), others...);
+    return {at::view_copy(first, {}), at::view_copy(second, {})};
+  }
+};
+
+// The same for a kernel without overloads.
+template <auto kKernel>
+inline constexpr auto kOfScalarToo =
+    &OfScalarToo<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/runtime/compiler_flags.h"
 #include "torch_xla_ext/csrc/runtime/without_gil.h"
 
 namespace torch_xla_ext {
@@ -30,6 +31,7 @@ void ThrowClientFailure();
 template <typename Make>
 decltype(auto) MakeClient(Make make) {
   ThrowClientFailure();
+  SetCompilerFlags();
   try {
     return make();
   } catch (const std::exception& error) {

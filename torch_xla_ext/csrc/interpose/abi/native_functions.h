@@ -89,6 +89,8 @@ struct XLANativeFunctions {
       const at::Tensor& grad_output, const at::Tensor& self,
       const at::Tensor& target, const std::optional<at::Tensor>& weight,
       int64_t reduction);
+  static at::Tensor cumprod(const at::Tensor& self, int64_t dim,
+                            std::optional<at::ScalarType> dtype);
   static at::Tensor cumsum(const at::Tensor& self, int64_t dim,
                            std::optional<at::ScalarType> dtype);
   static at::Tensor div(const at::Tensor& self, const at::Tensor& other,
@@ -103,6 +105,8 @@ struct XLANativeFunctions {
                                  const at::Tensor& self_or_result);
   static at::Tensor& exponential_(at::Tensor& self, double lambd,
                                   std::optional<at::Generator> generator);
+  static at::Tensor index_select(const at::Tensor& self, int64_t dim,
+                                 const at::Tensor& index);
   static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
       const at::Tensor& self, bool check_errors);
   static at::Tensor linalg_vector_norm(const at::Tensor& self,
@@ -110,8 +114,8 @@ struct XLANativeFunctions {
                                        at::OptionalIntArrayRef dim,
                                        bool keepdim,
                                        std::optional<at::ScalarType> dtype);
-  static at::Tensor logsumexp(const at::Tensor& self, at::IntArrayRef dim,
-                              bool keepdim);
+  static std::tuple<at::Tensor, at::Tensor> max(const at::Tensor& self,
+                                                int64_t dim, bool keepdim);
   static at::Tensor max_pool2d(const at::Tensor& self,
                                at::IntArrayRef kernel_size,
                                at::IntArrayRef stride, at::IntArrayRef padding,
@@ -132,6 +136,8 @@ struct XLANativeFunctions {
                          std::optional<at::ScalarType> dtype);
   static at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                          bool keepdim, std::optional<at::ScalarType> dtype);
+  static std::tuple<at::Tensor, at::Tensor> min(const at::Tensor& self,
+                                                int64_t dim, bool keepdim);
   static at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target,
                              int64_t reduction);
   static at::Tensor mse_loss_backward(const at::Tensor& grad_output,
@@ -194,6 +200,11 @@ struct XLANativeFunctions {
                                             const at::Tensor& self,
                                             const at::Tensor& target,
                                             int64_t reduction, double beta);
+  static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
+                                                 int64_t dim, bool descending);
+  static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
+                                                 std::optional<bool> stable,
+                                                 int64_t dim, bool descending);
   static at::Tensor std(const at::Tensor& self, at::OptionalIntArrayRef dim,
                         const std::optional<at::Scalar>& correction,
                         bool keepdim);
@@ -204,6 +215,9 @@ struct XLANativeFunctions {
                         bool keepdim, std::optional<at::ScalarType> dtype);
   static at::Tensor tanh_backward(const at::Tensor& grad_output,
                                   const at::Tensor& output);
+  static std::tuple<at::Tensor, at::Tensor> topk(const at::Tensor& self,
+                                                 int64_t k, int64_t dim,
+                                                 bool largest, bool sorted);
   static at::Tensor trace(const at::Tensor& self);
   static at::Tensor& uniform_(at::Tensor& self, double from, double to,
                               std::optional<at::Generator> generator);

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/runtime/accumulation.h"
+#include "torch_xla_ext/csrc/runtime/reductions.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -27,14 +27,39 @@ constexpr uint32_t kParameters = 1, kResult = 2;
 }
 namespace instruction {
 constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
-                   kTupleIndex = 13, kId = 35, kOperandIds = 36,
+                   kLiteral = 8, kTupleIndex = 13, kId = 35, kOperandIds = 36,
                    kCalledComputationIds = 38, kSharding = 40;
 }
 namespace shape {
 constexpr uint32_t kElementType = 2, kTupleShapes = 4;
 }
+namespace literal {
+constexpr uint32_t kF32s = 8, kF64s = 9, kF16s = 11, kBf16s = 13;
+}
 // xla::PrimitiveType.
 constexpr uint64_t kF16 = 10, kF32 = 11, kTuple = 13, kBf16 = 16;
+
+// The largest finite number of a floating-point type, and infinity, in the
+// bytes of a literal. Their negatives have the last byte's first bit set.
+struct Largest {
+  uint32_t field;
+  std::string_view finite;
+  std::string_view infinite;
+};
+using std::string_view_literals::operator""sv;
+constexpr Largest kLargest[] = {
+    {literal::kF32s, "\xff\xff\x7f\x7f"sv, "\x00\x00\x80\x7f"sv},
+    {literal::kF64s, "\xff\xff\xff\xff\xff\xff\xef\x7f"sv,
+     "\x00\x00\x00\x00\x00\x00\xf0\x7f"sv},
+    {literal::kF16s, "\xff\x7b"sv, "\x00\x7c"sv},
+    {literal::kBf16s, "\x7f\x7f"sv, "\x80\x7f"sv},
+};
+
+std::string WithSign(std::string_view bytes, bool is_negative) {
+  std::string number(bytes);
+  if (is_negative) number.back() = static_cast<char>(number.back() | 0x80);
+  return number;
+}
 
 bool Is16Bits(uint64_t element_type) {
   return element_type == kF16 || element_type == kBf16;
@@ -59,9 +84,9 @@ bool Accumulates(std::string_view opcode) {
          opcode == "scatter" || opcode == "select-and-scatter";
 }
 
-class Widening {
+class Corrections {
  public:
-  explicit Widening(const std::string& serialized) : module_(serialized) {
+  explicit Corrections(const std::string& serialized) : module_(serialized) {
     for (const std::string_view text : module_.All(module::kComputations)) {
       const WireMessage message(text);
       last_id_ = std::max(last_id_, message.Number(computation::kId));
@@ -70,23 +95,25 @@ class Widening {
         const WireMessage one(inner);
         last_id_ = std::max(last_id_, one.Number(instruction::kId));
       }
-      if (IsReducer(message)) {
-        reducers_.insert(message.Number(computation::kId));
-      }
+      const uint64_t id = message.Number(computation::kId);
+      if (IsReducer(message)) reducers_.insert(id);
+      const std::string_view root = RootOpcode(message);
+      if (root == "maximum") extrema_.emplace(id, /*is_negative=*/true);
+      if (root == "minimum") extrema_.emplace(id, /*is_negative=*/false);
     }
   }
 
   std::optional<std::string> Run() {
-    if (reducers_.empty()) return std::nullopt;
+    if (reducers_.empty() && extrema_.empty()) return std::nullopt;
     std::vector<std::string> computations;
     for (const std::string_view text : module_.All(module::kComputations)) {
-      std::string own = WidenCalls(text);
+      std::string own = Corrected(text);
       // A computation comes after those that it calls.
       for (std::string& copy : copies_) computations.push_back(std::move(copy));
       copies_.clear();
       computations.push_back(std::move(own));
     }
-    if (widened_.empty()) return std::nullopt;
+    if (!is_changed_) return std::nullopt;
     module_.Replace(module::kComputations, computations);
     return module_.Serialize();
   }
@@ -107,6 +134,18 @@ class Widening {
                     Is16Bits(one.Bytes(instruction::kShape));
     }
     return is_reducer;
+  }
+
+  static std::string_view RootOpcode(const WireMessage& message) {
+    const uint64_t root = message.Number(computation::kRootId);
+    for (const std::string_view inner :
+         message.All(computation::kInstructions)) {
+      const WireMessage one(inner);
+      if (one.Number(instruction::kId) == root) {
+        return one.Bytes(instruction::kOpcode);
+      }
+    }
+    return {};
   }
 
   uint64_t NewId() { return ++last_id_; }
@@ -215,6 +254,46 @@ class Widening {
     Add("tuple", result, elements, id, &one);
   }
 
+  // The constant with infinity in place of the largest finite number; nothing
+  // if it is another constant.
+  static std::optional<std::string> Infinite(std::string_view constant,
+                                             bool is_negative) {
+    WireMessage value(WireMessage(constant).Bytes(instruction::kLiteral));
+    for (const Largest& largest : kLargest) {
+      if (value.Bytes(largest.field) == WithSign(largest.finite, is_negative)) {
+        value.SetBytes(largest.field, WithSign(largest.infinite, is_negative));
+        return value.Serialize();
+      }
+    }
+    return std::nullopt;
+  }
+
+  // A maximum or minimum with infinity as its initial value; nothing if it is
+  // another operation, or has another initial value.
+  std::optional<std::string> WithInfinity(WireMessage one) {
+    const std::string_view opcode = one.Bytes(instruction::kOpcode);
+    if (opcode != "reduce" && opcode != "reduce-window") return std::nullopt;
+    const std::vector<uint64_t> called =
+        one.Numbers(instruction::kCalledComputationIds);
+    const auto found =
+        called.empty() ? extrema_.end() : extrema_.find(called[0]);
+    std::vector<uint64_t> operands = one.Numbers(instruction::kOperandIds);
+    if (found == extrema_.end() || operands.size() != 2) return std::nullopt;
+    const auto constant = constants_.find(operands[1]);
+    if (constant == constants_.end()) return std::nullopt;
+    const auto value = Infinite(constant->second, found->second);
+    if (!value) return std::nullopt;
+    WireMessage initial(constant->second);
+    operands[1] = NewId();
+    initial.SetNumber(instruction::kId, operands[1]);
+    initial.SetBytes(instruction::kName,
+                     "infinity." + std::to_string(operands[1]));
+    initial.SetBytes(instruction::kLiteral, *value);
+    instructions_.push_back(initial.Serialize());
+    one.SetNumbers(instruction::kOperandIds, operands);
+    return one.Serialize();
+  }
+
   bool IsWidened(const WireMessage& one) const {
     if (!Accumulates(one.Bytes(instruction::kOpcode))) return false;
     const std::vector<uint64_t> called =
@@ -223,25 +302,33 @@ class Widening {
     return !called.empty() && reducers_.count(called.back()) != 0;
   }
 
-  std::string WidenCalls(std::string_view text) {
+  std::string Corrected(std::string_view text) {
     WireMessage message(text);
     const std::vector<std::string_view> all =
         message.All(computation::kInstructions);
     shapes_.clear();
+    constants_.clear();
     instructions_.clear();
     bool is_changed = false;
     for (const std::string_view inner : all) {
       const WireMessage one(inner);
       shapes_.emplace(one.Number(instruction::kId),
                       one.Bytes(instruction::kShape));
+      if (one.Bytes(instruction::kOpcode) == "constant") {
+        constants_.emplace(one.Number(instruction::kId), inner);
+      }
       if (IsWidened(one)) {
         is_changed = true;
         WidenAccumulation(one);
+      } else if (const auto changed = WithInfinity(one)) {
+        is_changed = true;
+        instructions_.push_back(*changed);
       } else {
         instructions_.emplace_back(inner);
       }
     }
     if (!is_changed) return std::string(text);
+    is_changed_ = true;
     message.Replace(computation::kInstructions, instructions_);
     return message.Serialize();
   }
@@ -251,15 +338,19 @@ class Widening {
   std::unordered_set<uint64_t> reducers_;           // ids of computations
   std::unordered_map<uint64_t, uint64_t> widened_;  // and of their copies
   std::vector<std::string> copies_;
-  // Of the computation that is being widened.
+  // Computations of maxima and minima: whether they begin with -inf.
+  std::unordered_map<uint64_t, bool> extrema_;
+  bool is_changed_ = false;
+  // Of the computation that is being corrected.
   std::unordered_map<uint64_t, std::string> shapes_;
+  std::unordered_map<uint64_t, std::string_view> constants_;
   std::vector<std::string> instructions_;
 };
 
 }  // namespace
 
-std::optional<std::string> AccumulateInFloat32(const std::string& module) {
-  return Widening(module).Run();
+std::optional<std::string> CorrectReductions(const std::string& module) {
+  return Corrections(module).Run();
 }
 
 }  // namespace torch_xla_ext

@@ -1,16 +1,16 @@
-// Sums and products of 16-bit floats.
-#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_
-#define TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_
+// Reductions as PyTorch does them.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_REDUCTIONS_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_REDUCTIONS_H_
 
 #include <optional>
 #include <string>
 
 namespace torch_xla_ext {
 
-// Returns the program `module`, a serialized xla::HloModuleProto, with every
-// accumulation of 16-bit floats done in float32 and rounded once; nothing if it
-// has no such accumulation.
+// Returns the program `module`, a serialized xla::HloModuleProto, with
+// reductions as PyTorch does them; nothing if they are so already.
 //
+// Sums and products of 16-bit floats are rounded once.
 // torch_xla lowers a sum of bfloat16 to a reduction that adds bfloat16, and XLA
 // rounds each partial sum: a sum of 300 ones is 256. PyTorch accumulates in
 // float32. So a reduce, reduce-window, scatter or select-and-scatter whose
@@ -20,8 +20,11 @@ namespace torch_xla_ext {
 //
 // Collectives are left alone: an all-reduce of bfloat16 adds bfloat16, as
 // NCCL's does.
-std::optional<std::string> AccumulateInFloat32(const std::string& module);
+//
+// Maxima of floats begin with -inf, and minima with inf. torch_xla begins with
+// the largest finite number, which is the maximum of numbers that are all -inf.
+std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_ACCUMULATION_H_
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_REDUCTIONS_H_
