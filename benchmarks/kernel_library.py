@@ -15,12 +15,14 @@ from pathlib import Path
 
 import torch
 
+PYTHON = Path(__file__).resolve().parents[1] / "torch_xla_ext/python"
+
 
 def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
     """torch_xla_ext.descriptor and schema; the package itself would import torch_xla."""
     if "torch_xla_ext" not in sys.modules:
         package = types.ModuleType("torch_xla_ext")
-        package.__path__ = [str(Path(__file__).resolve().parents[1] / "torch_xla_ext")]
+        package.__path__ = [str(PYTHON / "torch_xla_ext")]
         sys.modules["torch_xla_ext"] = package
     from torch_xla_ext import descriptor, schema
 

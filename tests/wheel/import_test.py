@@ -18,7 +18,7 @@ def test_the_package_is_imported_when_it_is_needed() -> None:
     """torch_xla imports a small module of ours; what needs the package then gets it."""
     code = (
         "import sys, torch, torch_xla\n"
-        "print('torch_xla_ext_plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
+        "print('torch_xla_ext_startup.plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
         "library = torch.library.Library('xla_gpu', 'FRAGMENT')\n"
         "print(torch.ops.xla_gpu, 'torch_xla_ext' in sys.modules)\n"
         "x = torch.ones(2, device='xla')\n"
@@ -73,7 +73,7 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
         "False",
         "[[2.0, 2.0], [2.0, 2.0]]",
         "True",
-        "torch_xla_ext.openxla module",
+        "torch_xla_ext_startup.dynamo_bridge module",
         "True",
     ]
 

@@ -7,8 +7,6 @@ be done on XLA, where the forward and the backward pass are one program:
   an optimization barrier. XLA would otherwise compute both at once, and keep what was to be freed.
 - The state of random numbers is a value of the program, so that dropout in a captured step draws
   the same numbers in both, and others in the next step.
-
-torch_xla_ext_plugin.py loads this file without its package, when torch_xla is imported.
 """
 
 from __future__ import annotations

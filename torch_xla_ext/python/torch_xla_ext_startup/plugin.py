@@ -1,11 +1,10 @@
-"""What torch_xla imports of torch_xla_ext at its own import: the entry point `cuda`.
+"""The plug-in that torch_xla loads at its own import: the entry point `cuda`.
 
-It is a module of its own so that `import torch_xla` does not import the package torch_xla_ext,
-which takes half a second. What has to hold for programs that never import the package is arranged
-here, and done when it is needed: PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's operators for
-TPUs on other devices (torch_xla_ext.upstream), its module for Triton, its backend for
-torch.compile (torch_xla_ext.openxla), modules that move to a device (torch_xla_ext.parameters), and
-torch.utils.checkpoint (torch_xla_ext.activation_checkpoint).
+Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
+operators for TPUs on other devices, its module for Triton, its backend for torch.compile
+(dynamo_bridge), modules that move to a device (module_parameters), and torch.utils.checkpoint
+(activation_checkpoint). They are arranged here. A function here that needs the package torch_xla_ext
+imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -13,14 +12,11 @@ client is made.
 
 from __future__ import annotations
 
-import functools
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -28,7 +24,7 @@ import torch.utils.checkpoint
 import torch_xla
 from torch_xla.experimental import plugins
 
-import torch_xla_ext_lazy
+from torch_xla_ext_startup import activation_checkpoint, lazy_dynamo, module_alias, module_parameters
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
@@ -36,7 +32,6 @@ _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _PROCESSES = "torch_xla._internal.pjrt"
 _NAMESPACE = "xla_gpu"
-_PACKAGE = Path(__file__).with_name("torch_xla_ext")
 
 
 class CudaPlugin(plugins.DevicePlugin):
@@ -115,9 +110,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name == _TRITON:
-            return importlib.util.spec_from_file_location(
-                name, _PACKAGE / "existing_kernels/upstream_triton.py"
-            )
+            return module_alias.spec(name, "torch_xla_ext.existing_kernels.upstream_triton")
         if name not in _REPLACED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -138,13 +131,16 @@ def _replace_kernels(module: ModuleType) -> None:
     upstream.replace(module)
 
 
-@functools.cache
-def _file(name: str) -> ModuleType:
-    """A module of torch_xla_ext alone, without the package."""
-    spec = importlib.util.spec_from_file_location(f"torch_xla_ext.{name}", _PACKAGE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _replace_bridge(module: ModuleType) -> None:
+    from torch_xla_ext_startup import dynamo_bridge
+
+    dynamo_bridge.replace_bridge(module)
+
+
+def _replace_backend(module: ModuleType) -> None:
+    from torch_xla_ext_startup import dynamo_bridge
+
+    dynamo_bridge.replace_backend(module)
 
 
 def _replace_processes(module: ModuleType) -> None:
@@ -174,8 +170,8 @@ def _replace_processes(module: ModuleType) -> None:
 _REPLACED = {
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
-    _BRIDGE: lambda module: _file("openxla").replace_bridge(module),
-    _BACKEND: lambda module: _file("openxla").replace_backend(module),
+    _BRIDGE: _replace_bridge,
+    _BACKEND: _replace_backend,
 }
 
 
@@ -187,10 +183,10 @@ def install() -> None:
         return
     for name, replace in _REPLACED.items():
         if name in sys.modules:
-            torch_xla_ext_lazy.when_run(sys.modules[name], replace)
+            lazy_dynamo.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
-    _file("parameters").keep()
-    _file("activation_checkpoint").replace(torch.utils.checkpoint)
+    module_parameters.keep()
+    activation_checkpoint.replace(torch.utils.checkpoint)
 
 
 install()

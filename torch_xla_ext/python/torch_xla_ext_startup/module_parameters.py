@@ -4,8 +4,6 @@ PyTorch moves a module from CPU to CUDA by giving its parameters other data. XLA
 another implementation, so PyTorch gives the module new parameters instead: weights that two layers
 shared were two weights from then on, and were trained apart; an optimizer that had been made before
 changed parameters that no module had any more. Here the parameters stay the same objects.
-
-torch_xla_ext_plugin.py loads this file without its package, when torch_xla is imported.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch_xla
 
-import torch_xla_ext_plugin
+import torch_xla_ext_startup.plugin
 
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> object:
     return value
 
 
-torch_xla_ext_plugin.install()  # where torch_xla does not load plugins
+torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
 triton_launch.install()
 
 
