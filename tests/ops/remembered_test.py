@@ -7,7 +7,8 @@ import pytest
 import torch
 from testing.xla import graph_hash, register_host_kernels
 
-from torch_xla_ext import debug, define_operator, ops, registration
+from torch_xla_ext import debug, define_operator, ops
+from torch_xla_ext.targets import registration
 
 calls: list[dict[str, object]] = []
 

@@ -13,7 +13,6 @@ import importlib
 from pathlib import Path
 
 import torch_xla
-
 import torch_xla_ext_startup.plugin
 
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
@@ -26,17 +25,17 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
-from torch_xla_ext.profiling import profile
-from torch_xla_ext.registration import (
+from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets.kernels import register_kernel
+from torch_xla_ext.targets.registration import (
     Target,
     register_cuda_custom_call,
     register_custom_call,
-    register_kernel,
     registered_targets,
 )
-from torch_xla_ext.schema import ArrayType
+from torch_xla_ext.tools.profiling import profile
 
-from torch_xla_ext import debug, operators, ops  # isort: skip
+from torch_xla_ext import _moved, debug, operators, ops  # isort: skip
 from torch_xla_ext.existing_kernels import triton_launch
 
 define_operator = operators.define_operator
@@ -78,7 +77,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return _moved.attribute(name)
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
@@ -86,6 +85,7 @@ def __getattr__(name: str) -> object:
 
 torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
 triton_launch.install()
+_moved.install()
 
 
 def include_dir() -> str:

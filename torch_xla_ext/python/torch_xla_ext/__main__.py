@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from torch_xla_ext import doctor
+    from torch_xla_ext.tools import doctor
 
     report = doctor.run(args.device)
     print(json.dumps(report.to_dict(), indent=2) if args.json else report.text())
@@ -18,7 +18,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _targets(args: argparse.Namespace) -> int:
-    from torch_xla_ext import doctor
+    from torch_xla_ext.tools import doctor
 
     targets = doctor.targets()
     if args.json:
@@ -30,7 +30,7 @@ def _targets(args: argparse.Namespace) -> int:
 
 
 def _new_kernel(args: argparse.Namespace) -> int:
-    from torch_xla_ext import new_kernel
+    from torch_xla_ext.tools import new_kernel
 
     try:
         for path in new_kernel.write(args.name, args.folder):
@@ -46,7 +46,7 @@ def _new_kernel(args: argparse.Namespace) -> int:
 def _profile(args: argparse.Namespace) -> int:
     import runpy
 
-    from torch_xla_ext import profiling
+    from torch_xla_ext.tools import profiling
 
     sys.argv = [str(args.script), *args.arguments]
     sys.path.insert(0, str(args.script.resolve().parent))

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 import torch
 import torch_xla
 
-from torch_xla_ext import descriptor, registration
-from torch_xla_ext.reference import register_reference, use_reference
+from torch_xla_ext.calls.reference import register_reference, use_reference
+from torch_xla_ext.kernel_schema import untyped_payload
+from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
+from torch_xla_ext.targets import registration
+from torch_xla_ext.targets.platforms import APIS, CALL_VERSIONS
 
 __all__ = [
     "CustomCall",
@@ -28,13 +31,6 @@ __all__ = [
     "stablehlo",
     "use_reference",
 ]
-
-_API_VERSIONS = {
-    "API_VERSION_ORIGINAL": 1,
-    "API_VERSION_STATUS_RETURNING": 2,
-    "API_VERSION_STATUS_RETURNING_UNIFIED": 3,
-    "API_VERSION_TYPED_FFI": 4,
-}
 
 
 class Text(str):
@@ -74,7 +70,7 @@ class CustomCall:
     results: tuple[str, ...]
     api_version: int
     # Of a kernel made with kernel.h, its descriptor; else the bytes, or the attributes' text.
-    payload: descriptor.Descriptor | bytes | str
+    payload: Descriptor | bytes | str
     aliases: dict[int, int]
     has_side_effect: bool
 
@@ -84,7 +80,7 @@ class CustomCall:
             f"  operands  {', '.join(self.operands)}",
             f"  results   {', '.join(self.results)}",
         ]
-        if isinstance(self.payload, descriptor.Descriptor):
+        if isinstance(self.payload, Descriptor):
             values = ", ".join(f"{k}={v}" for k, v in self.payload.parameters.items())
             lines.append(f"  params    {values or 'none'}")
         else:
@@ -129,14 +125,14 @@ def _unquoted(text: str) -> bytes:
     )
 
 
-def _payload(target: str, api_version: int, config: bytes) -> descriptor.Descriptor | bytes | str:
-    if api_version == 4:
+def _payload(target: str, api_version: int, config: bytes) -> Descriptor | bytes | str:
+    if api_version == APIS["ffi"].call_version:
         return config.decode(errors="replace")
     schema = registration.schema(target)
-    if schema is None or config[:1] != bytes([descriptor.MAGIC]):
+    if schema is None or config[:1] != bytes([untyped_payload.MAGIC]):
         return config
     try:
-        return descriptor.unpack(schema, config)
+        return untyped_payload.unpack(schema, config)
     except ValueError:
         return config
 
@@ -149,7 +145,7 @@ def _parse(text: str) -> Iterator[CustomCall]:
         braced = re.search(r"backend_config=(\{.*\})", rest)
         config = _unquoted(quoted[1]) if quoted else braced[1].encode() if braced else b""
         version = re.search(r"api_version=(\w+)", rest)
-        api_version = _API_VERSIONS.get(version[1], 0) if version else 1
+        api_version = CALL_VERSIONS.get(version[1], 0) if version else 1
         aliasing = re.search(r"output_to_operand_aliasing=\{(.*?\))\}", rest)
         yield CustomCall(
             name=name,

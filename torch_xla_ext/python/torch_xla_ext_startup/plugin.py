@@ -3,8 +3,8 @@
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), and torch.utils.checkpoint
-(activation_checkpoint). They are arranged here. A function here that needs the package torch_xla_ext
-imports it when it is called.
+(activation_checkpoint). They are arranged here. A function here that needs the package
+torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -24,7 +24,12 @@ import torch.utils.checkpoint
 import torch_xla
 from torch_xla.experimental import plugins
 
-from torch_xla_ext_startup import activation_checkpoint, lazy_dynamo, module_alias, module_parameters
+from torch_xla_ext_startup import (
+    activation_checkpoint,
+    lazy_dynamo,
+    module_alias,
+    module_parameters,
+)
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
@@ -64,14 +69,14 @@ class CudaPlugin(plugins.DevicePlugin):
         """Whether the processes have to find each other before they make their clients.
 
         torch_xla asks this first of all, when it makes its client: what is wrong with them is said
-        here (torch_xla_ext.cuda.processes).
+        here (torch_xla_ext.cuda.rendezvous).
 
         Raises:
             CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
         """
-        from torch_xla_ext.cuda import options, processes
+        from torch_xla_ext.cuda import options, rendezvous
 
-        processes.prepare(os.environ)
+        rendezvous.prepare(os.environ)
         return options.Processes.from_environ(os.environ).count > 1
 
     def physical_chip_count(self) -> int:
@@ -126,9 +131,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _replace_kernels(module: ModuleType) -> None:
-    from torch_xla_ext import upstream
+    from torch_xla_ext.tpu_operators import install
 
-    upstream.replace(module)
+    install.replace(module)
 
 
 def _replace_bridge(module: ModuleType) -> None:

@@ -6,14 +6,14 @@ import re
 
 import torch
 
+from torch_xla_ext.targets.platforms import PLATFORMS
+
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _COMPOSITE_KEYS = (
     "CompositeExplicitAutograd",
     "CompositeExplicitAutogradNonFunctional",
     "CompositeImplicitAutograd",
 )
-# torch's device types by XLA's platforms.
-_DEVICE_TYPES = {"Host": "CPU", "CUDA": "CUDA"}
 _ARGUMENT_TYPES = {
     *("Tensor", "int", "SymInt", "float", "SymFloat", "bool", "SymBool", "str", "number"),
     *("Scalar", "ScalarType", "Layout", "MemoryFormat", "Device", "Generator"),
@@ -23,7 +23,7 @@ _RETURN_TYPES = {"Tensor", "int", "SymInt", "float", "bool"}
 
 def kernel_keys(platform: str) -> tuple[str, ...]:
     """The dispatch keys under which an operator's kernel for XLA's `platform` may be."""
-    return (_DEVICE_TYPES[platform], *_COMPOSITE_KEYS)
+    return (PLATFORMS[platform].device_type, *_COMPOSITE_KEYS)
 
 
 def is_python(operator: torch._ops.OpOverload, platform: str) -> bool:
@@ -86,7 +86,7 @@ def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str |
             f"{torch.__version__}, cannot; install torch 2.8.0 from the package index"
         )
     if not any(_has_kernel(name, key) for key in kernel_keys(platform)):
-        return f"torch has no kernel of it for {_DEVICE_TYPES[platform]}"
+        return f"torch has no kernel of it for {PLATFORMS[platform].device_type}"
     return None
 
 

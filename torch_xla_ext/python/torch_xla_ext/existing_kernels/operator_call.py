@@ -11,9 +11,10 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 
-from torch_xla_ext import calls, registration
+from torch_xla_ext import calls
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.arguments import encode
+from torch_xla_ext.targets import registration
 
 _XLAC = torch_xla._XLAC
 TARGET = "XlaGpuTorchOperator"

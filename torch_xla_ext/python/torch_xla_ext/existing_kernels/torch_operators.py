@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_xla_ext import registration
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.operator_call import Operator
 from torch_xla_ext.operators import functionalization
+from torch_xla_ext.targets import registration
 
 _NAMESPACE = "torch_xla_ext"
 _TWINS = torch.library.Library(_NAMESPACE, "DEF")

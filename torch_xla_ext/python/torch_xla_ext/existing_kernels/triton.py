@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext import registration
 from torch_xla_ext.calls import custom_call
 from torch_xla_ext.existing_kernels.triton_kernel import (
     Grid,
@@ -22,7 +21,8 @@ from torch_xla_ext.existing_kernels.triton_kernel import (
     device_capability,
     normalized_grid,
 )
-from torch_xla_ext.schema import ArrayType
+from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets import registration
 
 TARGET = "XlaGpuTritonKernel"
 _log = logging.getLogger(__name__)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch_xla
 
-from torch_xla_ext import elf, libraries, registration
 from torch_xla_ext.existing_kernels import tvm_ffi_signature
-from torch_xla_ext.registration import Target
-from torch_xla_ext.schema import Schema
+from torch_xla_ext.kernel_schema.schema import Schema
+from torch_xla_ext.targets import elf, libraries, registration
+from torch_xla_ext.targets.platforms import PLATFORMS
+from torch_xla_ext.targets.registration import Target
 
 _XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
@@ -71,7 +72,7 @@ def register_tvm_ffi_kernel(
         TypeError, ValueError: a wrong argument.
     """
     registration.check_name("register_kernel", name)
-    registration.check_choice("platform", platform, registration.PLATFORMS)
+    registration.check_choice("platform", platform, PLATFORMS)
     schema = None
     if signature is not None:
         schema = tvm_ffi_signature.parse(name, signature, parameters)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
-from torch_xla_ext.dtypes import TORCH_TYPES
-from torch_xla_ext.schema import Argument, Parameter, Schema
+from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES
+from torch_xla_ext.kernel_schema.schema import Argument, Parameter, Schema
 
 _TYPES = ("bool", "i32", "i64", "f32", "f64", "str")
 _WHERE = re.compile(r"(\w+):(\w+(\|\w+)*|\d+\.\.\d*)|(\w+)%(\w+)==0")

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from torch_xla_ext import registration
+from torch_xla_ext.kernel_schema.schema import Argument, Schema
 from torch_xla_ext.operators.call import KernelCall
-from torch_xla_ext.schema import Argument, Schema
 from torch_xla_ext.sharding import rule as rules
+from torch_xla_ext.targets import registration
 
 _TYPES = ("Tensor", "Optional[Tensor]")
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 import torch_xla
 
-from torch_xla_ext import calls, descriptor, registration, sharding
+from torch_xla_ext import calls, sharding
+from torch_xla_ext.kernel_schema import untyped_payload
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema, Sizes
 from torch_xla_ext.operators import arguments
 from torch_xla_ext.operators.arguments import Tensors, Value
-from torch_xla_ext.schema import ArrayType, Schema, Sizes
+from torch_xla_ext.targets import registration
 
 # A result's shape and dtype.
 Result = tuple[Sequence[int], torch.dtype]
@@ -129,7 +131,7 @@ class KernelCall:
             values |= self.attributes(**args)
         if any(isinstance(value, _SYMBOLS) for value in values.values()):
             return values  # which are checked when they are known
-        return descriptor.parameter_values(self.schema, values)
+        return untyped_payload.parameter_values(self.schema, values)
 
     def on_fake(self, *values: Value) -> Tensors:
         args, _, results = self.checked(values, self._num_returned)
@@ -300,7 +302,7 @@ class KernelCall:
     def _descriptor(self, checked: Checked) -> bytes:
         tensors = [checked.args[name] for name in self.operands]
         arrays = [None if t is None else ArrayType(t.shape, t.dtype) for t in tensors]
-        return descriptor.pack(self.schema, arrays + list(checked.results), checked.parameters)
+        return untyped_payload.pack(self.schema, arrays + list(checked.results), checked.parameters)
 
 
 def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from torch_xla_ext import signature_check
-from torch_xla_ext.dtypes import TORCH_TYPES, XLA_TYPES, xla_name
+from torch_xla_ext.kernel_schema import signature_check
+from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES, XLA_TYPES, xla_name
 
 MAX_RANK = 64  # torch's, and that of the kernels' parser
 

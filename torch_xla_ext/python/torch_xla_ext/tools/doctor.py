@@ -13,10 +13,10 @@ import torch_xla
 from torch_xla_ext import ops
 from torch_xla_ext.cuda import discovery
 from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
-from torch_xla_ext.registration import registered_targets
+from torch_xla_ext.targets.platforms import platform_of
+from torch_xla_ext.targets.registration import registered_targets
 
 # The platform for which a device's targets are registered.
-PLATFORMS = {"CUDA": "CUDA", "CPU": "Host"}
 
 
 @dataclass
@@ -135,7 +135,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
     report = Report(
         device_type=device_type,
         chosen_by=chosen_by,
-        platform=PLATFORMS.get(device_type, device_type),
+        platform=platform_of(device_type) or device_type,
         versions={
             "Python": platform.python_version(),
             "torch": torch.__version__,

@@ -12,16 +12,13 @@ from typing import NamedTuple
 
 import torch_xla
 
-from torch_xla_ext import libraries
-from torch_xla_ext.schema import Schema, SizeFunction
+from torch_xla_ext.kernel_schema.schema import Schema, SizeFunction
+from torch_xla_ext.targets import libraries
+from torch_xla_ext.targets.platforms import APIS, PLATFORMS, platform_of
 
 _XLAC = torch_xla._XLAC
-PLATFORMS = ("CUDA", "Host")
-APIS = ("untyped", "ffi")
-# The numbers that registration knows them by.
-_API_VERSIONS = {"untyped": 0, "ffi": 1}
 # What follows the target's name in the symbols of a kernel made with kernel.h.
-_ENTRIES = {
+ENTRIES = {
     ("CUDA", "untyped"): "",
     ("CUDA", "ffi"): "Ffi",
     ("Host", "untyped"): "Host",
@@ -89,7 +86,7 @@ def _current(name: str, platform: str, api: str) -> Target:
 
 def device_platform() -> str:
     """The platform of this process's device, from PJRT_DEVICE."""
-    return "CUDA" if os.environ.get("PJRT_DEVICE") == "CUDA" else "Host"
+    return platform_of(os.environ.get("PJRT_DEVICE", "")) or "Host"
 
 
 def default_api(target: str) -> str:
@@ -209,8 +206,8 @@ def register_custom_call(
         library = libraries.load(library)
     brought = None
     if isinstance(library, ctypes.CDLL):
-        known = _schema_of(library, name)
-        symbol = symbol or (_entry(name, platform, api) if known else name)
+        known = schema_of(library, name)
+        symbol = symbol or (entry(name, platform, api) if known else name)
         if known:
             brought = _check_entry(name, symbol, platform, api) and known
         function = libraries.to_capsule(libraries.find(library, name, symbol))
@@ -238,7 +235,7 @@ def register_custom_call(
     add(
         Target(name, platform, api),
         lambda: _XLAC._xla_register_custom_call_target(
-            name, function, platform, _API_VERSIONS[api]
+            name, function, platform, APIS[api].registered_version
         ),
         library,
         brought or None,
@@ -274,11 +271,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
 
 
-def _entry(name: str, platform: str, api: str) -> str:
-    return name + _ENTRIES[platform, api]
+def entry(name: str, platform: str, api: str) -> str:
+    """The symbol of a kernel's function for a platform and an API."""
+    return name + ENTRIES[platform, api]
 
 
-def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
+def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
     """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
     function = libraries.function_of(library, name + "Schema")
     if function is None:
@@ -301,8 +299,8 @@ def _schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
 
 def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
     """Whether `symbol` is the kernel's entry for this; raises ValueError if it is for another."""
-    expected = _entry(name, platform, api)
-    for (other_platform, other_api), suffix in _ENTRIES.items():
+    expected = entry(name, platform, api)
+    for (other_platform, other_api), suffix in ENTRIES.items():
         if symbol == name + suffix != expected:
             raise ValueError(
                 f"custom-call target {name!r}: symbol {symbol!r} is the kernel's entry for "
@@ -318,56 +316,6 @@ def register_cuda_custom_call(name: str, library: object) -> None:
     A shorthand for `register_custom_call`, with its arguments and errors.
     """
     register_custom_call(name, library, platform="CUDA", api="untyped")
-
-
-def register_kernel(
-    name: str, library: object, *, abi: str = "kernel.h", **options: object
-) -> list[Target]:
-    """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
-
-    With ``abi="tvm-ffi"``, registers a TVM-FFI function
-    (`torch_xla_ext.existing_kernels.tvm_ffi.register_tvm_ffi_kernel`).
-
-    Args:
-        name: the target: the name in the kernel's signature.
-        library: the path of the shared library.
-        abi: "kernel.h" or "tvm-ffi".
-        options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
-            and cuda_graph.
-
-    Returns:
-        The registered targets: for each platform in the library, the untyped and the typed entry.
-
-    Raises:
-        As register_custom_call; also AttributeError if the library has no kernel of this name.
-    """
-    check_name("register_kernel", name)
-    if abi == "tvm-ffi":
-        from torch_xla_ext.existing_kernels.tvm_ffi import register_tvm_ffi_kernel
-
-        return register_tvm_ffi_kernel(name, library, **options)
-    if abi != "kernel.h":
-        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
-    if options:
-        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
-    if not isinstance(library, (str, os.PathLike)):
-        raise TypeError(
-            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
-        )
-    loaded = libraries.load(library)
-    if _schema_of(loaded, name) is None:
-        exported = libraries.exported(loaded)
-        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
-        raise AttributeError(
-            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + libraries.alike(name, names)
-        )
-    registered = []
-    for platform, api in _ENTRIES:
-        if libraries.function_of(loaded, _entry(name, platform, api)) is not None:
-            register_custom_call(name, loaded, platform=platform, api=api)
-            registered.append(Target(name, platform, api))
-    return registered
 
 
 def registered_targets(platform: str | None = None) -> list[Target]:

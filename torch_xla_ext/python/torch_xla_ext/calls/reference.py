@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import torch
 import torch_xla
 
-from torch_xla_ext import registration
+from torch_xla_ext.targets import registration
 
 ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
 

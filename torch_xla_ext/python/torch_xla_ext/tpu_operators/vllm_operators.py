@@ -2,7 +2,7 @@
 
 vLLM's own implementations call JAX for XLA tensors, and for others they return their argument or
 uninitialized memory. Here they consist of PyTorch operations. They are defined together with
-those of torch_xla.experimental.custom_kernel (torch_xla_ext.upstream); when vLLM defines them
+those of torch_xla.experimental.custom_kernel (install.py); when vLLM defines them
 again, its implementations are used only on TPUs.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch_xla_ext.products import bgmv
+from torch_xla_ext.tpu_operators.grouped_matmul import bgmv
 
 
 def kv_cache_update(

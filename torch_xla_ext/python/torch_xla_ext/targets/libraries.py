@@ -10,7 +10,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from torch_xla_ext import elf
+from torch_xla_ext.targets import elf
 
 # What was loaded from a path, and what the file was then.
 _loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}

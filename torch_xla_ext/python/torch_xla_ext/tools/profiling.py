@@ -15,7 +15,7 @@ from typing import Any
 import torch_xla.core.xla_model as xm
 from torch_xla.debug import metrics, profiler
 
-from torch_xla_ext.profiled_programs import custom_call_targets
+from torch_xla_ext.tools.profiled_programs import custom_call_targets
 
 # What the host did, by the metric that counts it; values are in nanoseconds.
 _HOST = {

@@ -5,8 +5,8 @@
 memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them runs a kernel of this
 wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs all is upstream's.
 
-The functions are replaced when their module is imported (torch_xla_ext_plugin), which torch_xla
-does not do by itself.
+The functions are replaced when their module is imported (torch_xla_ext_startup.plugin). torch_xla
+does not import it by itself.
 """
 
 import functools
@@ -16,12 +16,10 @@ from types import ModuleType
 import torch
 import torch_xla
 
-from torch_xla_ext import products, vllm_operators
-from torch_xla_ext.flash_attention import flash_attention
+from torch_xla_ext.targets.platforms import platform_of
+from torch_xla_ext.tpu_operators import grouped_matmul, vllm_operators
+from torch_xla_ext.tpu_operators.flash_attention import flash_attention
 
-# XLA's device types that are no TPUs, and torch's own.
-_XLA_DEVICE_TYPES = ("CPU", "CUDA")
-_DEVICE_TYPES = ("cpu", "cuda")
 _LIBRARY = torch.library.Library("xla", "IMPL")
 
 _Function = Callable[..., torch.Tensor]
@@ -34,12 +32,12 @@ def replace(module: ModuleType) -> None:
     vllm_operators.define(module.XLA_LIB, _is_ours)
     functions: dict[str, _Function] = {
         "flash_attention": flash_attention,
-        "gmm": products.gmm,
+        "gmm": grouped_matmul.gmm,
         "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
         "paged_attention": functools.partial(_paged_attention, module),
         "quantized_matmul_int8": _quantized_matmul_int8,
         "ragged_paged_attention": functools.partial(_ragged_paged_attention, module),
-        "tgmm": products.tgmm,
+        "tgmm": grouped_matmul.tgmm,
     }
     for name, function in functions.items():
         setattr(module, name, _dispatching(getattr(module, name), function))
@@ -51,9 +49,10 @@ def replace(module: ModuleType) -> None:
 
 
 def _is_ours(device: torch.device) -> bool:
+    """Whether a device is a CPU or a GPU, XLA's or PyTorch's own."""
     if device.type == "xla":
-        return torch_xla.runtime.device_type() in _XLA_DEVICE_TYPES
-    return device.type in _DEVICE_TYPES
+        return platform_of(torch_xla.runtime.device_type()) is not None
+    return platform_of(device.type.upper()) is not None
 
 
 def _dispatching(upstream: _Function, ours: _Function) -> _Function:
@@ -158,6 +157,6 @@ def _quantized_matmul_int8(
     vmem_limit_bytes: int | None = None,
 ) -> torch.Tensor:
     """The last four are about the TPU's kernel."""
-    return products.quantized_matmul_int8(
+    return grouped_matmul.quantized_matmul_int8(
         x, w, scalar, zero_point, quant_block_size, quantize_activation
     )

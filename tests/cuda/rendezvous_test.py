@@ -1,4 +1,4 @@
-"""Processes that wait for each other when they end: torch_xla_ext.cuda.processes, without a GPU."""
+"""Processes that wait for each other at their ends: torch_xla_ext.cuda.rendezvous on the CPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import torch_xla.core.xla_model as xm
 from torch.distributed import HashStore
 from torch_xla._internal import pjrt
 
-from torch_xla_ext.cuda import processes
+from torch_xla_ext.cuda import rendezvous
 from torch_xla_ext.cuda.errors import CudaRuntimeError
 from torch_xla_ext.cuda.options import Processes
 
 PROGRAM = """
 import os, sys, time
-from torch_xla_ext.cuda import processes
-processes.prepare(os.environ)
+from torch_xla_ext.cuda import rendezvous
+rendezvous.prepare(os.environ)
 how = sys.argv[2]
 if how == "coordinated":
     import torch_xla
@@ -103,14 +103,14 @@ def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         other.bind(("", 0))
         other.listen()
         port = other.getsockname()[1]
-        monkeypatch.setattr(processes, "_prepared", set())
+        monkeypatch.setattr(rendezvous, "_prepared", set())
         environ = {"RANK": "0", "WORLD_SIZE": "2", "XLA_COORDINATOR_PORT": str(port)}
         with pytest.raises(CudaRuntimeError, match=f"XLA_COORDINATOR_PORT: port {port} cannot be"):
-            processes.prepare(environ)
+            rendezvous.prepare(environ)
 
 
 def test_one_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_prepared", set())
+    monkeypatch.setattr(rendezvous, "_prepared", set())
     environ = {
         "RANK": "0",
         "WORLD_SIZE": "2",
@@ -118,11 +118,11 @@ def test_one_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         "TORCH_XLA_EXT_START_TIMEOUT": "1",
     }
     with pytest.raises(CudaRuntimeError, match=r"rank 1 has not started for 1 s .*WORLD_SIZE is 2"):
-        processes.prepare(environ)
+        rendezvous.prepare(environ)
 
 
 def test_a_rank_0_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_prepared", set())
+    monkeypatch.setattr(rendezvous, "_prepared", set())
     port = free_ports()
     environ = {
         "RANK": "1",
@@ -131,14 +131,14 @@ def test_a_rank_0_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         "TORCH_XLA_EXT_START_TIMEOUT": "1",
     }
     with pytest.raises(CudaRuntimeError, match=f"rank 0, localhost:{port + 1}, cannot be reached"):
-        processes.prepare(environ)
+        rendezvous.prepare(environ)
 
 
 def test_they_count_differently() -> None:
     store = HashStore()
     store.set("start/0", "3")
     with pytest.raises(CudaRuntimeError, match="WORLD_SIZE is 2 for rank 1, but 3 for rank 0"):
-        processes.meet(store, Processes(1, 2, 1, 2), 10)
+        rendezvous.meet(store, Processes(1, 2, 1, 2), 10)
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_they_count_differently() -> None:
 )
 def test_wrong_counts(environ: dict[str, str], message: str) -> None:
     with pytest.raises(CudaRuntimeError, match=message):
-        processes.prepare(environ)
+        rendezvous.prepare(environ)
 
 
 def test_one_process_needs_nothing() -> None:
     begin = time.monotonic()
-    processes.prepare({})
+    rendezvous.prepare({})
     assert time.monotonic() - begin < 1
 
 

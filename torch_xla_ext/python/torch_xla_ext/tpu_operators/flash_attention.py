@@ -3,7 +3,7 @@
 import torch
 import torch_xla
 
-from torch_xla_ext import cudnn_attention
+from torch_xla_ext.tpu_operators import cudnn_attention
 
 
 def flash_attention(

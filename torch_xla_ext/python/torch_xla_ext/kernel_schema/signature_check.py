@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_xla_ext.dtypes import TORCH_TYPES, xla_name
+from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES, xla_name
 
 if TYPE_CHECKING:
-    from torch_xla_ext.schema import Argument, ArrayType, Constraint, Dim, Schema, Sizes
+    from torch_xla_ext.kernel_schema.schema import (
+        Argument,
+        ArrayType,
+        Constraint,
+        Dim,
+        Schema,
+        Sizes,
+    )
 
 # How what parameters say is called in errors.
 _PARAMETER = "a parameter"

@@ -10,15 +10,15 @@ import torch
 import torch_xla
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
-from torch_xla_ext import attributes as mlir
-from torch_xla_ext import descriptor, reference, registration, sharding, transforms
-from torch_xla_ext.schema import ArrayType, Schema
+from torch_xla_ext import sharding
+from torch_xla_ext.calls import reference, transforms
+from torch_xla_ext.kernel_schema import ffi_attributes, untyped_payload
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
 from torch_xla_ext.sharding import rule as rules
+from torch_xla_ext.targets import registration
+from torch_xla_ext.targets.platforms import APIS, platform_of
 
 _XLAC = torch_xla._XLAC
-_API_VERSIONS = {"untyped": 3, "ffi": 4}
-# XLA's platforms by torch_xla's device types.
-_PLATFORMS = {"CPU": "Host", "CUDA": "CUDA"}
 # How the targets begin that XLA:GPU runs itself, by cuDNN.
 _CUDNN = "__cudnn$"
 # The attribute by which a typed call says which optional operands it leaves out (ffi_entry.h).
@@ -98,7 +98,7 @@ def _payload_of(
         return payload
     if api == "untyped":
         if schema is not None:
-            return descriptor.pack(schema, arrays, values or {})
+            return untyped_payload.pack(schema, arrays, values or {})
         if values:
             raise TypeError(
                 f"custom call {target!r}: an untyped target takes attributes only if it is a "
@@ -106,12 +106,12 @@ def _payload_of(
             )
         return b""
     if schema is None:
-        return mlir.encode(values or {})
-    parameters = descriptor.parameter_values(schema, values or {})
+        return ffi_attributes.encode(values or {})
+    parameters = untyped_payload.parameter_values(schema, values or {})
     schema.check(tuple(arrays), schema.sizes(parameters))
     encoded = _typed(schema, parameters)
     absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
-    return mlir.encode(encoded | ({_ABSENT_OPERANDS: absent} if absent else {}))
+    return ffi_attributes.encode(encoded | ({_ABSENT_OPERANDS: absent} if absent else {}))
 
 
 def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
@@ -128,7 +128,7 @@ def _check_own_payload(
 ) -> None:
     """Refuses a descriptor of other shapes: the kernel would go beyond its buffers."""
     try:
-        read = descriptor.unpack(
+        read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)
         )
     except (TypeError, ValueError):
@@ -172,8 +172,7 @@ def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
 def _check_registered(target: str, api: str, given_api: str | None) -> None:
     if (target, api) in _known:
         return
-    device = torch_xla.runtime.device_type()
-    platform = _PLATFORMS.get(device)
+    platform = platform_of(torch_xla.runtime.device_type())
     if target.startswith(_CUDNN) and platform == "CUDA":
         pass  # which no kernel is registered for: XLA:GPU runs them
     elif platform is not None and not registration.is_registered(target, platform, api):
@@ -221,7 +220,7 @@ def custom_call(
         outputs: descriptions of the results, at least one: each a tensor (it may be a meta tensor),
             another object with shape and dtype, or a pair (shape, dtype).
         attributes: the parameters of a kernel that uses kernel.h, or the attributes of another
-            typed target (`torch_xla_ext.attributes.encode` lists the supported values).
+            typed target (torch_xla_ext.kernel_schema.ffi_attributes lists the supported values).
         payload: the bytes for another untyped target.
         api: "untyped" (XLA's API version 3) or "ffi" (version 4, typed). None: typed if a typed
             function is registered for the device's platform and there is no payload.
@@ -384,7 +383,7 @@ def _checked(
     given_api = api
     if api is None:
         api = "untyped" if payload is not None else registration.default_api(target)
-    elif not isinstance(api, str) or api not in _API_VERSIONS:
+    elif not isinstance(api, str) or api not in APIS:
         raise ValueError(
             f"custom call {target!r}: api must be 'untyped', 'ffi' or None, but is {api!r}"
         )
@@ -422,7 +421,7 @@ def _checked(
         [array.dtype for array in types],
         target,
         _present_aliases(target, tensors, aliases),
-        _API_VERSIONS[api],
+        APIS[api].call_version,
         has_side_effect,
         parts and [shard for shard in parts.operands if shard is not None],
         parts and parts.results,

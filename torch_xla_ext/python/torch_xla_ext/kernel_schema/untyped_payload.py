@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-from torch_xla_ext.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
-from torch_xla_ext.schema import ArrayType, Parameter, Schema, Sizes
+from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
+from torch_xla_ext.kernel_schema.schema import ArrayType, Parameter, Schema, Sizes
 
 MAGIC = 1
 VERSION = 1

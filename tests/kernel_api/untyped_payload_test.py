@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.xla import check_golden
 
-from torch_xla_ext import descriptor, registration
-from torch_xla_ext.dtypes import XLA_TYPES
-from torch_xla_ext.schema import ArrayType, Schema
+from torch_xla_ext.kernel_schema import untyped_payload
+from torch_xla_ext.kernel_schema.dtypes import XLA_TYPES
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
+from torch_xla_ext.targets import registration
 
 PROBE = ctypes.CDLL(os.environ["DESCRIPTOR_PROBE"])
 PROBE.ProbeSchema.restype = ctypes.c_char_p
@@ -95,13 +96,13 @@ def test_what_python_packs_the_kernel_reads(
     row: list[int], optional: bool, values: Mapping[str, float]
 ) -> None:
     given_arrays = arrays(row, optional=optional)
-    payload = descriptor.pack(SCHEMA, given_arrays, values)
+    payload = untyped_payload.pack(SCHEMA, given_arrays, values)
     shown = " ".join("absent" if a is None else str(a) for a in given_arrays)
     assert (
         parse(payload)
         == f"ok: {shown} | {' '.join(text_of(values[p.name]) for p in SCHEMA.parameters)}"
     )
-    read = descriptor.unpack(SCHEMA, payload)
+    read = untyped_payload.unpack(SCHEMA, payload)
     assert [*read.operands, *read.results] == given_arrays
     assert read.parameters == values
 
@@ -114,7 +115,7 @@ any_array = st.none() | st.builds(
 
 
 def packed_without_checks(given_arrays: Sequence[ArrayType | None]) -> bytes:
-    payload = descriptor.pack(SCHEMA, arrays(), GOOD)
+    payload = untyped_payload.pack(SCHEMA, arrays(), GOOD)
     parts = [payload[:16]]
     for array in given_arrays:
         if array is None:
@@ -150,14 +151,14 @@ def test_any_bytes_give_an_error(payload: bytes) -> None:
     assert not parse(payload).startswith("ok: ")
 
 
-@given(st.integers(0, len(descriptor.pack(SCHEMA, arrays(), GOOD)) - 1))
+@given(st.integers(0, len(untyped_payload.pack(SCHEMA, arrays(), GOOD)) - 1))
 def test_truncated(length: int) -> None:
-    text = parse(descriptor.pack(SCHEMA, arrays(), GOOD)[:length])
+    text = parse(untyped_payload.pack(SCHEMA, arrays(), GOOD)[:length])
     assert text.startswith("payload: truncated" if length else "payload: is empty")
 
 
 def test_parameters_that_the_kernel_refuses() -> None:
-    payload = descriptor.pack(SCHEMA, arrays(), GOOD)
+    payload = untyped_payload.pack(SCHEMA, arrays(), GOOD)
     window = payload[:-25] + struct.pack("<q", 4097) + payload[-17:]
     assert parse(window) == "parameter window: expected 1 to 4096 but got 4097"
     factor = payload[:-13] + struct.pack("<d", float("nan")) + payload[-5:]
@@ -188,26 +189,30 @@ WRONG = {
 @pytest.mark.parametrize(("values", "error", "text"), WRONG.values(), ids=WRONG)
 def test_wrong_parameters(values: dict[str, object], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match="TestGather: .*" + text):
-        descriptor.pack(SCHEMA, arrays(), values)
+        untyped_payload.pack(SCHEMA, arrays(), values)
 
 
 def test_numbers_of_numpy_and_torch() -> None:
     np = pytest.importorskip("numpy")
     values = GOOD | {"window": np.int16(7), "factor": torch.tensor(0.5), "negate": np.bool_(True)}
-    assert descriptor.pack(SCHEMA, arrays(), values) == descriptor.pack(SCHEMA, arrays(), GOOD)
+    assert untyped_payload.pack(SCHEMA, arrays(), values) == untyped_payload.pack(
+        SCHEMA, arrays(), GOOD
+    )
 
 
 def added(dtype: torch.dtype, *shape: int) -> bytes:
     schema = registration.schema("XlaGpuSimpleAdd")
-    return descriptor.pack(schema, [ArrayType(shape, dtype)] * 3, {})
+    return untyped_payload.pack(schema, [ArrayType(shape, dtype)] * 3, {})
 
 
 SEEDS = Path(__file__).parent / "descriptor_corpus" / "seeds"
 SEED_FILES: dict[str, Callable[[], bytes]] = {
-    "TestGather-scalar-rows": lambda: descriptor.pack(SCHEMA, arrays(row=()), GOOD),
-    "TestGather-optional": lambda: descriptor.pack(SCHEMA, arrays(optional=True), GOOD),
-    "TestGather-empty": lambda: descriptor.pack(SCHEMA, arrays(row=(0, 7, 1, 1)), GOOD),
-    "TestGather-bfloat16": lambda: descriptor.pack(SCHEMA, arrays((2, 3), torch.bfloat16), GOOD),
+    "TestGather-scalar-rows": lambda: untyped_payload.pack(SCHEMA, arrays(row=()), GOOD),
+    "TestGather-optional": lambda: untyped_payload.pack(SCHEMA, arrays(optional=True), GOOD),
+    "TestGather-empty": lambda: untyped_payload.pack(SCHEMA, arrays(row=(0, 7, 1, 1)), GOOD),
+    "TestGather-bfloat16": lambda: untyped_payload.pack(
+        SCHEMA, arrays((2, 3), torch.bfloat16), GOOD
+    ),
     "XlaGpuSimpleAdd-scalar": lambda: added(torch.int64),
     "XlaGpuSimpleAdd-vector": lambda: added(torch.float32, 1000),
     "XlaGpuSimpleAdd-matrix": lambda: added(torch.bfloat16, 4, 5),
@@ -224,4 +229,4 @@ def test_seed_of_the_fuzz_target_is_what_is_packed_now(name: str) -> None:
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\2" * 100], ids=repr)
 def test_unpack_what_is_no_descriptor(payload: bytes) -> None:
     with pytest.raises(ValueError, match="TestGather: not a descriptor of this kernel"):
-        descriptor.unpack(SCHEMA, payload)
+        untyped_payload.unpack(SCHEMA, payload)
