@@ -83,6 +83,7 @@ def _payload_of(
     arrays: list[ArrayType | None],
     values: Mapping[str, object] | None,
     payload: bytes | str | None,
+    is_checked: bool,
 ) -> bytes | str:
     """What the kernel is handed: a payload, or the text of attributes."""
     if payload is not None:
@@ -96,22 +97,25 @@ def _payload_of(
         if schema is not None:
             _check_own_payload(schema, arrays, payload)
         return payload
+    if schema is not None:
+        values = values or {}
+        if not is_checked:
+            values = untyped_payload.parameter_values(schema, values)
+            schema.check(tuple(arrays), schema.sizes(values))
+        if api == "untyped":
+            return untyped_payload.encode(schema, arrays, values)
+        absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
+        return ffi_attributes.encode(
+            _typed(schema, values) | ({_ABSENT_OPERANDS: absent} if absent else {})
+        )
     if api == "untyped":
-        if schema is not None:
-            return untyped_payload.pack(schema, arrays, values or {})
         if values:
             raise TypeError(
                 f"custom call {target!r}: an untyped target takes attributes only if it is a "
                 "kernel that uses torch_xla_ext/kernel.h; pass a payload, or api='ffi'"
             )
         return b""
-    if schema is None:
-        return ffi_attributes.encode(values or {})
-    parameters = untyped_payload.parameter_values(schema, values or {})
-    schema.check(tuple(arrays), schema.sizes(parameters))
-    encoded = _typed(schema, parameters)
-    absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
-    return ffi_attributes.encode(encoded | ({_ABSENT_OPERANDS: absent} if absent else {}))
+    return ffi_attributes.encode(values or {})
 
 
 def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
@@ -268,16 +272,21 @@ def call_operator(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     parts: sharding.Parts | None = None,
+    is_checked: bool = False,
 ) -> list[torch.Tensor]:
     """custom_call for an operator, which has taken care of transforms and shardings.
 
     Args:
         outputs: of the results that `parts` names, the whole; of others, what a device has.
         parts: what each device runs the call on; `attributes` and `payload` are for that.
+        is_checked: whether the operator has checked the arrays and parameters against the kernel's
+            signature. Then `attributes` are what parameter_values returned.
     """
     tensors = _tensors(target, inputs)
     transforms.refuse(target, tensors)
-    checked = _checked(target, tensors, outputs, attributes, payload, api, aliases, False, parts)
+    checked = _checked(
+        target, tensors, outputs, attributes, payload, api, aliases, False, parts, is_checked
+    )
     return _call(checked, tensors, outputs, attributes)
 
 
@@ -317,6 +326,7 @@ def prepare(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     parts: sharding.Parts | None = None,
+    is_checked: bool = False,
 ) -> object | None:
     """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
 
@@ -334,7 +344,16 @@ def prepare(
         return None
     tensors = _tensors(target, inputs)
     checked = _checked(
-        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+        target,
+        tensors,
+        outputs,
+        attributes,
+        payload,
+        api,
+        aliases,
+        has_side_effect,
+        parts,
+        is_checked,
     )
     return _XLAC._xla_prepare_custom_call(*checked)
 
@@ -378,6 +397,7 @@ def _checked(
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
     parts: sharding.Parts | None,
+    is_checked: bool = False,
 ) -> _Arguments:
     """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
     given_api = api
@@ -397,7 +417,8 @@ def _checked(
     present = [tensor for tensor in tensors if tensor is not None]
     schema = registration.schema(target, api)
     if schema is not None:
-        schema.check_counts(len(tensors), len(types))
+        if not is_checked:
+            schema.check_counts(len(tensors), len(types))
     elif len(present) != len(tensors):
         raise TypeError(
             f"custom call {target!r}: inputs[{tensors.index(None)}] must be an XLA tensor, but is "
@@ -410,7 +431,7 @@ def _checked(
             if shard is not None:
                 arrays[i] = arrays[i]._replace(shape=shard.shape)
     try:
-        handed = _payload_of(target, api, schema, arrays, attributes, payload)
+        handed = _payload_of(target, api, schema, arrays, attributes, payload, is_checked)
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES_BY_NUMBER, XLA_TYPES
-from torch_xla_ext.kernel_schema.schema import ArrayType, Parameter, Schema, Sizes
+from torch_xla_ext.kernel_schema.schema import ArrayType, Parameter, Schema
 
 MAGIC = 1
 VERSION = 1
@@ -25,7 +25,8 @@ def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[s
 
     Args:
         schema: the kernel's.
-        attributes: the parameters by name. An int does for a float, nothing else for another type.
+        attributes: the parameters by name. An int is accepted for a float;
+            otherwise the types must match.
 
     Returns:
         The values in the schema's order.
@@ -90,11 +91,16 @@ def pack(
     Raises:
         TypeError, ValueError: as of `Schema.check` and `parameter_values`.
     """
-    if not schema.parameters and not attributes:
-        return _pack_arrays(schema, tuple(arrays))
     values = parameter_values(schema, attributes)
-    header = _pack_arrays(schema, tuple(arrays), schema.sizes(values))
-    return header + _params(schema).pack(*values.values())
+    schema.check(tuple(arrays), schema.sizes(values))
+    return encode(schema, arrays, values)
+
+
+def encode(
+    schema: Schema, arrays: Sequence[ArrayType | None], values: Mapping[str, object]
+) -> bytes:
+    """As `pack`, of a call that is checked already: `values` are those of `parameter_values`."""
+    return _pack_arrays(schema, tuple(arrays)) + _params(schema).pack(*values.values())
 
 
 @cache
@@ -104,9 +110,8 @@ def _params(schema: Schema) -> struct.Struct:
 
 
 @lru_cache(maxsize=4096)
-def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> bytes:
-    """Checks the arrays; returns all of a descriptor that comes before the parameters."""
-    schema.check(arrays, sizes)
+def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...]) -> bytes:
+    """All of a descriptor that comes before the parameters."""
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, _params(schema).size, schema.hash)]
     for array in arrays:

@@ -1,6 +1,7 @@
 """Turns an operator's arguments into a call of its kernel, on each kind of device."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -34,6 +35,13 @@ class Checked(NamedTuple):
     args: dict[str, Value]
     parameters: Mapping[str, object]
     results: Sequence[Result]
+
+    def has_symbols(self, operands: Sequence[str]) -> bool:
+        """Whether a size or a parameter is known only at run time, and checked only then."""
+        shapes = [shape for shape, _ in self.results]
+        shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
+        values = itertools.chain(self.parameters.values(), *shapes)
+        return any(isinstance(value, _SYMBOLS) for value in values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +157,8 @@ class KernelCall:
 
     def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
         """The arguments of calls.call_operator."""
-        args, parameters, results = self.checked(values, self._num_results)
+        checked = self.checked(values, self._num_results)
+        args, _, results = checked
         tensors = [args[name] for name in self.operands]
         aliases = {result: self.operands.index(arg) for result, arg in self.in_place.items()}
         parts = sharding.parts(
@@ -160,7 +169,8 @@ class KernelCall:
             aliases,
         )
         if parts is not None:
-            args, parameters, results = self._checked_parts(args, results, parts)
+            checked = self._checked_parts(args, results, parts)
+            args, results = checked.args, checked.results
         if self.payload is not None:
             parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
             tensors = [tensor for tensor in tensors if tensor is not None]
@@ -172,11 +182,12 @@ class KernelCall:
             "target": name,
             "inputs": tensors,
             "outputs": results,
-            "attributes": parameters if self.schema else None,
+            "attributes": checked.parameters if self.schema else None,
             "payload": self.payload(**args) if self.payload else None,
             "api": api,
             "aliases": aliases,
             "parts": parts,
+            "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
         }
 
     def _checked_parts(
@@ -302,7 +313,9 @@ class KernelCall:
     def _descriptor(self, checked: Checked) -> bytes:
         tensors = [checked.args[name] for name in self.operands]
         arrays = [None if t is None else ArrayType(t.shape, t.dtype) for t in tensors]
-        return untyped_payload.pack(self.schema, arrays + list(checked.results), checked.parameters)
+        return untyped_payload.encode(
+            self.schema, arrays + list(checked.results), checked.parameters
+        )
 
 
 def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:
