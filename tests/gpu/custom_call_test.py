@@ -43,7 +43,7 @@ def test_a_typed_call_that_the_kernel_refuses(device: torch.device) -> None:
 
 
 def test_calls_many_times(device: torch.device) -> None:
-    """XLA may capture typed calls in a CUDA graph once a program has run several times."""
+    """XLA may capture FFI calls in a CUDA graph once a program has run several times."""
     x = torch.zeros(1000, device=device)
     one = torch.ones(1000, device=device)
     for _ in range(20):

@@ -286,7 +286,7 @@ def test_alias_skips_absent_operands(device: torch.device) -> None:
 
 
 def raw_typed(device: torch.device, text: str) -> torch.Tensor:
-    """A typed call that Python has not checked."""
+    """An FFI call that Python has not checked."""
     table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
     return torch_xla._XLAC._xla_gpu_custom_call(
         [table, index],
@@ -349,12 +349,12 @@ def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:
 
 def test_a_target_that_is_only_typed(device: torch.device) -> None:
     register_custom_call(
-        "only typed", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform=PLATFORM, api="ffi"
+        "only FFI", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform=PLATFORM, api="ffi"
     )
     x = torch.zeros(3).to(device)
-    assert custom_call("only typed", [x], [x])[0].tolist() == [1, 1, 1]
+    assert custom_call("only FFI", [x], [x])[0].tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="api='untyped'; it is for 'Host' and api='ffi'"):
-        custom_call("only typed", [x], [x], payload=b"\1")
+        custom_call("only FFI", [x], [x], payload=b"\1")
 
 
 def test_numpy_attributes(device: torch.device) -> None:

@@ -28,7 +28,7 @@ def replace(module: ModuleType) -> None:
 
     def other_device_type(*args: object) -> str:
         device_type = infer_device_type(*args)
-        # XLA's state is kept here.
+        # _Region keeps the state of XLA.
         return module.DefaultDeviceType.get_device_type() if device_type == "xla" else device_type
 
     module._infer_device_type = other_device_type

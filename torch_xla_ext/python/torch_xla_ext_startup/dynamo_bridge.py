@@ -36,6 +36,7 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
+# docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
 
@@ -93,7 +94,7 @@ def replace_backend(module: ModuleType) -> None:
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
-    """Whether random numbers have to be drawn again, as the first time: never.
+    """Whether random numbers have to be drawn a second time with the same values: never.
 
     PyTorch does so, in what a checkpoint computes again, by an operator that XLA tensors lack.
     """
@@ -107,7 +108,7 @@ def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
 
 def _replace_arguments(module: ModuleType) -> None:
     stock_extract, stock_match = module.extract_graph_helper, module.GraphInputMatcher.__init__
-    # Of the arguments' data in the function that is compiled: compilations can be nested.
+    # The positions of the compiled function's arguments, one dict for each nested compilation.
     positions: list[dict[int, int]] = []
 
     def extract_graph_helper(xla_model: torch.fx.GraphModule, *others: object) -> object:
@@ -141,7 +142,7 @@ def _replace_arguments(module: ModuleType) -> None:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Of the tensor's data on the device."""
+    """The address of the tensor's data on the device."""
     return torch_xla._XLAC._xla_capture_data_address(tensor)
 
 

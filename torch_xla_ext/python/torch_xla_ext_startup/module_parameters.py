@@ -18,7 +18,7 @@ from torch.nn import Module, Parameter
 
 
 class _Move(threading.local):
-    """What this thread moves.
+    """The moves that this thread is doing.
 
     Attributes:
         depth: of modules in modules.

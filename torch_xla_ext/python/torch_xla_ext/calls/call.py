@@ -19,13 +19,13 @@ from torch_xla_ext.targets import registration
 from torch_xla_ext.targets.platforms import APIS, platform_of
 
 _XLAC = torch_xla._XLAC
-# How the targets begin that XLA:GPU runs itself, by cuDNN.
+# The prefix of the targets that XLA:GPU itself runs, by cuDNN.
 _CUDNN = "__cudnn$"
-# The attribute by which a typed call says which optional operands it leaves out (ffi_entry.h).
+# The attribute with which an FFI call lists the optional operands that it omits (ffi_entry.h).
 _ABSENT_OPERANDS = "absent_operands"
 
 
-# The targets and APIs that were looked up: targets are never taken back.
+# Targets and APIs that were found. A registration is never undone.
 _known: set[tuple[str, str]] = set()
 
 
@@ -38,12 +38,12 @@ def _check_list(target: str, name: str, values: object) -> None:
 
 
 def _tensors(target: str, inputs: object) -> list[torch.Tensor | None]:
-    """The inputs, without what marks a tensor as sharded."""
+    """The inputs. An XLAShardedTensor is replaced by the tensor that it wraps."""
     _check_list(target, "inputs", inputs)
     tensors = []
     for index, value in enumerate(inputs):
         if type(value) is torch.Tensor:
-            pass  # as nearly always
+            pass  # the usual case
         elif isinstance(value, XLAShardedTensor):
             value = value.global_tensor
         elif value is not None and not isinstance(value, torch.Tensor):
@@ -89,7 +89,7 @@ def _payload_of(
     if payload is not None:
         if api == "ffi":
             raise TypeError(
-                f"custom call {target!r}: a typed call has no payload; pass attributes, or "
+                f"custom call {target!r}: an FFI call has no payload; pass attributes, or "
                 "api='untyped'"
             )
         if values is not None:
@@ -136,7 +136,7 @@ def _check_own_payload(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)
         )
     except (TypeError, ValueError):
-        return  # the kernel says exactly what is wrong
+        return  # the error of the kernel itself is more exact
     described = [*read.operands, *read.results]
     for argument, array, other in zip(schema.arguments, arrays, described, strict=True):
         if array != other:
@@ -147,7 +147,7 @@ def _check_own_payload(
 
 
 def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
-    """What to say of a target that is not registered: near names, and what to do.
+    """The error text for a target that is not registered: similar names, and the remedy.
 
     Args:
         api: None for a call that may use any.
@@ -178,7 +178,7 @@ def _check_registered(target: str, api: str, given_api: str | None) -> None:
         return
     platform = platform_of(torch_xla.runtime.device_type())
     if target.startswith(_CUDNN) and platform == "CUDA":
-        pass  # which no kernel is registered for: XLA:GPU runs them
+        pass  # XLA:GPU runs these, no registered kernel
     elif platform is not None and not registration.is_registered(target, platform, api):
         raise ValueError(_unknown_target_text(target, platform, given_api))
     _known.add((target, api))
@@ -224,9 +224,9 @@ def custom_call(
         outputs: descriptions of the results, at least one: each a tensor (it may be a meta tensor),
             another object with shape and dtype, or a pair (shape, dtype).
         attributes: the parameters of a kernel that uses kernel.h, or the attributes of another
-            typed target (torch_xla_ext.kernel_schema.ffi_attributes lists the supported values).
+            FFI target (torch_xla_ext.kernel_schema.ffi_attributes lists the supported values).
         payload: the bytes for another untyped target.
-        api: "untyped" (XLA's API version 3) or "ffi" (version 4, typed). None: typed if a typed
+        api: "untyped" (XLA's API version 3) or "ffi" (XLA's FFI, version 4). None: "ffi" if an FFI
             function is registered for the device's platform and there is no payload.
         aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
             the operand if something else needs it: the caller's tensor does not change.
@@ -296,7 +296,7 @@ def _call(
     outputs: Sequence[object],
     attributes: Mapping[str, object] | None,
 ) -> list[torch.Tensor]:
-    """The call of what was checked; the reference implementation takes it unchecked."""
+    """Makes the call, or calls the reference implementation, which gets the original arguments."""
     target = checked.target
     replaced = reference.replacement(target)
     if replaced is not None:
@@ -373,7 +373,7 @@ def is_plain(target: str, operands: Sequence[torch.Tensor]) -> bool:
 
 
 class _Arguments(NamedTuple):
-    """Those of _xla_gpu_custom_call, in its order."""
+    """The arguments of _xla_gpu_custom_call, in its order."""
 
     operands: Sequence[torch.Tensor]
     payload: bytes | str

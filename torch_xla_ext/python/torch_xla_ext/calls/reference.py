@@ -24,22 +24,22 @@ Reference = Callable[
 
 _lock = threading.Lock()
 _references: dict[str, Reference] = {}
-# The targets of the blocks that are open here, one more often than once if several name it. Another
-# thread, or another task of asyncio, has its own.
+# The targets of the open blocks, one entry for each block. Each thread and each task of asyncio has
+# its own blocks.
 _in_use: ContextVar[tuple[str, ...]] = ContextVar("references in use", default=())
-# What the whole process was told.
+# The targets that the environment variable names, for the whole process.
 _everywhere = frozenset(
     filter(None, (name.strip() for name in os.environ.get(ENVIRONMENT, "").split(",")))
 )
 
 
 def _count_blocks(count: int) -> None:
-    """Tells the operators in C++ how many blocks more are open: they ask here if there are any."""
+    """Changes the number of open blocks that C++ knows: its operators ask here if there are any."""
     torch_xla._XLAC._xla_add_reference_blocks(count)
 
 
 def _warn_of_unknown_names() -> None:
-    """At the end: until then, a program can register the reference of any name."""
+    """Runs at exit: until then, a program can register a reference for any name."""
     for name in sorted(_everywhere - {"*"} - _references.keys()):
         print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
 

@@ -19,7 +19,7 @@ from torch_xla_ext.cuda.options import Processes
 
 PLUGIN_VARIABLE = "TORCH_XLA_EXT_PJRT_PLUGIN"
 _DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
-# A pass that fuses slices into typed custom calls. It fails to compile a call that writes to two
+# A pass that fuses slices into FFI custom calls. It fails to compile a call that writes to two
 # slices of one tensor ("A cycle is detected", with plugin 0.11.2).
 _SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
 # Several processes divide the autotuning of a program among them, and each waits for the others'

@@ -29,11 +29,11 @@ from torch_xla_ext.cuda.options import Processes
 # How many seconds a process waits for the others when it ends.
 TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"
 _DEFAULT_TIMEOUT = 60
-# And when it starts.
+# How many seconds a process waits for the others when it starts.
 START_TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_START_TIMEOUT"
 _DEFAULT_START_TIMEOUT = 300
 _DEFAULT_PORT = 8547  # of XLA's coordinator
-# By process: a fork has what its parent had.
+# Keys are process ids, since a fork has the contents that its parent had.
 _prepared: set[int] = set()
 _stores: dict[int, Store] = {}
 

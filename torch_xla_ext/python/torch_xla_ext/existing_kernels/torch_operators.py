@@ -51,8 +51,7 @@ def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
     return packet, match[3]
 
 
-# Of which types an argument may be for the choice of an overload to follow from it: of a list it
-# follows from the elements.
+# The types of arguments that choose an overload. A list chooses one by its elements.
 _CHOOSING = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, torch.dtype, type(None)}
 _chosen: dict[tuple[object, ...], str] = {}
 

@@ -14,7 +14,7 @@ import torch
 
 # A kernel under Triton's decorators, whose types have no stubs.
 Kernel = object
-# What the analysis of a kernel is done for where there is no GPU; it sees no difference.
+# The GPU for which a kernel is analyzed where there is none; the result is the same for all.
 _ANY_CAPABILITY = 90
 # With the functions, whose ids are in the keys.
 _written: dict[str, tuple[Kernel, list[str]]] = {}
@@ -42,7 +42,7 @@ def install() -> None:
 
 
 def _let_torch_analyse_kernels() -> None:
-    """Gives Triton a GPU to think of where torch has no CUDA.
+    """Gives Triton a GPU to compile for where torch has no CUDA.
 
     Without one torch.compile takes every tensor of a kernel for written to, and warns.
     """

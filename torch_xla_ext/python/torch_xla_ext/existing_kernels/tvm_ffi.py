@@ -32,7 +32,7 @@ def register_tvm_ffi_kernel(
     parameters: str = "",
     cuda_graph: bool = False,
 ) -> list[Target]:
-    """Registers a TVM-FFI function as a typed custom-call target.
+    """Registers a TVM-FFI function as an FFI custom-call target.
 
     ::
 

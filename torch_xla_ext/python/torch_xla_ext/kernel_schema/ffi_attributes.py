@@ -1,4 +1,4 @@
-"""Attributes of typed calls, as the text of an MLIR dictionary, which XLA parses."""
+"""Attributes of FFI calls, as the text of an MLIR dictionary, which XLA parses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-# A plain Python number is of the wide type; numpy's types say another width.
+# Python numbers have 64 bits; numbers of numpy's types have the width of their type.
 _INTEGERS = {np.dtype(f"int{bits}"): f"i{bits}" for bits in (8, 16, 32, 64)} | {
     np.dtype(f"uint{bits}"): f"ui{bits}" for bits in (8, 16, 32, 64)
 }
@@ -85,7 +85,7 @@ def _value(name: str, value: object) -> str:
 
 
 def encode(attributes: Mapping[str, object]) -> str:
-    """Encodes the attributes of a typed call: ``{scale = 3.0 : f64, window = 128 : i64}``.
+    """Encodes the attributes of an FFI call: ``{scale = 3.0 : f64, window = 128 : i64}``.
 
     Args:
         attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (a string

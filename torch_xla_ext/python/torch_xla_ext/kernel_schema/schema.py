@@ -30,7 +30,7 @@ class ArrayType(NamedTuple):
 
     @staticmethod
     def of(value: object) -> ArrayType:
-        """Of a tensor or anything else with `shape` and `dtype`, or of a pair (shape, dtype).
+        """The type of a tensor, of another object with `shape` and `dtype`, or of a pair of these.
 
         Raises:
             TypeError: `value` is none of these, or a dimension is no int.
@@ -101,7 +101,7 @@ class Argument:
         return self.alias is not None
 
     def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
-        """Which dimensions of an array of this rank each one here stands for: (dim, begin, end)."""
+        """The range of an array's dimensions that each declared one covers: (dim, begin, end)."""
         result, begin = [], 0
         for dim in self.dims:
             count = rank - (len(self.dims) - 1) if dim.star else 1
@@ -122,7 +122,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What the signature says of a size beside where it is found: one of these is not empty.
+    """A condition of the signature on a size. Exactly one of the attributes is not empty.
 
     Attributes:
         choices: the sizes that it may have.
@@ -175,7 +175,7 @@ def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple
 
 
 def _where(text: str | None) -> tuple[dict[str, tuple[str, ...]], tuple[Constraint, ...]]:
-    """The dtype variables, and what is said of sizes."""
+    """The dtype variables, and the conditions on sizes."""
     variables, constraints = {}, []
     for part in (text or "").split(",") if text else []:
         if multiple := _MULTIPLE.fullmatch(part):
@@ -200,7 +200,7 @@ def _number(text: str, kind: str) -> float | None:
     return float(text) if kind.startswith("f") else int(text)
 
 
-# Sizes that parameters say, by their names.
+# Sizes that parameters give: pairs of a name and a size.
 Sizes = tuple[tuple[str, int], ...]
 # A kernel's function (include/torch_xla_ext/sizes.h) of the sizes and dtypes of its operands.
 SizeFunction = Callable[[Sequence[int], Sequence[int]], int]
@@ -280,7 +280,7 @@ class Schema:
         )
 
     def sizes(self, values: Mapping[str, object]) -> Sizes:
-        """The sizes that parameters say, of their values."""
+        """The sizes that parameters give, from the values of the parameters."""
         return tuple((name, values[name]) for name in self.size_parameters)
 
     def open_sizes(self, num_results: int | None = None) -> tuple[str, ...]:
@@ -292,10 +292,10 @@ class Schema:
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
     def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:
-        """An open size, by the kernel's own function of the operands, which are checked already.
+        """An open size, computed by the kernel's own function from checked operands.
 
         Raises:
-            ValueError: the function uses a size that no operand says.
+            ValueError: the function uses a size that no operand gives.
         """
         known = signature_check.sizes(self, operands)
         dims = [dim for operand in self.operands for dim in operand.dims if not dim.star]
@@ -314,7 +314,7 @@ class Schema:
 
         Args:
             arrays: one for each of `arguments`; None for an optional operand that is left out.
-            sizes: those that parameters say, as of `sizes()`.
+            sizes: the sizes that parameters give, from `sizes()`.
 
         Raises:
             TypeError: an operand or result is missing, or is of another dtype.
@@ -327,12 +327,12 @@ class Schema:
     def infer(
         self, operands: tuple[ArrayType | None, ...], sizes: Sizes = (), num_results: int = 0
     ) -> tuple[ArrayType, ...]:
-        """Checks the operands of a call, whose sizes may be symbolic; says what the results are.
+        """Checks the operands of a call, whose sizes may be symbolic, and infers the results.
 
         Args:
             operands: None for an optional one that is left out.
-            sizes: those that parameters say, and those that are open.
-            num_results: of how many results.
+            sizes: the sizes that parameters give, and the open sizes.
+            num_results: how many results to infer.
 
         Raises:
             As `check`.

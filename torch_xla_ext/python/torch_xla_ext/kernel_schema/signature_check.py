@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Sizes,
     )
 
-# How what parameters say is called in errors.
+# What error texts call a parameter that gives a size.
 _PARAMETER = "a parameter"
 
 
@@ -41,7 +41,7 @@ def require(
 
 
 def check(schema: Schema, arrays: Sequence[ArrayType | None], sizes: Sizes) -> None:
-    """As `Schema.check`, whose arguments are as many as the signature's."""
+    """As `Schema.check`, for as many arrays as the signature has arguments."""
     call = _Call(schema, sizes, arrays)
     for argument, array in zip(schema.arguments, arrays, strict=True):
         call.check(argument, array)
@@ -60,7 +60,7 @@ def infer(
 
 
 def sizes(schema: Schema, operands: Sequence[ArrayType | None]) -> dict[str, int]:
-    """What the names of the signature stand for, of operands that are checked already."""
+    """The sizes of the signature's names, from operands that are checked already."""
     call = _Call(schema, (), operands)
     for argument, array in zip(schema.operands, operands, strict=True):
         call.check(argument, array)
@@ -219,7 +219,7 @@ class _Call:
             require(size % other == 0, ValueError, message)
 
     def result(self, argument: Argument) -> tuple[torch.Size, torch.dtype]:
-        """What a result has to be."""
+        """The shape and the dtype that a result must have."""
         shape: list[int] = []
         for dim in argument.dims:
             key = "*" + dim.name if dim.star else dim.name

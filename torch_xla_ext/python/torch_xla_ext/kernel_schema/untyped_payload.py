@@ -21,7 +21,7 @@ _CODES = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
 
 def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[str, float]:
-    """Checks a call's parameters: that each is there, and of its type and within its limits.
+    """Checks a call's parameters: each must be present, of its type and within its limits.
 
     Args:
         schema: the kernel's.
@@ -99,7 +99,7 @@ def pack(
 def encode(
     schema: Schema, arrays: Sequence[ArrayType | None], values: Mapping[str, object]
 ) -> bytes:
-    """As `pack`, of a call that is checked already: `values` are those of `parameter_values`."""
+    """As `pack`, for a checked call; `values` is what `parameter_values` returned."""
     return _pack_arrays(schema, tuple(arrays)) + _params(schema).pack(*values.values())
 
 
@@ -111,7 +111,7 @@ def _params(schema: Schema) -> struct.Struct:
 
 @lru_cache(maxsize=4096)
 def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...]) -> bytes:
-    """All of a descriptor that comes before the parameters."""
+    """The part of a descriptor before the parameters."""
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, _params(schema).size, schema.hash)]
     for array in arrays:
@@ -125,7 +125,7 @@ def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...]) -> bytes:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A descriptor that was read, for people to look at."""
+    """The content of a descriptor, for people to read."""
 
     operands: tuple[ArrayType | None, ...]
     results: tuple[ArrayType, ...]

@@ -65,7 +65,7 @@ def make_kernel(
                     f"{operator.name()} has no forward-mode derivative; use reverse mode, as "
                     "torch.func.vjp does"
                 )
-            # Off here too, by which the tangents of an outer torch.func.jvp would be lost.
+            # It is off here, too, and the tangents of an outer torch.func.jvp would be lost.
             with forward_ad._set_fwd_grad_enabled(True):
                 return jvp(ctx, *tangents)
 
@@ -94,7 +94,7 @@ def make_in_place_kernel(
                     "it under torch.no_grad(), or with detached tensors"
                 )
         _call_below(operator, args)
-        # What autograd saved of an earlier value is lost, and it says so if it is asked for it.
+        # An earlier value that autograd saved is lost: autograd raises an error if it needs it.
         torch.autograd.graph.increment_version([args[i] for i in written])
 
     return kernel

@@ -19,13 +19,13 @@ from torch_xla_ext.targets import registration
 # A result's shape and dtype.
 Result = tuple[Sequence[int], torch.dtype]
 
-# The targets, platforms and APIs that were looked up: targets are never taken back.
+# Targets, platforms and APIs that were found. A registration is never undone.
 _registered: set[tuple[str, str, str]] = set()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Checked(NamedTuple):
-    """An operator's arguments, by their names, after all checks; and what follows from them.
+    """The checked arguments of an operator by name, and what follows from them.
 
     Attributes:
         parameters: the kernel's, if it is made with torch_xla_ext/kernel.h.
@@ -86,7 +86,7 @@ class KernelCall:
 
     @cached_property
     def required(self) -> list[str]:
-        """Those of them that may not be None."""
+        """The tensor arguments that may not be None."""
         return [a.name for a in self.operator._schema.arguments if str(a.type) == "Tensor"]
 
     @cached_property
@@ -97,7 +97,7 @@ class KernelCall:
         """Checks an operator's arguments, without the defaults that the dispatcher leaves out.
 
         Args:
-            num_results: of how many results to say what they are.
+            num_results: how many of the kernel's results to infer.
         """
         args = self._defaults | dict(zip(self._defaults, values, strict=False))
         for name in self.required:
@@ -110,7 +110,7 @@ class KernelCall:
             return Checked(args, {}, self.results(**args) if num_results else [])
         tensors = [args[name] for name in self.operands]
         arrays = tuple(None if t is None else ArrayType(t.shape, t.dtype) for t in tensors)
-        if self.check is not None or self.attributes is not None:  # which may rely on it
+        if self.check is not None or self.attributes is not None:  # these functions may rely on it
             self.schema.infer(arrays)
         if self.check is not None:
             self.check(**args)
@@ -138,7 +138,7 @@ class KernelCall:
         if self.attributes is not None:
             values |= self.attributes(**args)
         if any(isinstance(value, _SYMBOLS) for value in values.values()):
-            return values  # which are checked when they are known
+            return values  # they are checked when they are known
         return untyped_payload.parameter_values(self.schema, values)
 
     def on_fake(self, *values: Value) -> Tensors:
@@ -152,7 +152,7 @@ class KernelCall:
         return self._returned(calls.call_operator(**self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
-        """What on_xla does once for arguments of such shapes, dtypes and values: calls.prepare."""
+        """The part of on_xla that is done once for each set of shapes, dtypes and values."""
         return calls.prepare(**self._custom_call(values))
 
     def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
@@ -193,7 +193,7 @@ class KernelCall:
     def _checked_parts(
         self, args: Mapping[str, Value], whole: Sequence[Result], parts: sharding.Parts
     ) -> Checked:
-        """What the arguments are for one device, and the whole results with its workspaces."""
+        """The arguments of one device, and the whole results with the workspaces of that device."""
         own = {
             name: torch.empty(part.shape, dtype=args[name].dtype, device="meta")
             for name, part in zip(self.operands, parts.operands, strict=True)
@@ -212,7 +212,7 @@ class KernelCall:
 
     @property
     def remembered_environment(self) -> Sequence[str] | None:
-        """What prepared depends on beside its arguments; None if nobody knows."""
+        """The environment variables that `prepared` depends on; None if they are not known."""
         functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
         if self.environment is None and any(function is not None for function in functions):
             return None
@@ -232,14 +232,14 @@ class KernelCall:
 
     @cached_property
     def _num_results(self) -> int:
-        """Of the kernel; at least one."""
+        """The number of the kernel's results; at least one."""
         return len(self.schema.results) if self.schema else 1
 
     def _checked(self, values: Sequence[Value]) -> Checked:
         return self.checked(values, self._num_results)
 
     def _target(self, platform: str) -> str:
-        """The name of the operator's kernel, by which torch's own tensors run it."""
+        """The name with which calls for PyTorch's own tensors find the kernel."""
         if self.schema is None:
             return self.target
         self._check_registered(platform, ("untyped",))
@@ -251,7 +251,7 @@ class KernelCall:
         device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
         if self._is_registered("ffi", platform):
             raise NotImplementedError(
-                f"{self.name}: the kernel {self.target} has only a typed entry for {device}, "
+                f"{self.name}: the kernel {self.target} has only an FFI entry for {device}, "
                 "which only XLA can call; call the operator with XLA tensors"
             )
         raise NotImplementedError(
@@ -278,7 +278,7 @@ class KernelCall:
         return tuple(results[: self._num_returned])
 
     def _with_copies(self, checked: Checked) -> Checked:
-        """Copies what would be written to."""
+        """Replaces the arguments that the kernel writes to by copies."""
         contiguous = torch.contiguous_format
         copies = {
             name: checked.args[name].clone(memory_format=contiguous)
@@ -319,7 +319,7 @@ class KernelCall:
 
 
 def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What the kernel reads: a copy of what lies in a tensor that it writes to."""
+    """The operand for the kernel: a copy if it shares memory with a tensor that is written to."""
     if any(tensor is not other and arguments.overlap(tensor, other) for other in written):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()

@@ -38,7 +38,7 @@ _AUTOCAST_KEY_SET = functools.reduce(
     torch._C.DispatchKeySet.__or__,
     [torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key)) for key in _AUTOCAST_KEYS],
 )
-# What autocast casts between: it leaves float64 alone.
+# The dtypes that autocast casts between; it leaves float64 alone.
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -228,7 +228,7 @@ def define_in_place_operator(
 
     def check_layout(args: Sequence[Value]) -> None:
         for i in written:
-            if args[i].device.type != "xla":  # whose layout is not torch's business
+            if args[i].device.type != "xla":  # PyTorch does not know the layout of an XLA tensor
                 arguments.require_contiguous(name, names[i], args[i])
         for i, j in itertools.combinations(written, 2):
             arguments.require_no_overlap(name, names[j], args[j], names[i], args[i])
@@ -301,7 +301,7 @@ def _open_library(name: str, replaces: bool) -> torch.library.Library:
 
 
 def _close_library(name: str) -> None:
-    """Takes an operator back."""
+    """Removes an operator."""
     for kernels in (name, f"{name}_functional"):
         _kernels.pop(kernels, None)
     _libraries.pop(name)._destroy()
@@ -330,7 +330,7 @@ def _keep(
 def _differentiate(
     operator: torch._ops.OpOverload, kernel: Callable[..., object], written: Sequence[int] = ()
 ) -> None:
-    """Has `kernel` called where an argument has a gradient or a tangent."""
+    """Makes PyTorch call `kernel` if an argument has a gradient or a tangent."""
     _keep(operator, _XLAC._xla_register_operator_autograd, differentiate=kernel, written=written)
 
 

@@ -28,7 +28,7 @@ def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
     inner = torch._from_functional_tensor(value)
     old = torch._from_functional_tensor(tensor)
     if old.device.type == "xla" and type(old) is torch.Tensor:
-        torch._propagate_xla_data(old, inner)  # by which torch_xla knows which buffer to donate
+        torch._propagate_xla_data(old, inner)  # it tells torch_xla which buffer to donate
     torch._functionalize_replace(tensor, inner)
     torch._functionalize_commit_update(tensor)
     torch._functionalize_sync(tensor)

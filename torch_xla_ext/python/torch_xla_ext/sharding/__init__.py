@@ -34,7 +34,7 @@ def parts(
     results: Sequence[Sequence[int]],
     aliases: Mapping[int, int],
 ) -> Parts | None:
-    """On which parts of its operands each device runs a call; None if on the whole.
+    """The parts of its operands on which each device runs a call; None if each uses the whole.
 
     A warning says once what has to be gathered, or an error does
     (TORCH_XLA_EXT_REFUSE_GATHERS=1).
@@ -58,7 +58,7 @@ def parts(
             continue
         shape = tuple(tensor.shape)
         if not all(isinstance(size, int) for size in shape):
-            return None  # a dynamic shape, which the call will refuse
+            return None  # the call will refuse a dynamic shape
         num_bytes = tensor.numel() * tensor.itemsize
         described.append(Operand(shape, num_bytes, torch_xla._XLAC._xla_sharding(tensor)))
     made = plan.make(rule, tuple(described), tuple(aliases.values()))

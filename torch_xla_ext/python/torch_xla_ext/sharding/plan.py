@@ -14,7 +14,7 @@ from torch_xla_ext.sharding import tiling
 from torch_xla_ext.sharding.rule import Dim, Rule, Sizes
 from torch_xla_ext.sharding.tiling import Index, Tiling
 
-# Has a call that gathers an operand raise, instead of warn.
+# Makes a call that gathers an operand an error instead of a warning.
 REFUSE_ENVIRONMENT = "TORCH_XLA_EXT_REFUSE_GATHERS"
 
 Shape = tuple[int, ...]
@@ -122,7 +122,7 @@ def make(
     ]
     if not factors:
         return Plan((), {}, tuple(gathers))
-    # Bytes that say the same are one sharding to XLA, but not to torch_xla.
+    # XLA compares shardings by their meaning, but torch_xla by their bytes.
     for i in divided:
         if _tiling(rule.dims(len(operands[i].shape), rule.operands[i]), factors) == tilings[i]:
             shards[i] = shards[i]._replace(sharding=operands[i].sharding)

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-# Of each device, which tile of a dimension it has.
+# For each device the number of the tile that it has in a dimension.
 Index = tuple[int, ...]
 
 _REPLICATED, _MAXIMAL, _OTHER, _MANUAL, _UNKNOWN = 0, 1, 3, 4, 5
@@ -128,7 +128,7 @@ def _varints(data: bytes) -> Iterator[int]:
 
 
 def _fields(message: bytes) -> dict[int, list[int]]:
-    """The numbers of each field; nothing of fields that are messages."""
+    """The numbers of each field, without fields that are messages."""
     result: dict[int, list[int]] = {}
     position = 0
 

@@ -24,7 +24,7 @@ def register_kernel(
             and cuda_graph.
 
     Returns:
-        The registered targets: for each platform in the library, the untyped and the typed entry.
+        The registered targets: for each platform in the library, the untyped and the FFI entry.
 
     Raises:
         As register_custom_call; also AttributeError if the library has no kernel of this name.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch_xla_ext.targets import elf
 
-# What was loaded from a path, and what the file was then.
+# The libraries by path, each with the inode, time and size that its file had when it was loaded.
 _loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
 _lock = threading.Lock()
 _copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
@@ -87,7 +87,7 @@ def code_address(name: str, function: int, what: str) -> int:
 
 def function_of(library: ctypes.CDLL, symbol: str) -> ctypes._CFuncPtr | None:
     try:
-        return library[symbol]  # as an attribute, `_name` and the like would be ctypes' own
+        return library[symbol]  # attributes such as `_name` are ctypes' own
     except (AttributeError, ValueError):
         return None
 
@@ -111,7 +111,7 @@ def exported(library: ctypes.CDLL) -> list[str]:
 
 
 def alike(symbol: str, names: list[str]) -> str:
-    """What to say of the functions that a library does have."""
+    """The part of an error text that lists the functions of a library."""
     similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
     similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
     if similar:

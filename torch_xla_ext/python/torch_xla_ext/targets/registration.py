@@ -17,7 +17,7 @@ from torch_xla_ext.targets import libraries
 from torch_xla_ext.targets.platforms import APIS, PLATFORMS, platform_of
 
 _XLAC = torch_xla._XLAC
-# What follows the target's name in the symbols of a kernel made with kernel.h.
+# The suffixes of the symbols of a kernel made with kernel.h, after the target's name.
 ENTRIES = {
     ("CUDA", "untyped"): "",
     ("CUDA", "ffi"): "Ffi",
@@ -57,7 +57,7 @@ def _size_function(address: int) -> SizeFunction:
 
 
 def _static_schemas() -> dict[str, Schema]:
-    """Of the kernels that are linked into the wheel."""
+    """The schemas of the kernels that are linked into the wheel."""
     schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
     for target, name, address in _XLAC._xla_kernel_sizes():
         functions = {**schemas[target].size_functions, name: _size_function(address)}
@@ -90,10 +90,10 @@ def device_platform() -> str:
 
 
 def default_api(target: str) -> str:
-    """The default API for calls of `target`: typed if a typed function is registered.
+    """The default API for calls of `target`: "ffi" if an FFI function is registered.
 
-    XLA calls the untyped API legacy, and its GPU compiler puts only typed calls into CUDA graphs.
-    But if an untyped function was registered after the typed one, it replaces it, so it is used.
+    XLA calls the untyped API legacy, and its GPU compiler puts only FFI calls into CUDA graphs.
+    But an untyped function that was registered after the FFI function replaces it.
     """
     if not _is_text(target):
         return "untyped"
@@ -125,7 +125,7 @@ def schema_of_any_platform(target: str) -> Schema | None:
 
 
 def call_with_schema(target: str, text: str) -> tuple[str, str]:
-    """The name and the API by which to call the kernel with this schema: typed where it can be.
+    """The name and the API with which to call the kernel with this schema; "ffi" if possible.
 
     Raises:
         ValueError: as name_with_schema.
