@@ -265,7 +265,7 @@ def check_name(function: str, name: object) -> None:
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    if value not in choices:
+    if value not in tuple(choices):  # it may be unhashable
         known = " and ".join(repr(choice) for choice in choices)
         hint = '; the CPU is "Host"' if value in ("CPU", "cpu", "host") else ""
         raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
