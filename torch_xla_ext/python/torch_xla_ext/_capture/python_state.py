@@ -31,7 +31,10 @@ _PLAIN = (
 _ABSENT = object()
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
-_LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
+_LIBRARIES = {
+    *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "numpy", "triton"),
+    *sys.stdlib_module_names,
+}
 
 
 def is_library(module: str) -> bool:
