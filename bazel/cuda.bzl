@@ -1,7 +1,7 @@
 """cuda_library: compiles CUDA sources with the pinned nvcc, never with the machine's."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain", "use_cpp_toolchain")
-load(":baseline.bzl", "built_once")
+load(":configurations.bzl", "shared_not_rebuilt")
 
 # The architectures for which nvcc 13.0 generates code. A suffix selects features of one chip (a) or
 # family (f) only.
@@ -178,7 +178,7 @@ is linked statically.
         "_compiler": attr.label(default = "@cuda//:compiler"),
         # One library for the kernels of all configurations; otherwise it would be linked twice.
         "_cudart": attr.label(
-            cfg = built_once,
+            cfg = shared_not_rebuilt,
             default = "@cuda//:cudart_static",
             providers = [CcInfo],
         ),

@@ -1,8 +1,6 @@
 """Adds the kernels' folders to the wheel: the kernels themselves, and the modules of their
 operators."""
 
-load(":baseline.bzl", "built_once", "plain_wheel")
-
 OperatorInfo = provider(
     doc = "Python modules that the wheel has as torch_xla_ext.ops.<name>.",
     fields = {
@@ -11,10 +9,12 @@ OperatorInfo = provider(
     },
 )
 
-def _modules(targets):
+def collect_modules(targets):
+    """Returns the depsets of modules that targets have."""
     return [target[OperatorInfo].modules for target in targets if OperatorInfo in target]
 
-def _samples(targets):
+def collect_samples(targets):
+    """Returns the depsets of samples that targets have."""
     return [target[OperatorInfo].samples for target in targets if OperatorInfo in target]
 
 def _operator_module_impl(ctx):
@@ -22,8 +22,8 @@ def _operator_module_impl(ctx):
     return [
         DefaultInfo(files = depset([ctx.file.src])),
         OperatorInfo(
-            modules = depset([module], transitive = _modules(ctx.attr.deps)),
-            samples = depset(ctx.files.samples, transitive = _samples(ctx.attr.deps)),
+            modules = depset([module], transitive = collect_modules(ctx.attr.deps)),
+            samples = depset(ctx.files.samples, transitive = collect_samples(ctx.attr.deps)),
         ),
     ]
 
@@ -47,47 +47,9 @@ operator_module = rule(
     },
 )
 
-def _kernels_impl(ctx):
-    targets = ctx.attr.deps + ctx.attr.plain + ctx.attr.once
-    return [
-        DefaultInfo(),
-        cc_common.merge_cc_infos(
-            cc_infos = [target[CcInfo] for target in targets if CcInfo in target],
-        ),
-        OperatorInfo(
-            modules = depset(transitive = _modules(targets)),
-            samples = depset(transitive = _samples(targets)),
-        ),
-    ]
-
-kernels = rule(
-    implementation = _kernels_impl,
-    doc = "Several kernels, as a library to link, with the modules of their operators.",
-    attrs = {
-        "deps": attr.label_list(
-            providers = [[CcInfo], [OperatorInfo]],
-            doc = "Kernels (xla_kernel), other libraries to link, and operators' modules.",
-        ),
-        "once": attr.label_list(
-            cfg = built_once,
-            providers = [[CcInfo], [OperatorInfo]],
-            doc = "As `plain`; the test that builds the wheel again does not compile these again, " +
-                  "which takes minutes.",
-        ),
-        "plain": attr.label_list(
-            cfg = plain_wheel,
-            providers = [[CcInfo], [OperatorInfo]],
-            doc = "Those that are compiled as for the plain wheel, whatever else a wheel has.",
-        ),
-        "_allowlist_function_transition": attr.label(
-            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
-        ),
-    },
-)
-
 def _operator_package_impl(ctx):
     outputs = {}
-    for module in depset(transitive = _modules(ctx.attr.kernels)).to_list():
+    for module in depset(transitive = collect_modules(ctx.attr.kernels)).to_list():
         if module.name in outputs:
             fail("two kernels have an operator's module of the name %s: %s and %s" %
                  (module.name, outputs[module.name].owner, module.file.owner))
@@ -108,7 +70,7 @@ operator_package = rule(
 )
 
 def _operator_samples_impl(ctx):
-    return [DefaultInfo(files = depset(transitive = _samples(ctx.attr.kernels)))]
+    return [DefaultInfo(files = depset(transitive = collect_samples(ctx.attr.kernels)))]
 
 operator_samples = rule(
     implementation = _operator_samples_impl,

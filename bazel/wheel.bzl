@@ -12,13 +12,17 @@ WheelInfo = provider(
 # For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
-def _files_by_path(files):
-    """Returns {path in the wheel: path on disk}; a file's package is its folder in the wheel."""
+def _files_by_path(files, strip_prefix):
+    """Returns {path in the wheel: path on disk}.
+
+    The path in the wheel is that in the repository, without `strip_prefix`.
+    """
     result = {}
     for file in files:
         root = file.owner.workspace_root
         prefix = root.replace("external/", "../", 1) + "/" if root else ""
-        result[file.short_path.removeprefix(prefix)] = file.path
+        path = file.short_path.removeprefix(prefix)
+        result[path.removeprefix(strip_prefix + "/")] = file.path
     return result
 
 def _labels_by_path(labels):
@@ -83,7 +87,7 @@ def _torch_xla_wheel_impl(ctx):
         "description": ctx.file.description.path,
         "moved": moved,
         "replaced": sorted([name for name in extensions if name not in moved]),
-        "files": _files_by_path(ctx.files.srcs) | _labels_by_path(ctx.attr.data),
+        "files": _files_by_path(ctx.files.srcs, ctx.attr.strip_prefix) | _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
         "entry_points": ctx.attr.entry_points,
@@ -147,7 +151,8 @@ torch_xla_wheel = rule(
         ),
         "srcs": attr.label_list(
             allow_files = True,
-            doc = "Python files and data; each has in the wheel the path that it has here.",
+            doc = "Python files and data; each has in the wheel the path that it has here, without " +
+                  "`strip_prefix`.",
         ),
         "stock_binary": attr.label(
             allow_single_file = True,
@@ -163,6 +168,9 @@ torch_xla_wheel = rule(
             allow_single_file = [".whl"],
             default = "@torch_xla//:wheel",
             doc = "The stock wheel.",
+        ),
+        "strip_prefix": attr.string(
+            doc = "The folder of the Python packages: the wheel has what is in it at its root.",
         ),
         "summary": attr.string(mandatory = True, doc = "The summary in METADATA."),
         "_assemble": attr.label_list(

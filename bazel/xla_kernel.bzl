@@ -1,7 +1,8 @@
 """xla_kernel: a kernel for CUDA and the Host, registered where it is linked in."""
 
+load(":configurations.bzl", "kernels")
 load(":cuda.bzl", "cuda_library")
-load(":operators.bzl", "kernels", "operator_module")
+load(":operators.bzl", "operator_module")
 
 _KERNEL_API = Label("//torch_xla_ext/include:kernel_api")
 _FLOATS = Label("//torch_xla_ext/include:floats")
@@ -13,7 +14,7 @@ def xla_kernel(name, srcs, hdrs = [], deps = [], nvcc_copts = [], extra_archs = 
     """Compiles a kernel that is written with torch_xla_ext/kernel.h.
 
     It is in the wheel if it is listed in //kernels, or passed to `wheel_with_kernels` or
-    `--@torch_xla_ext//kernels:extra`.
+    `--@torch_xla_ext//kernels:additional`.
 
     Args:
       name: the library.

@@ -15,27 +15,29 @@ from pathlib import Path
 
 import torch
 
+PYTHON = Path(__file__).resolve().parents[1] / "torch_xla_ext/python"
+
 
 def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
-    """torch_xla_ext.descriptor and schema; the package itself would import torch_xla."""
+    """The modules untyped_payload and schema; the package itself would import torch_xla."""
     if "torch_xla_ext" not in sys.modules:
         package = types.ModuleType("torch_xla_ext")
-        package.__path__ = [str(Path(__file__).resolve().parents[1] / "torch_xla_ext")]
+        package.__path__ = [str(PYTHON / "torch_xla_ext")]
         sys.modules["torch_xla_ext"] = package
-    from torch_xla_ext import descriptor, schema
+    from torch_xla_ext.kernel_schema import schema, untyped_payload
 
-    return descriptor, schema
+    return untyped_payload, schema
 
 
 class KernelLibrary:
     """The untyped entries of a library, for CUDA ("Name") and for the CPU ("NameHost")."""
 
     def __init__(self, path: str | Path) -> None:
-        self._descriptor, self._schema = _load_package()
+        self._payload, self._schema = _load_package()
         self._library = ctypes.CDLL(str(Path(path).resolve()))
 
     def schema(self, target: str) -> object:
-        """The target's torch_xla_ext.schema.Schema.
+        """The target's torch_xla_ext.kernel_schema.schema.Schema.
 
         Raises:
             ValueError: the library has no such kernel.
@@ -78,7 +80,7 @@ class KernelLibrary:
                 raise ValueError(f"{target}: an array is not contiguous or on another device")
         types_ = [None if v is None else self._schema.ArrayType.of(v) for v in values]
         known = {parameter.name for parameter in schema.parameters}
-        payload = self._descriptor.pack(
+        payload = self._payload.pack(
             schema, types_, {name: v for name, v in parameters.items() if name in known}
         )
 

@@ -52,13 +52,6 @@ def test_starlark_is_only_in_bazel() -> None:
     assert [n for n in FILES if n.endswith(".bzl") and not n.startswith("bazel/")] == []
 
 
-def test_files_are_short() -> None:
-    """A file that grows beyond 500 lines has a second subject."""
-    own = [n for n in FILES if n.endswith((".py", ".bzl", "BUILD", "bazelw", *CPP))]
-    counts = {name: len(Path(ROOT, name).read_text().splitlines()) for name in own}
-    assert {name: count for name, count in counts.items() if count > 500} == {}
-
-
 def test_text_files_end_with_one_newline_and_no_blanks() -> None:
     for name in FILES:
         if name.endswith((".bzl", "BUILD", "WORKSPACE", ".md", ".in", ".lds", ".toml", *CPP)):

@@ -111,7 +111,7 @@ def edit_version_py(stock: str, stock_version: str, version: str) -> str:
             f"torch_xla/version.py has {count} lines `__version__ = '{stock_version}'`, "
             "expected one"
         )
-    return f"{text.rstrip()}\n\nimport torch_xla_ext_lazy  # noqa: F401\n"
+    return f"{text.rstrip()}\n\nimport torch_xla_ext_startup.lazy_dynamo  # noqa: F401\n"
 
 
 def wheel_file(tag: str) -> str:

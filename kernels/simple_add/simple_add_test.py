@@ -8,9 +8,10 @@ import torch
 from testing.simple_add import DTYPES, random
 from testing.xla import XLAC, compilations
 
-from torch_xla_ext import ArrayType, custom_call, descriptor
+from torch_xla_ext import ArrayType, custom_call
+from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.ops.simple_add import simple_add
-from torch_xla_ext.registration import schema
+from torch_xla_ext.targets.registration import schema
 
 SIZES = [0, 1, 3, 255, 256, 257, 2**20 + 3]
 
@@ -93,7 +94,7 @@ def test_a_chain_of_calls_is_one_program(device: torch.device) -> None:
 
 
 SCHEMA = schema("XlaGpuSimpleAdd")
-GOOD = descriptor.pack(SCHEMA, [ArrayType((3,), torch.float32)] * 3, {})
+GOOD = untyped_payload.pack(SCHEMA, [ArrayType((3,), torch.float32)] * 3, {})
 # In GOOD: the header is 16 bytes; then each array has a dtype, a rank and a dimension.
 PAYLOADS = {
     "empty": (b"", "payload: is empty"),

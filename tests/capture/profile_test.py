@@ -15,7 +15,7 @@ from torch_xla.debug import profiler
 
 import torch_xla_ext
 from torch_xla_ext import __main__ as command_line
-from torch_xla_ext.profiled_programs import custom_call_targets
+from torch_xla_ext.tools.profiled_programs import custom_call_targets
 
 
 def event(name: str, start: float, duration: float, **stats: object) -> types.SimpleNamespace:

@@ -20,7 +20,7 @@ import pytest
 from testing.xla import XLAC, capsule
 
 from torch_xla_ext import __main__ as commands
-from torch_xla_ext import doctor
+from torch_xla_ext.tools import doctor
 
 # Uses the client twice, and then the process ends.
 TWICE = """

@@ -93,9 +93,9 @@ def compiled(capability: int = 90, columns: int = 100, **options: object) -> obj
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(torch_xla_ext.registration, "device_platform", lambda: "CUDA")
+    monkeypatch.setattr(torch_xla_ext.targets.registration, "device_platform", lambda: "CUDA")
     monkeypatch.setattr(triton_module, "device_capability", lambda: 90)
-    monkeypatch.setattr(torch_xla_ext.calls, "_check_registered", lambda *args: None)
+    monkeypatch.setattr(torch_xla_ext.calls.arguments, "_check_registered", lambda *args: None)
 
 
 def attributes(*tensors: Tensor) -> str:

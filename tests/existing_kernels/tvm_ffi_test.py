@@ -96,7 +96,7 @@ def test_an_operator(register: Callable, device: torch.device) -> None:
         operator(a, b, 2.0)
     with pytest.raises(TypeError, match=r"operand 0 \(x\): expected dtype F32 but got BF16"):
         operator(a.bfloat16(), b, 0.5)
-    with pytest.raises(NotImplementedError, match="TvmNorm has only a typed entry for the CPU"):
+    with pytest.raises(NotImplementedError, match="TvmNorm has only an FFI entry for the CPU"):
         operator(x, weight, 0.5)
 
 

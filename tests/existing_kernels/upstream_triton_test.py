@@ -53,9 +53,9 @@ def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
-    monkeypatch.setattr(torch_xla_ext.registration, "device_platform", lambda: "CUDA")
+    monkeypatch.setattr(torch_xla_ext.targets.registration, "device_platform", lambda: "CUDA")
     monkeypatch.setattr(triton_module, "device_capability", lambda: 90)
-    monkeypatch.setattr(torch_xla_ext.calls, "_check_registered", lambda *args: None)
+    monkeypatch.setattr(torch_xla_ext.calls.arguments, "_check_registered", lambda *args: None)
 
 
 @pytest.mark.usefixtures("on_a_gpu")

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+import torch_xla
 from testing.xla import hlo
 
 from torch_xla_ext import Target, custom_call, debug, registered_targets
-from torch_xla_ext.calls import _XLAC
 
 APIS = ["untyped", "ffi"]
 
@@ -36,14 +36,14 @@ def test_a_typed_call_that_the_kernel_refuses(device: torch.device) -> None:
     text = r"XlaGpuSimpleAdd: operand 1 \(b\): expected dtype F32 but got S32"
     for _ in range(2):
         with pytest.raises(RuntimeError, match=text):
-            _XLAC._xla_gpu_custom_call(
+            torch_xla._XLAC._xla_gpu_custom_call(
                 [x, x.int()], "{}", [[3]], [torch.float32], "XlaGpuSimpleAdd", api_version=4
             )[0].cpu()
     assert (x + 1).cpu().tolist() == [1, 1, 1]
 
 
 def test_calls_many_times(device: torch.device) -> None:
-    """XLA may capture typed calls in a CUDA graph once a program has run several times."""
+    """XLA may capture FFI calls in a CUDA graph once a program has run several times."""
     x = torch.zeros(1000, device=device)
     one = torch.ones(1000, device=device)
     for _ in range(20):

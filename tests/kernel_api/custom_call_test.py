@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch_xla
 from testing.xla import (
     PLATFORM,
     check_golden,
@@ -24,14 +25,9 @@ from testing.xla import (
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
-from torch_xla_ext import (
-    ArrayType,
-    custom_call,
-    debug,
-    descriptor,
-    register_custom_call,
-    registration,
-)
+from torch_xla_ext import ArrayType, custom_call, debug, register_custom_call
+from torch_xla_ext.kernel_schema import untyped_payload
+from torch_xla_ext.targets import registration
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
@@ -126,11 +122,11 @@ def test_raw_payload(device: torch.device) -> None:
 
 def test_a_descriptor_of_other_shapes_is_refused(device: torch.device) -> None:
     x, larger = torch.zeros(3).to(device), ArrayType((6,), torch.float32)
-    payload = descriptor.pack(registration.schema("TestIncrement"), [larger, larger], {})
+    payload = untyped_payload.pack(registration.schema("TestIncrement"), [larger, larger], {})
     text = r"TestIncrement: operand 0 \(x\): the payload says F32\[6\], but the call has F32\[3\]"
     with pytest.raises(ValueError, match=text):
         custom_call("TestIncrement", [x], [x], payload=payload)
-    right = descriptor.pack(registration.schema("TestIncrement"), [ArrayType.of(x)] * 2, {})
+    right = untyped_payload.pack(registration.schema("TestIncrement"), [ArrayType.of(x)] * 2, {})
     assert custom_call("TestIncrement", [x], [x], payload=right)[0].cpu().tolist() == [1, 1, 1]
 
 
@@ -290,11 +286,9 @@ def test_alias_skips_absent_operands(device: torch.device) -> None:
 
 
 def raw_typed(device: torch.device, text: str) -> torch.Tensor:
-    """A typed call that Python has not checked."""
-    from torch_xla_ext.calls import _XLAC
-
+    """An FFI call that Python has not checked."""
     table, index = torch.zeros(3, 2).to(device), torch.zeros(3, dtype=torch.int32).to(device)
-    return _XLAC._xla_gpu_custom_call(
+    return torch_xla._XLAC._xla_gpu_custom_call(
         [table, index],
         text,
         [[3, 2], [4]],
@@ -343,7 +337,7 @@ def test_typed_call_that_python_did_not_check(device: torch.device, text: str, e
 def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:
     x = torch.zeros(3).to(device)
     schema = registration.schema("TestIncrement")
-    payload = descriptor.pack(schema, [ArrayType.of(x)] * 2, {})
+    payload = untyped_payload.pack(schema, [ArrayType.of(x)] * 2, {})
     for call, api_version in (
         (custom_call("TestIncrement", [x], [x]), 4),
         (custom_call("TestIncrement", [x], [x], api="untyped"), 3),
@@ -355,12 +349,12 @@ def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:
 
 def test_a_target_that_is_only_typed(device: torch.device) -> None:
     register_custom_call(
-        "only typed", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform=PLATFORM, api="ffi"
+        "only FFI", kernels.LIBRARY, symbol="TestIncrementHostFfi", platform=PLATFORM, api="ffi"
     )
     x = torch.zeros(3).to(device)
-    assert custom_call("only typed", [x], [x])[0].tolist() == [1, 1, 1]
+    assert custom_call("only FFI", [x], [x])[0].tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="api='untyped'; it is for 'Host' and api='ffi'"):
-        custom_call("only typed", [x], [x], payload=b"\1")
+        custom_call("only FFI", [x], [x], payload=b"\1")
 
 
 def test_numpy_attributes(device: torch.device) -> None:

@@ -13,7 +13,7 @@ from testing.xla import register_host_kernels
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug
-from torch_xla_ext.descriptor import Descriptor
+from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -146,10 +146,10 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
         TypeError,
         "TestIncrement: unknown parameter 'n'; the kernel has none",
     ),
-    "payload of a typed call": (
+    "payload of an FFI call": (
         lambda x: custom_call("TestIncrement", [x], [x], payload=b"", api="ffi"),
         TypeError,
-        "a typed call has no payload; pass attributes, or api='untyped'",
+        "an FFI call has no payload; pass attributes, or api='untyped'",
     ),
     "both": (
         lambda x: custom_call("TestEcho", [x], [x], payload=b"", attributes={}),

@@ -16,7 +16,7 @@ from testing.xla import PLATFORM, custom_call_lines, hlo
 from torch_xla.experimental import custom_kernel, eager_mode_context
 
 import torch_xla_ext
-from torch_xla_ext import reference
+from torch_xla_ext.calls import reference
 
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
 TARGETS = (FORWARD, BACKWARD)

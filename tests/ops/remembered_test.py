@@ -7,7 +7,9 @@ import pytest
 import torch
 from testing.xla import graph_hash, register_host_kernels
 
-from torch_xla_ext import debug, define_operator, ops, registration
+from torch_xla_ext import custom_call, debug, define_operator, ops
+from torch_xla_ext.kernel_schema import signature_check, untyped_payload
+from torch_xla_ext.targets import registration
 
 calls: list[dict[str, object]] = []
 
@@ -50,6 +52,26 @@ def tensors(*shape: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tens
 def test_a_second_call_is_not_checked_again(count: Callable[..., int]) -> None:
     assert count(*tensors(11)) == 1
     assert count(*tensors(11)) == 0
+
+
+def test_a_first_call_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator checks arrays and parameters, and custom_call does not check them again."""
+    checks: list[str] = []
+    for module, name in ((untyped_payload, "parameter_values"), (signature_check, "check")):
+        check = getattr(module, name)
+
+        def counted_check(
+            *args: object, name: str = name, check: Callable[..., object] = check
+        ) -> object:
+            checks.append(name)
+            return check(*args)
+
+        monkeypatch.setattr(module, name, counted_check)
+    a, b = tensors(5, 1, 7)
+    ops.simple_add(a, b).cpu()
+    assert checks == ["parameter_values"]
+    custom_call("XlaGpuSimpleAdd", [a, b], [a])
+    assert checks[1:] == ["parameter_values", "check"]
 
 
 def test_other_arguments_are_other_calls(

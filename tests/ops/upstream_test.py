@@ -12,7 +12,7 @@ from testing.paged import Pages, assert_close, int32
 from testing.xla import custom_call_lines
 from torch_xla.experimental import custom_kernel
 
-from torch_xla_ext import upstream
+from torch_xla_ext.tpu_operators import install
 
 BF16 = torch.bfloat16
 OPTIONS = {"sm_scale": 0.125, "sliding_window": 15, "soft_cap": 3.0}
@@ -90,7 +90,7 @@ def test_on_tpus_it_is_upstreams(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(name: str) -> Callable[..., tuple]:
         return lambda *args, **options: (name, args, options)
 
-    function = upstream._dispatching(call("upstream's"), call("ours"))
+    function = install._dispatching(call("upstream's"), call("ours"))
     tensor = torch.ones(1, device="xla")
     assert function(tensor, 3, scale=2.0) == ("ours", (tensor, 3), {"scale": 2.0})
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "TPU")
@@ -120,9 +120,9 @@ def test_in_whatever_order_it_is_imported(imports: str) -> None:
     script = (
         f"import {imports}\n"
         "import torch_xla.experimental.custom_kernel as module\n"
-        "import torch_xla_ext.upstream as upstream\n"
+        "from torch_xla_ext.tpu_operators import install\n"
         "function = module.ragged_paged_attention\n"
-        "print(function.__code__.co_filename == upstream.__file__)"
+        "print(function.__code__.co_filename == install.__file__)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.stdout == "True\n", result.stderr

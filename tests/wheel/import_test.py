@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup"]
 
 
 def test_the_wheel_under_test_is_ours() -> None:
@@ -18,7 +21,7 @@ def test_the_package_is_imported_when_it_is_needed() -> None:
     """torch_xla imports a small module of ours; what needs the package then gets it."""
     code = (
         "import sys, torch, torch_xla\n"
-        "print('torch_xla_ext_plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
+        "print('torch_xla_ext_startup.plugin' in sys.modules, 'torch_xla_ext' in sys.modules)\n"
         "library = torch.library.Library('xla_gpu', 'FRAGMENT')\n"
         "print(torch.ops.xla_gpu, 'torch_xla_ext' in sys.modules)\n"
         "x = torch.ones(2, device='xla')\n"
@@ -43,7 +46,7 @@ def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
         "from torch_xla.experimental import custom_kernel\n"
         "q = torch.zeros(1, 1, 8, 64, device='xla')\n"
         "print(custom_kernel.flash_attention(q, q, q).shape)\n"
-        "print(custom_kernel.gmm.__code__.co_filename.endswith('torch_xla_ext/upstream.py'))\n"
+        "print(custom_kernel.gmm.__code__.co_filename.endswith('torch_xla_ext/tpu_operators/install.py'))\n"
         "sizes = torch.tensor([8], device='xla')\n"
         "print(custom_kernel.gmm(q[0, 0], q[0].mT, sizes).shape)\n"
     )
@@ -73,7 +76,7 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
         "False",
         "[[2.0, 2.0], [2.0, 2.0]]",
         "True",
-        "torch_xla_ext.openxla module",
+        "torch_xla_ext_startup.dynamo_bridge module",
         "True",
     ]
 
@@ -82,6 +85,60 @@ def run(code: str) -> list[str]:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
+
+
+def test_a_checkout_does_not_hide_the_wheel() -> None:
+    """Python looks first into the folder that it runs in, and a checkout has a torch_xla_ext/."""
+    assert Path("torch_xla_ext/python/torch_xla_ext/__init__.py").exists()
+    installed = [importlib.util.find_spec(name).origin for name in PACKAGES]
+    code = (
+        "import sys, torch_xla_ext, torch_xla_ext_startup\n"
+        "print(sys.path[0] == '')\n"
+        f"for name in {PACKAGES}: print(sys.modules[name].__file__)\n"
+        "from torch_xla_ext import ops\n"
+        "print(ops.simple_add.__name__)\n"
+    )
+    assert run(code) == ["True", *installed, "simple_add"]
+    doctor = subprocess.run(
+        [sys.executable, "-m", "torch_xla_ext", "doctor"], capture_output=True, text=True
+    )
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+    assert "simple_add works" in doctor.stdout
+
+
+def test_former_paths() -> None:
+    code = (
+        "import importlib, sys, warnings, torch_xla_ext\n"
+        "from torch_xla_ext import _moved\n"
+        "for former, path in _moved.PATHS.items():\n"
+        "    with warnings.catch_warnings(record=True) as caught:\n"
+        "        warnings.simplefilter('always')\n"
+        "        exec(f'import {former} as module')\n"
+        "    texts = [str(w.message) for w in caught if w.filename == '<string>']\n"
+        "    assert texts and texts[0].startswith(f'{former} is now {path}; '), (former, caught)\n"
+        "    assert module is sys.modules[path] is importlib.import_module(path), former\n"
+        "print(len(_moved.PATHS) > 20)\n"
+    )
+    assert run(code) == ["True"]
+
+
+def test_former_attributes() -> None:
+    code = (
+        "import warnings, torch_xla_ext\n"
+        "warnings.simplefilter('error')\n"
+        "try: torch_xla_ext.registration\n"
+        "except DeprecationWarning as warning: print(warning)\n"
+        "warnings.simplefilter('ignore')\n"
+        "from torch_xla_ext.schema import ArrayType\n"
+        "print(ArrayType is torch_xla_ext.ArrayType)\n"
+        "print(torch_xla_ext.registration.__name__, hasattr(torch_xla_ext, 'missing'))\n"
+    )
+    assert run(code) == [
+        "torch_xla_ext.registration is now torch_xla_ext.targets.registration; the former path "
+        "will be removed in the next release",
+        "True",
+        "torch_xla_ext.targets.registration False",
+    ]
 
 
 def test_import_touches_no_driver() -> None:

@@ -87,11 +87,8 @@ def test_everything_else_of_stock_is_there_unchanged() -> None:
 def test_only_the_front_and_our_package_are_new() -> None:
     new = {name for name in FILES - STOCK_FILES if not name.startswith(DIST_INFO)}
     assert STOCK_BINARY in new
-    assert {name for name in new if not name.startswith("torch_xla_ext/")} == {
-        STOCK_BINARY,
-        "torch_xla_ext_lazy.py",
-        "torch_xla_ext_plugin.py",
-    }
+    packages = ("torch_xla_ext/", "torch_xla_ext_startup/")
+    assert {name for name in new if not name.startswith(packages)} == {STOCK_BINARY}
     assert not [name for name in FILES if name.startswith(STOCK_DIST_INFO)]
 
 
@@ -100,7 +97,7 @@ def test_version_py() -> None:
     assert re.fullmatch(r"2\.8\.1\+gpucc2\.[a-f][0-9a-f]{7}", VERSION)
     assert f"__version__ = '{VERSION}'\n" in text
     stock_text = stock.read("torch_xla/version.py").decode()
-    ours = "\n\nimport torch_xla_ext_lazy  # noqa: F401"
+    ours = "\n\nimport torch_xla_ext_startup.lazy_dynamo  # noqa: F401"
     assert text.replace(VERSION, "2.8.1").rstrip() == stock_text.rstrip() + ours
 
 
@@ -143,8 +140,7 @@ def test_top_level() -> None:
         "_XLAC_cuda_functions",
         "torch_xla",
         "torch_xla_ext",
-        "torch_xla_ext_lazy",
-        "torch_xla_ext_plugin",
+        "torch_xla_ext_startup",
         "torchax",
     }
 

@@ -74,7 +74,7 @@ def test_an_entry_point_of_stock_is_not_replaced() -> None:
 def test_version_py() -> None:
     expected = VERSION_PY.replace("'2.8.1'", "'2.8.1+gpucc1'")
     assert edit_version_py(VERSION_PY, "2.8.1", "2.8.1+gpucc1") == (
-        f"{expected}\nimport torch_xla_ext_lazy  # noqa: F401\n"
+        f"{expected}\nimport torch_xla_ext_startup.lazy_dynamo  # noqa: F401\n"
     )
 
 

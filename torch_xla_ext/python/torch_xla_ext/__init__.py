@@ -1,0 +1,96 @@
+"""Custom kernels for PyTorch/XLA, called by their own names as XLA custom calls.
+
+The package is part of the custom torch_xla wheel, whose ``torch_xla._XLAC`` it needs::
+
+    import torch, torch_xla
+    from torch_xla_ext import ops
+
+    device = torch_xla.device()
+    total = ops.simple_add(torch.ones(3, device=device), torch.ones(3, device=device))
+"""
+
+import importlib
+from pathlib import Path
+
+import torch_xla
+import torch_xla_ext_startup.plugin
+
+if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
+    raise ImportError(
+        f"torch_xla_ext needs the torch_xla of its own wheel, but {torch_xla.__file__} is another "
+        f"torch_xla, version {torch_xla.__version__}; reinstall it: "
+        "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
+    )
+
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import capture
+from torch_xla_ext.calls import custom_call
+from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets.kernels import register_kernel
+from torch_xla_ext.targets.registration import (
+    Target,
+    register_cuda_custom_call,
+    register_custom_call,
+    registered_targets,
+)
+from torch_xla_ext.tools.profiling import profile
+
+from torch_xla_ext import _moved, debug, operators, ops  # isort: skip
+from torch_xla_ext.existing_kernels import triton_launch
+
+define_operator = operators.define_operator
+define_in_place_operator = operators.define_in_place_operator
+
+__all__ = [
+    "ArrayType",
+    "CaptureError",
+    "Target",
+    "TritonKernel",
+    "capture",
+    "compile_triton_kernel",
+    "custom_call",
+    "debug",
+    "define_in_place_operator",
+    "define_operator",
+    "include_dir",
+    "ops",
+    "profile",
+    "register_cuda_custom_call",
+    "register_custom_call",
+    "register_kernel",
+    "register_torch_operator",
+    "registered_targets",
+    "run_torch_operator",
+    "triton_call",
+]
+__version__ = torch_xla.__version__
+
+# Names that are imported when they are first used, by the module that has them.
+_LAZY = {
+    "TritonKernel": "existing_kernels.triton_kernel",
+    "compile_triton_kernel": "existing_kernels.triton",
+    "register_torch_operator": "existing_kernels.torch_operators",
+    "run_torch_operator": "existing_kernels.torch_operators",
+    "triton_call": "existing_kernels.triton",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        return _moved.attribute(name)
+    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
+triton_launch.install()
+_moved.install()
+
+
+def include_dir() -> str:
+    """The folder of headers to compile kernels with: ``g++ -I$(…)``.
+
+    It has torch_xla_ext/kernel.h and the headers of XLA that it needs.
+    """
+    return str(Path(__file__).parent / "include")

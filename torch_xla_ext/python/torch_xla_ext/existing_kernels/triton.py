@@ -1,0 +1,418 @@
+"""triton_call: Triton kernels as custom calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch_xla
+
+from torch_xla_ext.calls import custom_call
+from torch_xla_ext.existing_kernels.triton_kernel import (
+    Grid,
+    TritonKernel,
+    compile_jit_function,
+    device_capability,
+    normalized_grid,
+)
+from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets import registration
+
+TARGET = "XlaGpuTritonKernel"
+_log = logging.getLogger(__name__)
+# A kernel as @triton.jit, @triton.heuristics or @triton.autotune makes it, or one that is compiled.
+Kernel = Any
+_OPTIONS = (
+    *("num_warps", "num_stages", "num_ctas", "maxnreg"),
+    *("launch_cooperative_grid", "launch_pdl"),
+)
+
+
+@dataclasses.dataclass
+class _Arguments:
+    """A kernel's arguments by name, of which `outputs` are results, and `options` of compiling."""
+
+    values: dict[str, object]
+    outputs: dict[str, ArrayType]
+    written: list[str]
+    options: dict[str, object]
+
+    @property
+    def operands(self) -> list[str]:
+        return [
+            name
+            for name, value in self.values.items()
+            if isinstance(value, torch.Tensor) and name not in self.outputs
+        ]
+
+
+def _bind(
+    name: str,
+    parameters: Mapping[str, object],
+    args: Sequence[object],
+    outputs: Mapping[str, object] | Sequence[object],
+    aliases: Sequence[str],
+    keywords: Mapping[str, object],
+    chosen: Mapping[str, object],
+) -> _Arguments:
+    """The arguments of all parameters.
+
+    Args:
+        parameters: names and defaults, inspect.Parameter.empty without.
+        chosen: what an autotuned kernel's configuration gives.
+    """
+    names = list(parameters)
+    given = dict(zip(names, args, strict=False)) | dict(keywords)
+    if len(args) > len(names):
+        raise TypeError(f"{name}: {len(args)} arguments, but its parameters are {names}")
+    unknown = [key for key in given if key not in parameters]
+    if unknown:
+        raise TypeError(f"{name}: there is no parameter {unknown[0]!r}; its parameters are {names}")
+    if not isinstance(outputs, Mapping):
+        free = [key for key in names[len(args) :] if key not in given]
+        if len(outputs) > len(free):
+            raise TypeError(f"{name}: {len(outputs)} outputs, but only {free} are left for them")
+        outputs = dict(zip(free, outputs, strict=False))
+    types = {key: ArrayType.of(value) for key, value in outputs.items()}
+    twice = [key for key in types if key in given or key not in parameters]
+    if twice:
+        raise TypeError(
+            f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
+        )
+    placeholders = {
+        key: torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
+        for key, type_ in types.items()
+    }
+    values = {}
+    for key, default in parameters.items():
+        for source in (given, placeholders, chosen):
+            if key in source:
+                values[key] = source[key]
+                break
+        else:
+            if default is inspect.Parameter.empty:
+                raise TypeError(f"{name}: no argument for the parameter {key!r}")
+            values[key] = default
+    for key in aliases:
+        if key not in given or not isinstance(values.get(key), torch.Tensor):
+            raise TypeError(
+                f"{name}: aliases names {key!r}, which is not one of its tensor arguments"
+            )
+    arguments = _Arguments(values, types, list(aliases), {})
+    if not arguments.operands:
+        raise TypeError(f"{name}: none of its arguments is an XLA tensor")
+    if not types and not aliases:
+        raise TypeError(f"{name}: it has neither outputs nor aliases, so nothing that it computes")
+    return arguments
+
+
+def triton_call(
+    kernel: Kernel,
+    *args: object,
+    grid: Grid,
+    outputs: Mapping[str, object] | Sequence[object] = (),
+    aliases: Sequence[str] = (),
+    **keywords: object,
+) -> list[torch.Tensor]:
+    """Calls a Triton kernel on XLA tensors, as part of the XLA program.
+
+    ::
+
+        (total,) = triton_call(add_kernel, x, y, outputs=[x], n=x.numel(), BLOCK=1024,
+                               grid=lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),))
+
+    On a GPU, Triton compiles the kernel for GPU 0 when the call is traced, once for each
+    specialization. The configurations of an autotuned kernel are then timed on arrays of zeros of
+    these shapes, and the choice is kept for the process. On the CPU, Triton's interpreter runs the
+    kernel as a slow reference.
+
+    Args:
+        kernel: a function with @triton.jit, @triton.autotune or @triton.heuristics, or a
+            TritonKernel.
+        args: the kernel's first arguments: XLA tensors (at least one in total) and numbers.
+            The kernel gets row-major tensors.
+        grid: one to three numbers of blocks, or a function that computes them from the arguments by
+            name.
+        outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
+            for the first parameters that have no argument. The kernel gets them uninitialized.
+        aliases: the parameters to whose tensors the kernel writes. XLA copies a tensor that is also
+            used elsewhere.
+        keywords: the other arguments, including constants, and Triton's options
+            num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
+
+    Returns:
+        The results, followed by the new values of the tensors that `aliases` names. They have no
+        derivative.
+
+    Raises:
+        TypeError, ValueError: immediately, for wrong arguments.
+        triton.CompilationError: immediately, from compiling the kernel.
+        RuntimeError: when the results are read, if the launch failed.
+    """
+    options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
+    host = registration.device_platform() == "Host"
+    if isinstance(kernel, TritonKernel):
+        return _call_compiled(kernel, args, grid, outputs, aliases, keywords, options)
+    layers, function = _unwrapped(kernel)
+    name = function.fn.__name__
+    parameters = {
+        key: parameter.default
+        for key, parameter in inspect.signature(function.fn).parameters.items()
+    }
+
+    def bound(config: object | None) -> _Arguments:
+        chosen = _tuned_values(config)
+        for layer in layers:
+            if type(layer).__name__ == "Heuristics":
+                # Triton calls them with the other arguments, by name.
+                others = _bind_partly(name, parameters, args, outputs, keywords, chosen)
+                chosen |= {key: value(others | chosen) for key, value in layer.values.items()}
+        arguments = _bind(name, parameters, args, outputs, aliases, keywords, chosen)
+        arguments.options = _tuned_options(config) | options
+        return arguments
+
+    tuner = next((layer for layer in layers if type(layer).__name__ == "Autotuner"), None)
+    if host:
+        config = tuner.configs[0] if tuner is not None else None
+        return _interpret(function, bound(config), grid)
+    if "Interpreted" in type(function).__name__:
+        raise RuntimeError(f"{name}: TRITON_INTERPRET=1 is for the CPU; unset it on a GPU")
+    config = _tuned(tuner, name, bound, grid) if tuner is not None else None
+    arguments = bound(config)
+    compiled = compile_jit_function(
+        function, arguments.values, arguments.options, device_capability()
+    )
+    return _launch(compiled, arguments, grid)
+
+
+def compile_triton_kernel(
+    kernel: Kernel,
+    *args: object,
+    capability: int | None = None,
+    outputs: Mapping[str, object] | Sequence[object] = (),
+    **keywords: object,
+) -> TritonKernel:
+    """Compiles a kernel ahead of time, even without a GPU.
+
+    `triton_call` accepts the result instead of the kernel; TritonKernel.save writes it to a file.
+
+    Args:
+        kernel: a @triton.jit function.
+        args, outputs, keywords: as in `triton_call`, for an example call; tensors may be meta
+            tensors. Integers that are 1 or multiples of 16 are compiled as such.
+        capability: the GPU's compute capability, 90 for an H200; None for this machine's.
+    """
+    layers, function = _unwrapped(kernel)
+    if layers:
+        raise TypeError("compile_triton_kernel: choose a configuration: pass kernel.fn")
+    options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
+    signature = inspect.signature(function.fn).parameters
+    parameters = {key: parameter.default for key, parameter in signature.items()}
+    arguments = _bind(function.fn.__name__, parameters, args, outputs, (), keywords, {})
+    capability = device_capability() if capability is None else capability
+    return compile_jit_function(function, arguments.values, options, capability)
+
+
+def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
+    """The decorators over a kernel, outermost first, and the kernel itself."""
+    layers = []
+    while type(kernel).__name__ in ("Autotuner", "Heuristics"):
+        layers.append(kernel)
+        kernel = kernel.fn
+    if type(kernel).__name__ not in ("JITFunction", "InterpretedFunction"):
+        raise TypeError(
+            "triton_call: kernel must be a @triton.jit function or a TritonKernel, but is "
+            f"of type {type(kernel).__name__}"
+        )
+    return layers, kernel
+
+
+def _bind_partly(
+    name: str,
+    parameters: Mapping[str, object],
+    args: Sequence[object],
+    outputs: Mapping[str, object] | Sequence[object],
+    keywords: Mapping[str, object],
+    chosen: Mapping[str, object],
+) -> dict[str, object]:
+    """The arguments that a heuristic sees: all that are known before it."""
+    known = dict(zip(parameters, args, strict=False)) | dict(keywords) | dict(chosen)
+    if isinstance(outputs, Mapping):
+        known |= dict(outputs)
+    defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
+    return defaults | known
+
+
+def _tuned_values(config: Kernel | None) -> dict[str, object]:
+    return dict(config.kwargs) if config is not None else {}
+
+
+def _tuned_options(config: Kernel | None) -> dict[str, object]:
+    if config is None:
+        return {}
+    return {key: getattr(config, key) for key in _OPTIONS if getattr(config, key, None) is not None}
+
+
+_choices: dict[tuple[object, ...], object] = {}
+
+
+def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid: Grid) -> object:
+    """The configuration of an autotuned kernel that takes the least time on the device."""
+    first = bound(tuner.configs[0])
+    key = (
+        tuner,
+        *(
+            (k, tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else (k, str(v))
+            for k, v in first.values.items()
+            if k in tuner.keys or isinstance(v, torch.Tensor)
+        ),
+    )
+    if key not in _choices:
+        times = {}
+        for config in tuner.configs:
+            try:
+                times[config] = _timed(tuner.fn, bound(config), grid)
+            except Exception as error:  # too much shared memory, for instance; as Triton does
+                _log.warning("%s: configuration %s is left out: %s", name, config, error)
+        if not times:
+            raise RuntimeError(f"{name}: none of its configurations can be launched")
+        _choices[key] = min(times, key=times.__getitem__)
+        _log.info("%s: tuned to %s of %d", name, _choices[key], len(tuner.configs))
+    return _choices[key]
+
+
+def _timed(kernel: Kernel, arguments: _Arguments, grid: Grid) -> float:
+    """Seconds of 20 calls in one program, on zeros."""
+    device = next(arguments.values[name].device for name in arguments.operands)
+    zeros = {
+        name: torch.zeros(arguments.values[name].shape, dtype=arguments.values[name].dtype).to(
+            device
+        )
+        for name in arguments.operands
+    }
+    trial = dataclasses.replace(arguments, values=arguments.values | zeros)
+    function = _unwrapped(kernel)[1]
+    compiled = compile_jit_function(function, trial.values, trial.options, device_capability())
+    times = []
+    for _ in range(3):  # the first one compiles
+        results = [_launch(compiled, trial, grid, has_side_effect=True)[0] for _ in range(20)]
+        begin = time.perf_counter()
+        torch_xla._XLAC._xla_sync_multi(results, [], True, True)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _call_compiled(
+    kernel: TritonKernel,
+    args: Sequence[object],
+    grid: Grid,
+    outputs: Mapping[str, object] | Sequence[object],
+    aliases: Sequence[str],
+    keywords: Mapping[str, object],
+    options: Mapping[str, object],
+) -> list[torch.Tensor]:
+    if options:
+        raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
+    if registration.device_platform() == "Host":
+        raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
+    constants = {name: _Constant(text) for name, text in kernel.constants.items()}
+    parameters = dict.fromkeys(kernel.signature, inspect.Parameter.empty) | constants
+    arguments = _bind(kernel.name, parameters, args, outputs, aliases, keywords, {})
+    return _launch(kernel, arguments, grid)
+
+
+class _Constant:
+    """A value that is compiled in, where the caller leaves it out."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __index__(self) -> int:
+        return int(self.text)
+
+
+def _launch(
+    kernel: TritonKernel, arguments: _Arguments, grid: Grid, has_side_effect: bool = False
+) -> list[torch.Tensor]:
+    kernel.check(arguments.values)
+    blocks = normalized_grid(kernel.name, grid, arguments.values)
+    operands, outputs = arguments.operands, list(arguments.outputs)
+    results = [arguments.outputs[name] for name in outputs]
+    results += [ArrayType.of(arguments.values[name]) for name in arguments.written]
+    words = []
+    for name, type_ in kernel.signature.items():
+        if type_ == "constexpr":
+            continue
+        if name in outputs:
+            words.append(f"r{outputs.index(name)}")
+        elif name in arguments.written:
+            words.append(f"r{len(outputs) + arguments.written.index(name)}")
+        elif name in operands:
+            words.append(f"t{operands.index(name)}")
+        else:
+            words.append(f"x{kernel.packed(name, arguments.values[name]).hex()}")
+    scratch = "x" + bytes(8).hex()
+    if kernel.scratch:
+        size = kernel.scratch * int(np.prod(blocks)) * int(np.prod(kernel.cluster))
+        results.append(ArrayType((size,), torch.uint8))
+        scratch = f"r{len(results) - 1}"
+    words += [scratch, "x" + bytes(8).hex()][: kernel.scratch_pointers]
+    made = custom_call(
+        TARGET,
+        [arguments.values[name] for name in operands],
+        results,
+        attributes={
+            "cubin": kernel.cubin,
+            "digest": kernel.digest,
+            "kernel": kernel.name,
+            "grid": np.array(blocks, np.int32),
+            "cluster": np.array(kernel.cluster, np.int32),
+            "num_warps": np.int32(kernel.num_warps),
+            "shared": np.int32(kernel.shared),
+            "cooperative": kernel.cooperative,
+            "dependent": kernel.dependent,
+            "parameters": " ".join(words),
+        },
+        api="ffi",
+        aliases={
+            len(outputs) + index: operands.index(name)
+            for index, name in enumerate(arguments.written)
+        },
+        has_side_effect=has_side_effect,
+    )
+    return made[: len(outputs) + len(arguments.written)]
+
+
+def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torch.Tensor]:
+    from torch_xla_ext.existing_kernels import triton_interpreter
+    from torch_xla_ext.existing_kernels.torch_operators import run_torch_operator
+
+    name = function.fn.__name__
+    blocks = normalized_grid(name, grid, arguments.values)
+    operands = arguments.operands
+    tensors = {*operands, *arguments.outputs}
+    plain = {key: value for key, value in arguments.values.items() if key not in tensors}
+    call = triton_interpreter.Interpretation(
+        function.fn,
+        blocks,
+        plain,
+        operands,
+        arguments.written,
+        {key: (tuple(t.shape), t.dtype) for key, t in arguments.outputs.items()},
+    )
+    key = f"{id(function.fn)} {blocks} {plain} {operands} {call.written} {call.outputs}"
+    number = triton_interpreter.number_of(key, call)
+    results = run_torch_operator(
+        "torch_xla_ext_triton::interpret", [arguments.values[name] for name in operands], number
+    )
+    count = len(arguments.written)
+    return [*results[count:], *results[:count]]

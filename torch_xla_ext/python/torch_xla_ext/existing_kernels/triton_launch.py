@@ -1,0 +1,142 @@
+"""``kernel[grid](...)`` and torch.library.triton_op with XLA tensors.
+
+Triton's launch writes to tensors. PyTorch determines from the kernel's code which ones; the launch
+becomes a `triton_call` with these as aliases.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+# A kernel under Triton's decorators, whose types have no stubs.
+Kernel = object
+# The GPU for which a kernel is analyzed where there is none; the result is the same for all.
+_ANY_CAPABILITY = 90
+# With the functions, whose ids are in the keys.
+_written: dict[str, tuple[Kernel, list[str]]] = {}
+
+
+def install() -> None:
+    """Has Triton's kernels take XLA tensors, if Triton is there: torch_xla has imported it."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        return
+    stock = jit.KernelInterface.__getitem__
+
+    def getitem(kernel: Kernel, grid: object) -> Callable[..., object]:
+        launch = stock(kernel, grid)
+
+        def launch_anywhere(*args: object, **kwargs: object) -> object:
+            if any(_is_xla(value) for value in (*args, *kwargs.values())):
+                return _launch(kernel, grid, args, kwargs)
+            return launch(*args, **kwargs)
+
+        return launch_anywhere
+
+    jit.KernelInterface.__getitem__ = getitem
+    _let_torch_analyse_kernels()
+
+
+def _let_torch_analyse_kernels() -> None:
+    """Gives Triton a GPU to compile for where torch has no CUDA.
+
+    Without one torch.compile takes every tensor of a kernel for written to, and warns.
+    """
+    from triton.runtime import driver
+
+    lazy = driver.default
+    stock = getattr(lazy, "_init_fn", None)
+    if stock is None:
+        return
+
+    def create() -> object:
+        from torch_xla_ext.existing_kernels.triton_kernel import Driver, device_capability
+
+        try:
+            return stock()
+        except RuntimeError:  # no active drivers
+            pass
+        try:
+            return Driver(device_capability())
+        except RuntimeError:
+            return Driver(_ANY_CAPABILITY)
+
+    lazy._init_fn = create
+
+
+def _is_xla(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _launch(
+    kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
+) -> None:
+    from torch_xla_ext.existing_kernels.triton import triton_call
+    from torch_xla_ext.operators import functionalization
+
+    function = kernel
+    while type(function).__name__ in ("Autotuner", "Heuristics"):
+        function = function.fn
+    names = list(inspect.signature(function.fn).parameters)
+    tensors = dict(zip(names, args, strict=False)) | dict(keywords)
+    tensors = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    for name, tensor in tensors.items():
+        if not _is_xla(tensor):
+            raise TypeError(
+                f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
+            )
+    written = _written_parameters(kernel, function, names, args, keywords)
+    new_values = triton_call(kernel, *args, grid=grid, aliases=written, **keywords)
+    with torch.no_grad():
+        for name, new_value in zip(written, new_values, strict=True):
+            if torch._is_functional_tensor(tensors[name]):
+                functionalization.replace(tensors[name], new_value)
+            else:
+                tensors[name].copy_(new_value)
+
+
+def _written_parameters(
+    kernel: Kernel,
+    function: Kernel,
+    names: Sequence[str],
+    args: Sequence[object],
+    keywords: Mapping[str, object],
+) -> list[str]:
+    """The tensors that a kernel writes to; all of them, if its code does not say."""
+    from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
+
+    from torch_xla_ext.existing_kernels.triton_kernel import compiling_for
+
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function.fn).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    values = dict(zip(names, args, strict=False)) | dict(keywords)
+    layer = kernel
+    while layer is not function:
+        if type(layer).__name__ == "Autotuner":
+            values = layer.configs[0].kwargs | values
+        else:
+            values |= {key: value(values) for key, value in layer.values.items()}
+        layer = layer.fn
+    values = {name: (defaults | values)[name] for name in names if name in defaults | values}
+
+    def like(value: object) -> object:
+        return torch.empty(2, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+    def shown(value: object) -> object:
+        return value.dtype if isinstance(value, torch.Tensor) else value
+
+    key = f"{id(function)} { {name: shown(value) for name, value in values.items()} }"
+    if key not in _written:
+        with compiling_for(_ANY_CAPABILITY):
+            found = identify_mutated_tensors(
+                function, {name: like(value) for name, value in values.items()}, {}
+            )
+        _written[key] = function, [name for name in names if name in found]
+    return _written[key][1]

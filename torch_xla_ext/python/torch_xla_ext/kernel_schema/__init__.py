@@ -1,0 +1,1 @@
+"""A kernel's signature, the checks of a call against it, and the encoding of its parameters."""

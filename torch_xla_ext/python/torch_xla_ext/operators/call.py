@@ -1,0 +1,325 @@
+"""Turns an operator's arguments into a call of its kernel, on each kind of device."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import torch_xla
+
+from torch_xla_ext import calls, sharding
+from torch_xla_ext.kernel_schema import untyped_payload
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema, Sizes
+from torch_xla_ext.operators import arguments
+from torch_xla_ext.operators.arguments import Tensors, Value
+from torch_xla_ext.targets import registration
+
+# A result's shape and dtype.
+Result = tuple[Sequence[int], torch.dtype]
+
+# Targets, platforms and APIs that were found. A registration is never undone.
+_registered: set[tuple[str, str, str]] = set()
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class Checked(NamedTuple):
+    """The checked arguments of an operator by name, and what follows from them.
+
+    Attributes:
+        parameters: the kernel's, if it is made with torch_xla_ext/kernel.h.
+        results: the shapes and dtypes of the kernel's results, or of those that were asked for.
+    """
+
+    args: dict[str, Value]
+    parameters: Mapping[str, object]
+    results: Sequence[Result]
+
+    def has_symbols(self, operands: Sequence[str]) -> bool:
+        """Whether a size or a parameter is known only at run time, and checked only then."""
+        shapes = [shape for shape, _ in self.results]
+        shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
+        values = itertools.chain(self.parameters.values(), *shapes)
+        return any(isinstance(value, _SYMBOLS) for value in values)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCall:
+    """An operator, and how its kernel is called.
+
+    Attributes:
+        operator: whose arguments they are. What it returns are the kernel's first results.
+        target, check, attributes, sizes, results, payload, environment: as of `define_operator`.
+        schema: of a kernel that is made with torch_xla_ext/kernel.h.
+        in_place: of each result that is in an argument's buffer, the argument's name.
+        sharding_rule: as of `define_operator`, parsed.
+    """
+
+    operator: torch._ops.OpOverload
+    target: str
+    schema: Schema | None
+    check: Callable[..., None] | None = None
+    attributes: Callable[..., Mapping[str, object]] | None = None
+    sizes: Callable[..., Mapping[str, int]] | None = None
+    results: Callable[..., Sequence[Result]] | None = None
+    payload: Callable[..., bytes] | None = None
+    environment: Sequence[str] | None = None
+    in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    sharding_rule: sharding.Rule | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call the operator."""
+        return self.schema.caller if self.schema else self.operator.name()
+
+    @cached_property
+    def _defaults(self) -> dict[str, Value]:
+        """All arguments in their order, None where there is no default."""
+        return {a.name: a.default_value for a in self.operator._schema.arguments}
+
+    @cached_property
+    def operands(self) -> list[str]:
+        """The arguments that are tensors."""
+        schema = self.operator._schema.arguments
+        return [a.name for a in schema if str(a.type) in ("Tensor", "Optional[Tensor]")]
+
+    @cached_property
+    def required(self) -> list[str]:
+        """The tensor arguments that may not be None."""
+        return [a.name for a in self.operator._schema.arguments if str(a.type) == "Tensor"]
+
+    @cached_property
+    def _num_returned(self) -> int:
+        return len(self.operator._schema.returns)
+
+    def checked(self, values: Sequence[Value], num_results: int = 0) -> Checked:
+        """Checks an operator's arguments, without the defaults that the dispatcher leaves out.
+
+        Args:
+            num_results: how many of the kernel's results to infer.
+        """
+        args = self._defaults | dict(zip(self._defaults, values, strict=False))
+        for name in self.required:
+            arguments.require_present(self.name, name, args[name])
+        present = [(name, args[name]) for name in self.operands if args[name] is not None]
+        arguments.require_one_device(self.name, present)
+        if self.schema is None:
+            if self.check is not None:
+                self.check(**args)
+            return Checked(args, {}, self.results(**args) if num_results else [])
+        tensors = [args[name] for name in self.operands]
+        arrays = tuple(None if t is None else ArrayType(t.shape, t.dtype) for t in tensors)
+        if self.check is not None or self.attributes is not None:  # these functions may rely on it
+            self.schema.infer(arrays)
+        if self.check is not None:
+            self.check(**args)
+        parameters = self._parameters(args)
+        sizes = self.schema.sizes(parameters)
+        if num_results:
+            sizes += self._open_sizes(args, arrays, self.schema.open_sizes(num_results))
+        return Checked(args, parameters, self.schema.infer(arrays, sizes, num_results))
+
+    def _open_sizes(
+        self,
+        args: Mapping[str, Value],
+        arrays: tuple[ArrayType | None, ...],
+        names: Sequence[str],
+    ) -> Sizes:
+        given = self.sizes(**args) if names and self.sizes is not None else {}
+        return tuple(
+            (name, given[name] if name in given else self.schema.computed_size(name, arrays))
+            for name in names
+        )
+
+    def _parameters(self, args: Mapping[str, Value]) -> Mapping[str, object]:
+        """The kernel's parameters: the arguments of their names, and `attributes`."""
+        values = {p.name: args[p.name] for p in self.schema.parameters if p.name in args}
+        if self.attributes is not None:
+            values |= self.attributes(**args)
+        if any(isinstance(value, _SYMBOLS) for value in values.values()):
+            return values  # they are checked when they are known
+        return untyped_payload.parameter_values(self.schema, values)
+
+    def on_fake(self, *values: Value) -> Tensors:
+        args, _, results = self.checked(values, self._num_returned)
+        first = self._inputs(args)[0]
+        return self._returned(
+            [first.new_empty(shape, dtype=dtype) for shape, dtype in results[: self._num_returned]]
+        )
+
+    def on_xla(self, *values: Value) -> Tensors:
+        return self._returned(calls.call_operator(**self._custom_call(values)))
+
+    def prepared(self, *values: Value) -> object | None:
+        """The part of on_xla that is done once for each set of shapes, dtypes and values."""
+        return calls.prepare(**self._custom_call(values))
+
+    def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
+        """The arguments of calls.call_operator."""
+        checked = self.checked(values, self._num_results)
+        args, _, results = checked
+        tensors = [args[name] for name in self.operands]
+        aliases = {result: self.operands.index(arg) for result, arg in self.in_place.items()}
+        parts = sharding.parts(
+            self.name,
+            self.sharding_rule,
+            dict(zip(self.operands, tensors, strict=True)),
+            [shape for shape, _ in results[: self._num_returned]],
+            aliases,
+        )
+        if parts is not None:
+            checked = self._checked_parts(args, results, parts)
+            args, results = checked.args, checked.results
+        if self.payload is not None:
+            parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
+            tensors = [tensor for tensor in tensors if tensor is not None]
+        name, api = self.target, None
+        if self.schema is not None:
+            self._check_registered(registration.device_platform(), ("ffi", "untyped"))
+            name, api = registration.call_with_schema(self.target, self.schema.text)
+        return {
+            "target": name,
+            "inputs": tensors,
+            "outputs": results,
+            "attributes": checked.parameters if self.schema else None,
+            "payload": self.payload(**args) if self.payload else None,
+            "api": api,
+            "aliases": aliases,
+            "parts": parts,
+            "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
+        }
+
+    def _checked_parts(
+        self, args: Mapping[str, Value], whole: Sequence[Result], parts: sharding.Parts
+    ) -> Checked:
+        """The arguments of one device, and the whole results with the workspaces of that device."""
+        own = {
+            name: torch.empty(part.shape, dtype=args[name].dtype, device="meta")
+            for name, part in zip(self.operands, parts.operands, strict=True)
+            if part is not None
+        }
+        checked = self.checked(tuple((args | own).values()), self._num_results)
+        given = [tuple(shape) for shape, _ in checked.results[: self._num_returned]]
+        if given != [part.shape for part in parts.results]:
+            raise ValueError(
+                f"{self.name}: sharding_rule {self.sharding_rule.text!r} says that a device's "
+                f"results are {[part.shape for part in parts.results]}, but the kernel's are "
+                f"{given}"
+            )
+        results = [*whole[: self._num_returned], *checked.results[self._num_returned :]]
+        return checked._replace(results=results)
+
+    @property
+    def remembered_environment(self) -> Sequence[str] | None:
+        """The environment variables that `prepared` depends on; None if they are not known."""
+        functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
+        if self.environment is None and any(function is not None for function in functions):
+            return None
+        return [*(self.environment or ()), sharding.REFUSE_ENVIRONMENT]
+
+    def on_cpu(self, *values: Value) -> Tensors:
+        return self._returned(self._run("Host", self._with_copies(self._checked(values))))
+
+    def on_cuda(self, *values: Value) -> Tensors:
+        return self._returned(self._run_on_stream(self._with_copies(self._checked(values))))
+
+    def in_place_on_cpu(self, *values: Value) -> None:
+        self._run("Host", self._checked(values))
+
+    def in_place_on_cuda(self, *values: Value) -> None:
+        self._run_on_stream(self._checked(values))
+
+    @cached_property
+    def _num_results(self) -> int:
+        """The number of the kernel's results; at least one."""
+        return len(self.schema.results) if self.schema else 1
+
+    def _checked(self, values: Sequence[Value]) -> Checked:
+        return self.checked(values, self._num_results)
+
+    def _target(self, platform: str) -> str:
+        """The name with which calls for PyTorch's own tensors find the kernel."""
+        if self.schema is None:
+            return self.target
+        self._check_registered(platform, ("untyped",))
+        return registration.name_with_schema(self.target, self.schema.text, platform=platform)
+
+    def _check_registered(self, platform: str, apis: Sequence[str]) -> None:
+        if any(self._is_registered(api, platform) for api in apis):
+            return
+        device = {"Host": "the CPU", "CUDA": "CUDA"}[platform]
+        if self._is_registered("ffi", platform):
+            raise NotImplementedError(
+                f"{self.name}: the kernel {self.target} has only an FFI entry for {device}, "
+                "which only XLA can call; call the operator with XLA tensors"
+            )
+        raise NotImplementedError(
+            f"{self.name}: the kernel {self.target} is not registered for {device}; register a "
+            "library that has it (torch_xla_ext.register_kernel), or call the operator with "
+            "tensors on another device"
+        )
+
+    def _is_registered(self, api: str, platform: str) -> bool:
+        key = self.target, platform, api
+        if key in _registered:
+            return True
+        if registration.is_registered(*key):
+            _registered.add(key)
+            return True
+        return False
+
+    def _inputs(self, args: Mapping[str, Value]) -> list[torch.Tensor]:
+        return [args[name] for name in self.operands if args[name] is not None]
+
+    def _returned(self, results: Sequence[torch.Tensor]) -> Tensors:
+        if self._num_returned == 1:
+            return results[0]
+        return tuple(results[: self._num_returned])
+
+    def _with_copies(self, checked: Checked) -> Checked:
+        """Replaces the arguments that the kernel writes to by copies."""
+        contiguous = torch.contiguous_format
+        copies = {
+            name: checked.args[name].clone(memory_format=contiguous)
+            for name in self.in_place.values()
+        }
+        return checked._replace(args=checked.args | copies)
+
+    def _run(self, platform: str, checked: Checked, stream: int = 0) -> Sequence[torch.Tensor]:
+        """Runs the kernel without XLA, and writes to the arguments that it writes to."""
+        args, inputs = checked.args, self._inputs(checked.args)
+        results = [
+            args[self.in_place[i]]
+            if i in self.in_place
+            else torch.empty(shape, dtype=dtype, device=inputs[0].device)
+            for i, (shape, dtype) in enumerate(checked.results)
+        ]
+        written = [results[i] for i in self.in_place]
+        torch_xla._XLAC._xla_call_custom_call_target(
+            self._target(platform),
+            platform,
+            [_operand(tensor, written) for tensor in inputs],
+            self.payload(**args) if self.payload else self._descriptor(checked),
+            results,
+            stream,
+        )
+        return results
+
+    def _run_on_stream(self, checked: Checked) -> Sequence[torch.Tensor]:
+        with torch.cuda.device(self._inputs(checked.args)[0].device):
+            return self._run("CUDA", checked, torch.cuda.current_stream().cuda_stream)
+
+    def _descriptor(self, checked: Checked) -> bytes:
+        tensors = [checked.args[name] for name in self.operands]
+        arrays = [None if t is None else ArrayType(t.shape, t.dtype) for t in tensors]
+        return untyped_payload.encode(
+            self.schema, arrays + list(checked.results), checked.parameters
+        )
+
+
+def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The operand for the kernel: a copy if it shares memory with a tensor that is written to."""
+    if any(tensor is not other and arguments.overlap(tensor, other) for other in written):
+        return tensor.clone(memory_format=torch.contiguous_format)
+    return tensor.contiguous()

@@ -1,0 +1,1 @@
+"""Custom-call targets: platforms, registration, and the libraries that functions come from."""

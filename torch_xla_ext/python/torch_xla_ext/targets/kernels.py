@@ -1,0 +1,58 @@
+"""Registration of a kernel: of all its entries, or of a TVM-FFI function."""
+
+from __future__ import annotations
+
+import os
+
+from torch_xla_ext.targets import libraries, registration
+from torch_xla_ext.targets.registration import Target
+
+
+def register_kernel(
+    name: str, library: object, *, abi: str = "kernel.h", **options: object
+) -> list[Target]:
+    """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
+
+    With ``abi="tvm-ffi"``, registers a TVM-FFI function
+    (`torch_xla_ext.existing_kernels.tvm_ffi.register_tvm_ffi_kernel`).
+
+    Args:
+        name: the target: the name in the kernel's signature.
+        library: the path of the shared library.
+        abi: "kernel.h" or "tvm-ffi".
+        options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
+            and cuda_graph.
+
+    Returns:
+        The registered targets: for each platform in the library, the untyped and the FFI entry.
+
+    Raises:
+        As register_custom_call; also AttributeError if the library has no kernel of this name.
+    """
+    registration.check_name("register_kernel", name)
+    if abi == "tvm-ffi":
+        from torch_xla_ext.existing_kernels.tvm_ffi import register_tvm_ffi_kernel
+
+        return register_tvm_ffi_kernel(name, library, **options)
+    if abi != "kernel.h":
+        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
+    if options:
+        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
+    if not isinstance(library, (str, os.PathLike)):
+        raise TypeError(
+            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
+        )
+    loaded = libraries.load(library)
+    if registration.schema_of(loaded, name) is None:
+        exported = libraries.exported(loaded)
+        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
+        raise AttributeError(
+            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
+            + libraries.alike(name, names)
+        )
+    registered = []
+    for platform, api in registration.ENTRIES:
+        if libraries.function_of(loaded, registration.entry(name, platform, api)) is not None:
+            registration.register_custom_call(name, loaded, platform=platform, api=api)
+            registered.append(Target(name, platform, api))
+    return registered

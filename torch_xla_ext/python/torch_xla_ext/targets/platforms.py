@@ -1,0 +1,49 @@
+"""The platforms and the APIs of targets, by all their names: XLA's, torch_xla's and PyTorch's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Platform(NamedTuple):
+    """What else XLA's platform is called.
+
+    Attributes:
+        device_type: torch_xla's, as in PJRT_DEVICE; also the dispatch key of PyTorch's own tensors.
+        text: in error messages.
+    """
+
+    device_type: str
+    text: str
+
+
+class Api(NamedTuple):
+    """The numbers of an API.
+
+    Attributes:
+        call_version: a call's, xla::CustomCallApiVersion.
+        registered_version: a function's, as XLA numbers APIs in registrations.
+    """
+
+    call_version: int
+    registered_version: int
+
+
+PLATFORMS = {"CUDA": Platform("CUDA", "CUDA"), "Host": Platform("CPU", "the CPU")}
+# The names in HLO of xla::CustomCallApiVersion.
+CALL_VERSIONS = {
+    "API_VERSION_ORIGINAL": 1,
+    "API_VERSION_STATUS_RETURNING": 2,
+    "API_VERSION_STATUS_RETURNING_UNIFIED": 3,
+    "API_VERSION_TYPED_FFI": 4,
+}
+APIS = {
+    "untyped": Api(CALL_VERSIONS["API_VERSION_STATUS_RETURNING_UNIFIED"], 0),
+    "ffi": Api(CALL_VERSIONS["API_VERSION_TYPED_FFI"], 1),
+}
+_BY_DEVICE_TYPE = {platform.device_type: name for name, platform in PLATFORMS.items()}
+
+
+def platform_of(device_type: str) -> str | None:
+    """XLA's platform of one of torch_xla's device types; None if there are no kernels for it."""
+    return _BY_DEVICE_TYPE.get(device_type)

@@ -1,0 +1,349 @@
+"""Registration of custom-call targets from shared libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch_xla
+
+from torch_xla_ext.kernel_schema.schema import Schema, SizeFunction
+from torch_xla_ext.targets import libraries
+from torch_xla_ext.targets.platforms import APIS, PLATFORMS, platform_of
+
+_XLAC = torch_xla._XLAC
+# The suffixes of the symbols of a kernel made with kernel.h, after the target's name.
+ENTRIES = {
+    ("CUDA", "untyped"): "",
+    ("CUDA", "ffi"): "Ffi",
+    ("Host", "untyped"): "Host",
+    ("Host", "ffi"): "HostFfi",
+}
+
+
+class Target(NamedTuple):
+    """A registered custom-call target."""
+
+    name: str
+    platform: str  # "CUDA" or "Host"
+    api: str  # "untyped" or "ffi"
+
+    @property
+    def function(self) -> str:
+        """The function that calls run from now on: its address, symbol and library, if known."""
+        return _XLAC._xla_custom_call_function(*self)
+
+
+_SIZE_FUNCTION = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_uint8)
+)
+
+
+def _size_function(address: int) -> SizeFunction:
+    """A kernel's function of include/torch_xla_ext/sizes.h."""
+    function = _SIZE_FUNCTION(address)
+
+    def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
+        return function(
+            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_uint8 * len(dtypes))(*dtypes)
+        )
+
+    return size
+
+
+def _static_schemas() -> dict[str, Schema]:
+    """The schemas of the kernels that are linked into the wheel."""
+    schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
+    for target, name, address in _XLAC._xla_kernel_sizes():
+        functions = {**schemas[target].size_functions, name: _size_function(address)}
+        schemas[target] = replace(schemas[target], size_functions=functions)
+    return schemas
+
+
+# The schemas of all functions that have one. A target's name is the one that the HLO says: a name
+# that was registered again has several (_XLAC._xla_current_custom_call_target).
+_schemas: dict[Target, Schema] = {
+    Target(name, platform, api): schema
+    for name, schema in _static_schemas().items()
+    for platform in PLATFORMS
+    for api in APIS
+}
+# Where the functions came from. It also keeps them: XLA has only their addresses, and a ctypes
+# callback or a capsule frees its function with itself. Libraries are never unloaded.
+_libraries: dict[Target, object] = {}
+# Held from the checks of a registration to its end.
+_lock = threading.Lock()
+
+
+def _current(name: str, platform: str, api: str) -> Target:
+    return Target(_XLAC._xla_current_custom_call_target(name, platform, api), platform, api)
+
+
+def device_platform() -> str:
+    """The platform of this process's device, from PJRT_DEVICE."""
+    return platform_of(os.environ.get("PJRT_DEVICE", "")) or "Host"
+
+
+def default_api(target: str) -> str:
+    """The default API for calls of `target`: "ffi" if an FFI function is registered.
+
+    XLA calls the untyped API legacy, and its GPU compiler puts only FFI calls into CUDA graphs.
+    But an untyped function that was registered after the FFI function replaces it.
+    """
+    if not _is_text(target):
+        return "untyped"
+    return _XLAC._xla_default_custom_call_api(target, device_platform())
+
+
+def schema(target: str, api: str = "untyped") -> Schema | None:
+    """The schema of the kernel that calls of `target` run; None if it has none (kernel.h).
+
+    It is the schema for the platform of this process's device.
+    """
+    return _schemas.get(_current(target, device_platform(), api))
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A suggestion for an error: those of `names` that are similar to `name`; may be empty."""
+    near = difflib.get_close_matches(name, sorted(set(names)), n=3)
+    return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
+
+
+def schema_of_any_platform(target: str) -> Schema | None:
+    """Like `schema`, for a kernel that may be registered for another platform."""
+    first = device_platform()
+    for platform in sorted(PLATFORMS, key=lambda name: name != first):
+        for api in APIS:
+            if found := _schemas.get(_current(target, platform, api)):
+                return found
+    return None
+
+
+def call_with_schema(target: str, text: str) -> tuple[str, str]:
+    """The name and the API with which to call the kernel with this schema; "ffi" if possible.
+
+    Raises:
+        ValueError: as name_with_schema.
+    """
+    api = default_api(target)
+    if (current := schema(target, api)) is not None and current.text == text:
+        return target, api
+    try:
+        return name_with_schema(target, text, "ffi"), "ffi"
+    except ValueError:
+        return name_with_schema(target, text, "untyped"), "untyped"
+
+
+def name_with_schema(
+    target: str, text: str, api: str = "untyped", platform: str | None = None
+) -> str:
+    """The name by which to call the kernel that was last registered as `target` with this schema.
+
+    It is `target` itself, unless other functions have been registered under that name since.
+
+    Args:
+        platform: "CUDA" or "Host"; by default that of this process's device.
+
+    Raises:
+        ValueError: there is no such kernel.
+    """
+    platform = platform or device_platform()
+    current = _schemas.get(_current(target, platform, api))
+    if current is not None and current.text == text:
+        return target
+    for known, other in reversed(list(_schemas.items())):
+        name, _, number = known.name.partition("#")
+        if (name, *known[1:]) == (target, platform, api) and other.text == text:
+            return f"{name}#{number or 1}"
+    raise ValueError(
+        f"custom-call target {target!r}: no kernel with the schema {text!r} is registered for "
+        f"{platform!r} and api={api!r}"
+    )
+
+
+def register_custom_call(
+    name: str,
+    library: object,
+    *,
+    symbol: str | None = None,
+    platform: str = "CUDA",
+    api: str = "untyped",
+) -> None:
+    """Registers a function as the custom-call target `name`.
+
+    It may be called before or after the client is created, and from several threads.
+
+    Registering another function under the same name takes effect immediately: calls that are traced
+    from then on run it, and programs that were compiled before keep theirs. The same holds for a
+    library that was rebuilt, even under the same path.
+
+    Args:
+        name: the target, by which calls refer to the function.
+        library: the path of a shared library or a ctypes.CDLL that contains `symbol`; or
+            the function itself: a ctypes function, a PyCapsule with its address, or the address.
+        symbol: the function's name in the library. By default `name`, or for a kernel that uses
+            kernel.h, its entry for this platform and api.
+        platform: "CUDA", or "Host" for the CPU.
+        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
+
+    Raises:
+        FileNotFoundError: the library does not exist.
+        OSError: the file is not a library for this machine, or cannot be loaded.
+        AttributeError: the library has no such symbol; the text suggests similar ones.
+        TypeError: an argument has a wrong type, for example if name and library are swapped.
+        ValueError: the name is empty or contains '#', the platform or api is unknown, the address
+            is not that of code, or the symbol is a kernel's entry for another platform or api.
+    """
+    check_name("register_custom_call", name)
+    check_choice("platform", platform, PLATFORMS)
+    check_choice("api", api, APIS)
+    if isinstance(library, (str, os.PathLike)):
+        library = libraries.load(library)
+    brought = None
+    if isinstance(library, ctypes.CDLL):
+        known = schema_of(library, name)
+        symbol = symbol or (entry(name, platform, api) if known else name)
+        if known:
+            brought = _check_entry(name, symbol, platform, api) and known
+        function = libraries.to_capsule(libraries.find(library, name, symbol))
+    elif symbol is not None:
+        raise TypeError(
+            f"custom-call target {name!r}: symbol requires a library, but library is of type "
+            f"{type(library).__name__}"
+        )
+    elif isinstance(library, bool):
+        raise TypeError(f"custom-call target {name!r}: library must not be a bool")
+    elif isinstance(library, int):
+        function = libraries.to_capsule(libraries.code_address(name, library, "the address"))
+    elif isinstance(library, ctypes._CFuncPtr):
+        address = ctypes.cast(library, ctypes.c_void_p).value or 0
+        address = libraries.code_address(name, address, "the function's address")
+        function = libraries.to_capsule(address)
+    elif type(library).__name__ == "PyCapsule":
+        libraries.code_address(name, libraries.capsule_address(library), "the capsule's address")
+        function = library
+    else:
+        raise TypeError(
+            f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
+            f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
+        )
+    add(
+        Target(name, platform, api),
+        lambda: _XLAC._xla_register_custom_call_target(
+            name, function, platform, APIS[api].registered_version
+        ),
+        library,
+        brought or None,
+    )
+
+
+def add(
+    target: Target, register: Callable[[], None], library: object, schema: Schema | None
+) -> None:
+    """Registers a target, and records its function's origin and its schema."""
+    with _lock:
+        register()
+        target = _current(*target)
+        _libraries.setdefault(target, library)
+        if schema is not None:
+            _schemas.setdefault(target, schema)
+
+
+def check_name(function: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(
+            f"{function}: name must be a str, but is of type {type(name).__name__}; the order is "
+            f"{function}(name, library)"
+        )
+    if not name:
+        raise ValueError(f"{function}: name is empty")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    if value not in tuple(choices):  # it may be unhashable
+        known = " and ".join(repr(choice) for choice in choices)
+        hint = '; the CPU is "Host"' if value in ("CPU", "cpu", "host") else ""
+        raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
+
+
+def entry(name: str, platform: str, api: str) -> str:
+    """The symbol of a kernel's function for a platform and an API."""
+    return name + ENTRIES[platform, api]
+
+
+def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
+    """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
+    function = libraries.function_of(library, name + "Schema")
+    if function is None:
+        return None
+    function.restype = ctypes.c_char_p
+    result = Schema.parse(function().decode())
+    if result.target != name:
+        raise ValueError(
+            f"custom-call target {name!r}: {library._name} returns for it the signature of "
+            f"{result.target!r}: load libraries without RTLD_GLOBAL, and use different names "
+            "for the C++ constants of two kernels"
+        )
+    functions = {}
+    for size in result.open_sizes():
+        function = libraries.function_of(library, f"{name}Size_{size}")
+        if function is not None:
+            functions[size] = _size_function(ctypes.cast(function, ctypes.c_void_p).value)
+    return replace(result, size_functions=functions)
+
+
+def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
+    """Whether `symbol` is the kernel's entry for this; raises ValueError if it is for another."""
+    expected = entry(name, platform, api)
+    for (other_platform, other_api), suffix in ENTRIES.items():
+        if symbol == name + suffix != expected:
+            raise ValueError(
+                f"custom-call target {name!r}: symbol {symbol!r} is the kernel's entry for "
+                f"{other_platform!r} and api={other_api!r}; that for {platform!r} and "
+                f"api={api!r} is {expected!r}, which is the default"
+            )
+    return symbol == expected
+
+
+def register_cuda_custom_call(name: str, library: object) -> None:
+    """Registers the function `name` of `library` as the untyped CUDA target of that name.
+
+    A shorthand for `register_custom_call`, with its arguments and errors.
+    """
+    register_custom_call(name, library, platform="CUDA", api="untyped")
+
+
+def registered_targets(platform: str | None = None) -> list[Target]:
+    """The registered targets, sorted, without XLA's own.
+
+    Args:
+        platform: "CUDA" or "Host"; None for both.
+
+    Raises:
+        ValueError: an unknown platform.
+    """
+    return sorted(
+        Target(name, each, api)
+        for each in (PLATFORMS if platform is None else [platform])
+        for api in APIS
+        for name in _XLAC._xla_registered_custom_call_targets(each, api)
+    )
+
+
+def is_registered(name: str, platform: str, api: str) -> bool:
+    """Whether XLA has such a target, including its own."""
+    return _is_text(name) and _XLAC._xla_has_custom_call_target(name, platform, api)
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be encoded: half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The commands of ``python -m torch_xla_ext``, and profiling."""

@@ -1,0 +1,185 @@
+"""``python -m torch_xla_ext doctor``: what is installed, what is missing, and a self-test."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+import torch
+import torch_xla
+
+from torch_xla_ext import ops
+from torch_xla_ext.cuda import discovery
+from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
+from torch_xla_ext.targets.platforms import platform_of
+from torch_xla_ext.targets.registration import registered_targets
+
+# The platform for which a device's targets are registered.
+
+
+@dataclass
+class Report:
+    """All that doctor finds out. `problems` is empty if all that should work works."""
+
+    device_type: str
+    chosen_by: str
+    platform: str
+    versions: dict[str, str | None]
+    cuda: dict[str, object] | None = None
+    devices: list[str] = field(default_factory=list)
+    targets: list[dict[str, str]] = field(default_factory=list)
+    self_test: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_dict(self) -> dict[str, object]:
+        return {"ok": self.ok, **asdict(self)}
+
+    def text(self) -> str:
+        lines = [
+            f"{name:<14}{version or 'not installed'}" for name, version in self.versions.items()
+        ]
+        lines.append(f"{'PJRT_DEVICE':<14}{self.device_type} ({self.chosen_by})")
+        lines.append(f'{"platform":<14}"{self.platform}": register targets for it')
+        for name, value in (self.cuda or {}).items():
+            if isinstance(value, dict):
+                lines.append(name)
+                lines += [f"  {key:<20}{entry or 'not found'}" for key, entry in value.items()]
+            else:
+                lines.append(f"{name:<14}{value or 'not found'}")
+        lines += [f"{'device':<14}{device}" for device in self.devices]
+        names = {target["name"] for target in self.targets}
+        lines.append(f"{'targets':<14}{len(names)}; python -m torch_xla_ext targets lists them")
+        lines += [f"{'self-test':<14}{device}: {text}" for device, text in self.self_test.items()]
+        lines += [f"{'warning':<14}{text}" for text in self.warnings]
+        lines += [f"{'PROBLEM':<14}{text}" for text in self.problems]
+        lines.append("all works" if self.ok else f"{len(self.problems)} problem(s)")
+        return "\n".join(lines)
+
+
+def targets() -> list[dict[str, str]]:
+    """The custom-call targets that this process has registered, and what their calls run."""
+    return [{**target._asdict(), "function": target.function} for target in registered_targets()]
+
+
+def default_device_type(
+    initial: dict[str, str], system: discovery.System, has_driver: Callable[[], bool]
+) -> str:
+    """What PJRT_DEVICE should be: the user's choice, else CUDA where there is anything of CUDA.
+
+    Args:
+        initial: the environment with which the process was started; torch_xla's import has set
+            PJRT_DEVICE since, if it was not there.
+        system: where plugins are looked for.
+        has_driver: whether there is an NVIDIA driver.
+    """
+    if chosen := initial.get("PJRT_DEVICE"):
+        return chosen
+    if initial.get(discovery.PLUGIN_VARIABLE) or discovery.find_plugins(system) or has_driver():
+        return "CUDA"
+    return "CPU"
+
+
+def has_driver(system: discovery.System) -> bool:
+    try:
+        system.load_library("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _check_cuda(report: Report, system: discovery.System) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CudaRuntimeWarning)
+        runtime = discovery.prepare(system)
+    report.warnings += [str(w.message) for w in caught if w.category is CudaRuntimeWarning]
+    major, minor = torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
+    report.cuda = {
+        "plugin": f"{runtime.plugin.package} ({runtime.plugin.path})",
+        "PJRT API": f"{major}.{minor}",
+        "GPU driver": runtime.driver.text.removeprefix("driver "),
+        "cuDNN": runtime.cudnn_version,
+        "CUDA toolkit": runtime.data_dir,
+        "libraries": runtime.libraries,
+    }
+    if runtime.data_dir is None:
+        report.warnings.append(
+            "no folder with nvvm/libdevice found: some math functions may not compile; "
+            f"pip install nvidia-{'nvvm' if runtime.plugin.cuda_major == 13 else 'cuda-nvcc-cu12'}"
+        )
+
+
+def _self_test(device: str) -> None:
+    """Runs the kernel XlaGpuSimpleAdd on `device` and compares its result with torch's."""
+    a = torch.arange(1000, dtype=torch.float32)
+    b = torch.full((1000,), 0.5)
+    result = ops.simple_add(a.to(device), b.to(device)).cpu()
+    if not torch.equal(result, a + b):
+        raise RuntimeError(
+            f"wrong result: {result[:4].tolist()}… instead of {(a + b)[:4].tolist()}…"
+        )
+
+
+def examine(device_type: str, chosen_by: str, system: discovery.System) -> Report:
+    """Looks at everything; makes torch_xla's client, of which a process has one.
+
+    Args:
+        chosen_by: in words, what chose the device type.
+    """
+    report = Report(
+        device_type=device_type,
+        chosen_by=chosen_by,
+        platform=platform_of(device_type) or device_type,
+        versions={
+            "Python": platform.python_version(),
+            "torch": torch.__version__,
+            "torch_xla": torch_xla.__version__,
+            "system": platform.platform(),
+        },
+    )
+    system.environ["PJRT_DEVICE"] = device_type
+    try:
+        if device_type == "CUDA":
+            _check_cuda(report, system)
+        report.devices = torch_xla._XLAC._xla_get_devices()
+    except (CudaRuntimeError, RuntimeError) as error:
+        report.problems.append(str(error))
+    report.targets = targets()
+    for index, _ in enumerate(report.devices):
+        device = f"xla:{index}"
+        try:
+            _self_test(device)
+            report.self_test[device] = f"{ops.simple_add.__name__} works"
+        except Exception as error:  # whatever it is, it is what the user wants to see
+            report.self_test[device] = f"failed: {error}"
+            report.problems.append(f"self-test on {device}: {error}")
+    if not report.devices and not report.problems:
+        report.problems.append(f"PJRT_DEVICE={device_type} has no devices")
+    return report
+
+
+def initial_environment() -> dict[str, str]:
+    """The environment with which this process was started."""
+    with open("/proc/self/environ", "rb") as file:
+        entries = file.read().decode(errors="surrogateescape").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+def run(device_type: str | None) -> Report:
+    """Makes the report for `device_type`, or for what the machine seems to be meant for."""
+    system = discovery.System.current()
+    if device_type is not None:
+        return examine(device_type, "by --device", system)
+    initial = initial_environment()
+    device_type = default_device_type(initial, system, lambda: has_driver(system))
+    chosen_by = "by the environment"
+    if not initial.get("PJRT_DEVICE"):
+        what = "something" if device_type == "CUDA" else "nothing"
+        chosen_by = f"not set; there is {what} of CUDA on this machine"
+    return examine(device_type, chosen_by, system)

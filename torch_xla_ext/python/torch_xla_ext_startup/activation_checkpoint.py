@@ -1,0 +1,124 @@
+"""torch.utils.checkpoint on XLA devices: what backward() computes again instead of keeping.
+
+PyTorch asks for the device's module, torch.xla, which does not exist. And two more things have to
+be done on XLA, where the forward and the backward pass are one program:
+
+- The second computation has other inputs: the first one's, and the gradients of its results, behind
+  an optimization barrier. XLA would otherwise compute both at once, and keep what was to be freed.
+- The state of random numbers is a value of the program, so that dropout in a captured step draws
+  the same numbers in both, and others in the next step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+
+_XLAC = torch_xla._XLAC
+
+
+def replace(module: ModuleType) -> None:
+    """Changes torch.utils.checkpoint."""
+    infer_device_type = module._infer_device_type
+
+    def other_device_type(*args: object) -> str:
+        device_type = infer_device_type(*args)
+        # _Region keeps the state of XLA.
+        return module.DefaultDeviceType.get_device_type() if device_type == "xla" else device_type
+
+    module._infer_device_type = other_device_type
+    stock = module.checkpoint.__wrapped__
+
+    @torch._disable_dynamo
+    def checkpoint(function: Callable[..., object], *args: object, **kwargs: object) -> object:
+        if not _XLAC._xla_runtime_is_initialized():
+            return stock(function, *args, **kwargs)
+        region = _Region(function, kwargs.get("preserve_rng_state", True))
+        results = stock(region, *args, **kwargs)
+        for result in pytree.tree_leaves(results):
+            if isinstance(result, torch.Tensor) and result.requires_grad:
+                result.register_hook(region.keep_gradient)
+        return results
+
+    # torch._disable_dynamo calls this in the place of what it wraps: other modules may have
+    # imported the function, and torch.compile looks for this very one.
+    stock.__dynamo_disable = checkpoint
+
+
+class _Region:
+    """A function that is called twice: by the forward pass, and again by the backward pass."""
+
+    def __init__(self, function: Callable[..., object], preserve_rng_state: bool) -> None:
+        self._function, self._preserve_rng_state = function, preserve_rng_state
+        self._random_state = None
+        self._gradient: torch.Tensor | None = None
+
+    def keep_gradient(self, gradient: torch.Tensor) -> None:
+        """A hook of the results: no part of the region can be computed before it."""
+        self._gradient = gradient
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if self._random_state is None:
+            self._random_state = _XLAC._XlaRandomState()
+            self._autocast = {
+                "enabled": torch.is_autocast_enabled("xla"),
+                "dtype": torch.get_autocast_dtype("xla"),
+                "cache_enabled": torch.is_autocast_cache_enabled(),
+            }
+            return self._function(*args, **kwargs)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        positions = [i for i, leaf in enumerate(leaves) if _is_xla(leaf)]
+        seed = self._random_state.seed()
+        tensors = [leaves[i] for i in positions] + [seed]
+        if _is_xla(self._gradient):
+            tensors.append(self._gradient)
+        self._gradient = None
+        again = _Barrier.apply(*tensors)
+        for i, tensor in zip(positions, again, strict=False):
+            leaves[i] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        seed = again[len(positions)]
+        with self._same_random_numbers(seed), torch.autocast("xla", **self._autocast):
+            return self._function(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _same_random_numbers(self, seed: torch.Tensor) -> Iterator[None]:
+        if not self._preserve_rng_state:
+            yield
+            return
+        after = _XLAC._XlaRandomState()
+        self._random_state.restore(seed)
+        try:
+            yield
+        finally:
+            after.restore()
+
+
+class _Barrier(torch.autograd.Function):
+    """The same values, which XLA does not know to be the same."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        copies = [tensor.clone() for tensor in tensors]
+        _XLAC._xla_optimization_barrier_(copies)
+        needed = zip(copies, ctx.needs_input_grad, strict=True)
+        ctx.mark_non_differentiable(*(copy for copy, needs_grad in needed if not needs_grad))
+        return tuple(copies)
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        return gradients
+
+
+def _is_xla(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"

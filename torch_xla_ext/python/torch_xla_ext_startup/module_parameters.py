@@ -1,0 +1,70 @@
+"""Keeps a module's parameters when it moves to an XLA device, or from one.
+
+PyTorch moves a module from CPU to CUDA by giving its parameters other data. XLA tensors have
+another implementation, so PyTorch gives the module new parameters instead: weights that two layers
+shared were two weights from then on, and were trained apart; an optimizer that had been made before
+changed parameters that no module had any more. Here the parameters stay the same objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+
+import torch
+from torch.nn import Module, Parameter
+
+
+class _Move(threading.local):
+    """The moves that this thread is doing.
+
+    Attributes:
+        depth: of modules in modules.
+        replaced: new parameters by the ids of the old ones, which are kept alive.
+    """
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.replaced: dict[int, tuple[Parameter, Parameter]] = {}
+
+
+_move = _Move()
+
+
+def keep() -> None:
+    """Wraps Module._apply, which all moves and conversions of modules call."""
+    convert = Module._apply
+
+    @functools.wraps(convert)
+    def apply(
+        self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> Module:
+        before = dict(self._parameters)
+        _move.depth += 1
+        try:
+            result = convert(self, fn, recurse)
+            for name, old in before.items():
+                new = self._parameters[name]
+                if old is not new and "xla" in (old.device.type, new.device.type):
+                    self._parameters[name] = _kept(old, new)
+        finally:
+            _move.depth -= 1
+            if not _move.depth:
+                _move.replaced.clear()
+        return result
+
+    Module._apply = apply
+
+
+def _kept(old: Parameter, new: Parameter) -> Parameter:
+    """`old` with the tensor of `new`; if that cannot be, what all modules with `old` get."""
+    if torch.__future__.get_overwrite_module_params_on_conversion():
+        return new
+    with torch._C.DisableTorchFunctionSubclass():  # UninitializedParameter allows few functions
+        if old._use_count() == 1:  # no graph refers to its tensor
+            with contextlib.suppress(RuntimeError):  # a weak reference of PyTorch's own does
+                torch._C._swap_tensor_impl(old, new)
+                return old
+    return _move.replaced.setdefault(id(old), (old, new))[1]

@@ -1,0 +1,197 @@
+"""The plug-in that torch_xla loads at its own import: the entry point `cuda`.
+
+Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
+operators for TPUs on other devices, its module for Triton, its backend for torch.compile
+(dynamo_bridge), modules that move to a device (module_parameters), and torch.utils.checkpoint
+(activation_checkpoint). They are arranged here. A function here that needs the package
+torch_xla_ext imports it when it is called.
+
+torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
+client is made.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+import torch.utils.checkpoint
+import torch_xla
+from torch_xla.experimental import plugins
+
+from torch_xla_ext_startup import (
+    activation_checkpoint,
+    lazy_dynamo,
+    module_alias,
+    module_parameters,
+)
+
+_KERNELS = "torch_xla.experimental.custom_kernel"
+_BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+_BACKEND = "torch._dynamo.backends.torchxla"
+_TRITON = "torch_xla.experimental.triton"
+_PROCESSES = "torch_xla._internal.pjrt"
+_NAMESPACE = "xla_gpu"
+
+
+class CudaPlugin(plugins.DevicePlugin):
+    """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the bridge in _XLAC."""
+
+    def library_path(self) -> str:
+        """Finds and loads the plugin, and returns the path of the bridge in front of it.
+
+        torch_xla calls this once, when it makes its client.
+
+        Raises:
+            CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
+        """
+        from torch_xla_ext.cuda import discovery
+        from torch_xla_ext.cuda.errors import CudaRuntimeError
+
+        runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
+        try:
+            torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
+        except RuntimeError as error:
+            raise CudaRuntimeError(str(error)) from None
+        return torch_xla._XLAC.__file__
+
+    def client_create_options(self) -> dict[str, object]:
+        from torch_xla_ext.cuda import options
+
+        return options.client_create_options(os.environ)
+
+    def requires_xla_coordinator(self) -> bool:
+        """Whether the processes have to find each other before they make their clients.
+
+        torch_xla asks this first of all, when it makes its client: what is wrong with them is said
+        here (torch_xla_ext.cuda.rendezvous).
+
+        Raises:
+            CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
+        """
+        from torch_xla_ext.cuda import options, rendezvous
+
+        rendezvous.prepare(os.environ)
+        return options.Processes.from_environ(os.environ).count > 1
+
+    def physical_chip_count(self) -> int:
+        """How many processes xmp.spawn starts: GPU_NUM_DEVICES, else one for each visible GPU."""
+        from torch_xla_ext.cuda import discovery
+
+        return discovery.gpu_count(discovery.System.current())
+
+    def configure_single_process(self) -> None:
+        pass
+
+
+class _Operators(torch._ops._OpNamespace):
+    """``torch.ops.xla_gpu``, until an operator is asked for that only the package defines."""
+
+    def __getattr__(self, name: str) -> torch._ops.OpOverloadPacket:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+        import torch_xla_ext  # noqa: F401
+
+        self.__class__ = torch._ops._OpNamespace
+        return getattr(self, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds four modules of torch_xla, and one of torch.
+
+    All but one are found where they are, and changed when they have run. In the place of that for
+    Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name == _TRITON:
+            return module_alias.spec(name, "torch_xla_ext.existing_kernels.upstream_triton")
+        if name not in _REPLACED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_replace(module: ModuleType) -> None:
+                run(module)
+                _REPLACED[name](module)
+
+            spec.loader.exec_module = run_and_replace
+        return spec
+
+
+def _replace_kernels(module: ModuleType) -> None:
+    from torch_xla_ext.tpu_operators import install
+
+    install.replace(module)
+
+
+def _replace_bridge(module: ModuleType) -> None:
+    from torch_xla_ext_startup import dynamo_bridge
+
+    dynamo_bridge.replace_bridge(module)
+
+
+def _replace_backend(module: ModuleType) -> None:
+    from torch_xla_ext_startup import dynamo_bridge
+
+    dynamo_bridge.replace_backend(module)
+
+
+def _replace_processes(module: ModuleType) -> None:
+    """A process that is alone on its host may be one of several.
+
+    torch_xla looks at LOCAL_WORLD_SIZE only: with one GPU on each of several hosts
+    `xm.all_reduce` returned each process's own value.
+    """
+    alone = module.initialize_singleprocess
+
+    def initialize() -> None:
+        from torch_xla_ext.cuda import options
+
+        is_one_of_several = (
+            os.environ.get("PJRT_DEVICE") == "CUDA"
+            and options.Processes.from_environ(os.environ).count > 1
+            and not torch_xla.runtime.is_spmd()
+        )
+        if is_one_of_several:
+            module.initialize_multiprocess(0, 1)
+        else:
+            alone()
+
+    module.initialize_singleprocess = initialize
+
+
+_REPLACED = {
+    _PROCESSES: _replace_processes,
+    _KERNELS: _replace_kernels,
+    _BRIDGE: _replace_bridge,
+    _BACKEND: _replace_backend,
+}
+
+
+def install() -> None:
+    """Arranges what does not wait for the package. A second call does nothing."""
+    if _NAMESPACE not in torch.ops.__dict__:
+        setattr(torch.ops, _NAMESPACE, _Operators(_NAMESPACE))
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    for name, replace in _REPLACED.items():
+        if name in sys.modules:
+            lazy_dynamo.when_run(sys.modules[name], replace)
+    sys.meta_path.insert(0, _Finder())
+    module_parameters.keep()
+    activation_checkpoint.replace(torch.utils.checkpoint)
+
+
+install()
