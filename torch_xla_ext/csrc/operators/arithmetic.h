@@ -63,6 +63,38 @@ inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
 }
 
+// The stock kernels also bound by the largest finite number.
+inline at::Tensor Clamp(const at::Tensor& self,
+                        const std::optional<at::Scalar>& min,
+                        const std::optional<at::Scalar>& max) {
+  at::Tensor result = self;
+  if (min.has_value()) {
+    result = result.to(at::result_type(result, *min));
+    result =
+        at::where(at::lt(result, *min), at::full_like(result, *min), result);
+  }
+  if (max.has_value()) {
+    result = result.to(at::result_type(result, *max));
+    result =
+        at::where(at::gt(result, *max), at::full_like(result, *max), result);
+  }
+  return result;
+}
+
+inline at::Tensor ClampMin(const at::Tensor& self, const at::Scalar& min) {
+  return Clamp(self, min, std::nullopt);
+}
+
+inline at::Tensor ClampMax(const at::Tensor& self, const at::Scalar& max) {
+  return Clamp(self, std::nullopt, max);
+}
+
+inline at::Tensor IsNan(const at::Tensor& self) {
+  if (!self.is_complex()) return Stock::isnan(self);
+  const at::Tensor parts = at::view_as_real_copy(self);
+  return at::any(at::isnan(parts), -1);
+}
+
 // The stock kernels refuse bounds of a higher rank.
 inline at::Tensor ClampTensor(const at::Tensor& self,
                               const std::optional<at::Tensor>& min,

@@ -130,6 +130,31 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
                          grad_output, offset, dim1, dim2);
 }
 
+inline at::Tensor Gather(const at::Tensor& self, int64_t dim,
+                         const at::Tensor& index, bool sparse_grad) {
+  if (self.dim() != 0) return Stock::gather(self, dim, index, sparse_grad);
+  return at::view_copy(Stock::gather(at::view_copy(self, {1}), dim,
+                                     at::view_copy(index, {-1}), sparse_grad),
+                       index.sizes());
+}
+
+// The stock kernels refuse padding that takes elements away.
+template <typename Operator, auto kStock>
+at::Tensor Pad(const at::Tensor& self, at::IntArrayRef padding) {
+  const bool takes_away = std::any_of(padding.begin(), padding.end(),
+                                      [](int64_t size) { return size < 0; });
+  return takes_away ? OnCpu<Operator>(self, padding) : kStock(self, padding);
+}
+
+template <typename Operator, auto kStock>
+at::Tensor PadBackward(const at::Tensor& grad_output, const at::Tensor& self,
+                       at::IntArrayRef padding) {
+  const bool takes_away = std::any_of(padding.begin(), padding.end(),
+                                      [](int64_t size) { return size < 0; });
+  return takes_away ? OnCpu<Operator>(grad_output, self, padding)
+                    : kStock(grad_output, self, padding);
+}
+
 // torch_xla has no kernels of its own for windows of a dimension. The indices
 // of their elements:
 inline at::Tensor WindowIndices(int64_t length, int64_t size, int64_t step,

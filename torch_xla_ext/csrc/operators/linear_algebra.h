@@ -33,11 +33,12 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
   return OnCpu<at::_ops::_linalg_slogdet>(self);
 }
 
-// The stock kernel treats a batch's shapes as those of a single matrix.
+// The stock kernel treats a batch's shapes as those of a single matrix, and
+// refuses complex ones.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
     std::optional<std::string_view> driver) {
-  if (self.dim() > 2) {
+  if (self.dim() > 2 || self.is_complex()) {
     return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
                                         driver);
   }

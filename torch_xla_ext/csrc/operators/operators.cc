@@ -40,9 +40,11 @@ using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
 using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
 using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
                              const std::optional<at::Scalar>&, bool);
-using MaxOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
-                                                    bool);
-using Sort = MaxOfDim;
+using Any = at::Tensor(const at::Tensor&, int64_t, bool);
+using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
+                             std::optional<at::ScalarType>);
+using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
+                                                bool);
 using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
                                                       std::optional<bool>,
                                                       int64_t, bool);
@@ -60,7 +62,11 @@ void RegisterForXla(torch::Library& m) {
   m.impl("threshold_backward", ThresholdBackward);
   m.impl("hardtanh_backward", HardtanhBackward);
   // arithmetic.h
+  m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
+  m.impl("clamp_max", ClampMax);
+  m.impl("clamp_min", ClampMin);
+  m.impl("isnan", IsNan);
   m.impl("clamp_max.Tensor", ClampMaxTensor);
   m.impl("clamp_min.Tensor", ClampMinTensor);
   m.impl("div.Scalar",
@@ -87,6 +93,38 @@ void RegisterForXla(torch::Library& m) {
   m.impl("diagonal_copy", DiagonalCopy);
   m.impl("diagonal_scatter", DiagonalScatter);
   m.impl("index_select", kOfScalarToo<&Stock::index_select>);
+  m.impl("reflection_pad1d",
+         Pad<at::_ops::reflection_pad1d, &Stock::reflection_pad1d>);
+  m.impl("reflection_pad1d_backward",
+         PadBackward<at::_ops::reflection_pad1d_backward,
+                     &Stock::reflection_pad1d_backward>);
+  m.impl("reflection_pad2d",
+         Pad<at::_ops::reflection_pad2d, &Stock::reflection_pad2d>);
+  m.impl("reflection_pad2d_backward",
+         PadBackward<at::_ops::reflection_pad2d_backward,
+                     &Stock::reflection_pad2d_backward>);
+  m.impl("reflection_pad3d",
+         Pad<at::_ops::reflection_pad3d, &Stock::reflection_pad3d>);
+  m.impl("reflection_pad3d_backward",
+         PadBackward<at::_ops::reflection_pad3d_backward,
+                     &Stock::reflection_pad3d_backward>);
+  m.impl("replication_pad1d",
+         Pad<at::_ops::replication_pad1d, &Stock::replication_pad1d>);
+  m.impl("replication_pad1d_backward",
+         PadBackward<at::_ops::replication_pad1d_backward,
+                     &Stock::replication_pad1d_backward>);
+  m.impl("replication_pad2d",
+         Pad<at::_ops::replication_pad2d, &Stock::replication_pad2d>);
+  m.impl("replication_pad2d_backward",
+         PadBackward<at::_ops::replication_pad2d_backward,
+                     &Stock::replication_pad2d_backward>);
+  m.impl("replication_pad3d",
+         Pad<at::_ops::replication_pad3d, &Stock::replication_pad3d>);
+  m.impl("replication_pad3d_backward",
+         PadBackward<at::_ops::replication_pad3d_backward,
+                     &Stock::replication_pad3d_backward>);
+  m.impl("flip", kOfScalarToo<&Stock::flip>);
+  m.impl("gather", Gather);
   m.impl("roll", Roll);
   m.impl("slice_copy.Tensor", SliceCopy);
   m.impl("slice_scatter", SliceScatter);
@@ -148,31 +186,46 @@ void RegisterForXla(torch::Library& m) {
   // reductions.h
   m.impl("amax", OverAll<Extremum, &Stock::amax>::Call);
   m.impl("amin", OverAll<Extremum, &Stock::amin>::Call);
+  m.impl("all.dim", OfScalarToo<Any, &Stock::all>::Call);
+  m.impl("any.dim", OfScalarToo<Any, &Stock::any>::Call);
+  m.impl("argmax", IndexOfExtremum<&Stock::argmax>);
+  m.impl("argmin", IndexOfExtremum<&Stock::argmin>);
   m.impl("count_nonzero", CountNonzero);
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
   m.impl("cumprod", kOfScalarToo<&Stock::cumprod>);
   m.impl("cumsum", kOfScalarToo<&Cumsum>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
-  m.impl("max.dim", OfScalarToo<MaxOfDim, &Stock::max>::Call);
-  m.impl("mean.dim", kFloat32<&OverAll<Sum, &Stock::mean>::Call>);
+  m.impl("max.dim", kOfScalarToo<&ExtremumOfDim<&Stock::max, &Stock::argmax>>);
+  m.impl("mean.dim",
+         kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
+                                &OverAll<Sum, &Stock::mean>::Call>::Call>);
   m.impl("mean", kFloat32<&Mean>);
-  m.impl("min.dim", OfScalarToo<MaxOfDim, &Stock::min>::Call);
+  m.impl("min.dim", kOfScalarToo<&ExtremumOfDim<&Stock::min, &Stock::argmin>>);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
   m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
+  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Stock::prod>::Call);
   m.impl("sort", OfScalarToo<Sort, &Stock::sort>::Call);
   m.impl("sort.stable", OfScalarToo<StableSort, &Stock::sort>::Call);
-  m.impl("std.correction", kFloat32<&OverAll<Deviation, &Stock::std>::Call>);
+  m.impl("std.correction",
+         kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
+                                &OverAll<Deviation, &Stock::std>::Call>::Call>);
   m.impl("std_mean.correction",
-         kFloat32<&OverAll<DeviationAndMean, &Stock::std_mean>::Call>);
+         kFloat32<&ComplexOnCpu<
+             at::_ops::std_mean_correction, DeviationAndMean,
+             &OverAll<DeviationAndMean, &Stock::std_mean>::Call>::Call>);
   m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Stock::sum>::Call>);
   m.impl("topk", kOfScalarToo<&Stock::topk>);
   m.impl("trace", Trace);
-  m.impl("var.correction", kFloat32<&OverAll<Deviation, &Stock::var>::Call>);
+  m.impl("var.correction",
+         kFloat32<&ComplexOnCpu<at::_ops::var_correction, Deviation,
+                                &OverAll<Deviation, &Stock::var>::Call>::Call>);
   m.impl("var_mean.correction",
-         kFloat32<&OverAll<DeviationAndMean, &Stock::var_mean>::Call>);
+         kFloat32<&ComplexOnCpu<
+             at::_ops::var_mean_correction, DeviationAndMean,
+             &OverAll<DeviationAndMean, &Stock::var_mean>::Call>::Call>);
 }
 
 void RegisterForAutograd(torch::Library& m) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
@@ -49,6 +50,7 @@ struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kStock> {
 
 inline at::Tensor Mean(const at::Tensor& self,
                        std::optional<at::ScalarType> dtype) {
+  if (self.is_complex()) return OnCpu<at::_ops::mean>(self, dtype);
   return Stock::mean(self, std::nullopt, /*keepdim=*/false, dtype);
 }
 
@@ -66,6 +68,33 @@ inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
       at::sum(at::exp(at::sub(values, largest)), list, keepdim);
   return at::add(at::log(sum),
                  keepdim ? largest : at::view_copy(largest, sum.sizes()));
+}
+
+// The stock kernels' indices of extrema ignore NaN, which is the extremum to
+// PyTorch, and the first one is where it is.
+template <auto kStock>
+at::Tensor IndexOfExtremum(const at::Tensor& self, std::optional<int64_t> dim,
+                           bool keepdim) {
+  if (self.dim() == 0) {
+    return at::zeros({}, self.options().dtype(at::kLong));
+  }
+  const at::Tensor index = kStock(self, dim, keepdim);
+  if (!self.is_floating_point()) return index;
+  const at::Tensor is_nan = at::isnan(self);
+  const at::Tensor first = Stock::argmax(is_nan.to(at::kInt), dim, keepdim);
+  const at::Tensor has_nan =
+      dim.has_value() ? at::any(is_nan, *dim, keepdim) : at::any(is_nan);
+  return at::where(has_nan, first, index);
+}
+
+using ValuesAndIndices = std::tuple<at::Tensor, at::Tensor>;
+
+template <ValuesAndIndices (*kStock)(const at::Tensor&, int64_t, bool),
+          auto kIndex>
+ValuesAndIndices ExtremumOfDim(const at::Tensor& self, int64_t dim,
+                               bool keepdim) {
+  const at::Tensor values = std::get<0>(kStock(self, dim, keepdim));
+  return {values, IndexOfExtremum<kIndex>(self, dim, keepdim)};
 }
 
 // The stock kernels count in the operand's dtype: for a mask, the count is
@@ -123,7 +152,7 @@ inline at::Tensor NormDimDtype(const at::Tensor& self,
                                                      dtype);
   }
   if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, dtype);
-  return Stock::norm(self, p, dim, keepdim, dtype);
+  return Stock::norm(self, p, ListOf(self, dim), keepdim, dtype);
 }
 
 inline at::Tensor NormDim(const at::Tensor& self,
@@ -133,7 +162,7 @@ inline at::Tensor NormDim(const at::Tensor& self,
     return OnCpu<at::_ops::norm_ScalarOpt_dim>(self, p, dim, keepdim);
   }
   if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, std::nullopt);
-  return Stock::norm(self, p, dim, keepdim);
+  return Stock::norm(self, p, ListOf(self, dim), keepdim);
 }
 
 inline at::Tensor NormDtype(const at::Tensor& self,

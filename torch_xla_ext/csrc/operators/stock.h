@@ -48,6 +48,10 @@ struct ComplexOnCpu<Operator, Result(Arguments...), kKernel> {
   }
 };
 
+inline at::Tensor AsScalar(const at::Tensor& tensor) {
+  return at::view_copy(tensor, at::IntArrayRef());
+}
+
 // `kKernel` for a tensor without dimensions, which its operator may treat as
 // one of one dimension. The stock kernels refuse it.
 template <typename Function, Function* kKernel>
@@ -58,7 +62,7 @@ template <typename... Others,
 struct OfScalarToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   static at::Tensor Call(const at::Tensor& self, Others... others) {
     if (self.dim() != 0) return kKernel(self, others...);
-    return at::view_copy(kKernel(at::view_copy(self, {1}), others...), {});
+    return AsScalar(kKernel(at::view_copy(self, {1}), others...));
   }
 };
 
@@ -70,7 +74,7 @@ struct OfScalarToo<
                                                  Others... others) {
     if (self.dim() != 0) return kKernel(self, others...);
     const auto [first, second] = kKernel(at::view_copy(self, {1}), others...);
-    return {at::view_copy(first, {}), at::view_copy(second, {})};
+    return {AsScalar(first), AsScalar(second)};
   }
 };
 

@@ -53,10 +53,16 @@ struct XLANativeFunctions {
                              std::optional<bool> pin_memory, bool non_blocking,
                              std::optional<at::MemoryFormat> memory_format);
   static at::Tensor abs(const at::Tensor& self);
+  static at::Tensor all(const at::Tensor& self, int64_t dim, bool keepdim);
   static at::Tensor amax(const at::Tensor& self, at::IntArrayRef dim,
                          bool keepdim);
   static at::Tensor amin(const at::Tensor& self, at::IntArrayRef dim,
                          bool keepdim);
+  static at::Tensor any(const at::Tensor& self, int64_t dim, bool keepdim);
+  static at::Tensor argmax(const at::Tensor& self, std::optional<int64_t> dim,
+                           bool keepdim);
+  static at::Tensor argmin(const at::Tensor& self, std::optional<int64_t> dim,
+                           bool keepdim);
   static const at::Tensor& as_strided_(const at::Tensor& self,
                                        at::IntArrayRef size,
                                        at::IntArrayRef stride,
@@ -105,8 +111,12 @@ struct XLANativeFunctions {
                                  const at::Tensor& self_or_result);
   static at::Tensor& exponential_(at::Tensor& self, double lambd,
                                   std::optional<at::Generator> generator);
+  static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
+  static at::Tensor gather(const at::Tensor& self, int64_t dim,
+                           const at::Tensor& index, bool sparse_grad);
   static at::Tensor index_select(const at::Tensor& self, int64_t dim,
                                  const at::Tensor& index);
+  static at::Tensor isnan(const at::Tensor& self);
   static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
       const at::Tensor& self, bool check_errors);
   static at::Tensor linalg_vector_norm(const at::Tensor& self,
@@ -178,10 +188,42 @@ struct XLANativeFunctions {
   static at::Tensor norm(const at::Tensor& self,
                          const std::optional<at::Scalar>& p,
                          at::IntArrayRef dim, bool keepdim);
+  static at::Tensor prod(const at::Tensor& self, int64_t dim, bool keepdim,
+                         std::optional<at::ScalarType> dtype);
   static at::Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout,
                              std::optional<at::Device> device,
                              std::optional<bool> pin_memory);
+  static at::Tensor reflection_pad1d(const at::Tensor& self,
+                                     at::IntArrayRef padding);
+  static at::Tensor reflection_pad1d_backward(const at::Tensor& grad_output,
+                                              const at::Tensor& self,
+                                              at::IntArrayRef padding);
+  static at::Tensor reflection_pad2d(const at::Tensor& self,
+                                     at::IntArrayRef padding);
+  static at::Tensor reflection_pad2d_backward(const at::Tensor& grad_output,
+                                              const at::Tensor& self,
+                                              at::IntArrayRef padding);
+  static at::Tensor reflection_pad3d(const at::Tensor& self,
+                                     at::IntArrayRef padding);
+  static at::Tensor reflection_pad3d_backward(const at::Tensor& grad_output,
+                                              const at::Tensor& self,
+                                              at::IntArrayRef padding);
+  static at::Tensor replication_pad1d(const at::Tensor& self,
+                                      at::IntArrayRef padding);
+  static at::Tensor replication_pad1d_backward(const at::Tensor& grad_output,
+                                               const at::Tensor& self,
+                                               at::IntArrayRef padding);
+  static at::Tensor replication_pad2d(const at::Tensor& self,
+                                      at::IntArrayRef padding);
+  static at::Tensor replication_pad2d_backward(const at::Tensor& grad_output,
+                                               const at::Tensor& self,
+                                               at::IntArrayRef padding);
+  static at::Tensor replication_pad3d(const at::Tensor& self,
+                                      at::IntArrayRef padding);
+  static at::Tensor replication_pad3d_backward(const at::Tensor& grad_output,
+                                               const at::Tensor& self,
+                                               at::IntArrayRef padding);
   static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
                          at::IntArrayRef dims);
   static at::Tensor sigmoid_backward(const at::Tensor& grad_output,
