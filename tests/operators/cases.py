@@ -46,7 +46,9 @@ class Mode:
 _DTYPES = ("float32", "bfloat16", "int64", "bool", "complex64")
 MODES = {
     "lazy": Mode(_DTYPES),
+    "compiled": Mode(_DTYPES, is_compiled=True, most=4),
     "gradients": Mode(("float32", "bfloat16", "complex64"), has_gradients=True, most=24),
+    "compiled gradients": Mode(("float32",), is_compiled=True, has_gradients=True, most=2),
     "specials": Mode(("float32", "bfloat16")),
     "sums": Mode(("bfloat16", "float16")),
 }

@@ -36,6 +36,7 @@ from operators.known import Fault, Place
 SECONDS = 180.0  # for a task
 SECONDS_ALONE = 60.0  # for one sample
 DEATHS = 4  # after so many samples of a place have ended a worker, its others count as the last one
+QUICK = "--xla_backend_optimization_level=0"
 TASKS_OF_A_WORKER = 250  # then a new one starts: programs that were compiled keep their memory
 
 
@@ -110,13 +111,14 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={
+            env=os.environ
+            | {
                 "OMP_NUM_THREADS": "1",
                 # Programs that are not needed any more keep neither memory nor mappings.
                 "XLA_COMPILATION_CACHE_SIZE": "64",
-                # Most of the time is spent in XLA's compiler.
-                "XLA_FLAGS": "--xla_backend_optimization_level=0",
-                **os.environ,
+                # Most of the time is spent in XLA's compiler. LLVM's optimizations change no
+                # outcome: tried with the few samples of float32, lazy and specials.
+                "XLA_FLAGS": f"{QUICK} {os.environ.get('XLA_FLAGS', '')}",
             },
         )
         return self._process

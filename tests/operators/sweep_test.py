@@ -28,6 +28,7 @@ def test_only_known_faults(found: dict[known.Place, sweep.Outcomes], mode: str) 
 
 
 def test_each_operator_is_run(found: dict[known.Place, sweep.Outcomes]) -> None:
-    """But for those whose few samples PyTorch itself refuses on the CPU."""
+    """But for jiterators, which PyTorch has only on CUDA."""
     compared = {place.operator for place, outcomes in found.items() if outcomes}
-    assert sorted({*cases.operators()} - compared) == []
+    missing = {*cases.operators()} - compared
+    assert sorted(name for name in missing if not name.startswith("jiterator_")) == []
