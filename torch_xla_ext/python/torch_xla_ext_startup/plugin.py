@@ -50,9 +50,11 @@ class CudaPlugin(plugins.DevicePlugin):
         Raises:
             CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
         """
+        from torch_xla_ext import scaled_dot_product_attention
         from torch_xla_ext.cuda import discovery
         from torch_xla_ext.cuda.errors import CudaRuntimeError
 
+        scaled_dot_product_attention.install()
         runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
         try:
             torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
