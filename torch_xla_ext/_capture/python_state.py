@@ -298,6 +298,10 @@ class PythonState:
         ]
         self._roots.append((f"{module}.", Same(variables), Globals(children)))
 
+    def addresses(self) -> set[int]:
+        """Of the objects that were found so far, which live until `forget`."""
+        return set(self._seen)
+
     def forget(self, names: Collection[str]) -> None:
         """Keeps what can be compared later: attributes of these names."""
         for _, _, node in self._roots:

@@ -19,16 +19,10 @@ from torch_xla_ext._capture import watch
 from torch_xla_ext._capture.bytecode import names_of, read_globals
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import PythonState, is_library
-from torch_xla_ext._capture.replay import (
-    Constant,
-    New,
-    Reference,
-    Replay,
-    Result,
-    SameTensor,
-    View,
-)
-from torch_xla_ext._capture.tensors import argument_names, copy_of, view_of
+from torch_xla_ext._capture.replay import Replay
+from torch_xla_ext._capture.results import New, Planner, Reference, Result, SameTensor, View
+from torch_xla_ext._capture.tensors import argument_names, copy_of, place_of, view_of
+from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
 # csrc/capture/program.h's Source::Kind.
@@ -62,6 +56,8 @@ class Tracer:
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
+        again: whether the trace is compared with an earlier one. Numbers from the host are
+            constants then, and what counts them for all threads is not asked.
     """
 
     def __init__(
@@ -71,13 +67,15 @@ class Tracer:
         spec: pytree.TreeSpec,
         views: list[int],
         check_python: bool,
+        again: bool,
     ) -> None:
-        self._check_python = check_python
+        self._check_python, self._again = check_python, again
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[_Known] = []
         self._by_id: dict[int, int] = {}
         self._by_storage: dict[int, list[int]] = {}
         self._gradients: dict[int, torch.Tensor | None] = {}
+        self._calls = watch.Calls()
         self._copies: dict[int, torch.Tensor] = {}  # of arguments that are views, by argument
 
     # The tensors that the step can use.
@@ -126,6 +124,7 @@ class Tracer:
             if self._check_python
             else {}
         )
+        self._existing = self._state.addresses()
         state_storages = {
             _XLAC._xla_capture_storage(tensor): name for name, tensor in self._state.tensors.items()
         }
@@ -156,12 +155,12 @@ class Tracer:
         with (
             torch_xla.experimental.eager_mode_context(False),
             watch.syncs_refused(),
-            watch.host_random_numbers_refused(),
-            watch.transfers_refused(),
+            contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
+            contextlib.nullcontext() if self._again else watch.transfers_refused(),
             watch.ExecutedCode() as executed,
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
-            watch.WatchedTensors(self._see),
+            watch.WatchedTensors(self._see, self._calls),
         ):
             outputs = self._function(*args, **kwargs)
         changed = self._changed_python(executed) if self._check_python else None
@@ -236,7 +235,7 @@ class Tracer:
             # What is told of sharded data below is read in them: steps before have to have run.
             _XLAC._xla_wait_device_ops([])
         new: list[torch.Tensor] = []  # what the program computes besides
-        plan, spec = self._plan_outputs(outputs, new)
+        returned = self._plan_outputs(outputs, new)
         gradients = self._plan_gradients(new)
         results = [_XLAC._xla_capture_base(known[number].tensor) for number in written]
         results += new
@@ -269,10 +268,11 @@ class Tracer:
                 before = _XLAC._xla_capture_set_alias(result, parameter)
                 stack.callback(_XLAC._xla_capture_set_alias, result, before)
             key = _XLAC._get_graph_hash(results)
+            text = _XLAC._get_xla_tensors_text(results)
             if results:
                 _XLAC._xla_warm_up_cache(results, [])
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
-        return lambda: self._replay(key, graph, sources, written, new, plan, spec, gradients)
+        return lambda: self._replay(key, text, graph, sources, written, new, returned, gradients)
 
     def _keep_shardings(self, written: list[int]) -> None:
         """Gives a result that has no sharding the one that the tensor's value had before.
@@ -318,15 +318,13 @@ class Tracer:
                 )
         return sources
 
-    def _plan_outputs(
-        self, outputs: Any, new: list[torch.Tensor]
-    ) -> tuple[list[Result], pytree.TreeSpec]:
-        """How each result is made in a replay; those that the program computes go into `new`."""
-        leaves, spec = pytree.tree_flatten(outputs)
-        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        for position, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                self._check_result(position, leaf)
+    def _plan_outputs(self, outputs: Any, new: list[torch.Tensor]) -> Result:
+        """How the result is made in a replay; tensors that the program computes go into `new`."""
+        planner = Planner(self._is_result, self._existing if self._check_python else None)
+        plan = planner.take_apart(outputs)
+        tensors = planner.tensors
+        for position, tensor in enumerate(tensors.values()):
+            self._check_result(position, tensor)
         uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
         plans: dict[int, Result] = {}  # by the identity of the tensor
         roots: dict[int, torch.Tensor] = {}  # of new storages with several results
@@ -353,10 +351,22 @@ class Tracer:
                         f"results share memory in a way that cannot be repeated, "
                         f"{watch.describe(tensor)} among them: return a clone() of it"
                     )
-                plans[identity] = View(plans[storage], view)
-        return [
-            plans[id(leaf)] if isinstance(leaf, torch.Tensor) else Constant(leaf) for leaf in leaves
-        ], spec
+                plans[identity] = View(plans[storage], view, place_of(tensor))
+        return planner.finish(plan, plans)
+
+    def _is_result(self, tensor: torch.Tensor) -> bool:
+        """Whether it is an argument or was made by the step on the device."""
+        number = self._by_id.get(id(tensor))
+        if number is not None:
+            return self._known[number].argument is not None
+        return tensor.device.type == "xla" and not self._is_older(tensor)
+
+    def _is_older(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor on the device was there before the trace."""
+        return (
+            not _XLAC._xla_capture_is_supported(tensor)
+            or _XLAC._xla_get_tensor_id(tensor) < self._saved.first_new_id
+        )
 
     def _check_result(self, position: int, tensor: torch.Tensor) -> None:
         name = f"result {position}, {watch.describe(tensor)},"
@@ -376,7 +386,7 @@ class Tracer:
             known = self._known[number]
             view = view_of(tensor, known.tensor)
             if view is not None:
-                return View(SameTensor(self._reference(number)), view)
+                return View(SameTensor(self._reference(number)), view, place_of(tensor))
         raise CaptureError(
             f"a result, {watch.describe(tensor)}, shares memory with "
             f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "
@@ -409,12 +419,12 @@ class Tracer:
     def _replay(
         self,
         key: bytes,
+        text: str,
         graph: list[torch.Tensor],
         sources: list[tuple[int | None, tuple[int, int] | None]],
         written: list[int],
         new: list[torch.Tensor],
-        plan: list[Result],
-        spec: pytree.TreeSpec,
+        result: Result,
         gradients: list[tuple[Reference, int | None]],
     ) -> Replay:
         read = [number for number, _ in sources if number is not None]
@@ -482,13 +492,25 @@ class Tracer:
         copied_back = [
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written
         ]
+        tensors = [weakref.ref(self._known[number].tensor) for number in state]
+        witness = Witness(
+            key,
+            [
+                (kind, tensors[index] if kind in (_STATE, _GRADIENT) else index)
+                for kind, index in parameters
+            ],
+            names,
+            constants,
+            [self._calls.places.get(_XLAC._xla_capture_data_address(c)) for c in constants],
+            result,
+            gradients,
+            self._calls.operations,
+            text,
+        )
         return Replay(
             program,
             self._state,
-            names,
-            plan,
-            spec,
-            gradients,
+            witness,
             len(written),
             list(self._copies),
             copied_back,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import sys
+import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +25,7 @@ from torch_xla_ext._capture.python_state import (
     is_plain,
     same_plain,
 )
+from torch_xla_ext._capture.witness import Operation
 
 _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
@@ -35,26 +39,44 @@ _READS = {
 }
 
 
+@dataclasses.dataclass
+class Calls:
+    """The calls of torch in a trace.
+
+    Attributes:
+        operations: the calls, in their order.
+        places: the lines that moved data to the device, by its address.
+        made: the tensors that the calls returned.
+    """
+
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    places: dict[int, str] = dataclasses.field(default_factory=dict)
+    made: list[weakref.ref] = dataclasses.field(default_factory=list)
+
+
 class WatchedTensors(TorchFunctionMode):
     """Calls `see` with each XLA tensor before torch uses it.
 
     Refuses what brings a value to the host, where a replay would not be.
     """
 
-    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, see: Callable[[torch.Tensor], None], calls: Calls) -> None:
         super().__init__()
-        self._see = see
+        self._see, self._calls = see, calls
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        values = pytree.tree_leaves((args, kwargs))
         tensors = [
             value
-            for value in pytree.tree_leaves((args, kwargs))
+            for value in values
             if isinstance(value, torch.Tensor) and value.device.type == "xla"
         ]
         name = getattr(func, "__name__", "")
+        if name != "__get__":
+            self._calls.operations.append(Operation.of(name, values))
         for tensor in tensors:
             if name in _READS:
                 refuse_read(tensor, name)
@@ -62,15 +84,23 @@ class WatchedTensors(TorchFunctionMode):
         result = func(*args, **kwargs)
         if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
             refuse_read(tensors[0], name)
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(made, torch.Tensor) and made.device.type == "xla":
+                self._calls.made.append(weakref.ref(made))
+                if not tensors:
+                    address = _XLAC._xla_capture_data_address(made)
+                    self._calls.places[address] = self._calls.operations[-1].place
         return result
 
 
 @contextlib.contextmanager
 def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Calls `see` with the tensors whose .grad a backward() is about to write."""
-    stock = torch.autograd._engine_run_backward
+    stock, tracing = torch.autograd._engine_run_backward, threading.get_ident()
 
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != tracing:
+            return stock(outputs, *args, **kwargs)
         nodes, seen = [tensor.grad_fn for tensor in pytree.tree_leaves(outputs)], set()
         while nodes:
             node = nodes.pop()
@@ -102,15 +132,23 @@ def describe(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise CaptureError(
-            "the function calls torch_xla.sync(), or something that does; a captured step is one "
-            "program and runs as a whole: remove the call"
-        )
+    """In this thread, and in those of autograd."""
+    tracing = threading.get_ident()
+
+    def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != tracing and torch._C._current_autograd_node() is None:
+                return stock(*args, **kwargs)
+            raise CaptureError(
+                "the function calls torch_xla.sync(), or something that does; a captured step is "
+                "one program and runs as a whole: remove the call"
+            )
+
+        return call
 
     stock = {name: getattr(_XLAC, name) for name in _SYNCS}
-    for name in _SYNCS:
-        setattr(_XLAC, name, refuse)
+    for name, function in stock.items():
+        setattr(_XLAC, name, refusing(function))
     try:
         yield
     finally:
