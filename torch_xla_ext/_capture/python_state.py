@@ -9,9 +9,12 @@ are looked up again from the objects that hold them.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import contextvars
 import enum
 import functools
+import random
 import sys
 import types
 import weakref
@@ -22,13 +25,19 @@ from typing import Any
 import torch
 import torch_xla
 
-from torch_xla_ext._capture.bytecode import read_globals
+from torch_xla_ext._capture.bytecode import (
+    finds_by_strings,
+    names_of,
+    read_globals,
+    strings_of,
+)
 
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _ABSENT = object()
+_MAX_CONTENTS = 1 << 16  # bytes of a tensor on the host that are compared at each call
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
@@ -37,6 +46,8 @@ _LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.st
 def is_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
+
+_MAX_DEPTH = 3  # of modules in modules
 
 # csrc/capture/python_guard.cc's Node::Kind.
 _PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY = range(5)
@@ -102,7 +113,8 @@ class Same(Node):
     @staticmethod
     def _version(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.device.type != "xla":
-            return None if value.is_inference() else value._version
+            version = None if value.is_inference() else value._version
+            return (version, _small_contents(value))
         if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
             return value.tobytes()
         return None
@@ -118,6 +130,39 @@ class Same(Node):
         if self.version is not None:
             return super().describe()
         return (_SAME, self.object, 0, [])
+
+
+class Context(Node):
+    """A context variable, with its value in the context of the call."""
+
+    def __init__(self, value: contextvars.ContextVar, node: Node) -> None:
+        self.identity, self.node = Same(value), node
+
+    def difference(self, value: Any, path: str) -> str | None:
+        found = self.identity.difference(value, path)
+        return found or self.node.difference(value.get(_ABSENT), path)
+
+    def restrict(self, names: Collection[str]) -> None:
+        self.node.restrict(names)
+
+
+class Members(Node):
+    """A set of objects."""
+
+    def __init__(self, value: Any, nodes: dict[int, Node]) -> None:
+        self.identity, self.nodes = Same(value), nodes
+
+    def difference(self, value: Any, path: str) -> str | None:
+        if self.identity.difference(value, path) or {id(item) for item in value} != set(self.nodes):
+            return path
+        for item in value:
+            if found := self.nodes[id(item)].difference(item, f"an item of {path}"):
+                return found
+        return None
+
+    def restrict(self, names: Collection[str]) -> None:
+        for node in self.nodes.values():
+            node.restrict(names)
 
 
 class Absent(Node):
@@ -201,9 +246,15 @@ class Items(Children):
     def difference(self, value: Any, path: str) -> str | None:
         if type(value) is not self.type or len(value) != self.size:
             return path
+        if isinstance(value, dict) and any(
+            key != child[1] for key, child in zip(value, self.children, strict=True)
+        ):
+            return f"the order of {path}"
         return super().difference(value, path)
 
     def describe(self) -> Description:
+        if issubclass(self.type, collections.OrderedDict) and self.size > 1:
+            return super().describe()  # which keeps its order where C++ does not see it
         if issubclass(self.type, dict):
             return (_DICTIONARY, self.type, self.size, self.described_children())
         if issubclass(self.type, (list, tuple)):
@@ -222,6 +273,8 @@ class Attributes(Children):
         self.names: set[str] | None = None
         if self.has_dict and not is_library(type(value).__module__):
             self.names = set(vars(value))
+        # What a later attribute of the object would hide.
+        self.methods = _methods(type(value)) if self.has_dict else set()
 
     def get(self, value: Any, key: Any) -> Any:
         own = getattr(value, "__dict__", None)
@@ -235,6 +288,9 @@ class Attributes(Children):
         if self.names is not None and value is not None:
             made = vars(value).keys() - self.names
             self.children += [(f".{name}", name, Absent()) for name in made]
+        if self.methods and value is not None:
+            hidden = self.methods.intersection(names) - vars(value).keys()
+            self.children += [(f".{name}", name, Absent()) for name in sorted(hidden)]
         self.children = [child for child in self.children if child[1] in names]
         super().restrict(names)
 
@@ -279,24 +335,37 @@ class PythonState:
 
     Attributes:
         tensors: the XLA tensors among it, by name. `forget` drops them.
+        strings: those among it that can be names of attributes.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
+        self.strings: set[str] = set()
+        self._positions: list[tuple[str, Any, Any]] = []  # of what is used up by reading
         self._seen: dict[int, Any] = {}  # alive until `forget`, so that no address comes twice
         self._roots: list[tuple[str, Same, Node]] = []
         self._guard: Any = None
         for name, value in roots.items():
-            self._roots.append((name, Same(value), self._node(value, name)))
+            self.add(name, value)
 
-    def add_globals(self, variables: dict[str, Any], names: Collection[str], module: str) -> None:
+    def add(self, name: str, value: Any) -> None:
+        self._roots.append((name, Same(value), self._node(value, name)))
+
+    def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
         """Adds what code names of the globals of its module."""
         children = [
-            (name, name, self._node(variables[name], f"{module}.{name}"))
-            for name in names
-            if name in variables and not isinstance(variables[name], types.ModuleType)
+            (name, name, self._global(variables[name], f"{module}.{name}", code))
+            for name in read_globals(code)
+            if name in variables
         ]
         self._roots.append((f"{module}.", Same(variables), Globals(children)))
+
+    def moved(self) -> str | None:
+        """The first iterator or random generator on the host that has been used since."""
+        for path, value, position in self._positions:
+            if _position(value) != position:
+                return path
+        return None
 
     def addresses(self) -> set[int]:
         """Of the objects that were found so far, which live until `forget`."""
@@ -307,6 +376,8 @@ class PythonState:
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()
+        self.strings.clear()
+        self._positions.clear()
         self._seen.clear()
         self._guard = torch_xla._XLAC._XlaPythonGuard(
             [(same.object, node.describe()) for _, same, node in self._roots]
@@ -327,6 +398,8 @@ class PythonState:
 
     def _node(self, value: Any, path: str) -> Node:
         if isinstance(value, _PLAIN):
+            if isinstance(value, str) and value.isidentifier():
+                self.strings.add(value)
             return Plain(value)
         if id(value) in self._seen:
             return Again(value)
@@ -357,11 +430,14 @@ class PythonState:
                 ],
             )
         if isinstance(value, (set, frozenset)):
-            return (
-                Plain(type(value)(value))
-                if all(isinstance(i, _PLAIN) for i in value)
-                else Same(value)
-            )
+            if all(isinstance(i, _PLAIN) for i in value):
+                return Plain(type(value)(value))
+            return Members(value, {id(i): self._node(i, f"an item of {path}") for i in value})
+        if isinstance(value, contextvars.ContextVar):
+            return Context(value, self._node(value.get(_ABSENT), path))
+        if (position := _position(value)) is not None:
+            self._positions.append((path, value, position))
+            return Same(value)
         if isinstance(value, types.MethodType):
             return self._parts(value, path, {"__func__": "", "__self__": ""})
         if hasattr(type(value), "captured_function"):
@@ -382,8 +458,37 @@ class PythonState:
             [
                 (f".{name}", name, self._node(found, f"{path}.{name}"))
                 for name, found in _class_values(value).items()
+            ]
+            + [
+                (f".{name}", name, Same(getattr(value, name)))
+                for name in sorted(_methods(value))
+                if isinstance(getattr(value, name, None), (types.FunctionType, property))
             ],
         )
+
+    def _global(self, value: Any, path: str, code: types.CodeType) -> Node:
+        """A global that `code` names; of a module only the attributes that it names."""
+        if not isinstance(value, types.ModuleType):
+            return self._node(value, path)
+        names = names_of(code)
+        if finds_by_strings(code):
+            names |= strings_of(code)
+        return self._module(value, path, names, _MAX_DEPTH)
+
+    def _module(self, value: types.ModuleType, path: str, names: set[str], depth: int) -> Node:
+        """Functions are compared by identity; `add_globals` adds what they read when they run."""
+        children: list[tuple[str, Any, Node]] = []
+        if depth and not is_library(value.__name__):
+            for name in sorted(names & vars(value).keys()):
+                found, where = vars(value)[name], f"{path}.{name}"
+                if isinstance(found, types.ModuleType):
+                    node = self._module(found, where, names, depth - 1)
+                elif isinstance(found, types.FunctionType):
+                    node = Same(found)
+                else:
+                    node = self._node(found, where)
+                children.append((f".{name}", name, node))
+        return Attributes(value, children)
 
     def _object(self, value: Any, path: str) -> Node:
         own = getattr(value, "__dict__", None)
@@ -396,7 +501,7 @@ class PythonState:
                 if hasattr(value, name)
             ]
             own = {name: getattr(value, name) for name in slots}
-        elif of_class := _class_values(type(value)):
+        elif (of_class := _class_values(type(value))) or not is_library(type(value).__module__):
             self._add_class(type(value))
             inherited = [(f".{key}", key, Absent()) for key in of_class if key not in own]
         return Attributes(
@@ -436,10 +541,13 @@ class PythonState:
         add(".__defaults__", "__defaults__", function.__defaults__)
         add(".__kwdefaults__", "__kwdefaults__", function.__kwdefaults__)
         if not is_library(function.__module__ or ""):
-            for name in read_globals(function.__code__):
+            code = function.__code__
+            for name in sorted(read_globals(code)):
                 found = function.__globals__.get(name, _ABSENT)
-                if found is not _ABSENT and not isinstance(found, types.ModuleType):
-                    add(f".{name}", (name,), found)
+                if found is not _ABSENT:
+                    children.append(
+                        (f".{name}", (name,), self._global(found, f"{path}.{name}", code))
+                    )
         return Variables(function, children)
 
 
@@ -475,6 +583,63 @@ def _class_values(kind: type) -> dict[str, Any]:
         for name, value in vars(base).items()
         if not (name.startswith("__") or callable(value) or hasattr(type(value), "__get__"))
     }
+
+
+def _methods(kind: type) -> set[str]:
+    """Those that users' classes define, and `forward` of each module."""
+    found = {"forward"} if issubclass(kind, torch.nn.Module) else set()
+    for base in kind.__mro__:
+        if not is_library(base.__module__):
+            found |= {
+                name
+                for name, value in vars(base).items()
+                if not name.startswith("__")
+                and (callable(value) or hasattr(type(value), "__get__"))
+            }
+    return found
+
+
+def _small_contents(tensor: torch.Tensor) -> bytes | None:
+    """Of a tensor on the host; NumPy and .data change them without its version."""
+    if tensor.nbytes > _MAX_CONTENTS:
+        return None
+    try:
+        return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    except (RuntimeError, TypeError):  # a sparse tensor, for example
+        return None
+
+
+def _position(value: Any) -> Any:
+    """How far an iterator or a generator of random numbers was used; None of anything else."""
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        if frame is None:
+            return "ended"
+        values = list(frame.f_locals.values())
+        return frame.f_lasti, [
+            item if isinstance(item, _PLAIN) else _position(item) for item in values
+        ]
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes() if value.device.type == "cpu" else None
+    kind = type(value)
+    if kind.__module__.startswith("numpy.random") and hasattr(value, "bit_generator"):
+        return repr(value.bit_generator.state)
+    if kind.__module__ == "numpy.random.mtrand" and hasattr(value, "get_state"):
+        return repr(value.get_state())
+    if kind.__module__ in ("builtins", "itertools") and hasattr(kind, "__next__"):
+        with contextlib.suppress(TypeError, AttributeError):
+            return [_part_of_position(part) for part in value.__reduce__()[1:]]
+    return None
+
+
+def _part_of_position(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return [_part_of_position(item) for item in part]
+    if isinstance(part, _PLAIN):
+        return part
+    return _position(part) or (len(part) if isinstance(part, (list, dict)) else None)
 
 
 def _short(key: Any) -> str:

@@ -2,8 +2,8 @@
 
 Tensors, and containers that pytree knows, are made as before. Any other object that the step made
 is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
-objects of the user's classes. A replay puts it together again. An object that holds a tensor of the
-step and cannot be taken apart is refused, because the replay would return the tensor of the capture.
+objects of the user's classes. A replay puts it together again. An object that holds a tensor of
+the step and cannot be taken apart is refused: the replay would return the tensor of the capture.
 """
 
 from __future__ import annotations

@@ -457,10 +457,10 @@ def capture(
     Raises:
         CaptureError: the function does something on the host that a replay would not repeat: it
             reads a tensor's value (.item(), print), draws random numbers, rebinds an attribute or a
-            global in each call, or calls torch_xla.sync(). Or it is a generator function. Or a trace
-            for verification differs; the text names the operation. Or a replay failed; the text names the
-            tensor. Other output of the Python code, such as to files, and reading the time happen
-            only during capture, without an error.
+            global in each call, or calls torch_xla.sync(). Or it is a generator function. Or a
+            trace for verification differs; the text names the operation. Or a replay failed; the
+            text names the tensor. Other output of the Python code, such as to files, and reading
+            the time happen only during a trace, without an error.
     """
     if function is None:
         return functools.partial(

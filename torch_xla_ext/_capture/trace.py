@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import os
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from torch_xla_ext._capture import watch
-from torch_xla_ext._capture.bytecode import names_of, read_globals
+from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import PythonState, is_library
 from torch_xla_ext._capture.replay import Replay
@@ -26,6 +27,7 @@ from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
 # csrc/capture/program.h's Source::Kind.
+_ENVIRONMENT = {"environ", "getenv"}
 _ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 
 
@@ -171,13 +173,24 @@ class Tracer:
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """What the function changed besides tensors; also adds its globals to what is compared."""
         names: set[str] = set()
-        for code, variables in executed.codes.items():
+        strings: set[str] = set()
+        by_strings = False
+        for code, variables in list(executed.codes.items()):
             names |= names_of(code)
             module = variables.get("__name__", "")
-            if not is_library(module):
-                self._state.add_globals(variables, read_globals(code), module)
+            if is_library(module):
+                continue
+            self._state.add_globals(variables, code, module)
+            if finds_by_strings(code):
+                by_strings = True
+                strings |= strings_of(code)
+            if not _ENVIRONMENT.isdisjoint(code.co_names):
+                self._state.add("os.environ", os.environ)
+        if by_strings:
+            names |= strings | self._state.strings
+        moved = self._state.moved()
         self._state.forget(names)
-        return self._state.difference() or executed.changed_global()
+        return moved or self._state.difference() or executed.changed_global()
 
     def run(self) -> Replay:
         """Returns a replay.
