@@ -260,7 +260,7 @@ class Planner:
             raise CaptureError(
                 f"{path} is a {type(value).__name__}, which runs after the step: return a list"
             )
-        found = next((tensor for tensor in _tensors_in(value) if self._is_result(tensor)), None)
+        found = next((tensor for tensor in tensors_in(value) if self._is_result(tensor)), None)
         there_before = self._existing is None or id(value) in self._existing
         if found is None and (there_before or isinstance(value, _FUNCTIONS)):
             return Constant(value)
@@ -332,7 +332,7 @@ def _short(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Those that can be reached from an object, in whatever way."""
     seen, left = {id(value)}, [value]
     while left:

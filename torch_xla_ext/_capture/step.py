@@ -28,6 +28,12 @@ from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+# By the numbers of their handles.
+_GLOBAL_HOOKS = [
+    value
+    for name, value in vars(torch.nn.modules.module).items()
+    if name.startswith("_global_") and name.endswith("_hooks")
+]
 _MAX_CAPTURES = 8
 _LAST_VERIFIED = 1024
 # Traces rewrite tensors that other steps may use, and undo it; so steps run one after another.
@@ -63,7 +69,10 @@ class _Key:
         if self.shardings != other.shardings:
             return "the sharding of an argument changed"
         if self.modes != other.modes:
-            return "gradient mode, autocast or the default dtype changed"
+            return (
+                "gradient mode, autocast, the default dtype or device, deterministic algorithms, "
+                "hooks of all modules, or a TorchFunctionMode changed"
+            )
         return None
 
     def changed_tensor(self, other: _Key) -> tuple[str, Description, Description] | None:
@@ -79,6 +88,10 @@ class _Key:
 
 
 def _modes() -> tuple:
+    """What else torch's operations depend on, besides the seed."""
+    stack = [
+        torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
+    ]
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -86,6 +99,10 @@ def _modes() -> tuple:
         torch.get_autocast_dtype("xla"),
         torch.get_default_dtype(),
         _XLAC._xla_get_mat_mul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_dispatch_stack(),
+        *[getattr(mode, "device", None) or weakref.ref(mode) for mode in stack],
+        *[number for hooks in _GLOBAL_HOOKS for number in hooks],
     )
 
 
@@ -379,7 +396,7 @@ class CapturedStep:
         """The first call may make what later ones only write to, such as an optimizer's state."""
         torch_xla.sync()
         if self._changed is not None:
-            remedy = "write into a tensor on the device, or return the value"
+            remedy = result.remedy or "write into a tensor on the device, or return the value"
             if result.name.endswith("['step']"):
                 remedy = (
                     "make the optimizer with capturable=True, which counts on the device; step one "

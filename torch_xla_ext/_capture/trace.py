@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import os
 import weakref
 from collections.abc import Callable
@@ -21,7 +22,15 @@ from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import PythonState, is_library
 from torch_xla_ext._capture.replay import Replay
-from torch_xla_ext._capture.results import New, Planner, Reference, Result, SameTensor, View
+from torch_xla_ext._capture.results import (
+    New,
+    Planner,
+    Reference,
+    Result,
+    SameTensor,
+    View,
+    tensors_in,
+)
 from torch_xla_ext._capture.tensors import argument_names, copy_of, place_of, view_of
 from torch_xla_ext._capture.witness import Witness
 
@@ -32,11 +41,11 @@ _ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 
 
 class NotRepeatableError(Exception):
-    """The function changed `name`, which is no tensor; its results are `outputs`."""
+    """The function changed `name`, which a replay would not do; its results are `outputs`."""
 
-    def __init__(self, name: str, outputs: Any) -> None:
+    def __init__(self, name: str, outputs: Any, remedy: str | None = None) -> None:
         super().__init__(name)
-        self.name, self.outputs = name, outputs
+        self.name, self.outputs, self.remedy = name, outputs, remedy
 
 
 @dataclasses.dataclass
@@ -47,6 +56,10 @@ class _Known:
     tensor: torch.Tensor
     argument: int | None = None  # its number among the arguments that are tensors
     gradient_of: int | None = None  # number of the known tensor whose .grad it is
+    requires_grad: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.requires_grad = self.tensor.requires_grad
 
 
 class Tracer:
@@ -162,13 +175,67 @@ class Tracer:
             watch.ExecutedCode() as executed,
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
-            watch.WatchedTensors(self._see, self._calls),
+            watch.WatchedTensors(self._see, self._name_of, self._calls),
         ):
             outputs = self._function(*args, **kwargs)
-        changed = self._changed_python(executed) if self._check_python else None
-        if changed:
-            raise NotRepeatableError(changed, outputs)
+        if self._check_python:
+            self._check_python_state(executed, outputs)
         return outputs
+
+    def _name_of(self, tensor: torch.Tensor) -> str | None:
+        number = self._by_id.get(id(tensor))
+        return None if number is None else self._known[number].name
+
+    def _check_python_state(self, executed: watch.ExecutedCode, outputs: Any) -> None:
+        moved = self._state.moved()
+        changed = self._changed_python(executed)
+        remedy = None
+        if moved:
+            changed = moved
+            remedy = "draw random numbers on the device, and pass an iterator's values as arguments"
+        if not changed and (kept := self._kept_tensor(outputs)) is not None:
+            changed = f"what refers to a tensor {watch.describe(kept)} that it makes"
+        if changed:
+            raise NotRepeatableError(changed, self._as_lazy(outputs), remedy)
+
+    def _kept_tensor(self, outputs: Any) -> torch.Tensor | None:
+        """A tensor of the trace that is still in use, besides results and gradients."""
+        if any(known.tensor.grad_fn is not None for known in self._known):
+            return None  # its graph keeps tensors
+        found = self._find_kept(outputs)
+        if found is not None:
+            gc.collect()
+            found = self._find_kept(outputs)
+        return found
+
+    def _find_kept(self, outputs: Any) -> torch.Tensor | None:
+        expected = set(self._by_storage)
+        results = pytree.tree_leaves(outputs)
+        results += [known.tensor.grad for known in self._known if known.tensor.is_leaf]
+        for result in results:
+            for tensor in [result] if isinstance(result, torch.Tensor) else tensors_in(result):
+                if _XLAC._xla_capture_is_supported(tensor):
+                    expected.add(_XLAC._xla_capture_storage(tensor))
+        for reference in self._calls.made:
+            tensor = reference()
+            if (
+                tensor is not None
+                and _XLAC._xla_capture_is_supported(tensor)
+                and _XLAC._xla_capture_storage(tensor) not in expected
+                and not _XLAC._xla_capture_data_address(tensor)
+            ):
+                return tensor
+        return None
+
+    def _as_lazy(self, outputs: Any) -> Any:
+        """For a call that is not captured: gives arguments that were copied their new values."""
+        arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        for number, copy in self._copies.items():
+            if self._saved.is_written(copy):
+                with torch.no_grad():
+                    arguments[number].copy_(copy)
+        originals = {id(copy): arguments[number] for number, copy in self._copies.items()}
+        return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """What the function changed besides tensors; also adds its globals to what is compared."""
@@ -188,9 +255,8 @@ class Tracer:
                 self._state.add("os.environ", os.environ)
         if by_strings:
             names |= strings | self._state.strings
-        moved = self._state.moved()
         self._state.forget(names)
-        return moved or self._state.difference() or executed.changed_global()
+        return self._state.difference() or executed.changed_global()
 
     def run(self) -> Replay:
         """Returns a replay.
@@ -221,11 +287,19 @@ class Tracer:
             tensor = self._known[number].tensor
             if tensor.grad is not gradient:
                 tensor.grad = gradient
+        for known in self._known:
+            if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
+                known.tensor.requires_grad_(known.requires_grad)
         self._saved.restore()
         _XLAC._xla_set_rng_seed(running_seed)
 
     def _check_storages(self) -> None:
         for known in self._known:
+            if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
+                raise CaptureError(
+                    f"the function changes whether {known.name} requires a gradient, which a "
+                    "replay would not do: call requires_grad_() outside, or use detach()"
+                )
             storage = _XLAC._xla_capture_storage(known.tensor)
             if self._by_id[id(known.tensor)] not in self._by_storage.get(storage, ()):
                 raise CaptureError(

@@ -31,6 +31,15 @@ _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
+# What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
+_FACTORS = {
+    name + suffix: factor
+    for name, factor in {
+        **{"add": "alpha", "sub": "alpha"},
+        **{"addcmul": "value", "addcdiv": "value"},
+    }.items()
+    for suffix in ("", "_")
+}
 
 # Of torch.Tensor.
 _READS = {
@@ -57,12 +66,19 @@ class Calls:
 class WatchedTensors(TorchFunctionMode):
     """Calls `see` with each XLA tensor before torch uses it.
 
-    Refuses what brings a value to the host, where a replay would not be.
+    Refuses what brings a value to the host, where a replay would not be. `name_of` says which
+    tensor it was, if it is known. A factor that torch would read, such as the learning rate of SGD,
+    stays on the device.
     """
 
-    def __init__(self, see: Callable[[torch.Tensor], None], calls: Calls) -> None:
+    def __init__(
+        self,
+        see: Callable[[torch.Tensor], None],
+        name_of: Callable[[torch.Tensor], str | None],
+        calls: Calls,
+    ) -> None:
         super().__init__()
-        self._see, self._calls = see, calls
+        self._see, self._name_of, self._calls = see, name_of, calls
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -79,11 +95,15 @@ class WatchedTensors(TorchFunctionMode):
             self._calls.operations.append(Operation.of(name, values))
         for tensor in tensors:
             if name in _READS:
-                refuse_read(tensor, name)
+                refuse_read(tensor, name, self._name_of(tensor))
             self._see(tensor)
+        factor = kwargs.get(_FACTORS.get(name, ""))
+        if isinstance(factor, torch.Tensor) and factor.device.type == "xla":
+            kwargs = {key: value for key, value in kwargs.items() if value is not factor}
+            args = (args[0], args[1] * factor.reshape(()), *args[2:])
         result = func(*args, **kwargs)
         if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
-            refuse_read(tensors[0], name)
+            refuse_read(tensors[0], name, self._name_of(tensors[0]))
         for made in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(made, torch.Tensor) and made.device.type == "xla":
                 self._calls.made.append(weakref.ref(made))
@@ -119,10 +139,17 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
         torch.autograd._engine_run_backward = stock
 
 
-def refuse_read(tensor: torch.Tensor, name: str) -> None:
+def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
+    what = describe(tensor) if name is None else f"{describe(tensor)}, {name},"
+    remedy = "return the tensor, and read it outside"
+    if name is not None and name.endswith("['lr']"):
+        remedy = (
+            "this optimizer needs its lr as a number; step it outside, or use one that takes a "
+            "tensor, such as SGD or Adam with capturable=True"
+        )
     raise CaptureError(
-        f"the function reads the value of a tensor {describe(tensor)} on the host, by {name}; a "
-        "replay runs on the device alone: return the tensor, and read it outside"
+        f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
+        f"the device alone: {remedy}"
     )
 
 
@@ -199,7 +226,7 @@ def transfers_refused() -> Iterator[None]:
 
 
 class ExecutedCode:
-    """Gathers the code that runs in this thread, within `with`.
+    """Gathers the code that runs within `with`, in this thread and in autograd's.
 
     Attributes:
         codes: the code, with its globals.
@@ -211,12 +238,40 @@ class ExecutedCode:
         self._assigned: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
 
     def __enter__(self) -> ExecutedCode:
-        self._profile = sys.getprofile()
-        sys.setprofile(self._see)
+        self._exit = contextlib.ExitStack()
+        self._exit.enter_context(self._in_backward())
+        self._exit.enter_context(self._in_this_thread())
         return self
 
     def __exit__(self, *_error: object) -> None:
-        sys.setprofile(self._profile)
+        self._exit.close()
+
+    @contextlib.contextmanager
+    def _in_this_thread(self) -> Iterator[None]:
+        profile = sys.getprofile()
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(profile)
+
+    @contextlib.contextmanager
+    def _in_backward(self) -> Iterator[None]:
+        """In the backward() of autograd.Functions, which another thread runs."""
+        kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
+        stock = kind.apply
+
+        def apply(node: Any, *gradients: Any) -> Any:
+            if threading.get_ident() == tracing:
+                return stock(node, *gradients)
+            with self._in_this_thread():
+                return stock(node, *gradients)
+
+        kind.apply = apply
+        try:
+            yield
+        finally:
+            kind.apply = stock
 
     def _see(self, frame: types.FrameType, event: str, _argument: object) -> None:
         code, variables = frame.f_code, frame.f_globals
