@@ -7,6 +7,7 @@ import types
 
 # Functions and attributes that find attributes by strings.
 _BY_STRINGS = {"getattr", "setattr", "hasattr", "delattr", "vars", "attrgetter", "__dict__"}
+_BY_STRINGS |= {"__getattribute__", "__getattr__", "__setattr__"}
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 

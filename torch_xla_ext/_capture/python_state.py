@@ -268,6 +268,7 @@ class Attributes(Children):
     def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
         super().__init__(children)
         self.identity = Same(value)
+        self.type = id(type(value))
         self.has_dict = hasattr(value, "__dict__")
         # Of a user's object: a first call may make more, for later ones.
         self.names: set[str] | None = None
@@ -281,6 +282,8 @@ class Attributes(Children):
         return own.get(key, _ABSENT) if own is not None else getattr(value, key, _ABSENT)
 
     def difference(self, value: Any, path: str) -> str | None:
+        if id(type(value)) != self.type:
+            return f"the class of {path}"
         return self.identity.difference(value, path) or super().difference(value, path)
 
     def restrict(self, names: Collection[str]) -> None:
@@ -297,7 +300,7 @@ class Attributes(Children):
     def describe(self) -> Description:
         if (not self.has_dict and self.children) or self.identity.version is not None:
             return super().describe()
-        return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
+        return (_ATTRIBUTES, self.identity.object, self.type, self.described_children())
 
 
 class ClassAttributes(Attributes):
@@ -536,7 +539,9 @@ class PythonState:
 
         for i, name in enumerate(function.__code__.co_freevars):
             with contextlib.suppress(ValueError):  # not assigned yet
-                add(f".{name}", i, function.__closure__[i].cell_contents)
+                found = function.__closure__[i].cell_contents
+                node = self._global(found, f"{path}.{name}", function.__code__)
+                children.append((f".{name}", i, node))
         add("", "__code__", function.__code__)
         add(".__defaults__", "__defaults__", function.__defaults__)
         add(".__kwdefaults__", "__kwdefaults__", function.__kwdefaults__)

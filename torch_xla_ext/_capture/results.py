@@ -164,7 +164,8 @@ class Object(Result):
             value.__setstate__(state)
         else:
             attributes, slots = state if _has_slots(state) else (state, None)
-            value.__dict__.update(attributes or {})
+            if attributes:
+                value.__dict__.update(attributes)
             for name, item in (slots or {}).items():
                 object.__setattr__(value, name, item)
 
@@ -347,6 +348,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _referents(value: Any) -> list[Any]:
+    if type(value).__name__ == "ndarray" and value.dtype.hasobject:
+        return list(value.flat)
     if not isinstance(value, types.FunctionType):
         return gc.get_referents(value)
     cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]

@@ -157,7 +157,15 @@ class Tracer:
         for name, tensor in list(self._state.tensors.items()):
             self._add(tensor, name)
         self._saved = _XLAC._XlaSavedState()
-        self._saved.add_all([known.tensor for known in self._known])
+        try:
+            self._saved.add_all([known.tensor for known in self._known])
+        except RuntimeError as error:
+            if "frozen storage" not in str(error):
+                raise
+            raise CaptureError(
+                "the function uses a tensor whose memory set_() has replaced, as registering a "
+                "parametrization does: register it before the module is moved to the device"
+            ) from error
 
     # The trace.
 
@@ -167,15 +175,21 @@ class Tracer:
         for number, copy in self._copies.items():
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        executed = watch.ExecutedCode()
+
+        def watched() -> watch.WatchedTensors:
+            return watch.WatchedTensors(self._see, self._name_of, self._calls)
+
         with (
             torch_xla.experimental.eager_mode_context(False),
             watch.syncs_refused(),
             contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
-            contextlib.nullcontext() if self._again else watch.transfers_refused(),
-            watch.ExecutedCode() as executed,
+            contextlib.nullcontext() if self._again else watch.transfers_refused(self._calls),
+            executed.in_this_thread(),
+            watch.functions_of_backward(executed.in_this_thread, watched),
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
-            watch.WatchedTensors(self._see, self._name_of, self._calls),
+            watched(),
         ):
             outputs = self._function(*args, **kwargs)
         if self._check_python:
@@ -248,9 +262,8 @@ class Tracer:
             if is_library(module):
                 continue
             self._state.add_globals(variables, code, module)
-            if finds_by_strings(code):
-                by_strings = True
-                strings |= strings_of(code)
+            strings |= strings_of(code)
+            by_strings = by_strings or finds_by_strings(code)
             if not _ENVIRONMENT.isdisjoint(code.co_names):
                 self._state.add("os.environ", os.environ)
         if by_strings:

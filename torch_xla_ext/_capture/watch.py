@@ -31,6 +31,7 @@ _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
+_READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
 # What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
 _FACTORS = {
     name + suffix: factor
@@ -48,6 +49,10 @@ _READS = {
 }
 
 
+def is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
 @dataclasses.dataclass
 class Calls:
     """The calls of torch in a trace.
@@ -56,11 +61,13 @@ class Calls:
         operations: the calls, in their order.
         places: the lines that moved data to the device, by its address.
         made: the tensors that the calls returned.
+        read: what the last call that read a number on the host may have read.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
     places: dict[int, str] = dataclasses.field(default_factory=dict)
     made: list[weakref.ref] = dataclasses.field(default_factory=list)
+    read: tuple[torch.Tensor, str, str | None] | None = None
 
 
 class WatchedTensors(TorchFunctionMode):
@@ -78,18 +85,22 @@ class WatchedTensors(TorchFunctionMode):
         calls: Calls,
     ) -> None:
         super().__init__()
-        self._see, self._name_of, self._calls = see, name_of, calls
+        self._see, self._known_name, self._calls = see, name_of, calls
+        self._names: dict[int, tuple[weakref.ref, str]] = {}  # of numbers made of known ones
+
+    def _name_of(self, tensor: torch.Tensor) -> str | None:
+        reference, name = self._names.get(id(tensor), (None, None))
+        known = self._known_name(tensor)
+        if known is None and reference is not None and reference() is tensor:
+            return name
+        return known
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         kwargs = kwargs or {}
         values = pytree.tree_leaves((args, kwargs))
-        tensors = [
-            value
-            for value in values
-            if isinstance(value, torch.Tensor) and value.device.type == "xla"
-        ]
+        tensors = [value for value in values if is_on_device(value)]
         name = getattr(func, "__name__", "")
         if name != "__get__":
             self._calls.operations.append(Operation.of(name, values))
@@ -98,14 +109,27 @@ class WatchedTensors(TorchFunctionMode):
                 refuse_read(tensor, name, self._name_of(tensor))
             self._see(tensor)
         factor = kwargs.get(_FACTORS.get(name, ""))
-        if isinstance(factor, torch.Tensor) and factor.device.type == "xla":
+        if is_on_device(factor):
             kwargs = {key: value for key, value in kwargs.items() if value is not factor}
             args = (args[0], args[1] * factor.reshape(()), *args[2:])
-        result = func(*args, **kwargs)
+        filled = name == "full_like" and len(args) > 1 and is_on_device(args[1])
+        reads = metrics.counter_value(_READ)
+        if filled:
+            result = func(args[0], 0, *args[2:], **kwargs)
+            result.copy_(args[1].reshape(()))
+        else:
+            result = func(*args, **kwargs)
+        numbers = [tensor for tensor in tensors if not tensor.dim()]
+        if numbers:
+            named = next((found for found in map(self._name_of, numbers) if found), None)
+            if metrics.counter_value(_READ) != reads:
+                self._calls.read = (numbers[-1], name, named)
+            if named and is_on_device(result) and not result.dim():
+                self._names[id(result)] = weakref.ref(result), named
         if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
             refuse_read(tensors[0], name, self._name_of(tensors[0]))
         for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, torch.Tensor) and made.device.type == "xla":
+            if is_on_device(made):
                 self._calls.made.append(weakref.ref(made))
                 if not tensors:
                     address = _XLAC._xla_capture_data_address(made)
@@ -137,6 +161,27 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
         yield
     finally:
         torch.autograd._engine_run_backward = stock
+
+
+@contextlib.contextmanager
+def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
+    """The backward() of each autograd.Function, which another thread runs, is in `contexts`."""
+    kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
+    stock = kind.apply
+
+    def apply(node: Any, *gradients: Any) -> Any:
+        if threading.get_ident() == tracing:
+            return stock(node, *gradients)
+        with contextlib.ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
+            return stock(node, *gradients)
+
+    kind.apply = apply
+    try:
+        yield
+    finally:
+        kind.apply = stock
 
 
 def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
@@ -207,7 +252,7 @@ def host_random_numbers_refused() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def transfers_refused() -> Iterator[None]:
+def transfers_refused(calls: Calls) -> Iterator[None]:
     def count() -> dict[str, int]:
         names = [name for name in metrics.counter_names() if name.startswith("aten::")]
         counts = {name: metrics.counter_value(name) or 0 for name in names}
@@ -219,6 +264,8 @@ def transfers_refused() -> Iterator[None]:
     yield
     for name, after in count().items():
         if after != before.get(name, 0):
+            if name == _READ and calls.read is not None:
+                refuse_read(*calls.read)
             raise CaptureError(
                 f"the function runs {name} on the host, which a replay would not repeat; "
                 "torch_xla does not implement it"
@@ -226,7 +273,7 @@ def transfers_refused() -> Iterator[None]:
 
 
 class ExecutedCode:
-    """Gathers the code that runs within `with`, in this thread and in autograd's.
+    """Gathers the code that runs in a thread, within `with self.in_this_thread()`.
 
     Attributes:
         codes: the code, with its globals.
@@ -237,41 +284,14 @@ class ExecutedCode:
         # Globals that user code assigns, by module and name, with their values before.
         self._assigned: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
 
-    def __enter__(self) -> ExecutedCode:
-        self._exit = contextlib.ExitStack()
-        self._exit.enter_context(self._in_backward())
-        self._exit.enter_context(self._in_this_thread())
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._exit.close()
-
     @contextlib.contextmanager
-    def _in_this_thread(self) -> Iterator[None]:
+    def in_this_thread(self) -> Iterator[None]:
         profile = sys.getprofile()
         sys.setprofile(self._see)
         try:
             yield
         finally:
             sys.setprofile(profile)
-
-    @contextlib.contextmanager
-    def _in_backward(self) -> Iterator[None]:
-        """In the backward() of autograd.Functions, which another thread runs."""
-        kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
-        stock = kind.apply
-
-        def apply(node: Any, *gradients: Any) -> Any:
-            if threading.get_ident() == tracing:
-                return stock(node, *gradients)
-            with self._in_this_thread():
-                return stock(node, *gradients)
-
-        kind.apply = apply
-        try:
-            yield
-        finally:
-            kind.apply = stock
 
     def _see(self, frame: types.FrameType, event: str, _argument: object) -> None:
         code, variables = frame.f_code, frame.f_globals

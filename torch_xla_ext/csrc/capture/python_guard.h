@@ -32,6 +32,7 @@ class PythonGuard {
   static std::unique_ptr<Node> MakeNode(const pybind11::tuple& description);
   static PyObject* Get(const Node& node, PyObject* value, size_t child,
                        pybind11::object* owner);
+  static bool CheckItems(const Node& node, PyObject* value);
   static bool Check(const Node& node, PyObject* value);
 
   std::vector<Root> roots_;

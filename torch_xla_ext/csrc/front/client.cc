@@ -1,11 +1,13 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
 // new client gets the "CUDA" targets, and autograd threads for its devices. If
-// a client cannot be made, the process stays usable (calls/failures.h).
+// a client cannot be made, the process stays usable (calls/failures.h). In a
+// forked child the client's threads are missing, so it counts as failed there.
 //
 // This works because the stock binary calls both functions through its PLT,
 // even from the file that defines them. The stock functions are called from
 // here.
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -26,6 +28,16 @@ void ForwardTargets() {
                                 plugin.ok() ? *plugin : nullptr);
 }
 
+// Otherwise a child would wait forever for threads that only its parent has.
+void FailInForkedChildren() {
+  pthread_atfork(nullptr, nullptr, [] {
+    torch_xla_ext::SetClientFailure(
+        "XLA cannot be used in this process, because it was forked from one "
+        "that had used XLA: start processes by multiprocessing's \"spawn\", or "
+        "before the first use of XLA");
+  });
+}
+
 }  // namespace
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient() {
@@ -37,7 +49,10 @@ const absl::StatusOr<ComputationClient*>& GetComputationClient() {
         const absl::StatusOr<ComputationClient*>& client = stock();
         static std::once_flag forwarded;
         if (client.ok()) {
-          std::call_once(forwarded, ForwardTargets);
+          std::call_once(forwarded, [] {
+            ForwardTargets();
+            FailInForkedChildren();
+          });
           // Autograd asks for the client again, to count its devices.
           static std::atomic<bool> has_threads = false;
           if (!has_threads.exchange(true))
