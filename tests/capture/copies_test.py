@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch_xla
 from torch import Tensor, nn
 
-from torch_xla_ext import CaptureError, capture
+from torch_xla_ext import CaptureError, capture, custom_call, register_custom_call
 
 
 def device(*values: float) -> Tensor:
@@ -147,3 +148,39 @@ class Generating(nn.Module):
 def test_generator_functions(function: Any, kind: str) -> None:
     with pytest.raises(CaptureError, match=f"runs as a whole, but .* is {kind}: return a list"):
         capture(function)
+
+
+_Kernel = ctypes.CFUNCTYPE(
+    None,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+)
+
+
+def register(factor: float) -> None:
+    """A kernel for the CPU that multiplies one number."""
+
+    def run(results: Any, operands: Any, *_: object) -> None:
+        source, target = (
+            ctypes.cast(p[0], ctypes.POINTER(ctypes.c_float)) for p in (operands, results)
+        )
+        target[0] = source[0] * factor
+
+    register_custom_call("copies_test.times", _Kernel(run), platform="Host", api="untyped")
+
+
+@pytest.mark.skipif(torch_xla.runtime.device_type() == "CUDA", reason="the kernel is for the CPU")
+@pytest.mark.parametrize("check_python", [True, False])
+def test_a_kernel_that_is_registered_again(check_python: bool) -> None:
+    def times(x: Tensor) -> Tensor:
+        return custom_call("copies_test.times", [x], [((1,), torch.float32)], payload=b"")[0]
+
+    register(2)
+    step = capture(times, check_python=check_python)
+    assert [step(device(i)).item() for i in range(5)] == [0, 2, 4, 6, 8]
+    register(3)
+    assert [step(device(i)).item() for i in range(5)] == [0, 3, 6, 9, 12]
+    assert step.num_captures == 1

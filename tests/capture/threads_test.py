@@ -46,7 +46,7 @@ def together(functions: list[Callable[[], Any]]) -> list[Any]:
 def test_first_calls_at_once() -> None:
     stock = [getattr(XLAC, name) for name in SYNCS]
     for number in range(5):
-        steps = [capture(lambda x, n=n: (x * n).sin() + number) for n in range(3)]
+        steps = [capture(lambda x, n=n, i=number: (x * n).sin() + i) for n in range(3)]
         inputs = [device(n + 1) for n in range(3)]
         torch_xla.sync()
         results = together(

@@ -37,6 +37,7 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
 _ABSENT = object()
+ON_THE_HOST = "a tensor on the host"
 _MAX_CONTENTS = 1 << 16  # bytes of a tensor on the host that are compared at each call
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
@@ -123,7 +124,7 @@ class Same(Node):
         if value is not self.reference():
             return path
         if self.version is not None and self._version(value) != self.version:
-            return path
+            return f"{path}, {ON_THE_HOST}," if isinstance(value, torch.Tensor) else path
         return None
 
     def describe(self) -> Description:
@@ -338,11 +339,13 @@ class PythonState:
 
     Attributes:
         tensors: the XLA tensors among it, by name. `forget` drops them.
+        host_tensors: the names of those on the host, by their addresses.
         strings: those among it that can be names of attributes.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
+        self.host_tensors: dict[int, str] = {}
         self.strings: set[str] = set()
         self._positions: list[tuple[str, Any, Any]] = []  # of what is used up by reading
         self._seen: dict[int, Any] = {}  # alive until `forget`, so that no address comes twice
@@ -379,6 +382,7 @@ class PythonState:
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()
+        self.host_tensors.clear()
         self.strings.clear()
         self._positions.clear()
         self._seen.clear()
@@ -410,6 +414,8 @@ class PythonState:
         if isinstance(value, torch.Tensor):
             if value.device.type == "xla":
                 self.tensors[path] = value
+            else:
+                self.host_tensors[id(value)] = path
             return Same(value)
         if isinstance(value, (list, tuple, deque)):
             return Items(

@@ -32,6 +32,7 @@ class Replay:
     ) -> None:
         self.num_inputs, self.num_written = len(witness.names), num_written
         self.witness: Witness | None = witness  # until the last call that is compared with it
+        self.registrations = _XLAC._xla_capture_registrations()
         self.calls = 1
         self.replaces_another = False  # whose second trace was another program
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]

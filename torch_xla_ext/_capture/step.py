@@ -19,12 +19,14 @@ import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
+from torch_xla_ext._capture import loading
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import is_plain, same_plain
+from torch_xla_ext._capture.python_state import ON_THE_HOST, is_plain, same_plain
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import Description, argument_names
 from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
 
+loading.enable()
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -245,7 +247,12 @@ class CapturedStep:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key, arguments, views = self._key(leaves, spec)
         reasons = []
-        for known, replay in self._replays:
+        registrations = _XLAC._xla_capture_registrations()
+        for known, replay in list(self._replays):
+            if replay.registrations != registrations:  # its program has the older function
+                self._drop(replay)
+                reasons.append("a kernel was registered")
+                continue
             reason = known.difference(key) or replay.mismatch(arguments)
             if reason is None:
                 if replay.witness is None:
@@ -381,6 +388,8 @@ class CapturedStep:
         self._replays = [pair for pair in self._replays if pair[1] is not replay]
 
     def _remedy(self, key: _Key, reason: str) -> str:
+        if ON_THE_HOST in reason:
+            return "Move it to the XLA device"
         last, _ = self._replays[-1]
         if last.spec == key.spec and last.others.keys() == key.others.keys():
             changed = last.changed_tensor(key)
@@ -397,14 +406,14 @@ class CapturedStep:
         torch_xla.sync()
         if self._changed is not None:
             remedy = result.remedy or "write into a tensor on the device, or return the value"
-            if result.name.endswith("['step']"):
+            if "['step']" in result.name:
                 remedy = (
                     "make the optimizer with capturable=True, which counts on the device; step one "
-                    "without this argument, such as Adagrad, outside the function"
+                    "that cannot, such as Adagrad or Adadelta, outside the function"
                 )
+            name = result.name.removesuffix(f", {ON_THE_HOST},")
             raise CaptureError(
-                f"{self._name} changes {result.name} at each call, which a replay would not do: "
-                f"{remedy}"
+                f"{self._name} changes {name} at each call, which a replay would not do: {remedy}"
             )
         self._changed = result.name
         _log.info("%s: not captured, because it made or changed %s", self._name, result.name)

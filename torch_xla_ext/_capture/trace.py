@@ -198,7 +198,9 @@ class Tracer:
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         number = self._by_id.get(id(tensor))
-        return None if number is None else self._known[number].name
+        if number is None:
+            return self._state.host_tensors.get(id(tensor))
+        return self._known[number].name
 
     def _check_python_state(self, executed: watch.ExecutedCode, outputs: Any) -> None:
         moved = self._state.moved()

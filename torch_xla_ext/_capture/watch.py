@@ -114,11 +114,18 @@ class WatchedTensors(TorchFunctionMode):
             args = (args[0], args[1] * factor.reshape(()), *args[2:])
         filled = name == "full_like" and len(args) > 1 and is_on_device(args[1])
         reads = metrics.counter_value(_READ)
-        if filled:
-            result = func(args[0], 0, *args[2:], **kwargs)
-            result.copy_(args[1].reshape(()))
-        else:
-            result = func(*args, **kwargs)
+        try:
+            if filled:
+                result = func(args[0], 0, *args[2:], **kwargs)
+                result.copy_(args[1].reshape(()))
+            else:
+                result = func(*args, **kwargs)
+        except RuntimeError as error:
+            self._refuse_host_tensor(name, tensors, values, error)
+            raise
+        if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
+            self._refuse_host_tensor(name, tensors, values)
+            refuse_read(tensors[0], name, self._name_of(tensors[0]))
         numbers = [tensor for tensor in tensors if not tensor.dim()]
         if numbers:
             named = next((found for found in map(self._name_of, numbers) if found), None)
@@ -126,8 +133,6 @@ class WatchedTensors(TorchFunctionMode):
                 self._calls.read = (numbers[-1], name, named)
             if named and is_on_device(result) and not result.dim():
                 self._names[id(result)] = weakref.ref(result), named
-        if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
-            refuse_read(tensors[0], name, self._name_of(tensors[0]))
         for made in result if isinstance(result, (tuple, list)) else (result,):
             if is_on_device(made):
                 self._calls.made.append(weakref.ref(made))
@@ -135,6 +140,22 @@ class WatchedTensors(TorchFunctionMode):
                     address = _XLAC._xla_capture_data_address(made)
                     self._calls.places[address] = self._calls.operations[-1].place
         return result
+
+    def _refuse_host_tensor(
+        self,
+        by: str,
+        tensors: list[torch.Tensor],
+        values: list[Any],
+        error: RuntimeError | None = None,
+    ) -> None:
+        for value in values if tensors else ():
+            if isinstance(value, torch.Tensor) and value.dim() and value.device.type == "cpu":
+                name = self._known_name(value)
+                raise CaptureError(
+                    f"{'a tensor' if name is None else name + ', a tensor'} {describe(value)} is "
+                    f"on the CPU, and {by} uses it together with a tensor of the XLA device: move "
+                    "it there"
+                ) from error
 
 
 @contextlib.contextmanager
