@@ -240,6 +240,7 @@ class Items(Children):
     def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
         super().__init__(children)
         self.type, self.size = type(value), len(value)
+        self.keys = [key for _, key, _ in children]
 
     def get(self, value: Any, key: Any) -> Any:
         return value.get(key, _ABSENT) if isinstance(value, dict) else value[key]
@@ -247,9 +248,7 @@ class Items(Children):
     def difference(self, value: Any, path: str) -> str | None:
         if type(value) is not self.type or len(value) != self.size:
             return path
-        if isinstance(value, dict) and any(
-            key != child[1] for key, child in zip(value, self.children, strict=True)
-        ):
+        if isinstance(value, dict) and list(value) != self.keys:
             return f"the order of {path}"
         return super().difference(value, path)
 

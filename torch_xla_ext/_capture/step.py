@@ -91,9 +91,6 @@ class _Key:
 
 def _modes() -> tuple:
     """What else torch's operations depend on, besides the seed."""
-    stack = [
-        torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
-    ]
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -103,9 +100,14 @@ def _modes() -> tuple:
         _XLAC._xla_get_mat_mul_precision(),
         torch.are_deterministic_algorithms_enabled(),
         torch._C._len_torch_dispatch_stack(),
-        *[getattr(mode, "device", None) or weakref.ref(mode) for mode in stack],
-        *[number for hooks in _GLOBAL_HOOKS for number in hooks],
+        _function_modes() if torch._C._len_torch_function_stack() else None,
+        [[*hooks] for hooks in _GLOBAL_HOOKS if hooks],
     )
+
+
+def _function_modes() -> list[Any]:
+    modes = torch.overrides._get_current_function_mode_stack()
+    return [getattr(mode, "device", None) or weakref.ref(mode) for mode in modes]
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -31,6 +31,7 @@ _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
+_PACKAGE = __name__.rpartition(".")[0]
 _READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
 # What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
 _FACTORS = {
@@ -318,6 +319,8 @@ class ExecutedCode:
         code, variables = frame.f_code, frame.f_globals
         if event != "call" or code in self.codes:
             return
+        if variables.get("__name__", "").startswith(_PACKAGE):
+            return  # what watches is no part of the step
         self.codes[code] = variables
         # An import gives a module's globals their first values, once in a process.
         if code.co_name == "<module>" or is_library(variables.get("__name__", "")):
