@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -250,12 +251,22 @@ def module_by_name() -> tuple:
     return (lambda x: x * sys.modules["a_module_of_verify_test"].SCALE), change
 
 
+def file_on_disk(folder: Path) -> tuple:
+    path = folder / "scale"
+    path.write_text("1.0")
+    return (lambda x: x * float(path.read_text())), lambda: path.write_text("3.0")
+
+
 @pytest.mark.parametrize(
-    "make", [big_host_memory, memory_outside_torch, computed_name, library, module_by_name]
+    "make",
+    [
+        *(big_host_memory, memory_outside_torch, computed_name, library, module_by_name),
+        file_on_disk,
+    ],
 )
-def test_contract(make: Callable[[], tuple]) -> None:
+def test_contract(make: Callable[..., tuple], tmp_path: Path) -> None:
     """Stale until the next call that is traced, which raises."""
-    step, change = make()
+    step, change = make(tmp_path) if make is file_on_disk else make()
     captured = capture(step)
     x = device(1)
     try:
