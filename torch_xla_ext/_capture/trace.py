@@ -306,6 +306,10 @@ class Tracer:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 known.tensor.requires_grad_(known.requires_grad)
         self._saved.restore()
+        for known in self._known:
+            # A tensor that was written through views holds its old data, which could not be donated.
+            if not _XLAC._xla_capture_is_view(known.tensor):
+                torch._sync(known.tensor)
         _XLAC._xla_set_rng_seed(running_seed)
 
     def _check_storages(self) -> None:
