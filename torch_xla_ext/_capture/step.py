@@ -24,7 +24,7 @@ from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import ON_THE_HOST, is_plain, same_plain
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import Description, argument_names
-from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
+from torch_xla_ext._capture.trace import DisturbedError, NotRepeatableError, Tracer
 
 loading.enable()
 _XLAC = torch_xla._XLAC
@@ -38,6 +38,7 @@ _GLOBAL_HOOKS = [
 ]
 _MAX_CAPTURES = 8
 _LAST_VERIFIED = 1024
+_MAX_DISTURBANCES = 8
 # Traces rewrite tensors that other steps may use, and undo it; so steps run one after another.
 _lock = threading.RLock()
 _tracing = threading.local()
@@ -169,6 +170,7 @@ class CapturedStep:
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._replays: list[tuple[_Key, Replay]] = []
         self._changed: str | None = None  # what the last run changed besides tensors
+        self._disturbances = 0  # traces in a row that another thread may have disturbed
         # As a method: its name, and of the step of one object the step of the class.
         self._attribute = getattr(function, "__name__", "")
         self._unbound: CapturedStep | None = None
@@ -329,7 +331,7 @@ class CapturedStep:
         arguments: list[torch.Tensor],
         descriptions: list[Description],
     ) -> Any:
-        self._changed = None
+        self._changed, self._disturbances = None, 0
         key.tensors = descriptions
         key.others = {number: _weak(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
@@ -406,6 +408,12 @@ class CapturedStep:
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """The first call may make what later ones only write to, such as an optimizer's state."""
         torch_xla.sync()
+        if isinstance(result, DisturbedError):
+            self._disturbances += 1
+            if self._disturbances > _MAX_DISTURBANCES:
+                raise CaptureError(f"{self._name}: {result.name}") from result
+            _log.info("%s: not captured, because of this thread or another: %s", self._name, result)
+            return result.outputs
         if self._changed is not None:
             remedy = result.remedy or "write into a tensor on the device, or return the value"
             if "['step']" in result.name:

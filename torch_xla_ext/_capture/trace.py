@@ -8,7 +8,7 @@ import dataclasses
 import gc
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -46,6 +46,10 @@ class NotRepeatableError(Exception):
     def __init__(self, name: str, outputs: Any, remedy: str | None = None) -> None:
         super().__init__(name)
         self.name, self.outputs, self.remedy = name, outputs, remedy
+
+
+class DisturbedError(NotRepeatableError):
+    """What is refused, `name`, happened during the trace, perhaps in another thread."""
 
 
 @dataclasses.dataclass
@@ -180,7 +184,9 @@ class Tracer:
         def watched() -> watch.WatchedTensors:
             return watch.WatchedTensors(self._see, self._name_of, self._calls)
 
+        outputs = None
         with (
+            self._other_threads(lambda: outputs),
             torch_xla.experimental.eager_mode_context(False),
             watch.syncs_refused(),
             contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
@@ -195,6 +201,13 @@ class Tracer:
         if self._check_python:
             self._check_python_state(executed, outputs)
         return outputs
+
+    @contextlib.contextmanager
+    def _other_threads(self, outputs: Callable[[], Any]) -> Iterator[None]:
+        try:
+            yield
+        except watch.ByAThreadError as error:
+            raise DisturbedError(str(error), self._as_lazy(outputs())) from error
 
     def _name_of(self, tensor: torch.Tensor) -> str | None:
         number = self._by_id.get(id(tensor))
@@ -307,7 +320,7 @@ class Tracer:
                 known.tensor.requires_grad_(known.requires_grad)
         self._saved.restore()
         for known in self._known:
-            # A tensor that was written through views holds its old data, which could not be donated.
+            # One that was written through views holds its old data, which could not be donated.
             if not _XLAC._xla_capture_is_view(known.tensor):
                 torch._sync(known.tensor)
         _XLAC._xla_set_rng_seed(running_seed)

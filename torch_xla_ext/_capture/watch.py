@@ -261,13 +261,22 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
     return states
 
 
+class ByAThreadError(CaptureError):
+    """What is refused has happened, but perhaps in another thread of the process."""
+
+
+def _refuse(text: str) -> None:
+    """Of what is counted for the whole process."""
+    raise (CaptureError if threading.active_count() == 1 else ByAThreadError)(text)
+
+
 @contextlib.contextmanager
 def host_random_numbers_refused() -> Iterator[None]:
     states = {name: (get, get()) for name, get in _host_random_states().items()}
     yield
     for name, (get, before) in states.items():
         if get() != before:
-            raise CaptureError(
+            _refuse(
                 f"the function draws random numbers on the host ({name}); every replay would use "
                 "those of the capture: draw them on the device, or pass them as an argument"
             )
@@ -288,7 +297,7 @@ def transfers_refused(calls: Calls) -> Iterator[None]:
         if after != before.get(name, 0):
             if name == _READ and calls.read is not None:
                 refuse_read(*calls.read)
-            raise CaptureError(
+            _refuse(
                 f"the function runs {name} on the host, which a replay would not repeat; "
                 "torch_xla does not implement it"
             )
