@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import is_plain, same_plain
+from torch_xla_ext._capture.nodes import is_plain, same_plain
 
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import inspect
 import logging
-import reprlib
 import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -21,7 +18,8 @@ from torch_xla import runtime
 
 from torch_xla_ext._capture import loading
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import ON_THE_HOST, is_plain, same_plain
+from torch_xla_ext._capture.key import Key, modes, weakly
+from torch_xla_ext._capture.nodes import ON_THE_HOST
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import Description, argument_names
 from torch_xla_ext._capture.trace import DisturbedError, NotRepeatableError, Tracer
@@ -30,12 +28,6 @@ loading.enable()
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-# By the numbers of their handles.
-_GLOBAL_HOOKS = [
-    value
-    for name, value in vars(torch.nn.modules.module).items()
-    if name.startswith("_global_") and name.endswith("_hooks")
-]
 _MAX_CAPTURES = 8
 _LAST_VERIFIED = 1024
 _MAX_DISTURBANCES = 8
@@ -43,91 +35,6 @@ _MAX_DISTURBANCES = 8
 _lock = threading.RLock()
 _tracing = threading.local()
 _trace_runs = False
-
-
-@dataclasses.dataclass
-class _Key:
-    """What a replay was captured for, besides Python's state."""
-
-    spec: pytree.TreeSpec
-    others: dict[int, Any]  # leaves that are no tensors, by their number
-    tensors: list[torch.Tensor] | list[Description]  # described once there is a replay
-    signature: bytes
-    shardings: list[str]
-    modes: tuple
-
-    def difference(self, other: _Key) -> str | None:
-        if self.spec != other.spec:
-            return "the structure of the arguments changed"
-        if self.others.keys() != other.others.keys():
-            return "an argument is a tensor in one call and none in another"
-        for number, known in self.others.items():
-            if not _same(known, other.others[number]):
-                name, values = argument_names(self.spec)[number], (known, other.others[number])
-                return f"{name} changed from {' to '.join(map(_shown, values))}"
-        if self.signature != other.signature:
-            if (changed := self.changed_tensor(other)) is None:
-                return "the memory that arguments share changed"
-            return "{} changed from {} to {}".format(*changed)
-        if self.shardings != other.shardings:
-            return "the sharding of an argument changed"
-        if self.modes != other.modes:
-            return (
-                "gradient mode, autocast, the default dtype or device, deterministic algorithms, "
-                "hooks of all modules, or a TorchFunctionMode changed"
-            )
-        return None
-
-    def changed_tensor(self, other: _Key) -> tuple[str, Description, Description] | None:
-        """The first tensor with another description, of the same arguments otherwise."""
-        names = argument_names(self.spec)
-        tensors = [name for number, name in enumerate(names) if number not in self.others]
-        for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
-            now = Description.of(tensor)
-            if now != was:
-                notes = {} if now.notes != was.notes else {"notes": ""}
-                return name, was._replace(**notes), now._replace(**notes)
-        return None
-
-
-def _modes() -> tuple:
-    """What else torch's operations depend on, besides the seed."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.get_default_dtype(),
-        _XLAC._xla_get_mat_mul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch._C._len_torch_dispatch_stack(),
-        _function_modes() if torch._C._len_torch_function_stack() else None,
-        [[*hooks] for hooks in _GLOBAL_HOOKS if hooks],
-    )
-
-
-def _function_modes() -> list[Any]:
-    modes = torch.overrides._get_current_function_mode_stack()
-    return [getattr(mode, "device", None) or weakref.ref(mode) for mode in modes]
-
-
-def _same(one: Any, other: Any) -> bool:
-    one = one() if isinstance(one, weakref.ref) else one
-    return one is other or (is_plain(other) and same_plain(one, other))
-
-
-def _shown(value: Any) -> str:
-    value = value() if isinstance(value, weakref.ref) else value
-    return reprlib.repr(value) if is_plain(value) else f"an object of {type(value).__name__}"
-
-
-def _weak(value: Any) -> Any:
-    if is_plain(value):
-        return value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return value
 
 
 def _kind_of_generator(function: Callable[..., Any]) -> str | None:
@@ -168,7 +75,7 @@ class CapturedStep:
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
         self._name = getattr(function, "__qualname__", type(function).__name__)
-        self._replays: list[tuple[_Key, Replay]] = []
+        self._replays: list[tuple[Key, Replay]] = []
         self._changed: str | None = None  # what the last run changed besides tensors
         self._disturbances = 0  # traces in a row that another thread may have disturbed
         # As a method: its name, and of the step of one object the step of the class.
@@ -268,7 +175,7 @@ class CapturedStep:
 
     def _key(
         self, leaves: list[Any], spec: pytree.TreeSpec
-    ) -> tuple[_Key, list[torch.Tensor], list[int]]:
+    ) -> tuple[Key, list[torch.Tensor], list[int]]:
         arguments: list[torch.Tensor] = []
         others: dict[int, Any] = {}
         for number, leaf in enumerate(leaves):
@@ -283,13 +190,13 @@ class CapturedStep:
                 )
         signature, views = _XLAC._xla_capture_signature(arguments)
         shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
-        return _Key(spec, others, arguments, signature, shardings, _modes()), arguments, views
+        return Key(spec, others, arguments, signature, shardings, modes()), arguments, views
 
     def _capture(
         self,
         leaves: list[Any],
         spec: pytree.TreeSpec,
-        key: _Key,
+        key: Key,
         arguments: list[torch.Tensor],
         views: list[int],
         reasons: list[str],
@@ -326,14 +233,14 @@ class CapturedStep:
 
     def _add(
         self,
-        key: _Key,
+        key: Key,
         replay: Replay,
         arguments: list[torch.Tensor],
         descriptions: list[Description],
     ) -> Any:
         self._changed, self._disturbances = None, 0
         key.tensors = descriptions
-        key.others = {number: _weak(value) for number, value in key.others.items()}
+        key.others = {number: weakly(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
         if not self._verify_all and self._last_verified < 2:
             replay.witness = None
@@ -348,7 +255,7 @@ class CapturedStep:
         replay: Replay,
         leaves: list[Any],
         spec: pytree.TreeSpec,
-        key: _Key,
+        key: Key,
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
@@ -391,7 +298,7 @@ class CapturedStep:
     def _drop(self, replay: Replay) -> None:
         self._replays = [pair for pair in self._replays if pair[1] is not replay]
 
-    def _remedy(self, key: _Key, reason: str) -> str:
+    def _remedy(self, key: Key, reason: str) -> str:
         if ON_THE_HOST in reason:
             return "Move it to the XLA device"
         last, _ = self._replays[-1]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
-import gc
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,18 +17,12 @@ from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 from torch_xla_ext._capture import watch
 from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import PythonState, is_library
+from torch_xla_ext._capture.nodes import is_library
+from torch_xla_ext._capture.plan import Known, Plans
+from torch_xla_ext._capture.python_state import PythonState
 from torch_xla_ext._capture.replay import Replay
-from torch_xla_ext._capture.results import (
-    New,
-    Planner,
-    Reference,
-    Result,
-    SameTensor,
-    View,
-    tensors_in,
-)
-from torch_xla_ext._capture.tensors import argument_names, copy_of, place_of, view_of
+from torch_xla_ext._capture.results import Reference, Result
+from torch_xla_ext._capture.tensors import argument_names, copy_of
 from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
@@ -50,20 +41,6 @@ class NotRepeatableError(Exception):
 
 class DisturbedError(NotRepeatableError):
     """What is refused, `name`, happened during the trace, perhaps in another thread."""
-
-
-@dataclasses.dataclass
-class _Known:
-    """A tensor that was there before the trace."""
-
-    name: str
-    tensor: torch.Tensor
-    argument: int | None = None  # its number among the arguments that are tensors
-    gradient_of: int | None = None  # number of the known tensor whose .grad it is
-    requires_grad: bool = dataclasses.field(init=False)
-
-    def __post_init__(self) -> None:
-        self.requires_grad = self.tensor.requires_grad
 
 
 class Tracer:
@@ -90,7 +67,7 @@ class Tracer:
     ) -> None:
         self._check_python, self._again = check_python, again
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
-        self._known: list[_Known] = []
+        self._known: list[Known] = []
         self._by_id: dict[int, int] = {}
         self._by_storage: dict[int, list[int]] = {}
         self._gradients: dict[int, torch.Tensor | None] = {}
@@ -109,7 +86,7 @@ class Tracer:
             )
         number = len(self._known)
         self._by_id[id(tensor)] = number
-        self._known.append(_Known(name, tensor, **kwargs))
+        self._known.append(Known(name, tensor, **kwargs))
         self._by_storage.setdefault(_XLAC._xla_capture_storage(tensor), []).append(number)
         if tensor.is_leaf and tensor.requires_grad:
             self._gradients[number] = tensor.grad
@@ -222,39 +199,10 @@ class Tracer:
         if moved:
             changed = moved
             remedy = "draw random numbers on the device, and pass an iterator's values as arguments"
-        if not changed and (kept := self._kept_tensor(outputs)) is not None:
-            changed = f"what refers to a tensor {watch.describe(kept)} that it makes"
+        if not changed and (kept := self._plans().kept_tensor(outputs, self._calls.made)):
+            changed = f"what refers to a tensor {kept} that it makes"
         if changed:
             raise NotRepeatableError(changed, self._as_lazy(outputs), remedy)
-
-    def _kept_tensor(self, outputs: Any) -> torch.Tensor | None:
-        """A tensor of the trace that is still in use, besides results and gradients."""
-        if any(known.tensor.grad_fn is not None for known in self._known):
-            return None  # its graph keeps tensors
-        found = self._find_kept(outputs)
-        if found is not None:
-            gc.collect()
-            found = self._find_kept(outputs)
-        return found
-
-    def _find_kept(self, outputs: Any) -> torch.Tensor | None:
-        expected = set(self._by_storage)
-        results = pytree.tree_leaves(outputs)
-        results += [known.tensor.grad for known in self._known if known.tensor.is_leaf]
-        for result in results:
-            for tensor in [result] if isinstance(result, torch.Tensor) else tensors_in(result):
-                if _XLAC._xla_capture_is_supported(tensor):
-                    expected.add(_XLAC._xla_capture_storage(tensor))
-        for reference in self._calls.made:
-            tensor = reference()
-            if (
-                tensor is not None
-                and _XLAC._xla_capture_is_supported(tensor)
-                and _XLAC._xla_capture_storage(tensor) not in expected
-                and not _XLAC._xla_capture_data_address(tensor)
-            ):
-                return tensor
-        return None
 
     def _as_lazy(self, outputs: Any) -> Any:
         """For a call that is not captured: gives arguments that were copied their new values."""
@@ -341,6 +289,11 @@ class Tracer:
 
     # From the trace to a program.
 
+    def _plans(self) -> Plans:
+        existing = self._existing if self._check_python else None
+        storages = self._by_storage
+        return Plans(self._known, self._by_id, storages, self._gradients, self._saved, existing)
+
     def _compile(self, outputs: Any) -> Callable[[], Replay]:
         """Compiles the program. Returns what makes the replay, once the trace is undone."""
         saved, known = self._saved, self._known
@@ -354,8 +307,8 @@ class Tracer:
             # What is told of sharded data below is read in them: steps before have to have run.
             _XLAC._xla_wait_device_ops([])
         new: list[torch.Tensor] = []  # what the program computes besides
-        returned = self._plan_outputs(outputs, new)
-        gradients = self._plan_gradients(new)
+        returned = self._plans().of_outputs(outputs, new)
+        gradients = self._plans().of_gradients(new)
         results = [_XLAC._xla_capture_base(known[number].tensor) for number in written]
         results += new
         for tensor in results:
@@ -436,104 +389,6 @@ class Tracer:
                     "saved in a forward pass outside: pass it as an argument"
                 )
         return sources
-
-    def _plan_outputs(self, outputs: Any, new: list[torch.Tensor]) -> Result:
-        """How the result is made in a replay; tensors that the program computes go into `new`."""
-        planner = Planner(self._is_result, self._existing if self._check_python else None)
-        plan = planner.take_apart(outputs)
-        tensors = planner.tensors
-        for position, tensor in enumerate(tensors.values()):
-            self._check_result(position, tensor)
-        uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
-        plans: dict[int, Result] = {}  # by the identity of the tensor
-        roots: dict[int, torch.Tensor] = {}  # of new storages with several results
-        for identity, tensor in tensors.items():
-            number = self._by_id.get(identity)
-            storage = _XLAC._xla_capture_storage(tensor)
-            if number is not None:
-                plans[identity] = SameTensor(self._reference(number))
-            elif storage in self._by_storage:
-                plans[identity] = self._alias(tensor, self._by_storage[storage])
-            elif uses[storage] == 1:
-                plans[identity] = New(len(new))
-                new.append(tensor)
-            else:
-                root = tensor if tensor._base is None else tensor._base
-                if storage not in roots:
-                    roots[storage] = root
-                    root_number = len(new)
-                    new.append(root)
-                    plans[storage] = New(root_number)
-                view = view_of(tensor, roots[storage])
-                if view is None:
-                    raise CaptureError(
-                        f"results share memory in a way that cannot be repeated, "
-                        f"{watch.describe(tensor)} among them: return a clone() of it"
-                    )
-                plans[identity] = View(plans[storage], view, place_of(tensor))
-        return planner.finish(plan, plans)
-
-    def _is_result(self, tensor: torch.Tensor) -> bool:
-        """Whether it is an argument or was made by the step on the device."""
-        number = self._by_id.get(id(tensor))
-        if number is not None:
-            return self._known[number].argument is not None
-        return tensor.device.type == "xla" and not self._is_older(tensor)
-
-    def _is_older(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor on the device was there before the trace."""
-        return (
-            not _XLAC._xla_capture_is_supported(tensor)
-            or _XLAC._xla_get_tensor_id(tensor) < self._saved.first_new_id
-        )
-
-    def _check_result(self, position: int, tensor: torch.Tensor) -> None:
-        name = f"result {position}, {watch.describe(tensor)},"
-        if tensor.device.type != "xla":
-            raise CaptureError(
-                f"{name} is on {tensor.device}, where a replay would not compute it: return a "
-                "tensor of the XLA device"
-            )
-        if tensor.requires_grad and id(tensor) not in self._by_id:
-            raise CaptureError(
-                f"{name} requires a gradient, and a replay records no graph for backward(): call "
-                "backward() inside the function and return its detach(), or use torch.no_grad()"
-            )
-
-    def _alias(self, tensor: torch.Tensor, numbers: list[int]) -> Result:
-        for number in numbers:
-            known = self._known[number]
-            view = view_of(tensor, known.tensor)
-            if view is not None:
-                return View(SameTensor(self._reference(number)), view, place_of(tensor))
-        raise CaptureError(
-            f"a result, {watch.describe(tensor)}, shares memory with "
-            f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "
-            "of it"
-        )
-
-    def _reference(self, number: int) -> Reference:
-        known = self._known[number]
-        if known.argument is not None:
-            return Reference(argument=known.argument)
-        return Reference(tensor=weakref.ref(known.tensor))
-
-    def _plan_gradients(self, new: list[torch.Tensor]) -> list[tuple[Reference, int | None]]:
-        """The tensors whose .grad the step replaces, with the number of the result or None."""
-        plan: list[tuple[Reference, int | None]] = []
-        for number, before in self._gradients.items():
-            after = self._known[number].tensor.grad
-            if after is before:
-                continue
-            if after is not None and id(after) in self._by_id:
-                raise CaptureError(
-                    f"the function makes an older tensor the .grad of {self._known[number].name}: "
-                    "copy it instead"
-                )
-            plan.append((self._reference(number), None if after is None else len(new)))
-            if after is not None:
-                new.append(after)
-        return plan
 
     def _replay(
         self,

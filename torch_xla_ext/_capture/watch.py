@@ -20,7 +20,7 @@ from torch_xla.debug import metrics
 
 from torch_xla_ext._capture.bytecode import assigned_globals
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import (
+from torch_xla_ext._capture.nodes import (
     is_library,
     is_plain,
     same_plain,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch_xla
 
-from torch_xla_ext._capture.python_state import is_library, is_plain, same_plain
+from torch_xla_ext._capture.nodes import is_library, is_plain, same_plain
 from torch_xla_ext._capture.results import Reference, Result, difference
 
 _XLAC = torch_xla._XLAC

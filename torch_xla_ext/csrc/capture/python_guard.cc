@@ -114,7 +114,8 @@ bool PythonGuard::CheckItems(const Node& node, PyObject* value) {
   for (size_t i = 0; i < node.children.size(); ++i) {
     if (!PyDict_Next(value, &position, &key, &item)) return false;
     PyObject* const expected = node.keys[i].ptr();
-    if (key != expected && PyObject_RichCompareBool(key, expected, Py_EQ) != 1) {
+    if (key != expected &&
+        PyObject_RichCompareBool(key, expected, Py_EQ) != 1) {
       return false;
     }
     if (!Check(*node.children[i], item)) return false;
