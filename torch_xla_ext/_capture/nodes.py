@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import enum
+import functools
 import sys
 import weakref
 from collections.abc import Callable, Collection
@@ -24,6 +25,7 @@ _MAX_CONTENTS = 1 << 16  # bytes of a tensor on the host that are compared at ea
 _LIBRARIES = {"torch", "torch_xla", "torch_xla_ext", "numpy", "triton"} | sys.stdlib_module_names
 
 
+@functools.cache
 def is_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 

@@ -23,6 +23,7 @@ from torch_xla_ext._capture.nodes import ON_THE_HOST
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import Description, argument_names
 from torch_xla_ext._capture.trace import DisturbedError, NotRepeatableError, Tracer
+from torch_xla_ext._capture.witness import Witness
 
 loading.enable()
 _XLAC = torch_xla._XLAC
@@ -220,7 +221,11 @@ class CapturedStep:
         return self._add(key, replay, arguments, descriptions)
 
     def _trace(
-        self, leaves: list[Any], spec: pytree.TreeSpec, views: list[int], again: bool = False
+        self,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        views: list[int],
+        again: Witness | None = None,
     ) -> Replay:
         global _trace_runs
         _tracing.active = _trace_runs = True
@@ -269,7 +274,7 @@ class CapturedStep:
             return replay.run(arguments)
         descriptions = [Description.of(tensor) for tensor in arguments]
         try:
-            again = self._trace(leaves, spec, views, again=True)
+            again = self._trace(leaves, spec, views, replay.witness)
         except NotRepeatableError as result:
             self._drop(replay)
             return self._finish_lazily(result)

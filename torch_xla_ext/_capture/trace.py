@@ -52,8 +52,8 @@ class Tracer:
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
-        again: whether the trace is compared with an earlier one. Numbers from the host are
-            constants then, and what counts them for all threads is not asked.
+        again: the witness of an earlier trace, with which this one is compared. Numbers from the
+            host are constants then, and what counts them for all threads is not asked.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Tracer:
         spec: pytree.TreeSpec,
         views: list[int],
         check_python: bool,
-        again: bool,
+        again: Witness | None,
     ) -> None:
         self._check_python, self._again = check_python, again
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
@@ -340,7 +340,9 @@ class Tracer:
                 before = _XLAC._xla_capture_set_alias(result, parameter)
                 stack.callback(_XLAC._xla_capture_set_alias, result, before)
             key = _XLAC._get_graph_hash(results)
-            text = _XLAC._get_xla_tensors_text(results)
+            text = ""
+            if self._again is None or self._again.program != key:
+                text = _XLAC._get_xla_tensors_text(results)
             if results:
                 _XLAC._xla_warm_up_cache(results, [])
         # Afterwards, for a replay keeps the values that tensors have outside the trace.

@@ -54,6 +54,13 @@ def is_on_device(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
+def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+    """Of an operation's arguments, which are seldom nested."""
+    values = [*args, *kwargs.values()]
+    nested = any(isinstance(value, (list, tuple, dict)) for value in values)
+    return pytree.tree_leaves(values) if nested else values
+
+
 @dataclasses.dataclass
 class Calls:
     """The calls of torch in a trace.
@@ -99,22 +106,37 @@ class WatchedTensors(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        values = pytree.tree_leaves((args, kwargs))
-        tensors = [value for value in values if is_on_device(value)]
+        # The profile function would be called for each call in here.
+        profile = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return self._run(profile, func, args, kwargs or {})
+        finally:
+            sys.setprofile(profile)
+
+    def _run(self, profile: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
-        if name != "__get__":
-            self._calls.operations.append(Operation.of(name, values))
+        values = _leaves(args, kwargs)
+        tensors = [value for value in values if is_on_device(value)]
         for tensor in tensors:
             if name in _READS:
                 refuse_read(tensor, name, self._name_of(tensor))
             self._see(tensor)
+        if name == "__get__":  # an attribute, such as shape
+            result = func(*args, **kwargs)
+            if is_on_device(result):
+                self._calls.made.append(weakref.ref(result))
+            return result
+        operation = Operation.of(name, values)
+        self._calls.operations.append(operation)
         factor = kwargs.get(_FACTORS.get(name, ""))
         if is_on_device(factor):
             kwargs = {key: value for key, value in kwargs.items() if value is not factor}
             args = (args[0], args[1] * factor.reshape(()), *args[2:])
         filled = name == "full_like" and len(args) > 1 and is_on_device(args[1])
-        reads = metrics.counter_value(_READ)
+        numbers = [tensor for tensor in tensors if not tensor.dim()]
+        reads = metrics.counter_value(_READ) if numbers else None
+        sys.setprofile(profile)
         try:
             if filled:
                 result = func(args[0], 0, *args[2:], **kwargs)
@@ -124,10 +146,11 @@ class WatchedTensors(TorchFunctionMode):
         except RuntimeError as error:
             self._refuse_host_tensor(name, tensors, values, error)
             raise
+        finally:
+            sys.setprofile(None)
         if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
             self._refuse_host_tensor(name, tensors, values)
             refuse_read(tensors[0], name, self._name_of(tensors[0]))
-        numbers = [tensor for tensor in tensors if not tensor.dim()]
         if numbers:
             named = next((found for found in map(self._name_of, numbers) if found), None)
             if metrics.counter_value(_READ) != reads:
@@ -139,7 +162,7 @@ class WatchedTensors(TorchFunctionMode):
                 self._calls.made.append(weakref.ref(made))
                 if not tensors:
                     address = _XLAC._xla_capture_data_address(made)
-                    self._calls.places[address] = self._calls.operations[-1].place
+                    self._calls.places[address] = operation.place
         return result
 
     def _refuse_host_tensor(
