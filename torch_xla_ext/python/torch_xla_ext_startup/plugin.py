@@ -27,6 +27,7 @@ from torch_xla.experimental import plugins
 from torch_xla_ext_startup import (
     activation_checkpoint,
     lazy_dynamo,
+    loading,
     module_alias,
     module_parameters,
 )
@@ -193,6 +194,7 @@ def install() -> None:
             lazy_dynamo.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
     module_parameters.keep()
+    loading.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
 
 
