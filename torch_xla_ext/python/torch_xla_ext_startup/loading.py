@@ -7,14 +7,13 @@ storage for that device stays on the host, with a mark, and tensors that are mad
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import torch
 
 _MARK = "_torch_xla_ext_device"
 
 
-def _restore(storage: Any, location: str) -> Any:
+def _restore(storage: object, location: str) -> object:
     if location.partition(":")[0] != "xla":
         return None
     frame = sys._getframe(1)
@@ -35,7 +34,7 @@ def enable() -> None:
     if hasattr(stock, "__wrapped__"):
         return
 
-    def rebuild_tensor(storage: Any, *place: Any) -> torch.Tensor:
+    def rebuild_tensor(storage: object, *place: object) -> torch.Tensor:
         tensor = stock(storage, *place)
         device = getattr(storage._untyped_storage, _MARK, None)
         return tensor if device is None else tensor.to(device)
