@@ -11,11 +11,13 @@
 #include <torch/csrc/lazy/core/multi_wait.h>
 
 #include <cstddef>
+#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime/compile_turns.h"
 #include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/runtime/without_gil.h"
@@ -88,6 +90,7 @@ PjRtComputationClient::ExecuteComputation(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
+  const std::shared_lock<std::shared_mutex> turn(torch_xla_ext::CompileTurns());
   return stock(this, computation, arguments, device, options);
 }
 
@@ -111,6 +114,7 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
+  const std::shared_lock<std::shared_mutex> turn(torch_xla_ext::CompileTurns());
   return stock(this, computation, arguments, devices, options);
 }
 
