@@ -135,3 +135,52 @@ def test_wrong_order_of_arguments() -> None:
 def test_library_is_what_a_user_would_load() -> None:
     assert ctypes.CDLL(os.environ["HOST_KERNELS"]).TestEcho
     assert "PyCapsule" in repr(type(capsule(1)))
+
+
+@pytest.mark.parametrize("name", ["TopK", "SliceToDynamic", "PadToStatic", "LayoutConstraint"])
+def test_a_name_of_xlas_compiler_is_refused(device: torch.device, name: str) -> None:
+    """XLA takes the call for an operation of its own, and ends the process."""
+    x = torch.zeros(4).to(device)
+    text = f'"{name}": the name belongs to XLA.*register the kernel under another name'
+    with pytest.raises(ValueError, match=text):
+        XLAC._xla_gpu_custom_call([x], b"abc", [[4]], [torch.float32], name)
+    with pytest.raises(ValueError, match=text):
+        XLAC._xla_custom_call([x], name, [[4]], [torch.float32], False, "", 0, {})
+    with pytest.raises(ValueError, match=text):
+        register(name, host_kernel("TestEcho"), "Host")
+
+
+@pytest.mark.parametrize("name", ["__xla_cpu_runtime_EigenMatMulF32", "memrefCopy", "sin"])
+def test_a_helper_of_xlas_compiled_code_is_refused(device: torch.device, name: str) -> None:
+    assert XLAC._xla_has_custom_call_target(name, "Host", "untyped")
+    x = torch.zeros(4).to(device)
+    with pytest.raises(ValueError, match=f'"{name}": the name belongs to XLA'):
+        XLAC._xla_gpu_custom_call([x], b"abc", [[4]], [torch.float32], name)
+    with pytest.raises(ValueError, match=f'"{name}": the name belongs to XLA'):
+        XLAC._xla_custom_call([x], name, [[4]], [torch.float32], False, "", 1, {})
+
+
+def test_a_kernel_with_the_name_of_a_helper_is_called(device: torch.device) -> None:
+    register("tan", host_kernel("TestCopy"), "Host")
+    assert call("tan", torch.tensor([5.0, 6, 7]).to(device)).tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize("text", ["{}", b" {\n } "])
+def test_a_backend_config_that_xla_replaces_is_refused(
+    device: torch.device, text: str | bytes
+) -> None:
+    x = torch.zeros(1).to(device)
+    arguments = ([x], "TestEcho", [[16]], [torch.int64], False, text)
+    for version in (0, 1, 2, 3):
+        with pytest.raises(ValueError, match="backend_config is .*kernel would get an empty payl"):
+            XLAC._xla_custom_call(*arguments, version, {})
+    XLAC._xla_custom_call(*arguments, 4, {})  # no attributes
+
+
+@pytest.mark.parametrize("text", ["", "{a}", '{"a": 1}', "{}x", "[]", "null"])
+def test_another_backend_config_arrives(device: torch.device, text: str) -> None:
+    register("backend_config.echo", host_kernel("TestEcho"), "Host")
+    x = torch.zeros(1).to(device)
+    types = [[16], [1]], [torch.int64] * 2  # the kernel expects a tuple
+    results = XLAC._xla_custom_call([x], "backend_config.echo", *types, False, text, 3, {})
+    assert results[0].tolist()[: len(text) + 1] == [len(text), *text.encode()]

@@ -19,6 +19,7 @@ from kernel_api import kernels
 from torch_xla_ext import (
     Target,
     custom_call,
+    define_operator,
     register_cuda_custom_call,
     register_custom_call,
     register_kernel,
@@ -319,6 +320,10 @@ FILES = {
     ),
     "damaged": (
         ELF + b"\x03\0\x3e\0" + bytes(10),
+        "it is truncated: it has 30 bytes, but its headers describe 64",
+    ),
+    "no segments": (
+        ELF + b"\x03\0\x3e\0" + bytes(44),
         "cannot be loaded: .*; link it with the libraries that it needs",
     ),
 }
@@ -330,6 +335,22 @@ def test_no_library_of_this_machine(tmp_path: Path, content: bytes, text: str) -
     file.write_bytes(content)
     with pytest.raises(OSError, match=text):
         register_custom_call("x", file, platform="Host")
+
+
+@pytest.mark.parametrize("part", [0.01, 0.3, 0.7, 0.99])
+def test_a_truncated_library_is_refused(tmp_path: Path, part: float) -> None:
+    """The dynamic loader would map it, and reading what is missing would end the process."""
+    content = LIBRARY.read_bytes()
+    file = tmp_path / "libtruncated.so"
+    file.write_bytes(content[: int(len(content) * part)])
+    with pytest.raises(OSError, match=f"truncated: .* describe {len(content):,}; copy or link"):
+        register_kernel("TestCopy", file)
+
+
+def test_a_function_without_a_schema_is_no_unknown_name() -> None:
+    register_custom_call("without_schema", LIBRARY, symbol="TestCopy", platform="Host")
+    with pytest.raises(ValueError, match="'without_schema' was not made with torch_xla_ext/ker"):
+        define_operator("registration_test::op(Tensor x) -> Tensor", target="without_schema")
 
 
 def test_threads_register_and_call(device: torch.device) -> None:

@@ -19,6 +19,7 @@ def compare(
     device: torch.device,
     place: Callable[[State], None] | None = None,
     views: bool = False,
+    pending: bool = False,
 ) -> bool:
     """Calls a program's function three times, and compares with the CPU.
 
@@ -28,6 +29,8 @@ def compare(
         device: XLA's.
         place: what is done with its tensors before, such as sharding them.
         views: whether its tensors are views.
+        pending: whether before each call values are computed from its tensors, which are then
+            written to, as by an optimizer; the values are read after all calls.
 
     Returns:
         Whether the function could be called.
@@ -48,7 +51,10 @@ def compare(
     elif way == "openxla":
         torch._dynamo.reset()
         step = torch.compile(step, backend="openxla")
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
     for call in range(3):
+        if pending:
+            kept += zip(_read_and_write(state), _read_and_write(cpu_state), strict=True)
         try:
             expected = [*on_cpu(*cpu_state[arguments]), *cpu_state]
         except (RuntimeError, IndexError):  # what the first call wrote is no argument for a second
@@ -72,7 +78,17 @@ def compare(
                 equal_nan=True,
                 msg=f"call {call}: {name}",
             )
+    for number, (value, wanted) in enumerate(kept):
+        torch.testing.assert_close(value.cpu(), wanted, msg=f"pending value {number}")
     return True
+
+
+def _read_and_write(state: State) -> list[torch.Tensor]:
+    """Values of the tensors, which get others at once; the values are not computed yet."""
+    values = [tensor * 2 for tensor in state]
+    for tensor in state[:3]:
+        tensor.mul_(0.5)
+    return [*values, values[0] + state[1]]
 
 
 def check(
@@ -82,6 +98,7 @@ def check(
     place: Callable[[State, int], None] | None = None,
     limit: str | None = None,
     views: bool = False,
+    pending: bool = False,
 ) -> None:
     """Compares many functions, RANDOM_STEPS of them from RANDOM_SEED on if these are set.
 
@@ -92,6 +109,7 @@ def check(
         place: as of compare(), with the function's seed.
         limit: what an error says that is none of ours.
         views: as of compare().
+        pending: as of compare().
 
     Raises:
         AssertionError: wrong numbers or errors, or most functions could not be called.
@@ -103,7 +121,7 @@ def check(
         program = Program(seed)
         prepare = None if place is None else functools.partial(place, seed=seed)
         try:
-            called += compare(way, program, device, prepare, views)
+            called += compare(way, program, device, prepare, views, pending)
         except (AssertionError, RuntimeError, IndexError, TypeError, ValueError) as error:
             if limit is None or limit not in str(error):
                 failures.append(f"# seed {seed}\n{program}\n# {error}")

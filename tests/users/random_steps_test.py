@@ -22,3 +22,12 @@ def test_random_steps(way: str, count: int, device: torch.device) -> None:
 )
 def test_random_steps_of_views(way: str, count: int, device: torch.device) -> None:
     random_steps.check(way, count, device, views=True)
+
+
+@pytest.mark.parametrize(
+    "way, count", [("lazy", 30), ("captured", 60), ("captured with state", 60), ("openxla", 30)]
+)
+def test_values_that_are_pending_while_their_tensors_are_written_to(
+    way: str, count: int, device: torch.device
+) -> None:
+    random_steps.check(way, count, device, pending=True)

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/operators/operators.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/runtime/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/runtime/random_state.h"
 #include "torch_xla_ext/csrc/upstream.h"
@@ -145,14 +147,16 @@ void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
   }
 }
 
-// Replaces the target's name by the one under which XLA knows it.
+// Replaces the target's name by the one under which XLA knows it. Refuses
+// XLA's own targets.
 PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
                      CustomCallConfig config,
                      std::vector<Shard> result_shards = {}) {
-  config.target = CurrentName(config.target, CurrentPlatform(),
-                              config.api_version == xla::API_VERSION_TYPED_FFI
-                                  ? TargetApi::kTyped
-                                  : TargetApi::kUntyped);
+  const TargetApi api = config.api_version == xla::API_VERSION_TYPED_FFI
+                            ? TargetApi::kTyped
+                            : TargetApi::kUntyped;
+  CheckIsNotXlas(config.target, CurrentPlatform(), api);
+  config.target = CurrentName(config.target, CurrentPlatform(), api);
   return {kind, std::move(config), std::move(outputs),
           std::move(result_shards)};
 }
@@ -285,6 +289,9 @@ void DefineCustomCalls(py::module_& module) {
             ParseBytes(config.target, "backend_config", backend_config);
         config.api_version = ParseApiVersion(
             config.target, xla::API_VERSION_UNSPECIFIED, api_version);
+        if (config.api_version != xla::API_VERSION_TYPED_FFI) {
+          CheckBackendConfig(config.target, config.payload);
+        }
         config.has_side_effect = has_side_effect;
         config.frontend_attributes = std::move(frontend_attributes);
         const Tensors tensors =
@@ -412,6 +419,24 @@ void DefineRegistration(py::module_& module) {
              "empty if none is.");
 }
 
+void DefineDonation(py::module_& module) {
+  module.def(
+      "_xla_is_read_by_pending_values",
+      [](const std::vector<at::Tensor>& tensors) {
+        std::unordered_set<const torch::lazy::BackendData*> data;
+        for (const at::Tensor& tensor : tensors) {
+          const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+          if (xla_tensor) data.insert(xla_tensor->GetXlaData().get());
+        }
+        const py::gil_scoped_release without_gil;
+        return !ReadByPendingValues(data, torch_xla::bridge::GetCurrentDevice())
+                    .empty();
+      },
+      py::arg("tensors"),
+      "Whether a value that has not been computed yet needs the data of any of "
+      "these tensors, which have data.");
+}
+
 // Once five calls of a function of torch.compile(backend="openxla") had the
 // same shardings, torch_xla no longer compares them, and runs that program for
 // any sharding: each device then mistakes its shard for another. This variable
@@ -432,6 +457,7 @@ void DefineFunctions(py::module_& module) {
   DefineShardings(module);
   DefineRegistration(module);
   DefineCapture(module);
+  DefineDonation(module);
   DefineRandomState(module);
   AlwaysCompareShardings();
   for (const ModuleExtension define : ModuleExtensions()) define(module);

@@ -68,4 +68,11 @@ bool IsBuiltinTarget(std::string_view name, const void* function) {
       [function](const Library& library) { return library.Has(function); });
 }
 
+bool IsCompilerTarget(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "LayoutConstraint", "PadToStatic", "SliceToDynamic", "TopK"};
+  return std::find(std::begin(kNames), std::end(kNames), name) !=
+         std::end(kNames);
+}
+
 }  // namespace torch_xla_ext

@@ -7,6 +7,19 @@
 #include "torch_xla_ext/csrc/calls/text.h"
 
 namespace torch_xla_ext {
+namespace {
+
+[[noreturn]] void ThrowWouldBeReplaced(const std::string& target,
+                                       const char* what,
+                                       std::string_view text) {
+  throw std::invalid_argument(
+      "custom call " + Quoted(target) + ": " + what + Quoted(text) +
+      ": XLA:GPU would parse it as its own JSON configuration, and the "
+      "kernel would get an empty payload; put a byte with which no JSON begins "
+      "in front of it, for example b\"\\x01\"");
+}
+
+}  // namespace
 
 CustomCallConfig GpuCustomCallConfig(std::string target) {
   CustomCallConfig config;
@@ -38,12 +51,19 @@ void CheckGpuPayload(const std::string& target, const std::string& payload) {
   const size_t begin = text.find_first_not_of(" \t\n\v\f\r");
   text.remove_prefix(begin == text.npos ? text.size() : begin);
   if (text.substr(0, 1) != "{" && text.substr(0, 4) != "null") return;
-  throw std::invalid_argument(
-      "custom call " + Quoted(target) + ": payload begins with " +
-      Quoted(text.substr(0, 4)) +
-      ": XLA:GPU would parse it as its own JSON configuration, and the "
-      "kernel would get an empty payload; put a byte with which no JSON begins "
-      "in front of it, for example b\"\\x01\"");
+  ThrowWouldBeReplaced(target, "payload begins with ", text.substr(0, 4));
+}
+
+void CheckBackendConfig(const std::string& target,
+                        const std::string& backend_config) {
+  std::string text;
+  for (const char c : backend_config) {
+    if (std::string_view(" \t\n\v\f\r").find(c) == std::string_view::npos) {
+      text += c;
+    }
+    if (text.size() > 2) return;
+  }
+  if (text == "{}") ThrowWouldBeReplaced(target, "backend_config is ", text);
 }
 
 }  // namespace torch_xla_ext

@@ -37,6 +37,12 @@ bool RunsByCudnn(const std::string& target);
 // `opaque` field, which is empty, instead of the payload.
 void CheckGpuPayload(const std::string& target, const std::string& payload);
 
+// The same for an untyped call of upstream's _xla_custom_call, whose callers
+// may address XLA itself: throws for an empty JSON object only. In any other
+// object that XLA parses, the caller has named a field of that message.
+void CheckBackendConfig(const std::string& target,
+                        const std::string& backend_config);
+
 }  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_CSRC_CALLS_GPU_CUSTOM_CALL_H_

@@ -90,6 +90,14 @@ std::string CurrentNameOf(const Targets& targets, const std::string& name,
                                                          : name;
 }
 
+[[noreturn]] void ThrowIsXlas(const char* what, const std::string& name) {
+  throw std::invalid_argument(
+      what + Quoted(name) +
+      ": the name belongs to XLA, whose compiler or runtime gives it a meaning "
+      "of its own, so that another call would end the process; register the "
+      "kernel under another name");
+}
+
 void RegisterHandler(const std::string& name, const std::string& platform,
                      void* handler) {
   const XLA_FFI_Api* ffi = XLA_FFI_GetApi();
@@ -179,6 +187,7 @@ void RegisterTarget(const std::string& name, void* function,
     throw std::invalid_argument("custom-call target " + Quoted(name) +
                                 ": the function is null");
   }
+  if (IsCompilerTarget(name)) ThrowIsXlas("custom-call target ", name);
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
   ++targets.num_changes;
@@ -243,6 +252,17 @@ void* CurrentFunction(const std::string& name, const std::string& platform,
   const std::lock_guard<std::mutex> lock(targets.mutex);
   return Find(targets, CurrentNameOf(targets, name, platform, api), platform,
               api);
+}
+
+void CheckIsNotXlas(const std::string& name, const std::string& platform,
+                    TargetApi api) {
+  const bool is_untyped = api == TargetApi::kUntyped;
+  void* const function =
+      is_untyped ? CurrentFunction(name, platform, api) : nullptr;
+  if (IsCompilerTarget(name) ||
+      (function != nullptr && IsBuiltinTarget(name, function))) {
+    ThrowIsXlas("custom call ", name);
+  }
 }
 
 const char* CurrentPlatform() {

@@ -34,7 +34,8 @@ TargetApi ParseTargetApi(int api_version);
 // a later one is registered as "name#2", "name#3" and so on, and calls use that
 // name (CurrentName). Programs that were compiled before keep their function.
 //
-// Throws std::invalid_argument for an empty name or one with a '#', and
+// Throws std::invalid_argument for an empty name, one with a '#', or one of
+// XLA's compiler (builtin_targets.h), and
 // std::runtime_error if XLA or the plugin refuses.
 void RegisterTarget(const std::string& name, void* function,
                     const std::string& platform,
@@ -49,6 +50,11 @@ std::string CurrentName(const std::string& name, const std::string& platform,
 // The function that calls of `name` run; null if there is none.
 void* CurrentFunction(const std::string& name, const std::string& platform,
                       TargetApi api);
+
+// Throws std::invalid_argument if calls of `name` would reach XLA's compiler or
+// one of its helpers instead of a kernel.
+void CheckIsNotXlas(const std::string& name, const std::string& platform,
+                    TargetApi api);
 
 // The API of calls of `name` that do not specify one: typed if a typed function
 // is registered, unless an untyped one has replaced another since. Only typed

@@ -1,12 +1,17 @@
-// Interposes on XLAGraphExecutor::SetBufferDonors, which Compile calls: results
-// are written to where the values were that they replace
-// (runtime/buffer_donation.h).
+// Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
+// that are still needed are not donated, and results are written to where the
+// values were that they replace (runtime/buffer_donation.h). Also on Compile,
+// which calls the second: programs that grow cause a warning
+// (runtime/growing_programs.h).
 //
-// This works because the stock binary calls both through its PLT.
+// This works because the stock binary calls all three through its PLT.
 #include "torch_xla_ext/csrc/runtime/buffer_donation.h"
+
+#include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
+#include "torch_xla_ext/csrc/runtime/growing_programs.h"
 
 namespace torch_xla {
 
@@ -16,6 +21,29 @@ namespace {
 thread_local const torch_xla_ext::LoweredProgram* lowered = nullptr;
 
 }  // namespace
+
+std::vector<size_t> XLAGraphExecutor::GetBufferDonors(
+    const std::vector<XLATensorPtr>& tensors, const SyncTensorCollection& coll,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters_data) {
+  using Function =
+      std::vector<size_t>(XLAGraphExecutor*, const std::vector<XLATensorPtr>&,
+                          const SyncTensorCollection&,
+                          const std::vector<torch::lazy::BackendDataPtr>&);
+  static Function* const stock = Stock(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor15GetBufferDonorsERKSt6vectorIN3c1013intr"
+      "usive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeI"
+      "S4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor20SyncTensorCollectionE"
+      "RKS1_ISt10shared_ptrINSE_11BackendDataEESaISL_EE");
+  std::vector<size_t> donors = stock(this, tensors, coll, parameters_data);
+  // Without force_ltc_data the program is only compiled, for torch.compile.
+  if (donors.empty() || !coll.config.force_ltc_data) return donors;
+  std::vector<XLATensorPtr> computed;
+  computed.reserve(coll.indices.size());
+  for (const size_t index : coll.indices) computed.push_back(tensors[index]);
+  return torch_xla_ext::FreeDonors(std::move(donors), parameters_data,
+                                   coll.device, computed);
+}
 
 XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
     std::vector<XLATensorPtr>& tensors, absl::Span<const std::string> devices,
@@ -35,6 +63,7 @@ XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
       "t11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor20SyncTen"
       "sorCollectionEPNSP_13PostOrderDataERKS1_INSO_5ValueESaISV_EERKS1_ImS"
       "aImEE");
+  torch_xla_ext::CheckIsNotGrowing(po_data->post_order);
   const torch_xla_ext::LoweredProgram program{tensors, coll.indices, ir_values,
                                               po_data->parameters_data,
                                               po_data->post_order};

@@ -1,12 +1,18 @@
 #include "torch_xla_ext/csrc/runtime/buffer_donation.h"
 
+#include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/metrics.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 
 namespace torch_xla_ext {
 namespace {
@@ -39,6 +45,22 @@ std::string Sharding(const torch::lazy::Node* node, size_t index) {
   const auto sharding =
       static_cast<const torch_xla::XlaNode*>(node)->GetSharding(index);
   return sharding == nullptr ? "" : sharding->SerializeAsString();
+}
+
+// Whether another thread has donated buffers of `device` before.
+bool SeveralThreadsDonate(const torch::lazy::BackendDevice& device) {
+  struct Threads {
+    std::thread::id first;
+    bool are_several;
+  };
+  static std::mutex mutex;
+  static auto& threads_of = *new std::map<torch::lazy::BackendDevice, Threads>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const std::thread::id own = std::this_thread::get_id();
+  Threads& threads =
+      threads_of.try_emplace(device, Threads{own, false}).first->second;
+  threads.are_several |= threads.first != own;
+  return threads.are_several;
 }
 
 }  // namespace
@@ -80,6 +102,57 @@ void SetAliases(torch_xla::LoweringContext* context,
       parameter.builder()->AddBufferDonor(donor, {});
     }
   }
+}
+
+std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
+    const std::unordered_set<const torch::lazy::BackendData*>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed) {
+  std::unordered_set<const torch::lazy::LazyTensor::Data*> skipped;
+  for (const auto& tensor : computed) skipped.insert(tensor->data().get());
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  std::vector<torch::lazy::Value> pending;
+  for (const auto& tensor : executor->GetLiveTensors(&device)) {
+    const auto& data = tensor->data();
+    if (data->handle != nullptr || !data->ir_value) continue;
+    if (skipped.count(data.get()) == 0) pending.push_back(data->ir_value);
+  }
+  std::unordered_set<const torch::lazy::BackendData*> read;
+  std::unordered_set<const torch::lazy::Node*> seen;
+  std::vector<const torch::lazy::Node*> to_visit;
+  for (const torch::lazy::Value& value : pending) {
+    to_visit.push_back(value.node.get());
+  }
+  while (!to_visit.empty() && read.size() < parameters.size()) {
+    const torch::lazy::Node* node = to_visit.back();
+    to_visit.pop_back();
+    if (!seen.insert(node).second) continue;
+    for (const torch::lazy::Output& operand : node->operands()) {
+      to_visit.push_back(operand.node);
+    }
+    if (!node->operands().empty()) continue;
+    const torch::lazy::BackendDataPtr data =
+        torch::lazy::getBackend()->GetComputationDataFromNode(node);
+    if (parameters.count(data.get()) != 0) read.insert(data.get());
+  }
+  return read;
+}
+
+std::vector<size_t> FreeDonors(
+    std::vector<size_t> donors,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed) {
+  if (SeveralThreadsDonate(device)) return {};
+  std::unordered_set<const torch::lazy::BackendData*> data;
+  for (const size_t donor : donors) data.insert(parameters[donor].get());
+  const auto read = ReadByPendingValues(data, device, computed);
+  donors.erase(std::remove_if(donors.begin(), donors.end(),
+                              [&](size_t donor) {
+                                return read.count(parameters[donor].get()) != 0;
+                              }),
+               donors.end());
+  return donors;
 }
 
 }  // namespace torch_xla_ext

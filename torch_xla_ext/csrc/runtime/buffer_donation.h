@@ -1,4 +1,4 @@
-// Which result of a program takes the place of which parameter.
+// Which parameters a program may overwrite, and with which of its results.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_BUFFER_DONATION_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_BUFFER_DONATION_H_
 
@@ -6,6 +6,7 @@
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <cstddef>
+#include <unordered_set>
 #include <vector>
 
 #include "torch_xla_ext/csrc/upstream.h"
@@ -36,6 +37,30 @@ struct LoweredProgram {
 void SetAliases(torch_xla::LoweringContext* context,
                 const LoweredProgram& program,
                 const std::vector<size_t>& donors);
+
+// Those of `parameters` that the pending value of a live tensor of `device` is
+// computed from. The values of `computed` are not counted as pending.
+std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
+    const std::unordered_set<const torch::lazy::BackendData*>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed = {});
+
+// The `donors` of a program that are free after it. Upstream donates the old
+// values of all tensors that a program gives new ones, which is right if it
+// computes everything pending. But torch.compile's bridge, among others,
+// computes only some tensors, and others can still need an old value:
+//
+//   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
+//
+// Nor is anything donated once several threads have donated on one device: an
+// operation that another thread is tracing can read any value.
+//
+// `computed` are the tensors that the program computes.
+std::vector<size_t> FreeDonors(
+    std::vector<size_t> donors,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed);
 
 }  // namespace torch_xla_ext
 

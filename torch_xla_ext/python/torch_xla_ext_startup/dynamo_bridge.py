@@ -13,9 +13,12 @@ program returns. Its assumptions fail in these cases:
 - Two arguments with the same data (``f(x, x.detach())``): they become one parameter, even in
   later calls where they differ.
 - A view (``x.squeeze(1)``) of an argument that is itself a view (``cache[0]``) becomes a constant.
+- An argument whose buffer is donated (``_set_buffer_donation``), and which a value that is still
+  pending reads: ``y = cache * 2; f(cache); y``. The buffer is gone when that value is computed.
 
 Here every result is a separate tensor that the program computes, an argument is identified by its
-data, and a copy is traced in place of the second of two such arguments, and of such a view.
+data, and a copy is traced in place of the second of two such arguments, and of such a view. What
+reads a buffer is computed before it is donated.
 
 If arguments share memory and the function writes to one of them, PyTorch derives all of them from
 one argument by their strides and offsets. torch_xla's tensors have none, so the views would be
@@ -108,6 +111,7 @@ def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
 
 def _replace_arguments(module: ModuleType) -> None:
     stock_extract, stock_match = module.extract_graph_helper, module.GraphInputMatcher.__init__
+    stock_inputs = module.GraphInputMatcher.__call__
     # The positions of the compiled function's arguments, one dict for each nested compilation.
     positions: list[dict[int, int]] = []
 
@@ -136,9 +140,19 @@ def _replace_arguments(module: ModuleType) -> None:
         found = {("argument", argument): argument for argument in arguments if argument is not None}
         own = [i if a is None else ("argument", a) for i, a in zip(ids, arguments, strict=True)]
         stock_match(self, argument_of_id | found, own, values, argument_ids | found.keys())
+        is_donated = torch_xla._XLAC._get_buffer_donation
+        self.donated = [i for i, value in enumerate(values) if is_donated(value)]
+
+    def __call__(self: object, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # noqa: N807
+        inputs = stock_inputs(self, arguments)
+        donated = [inputs[i] for i in self.donated]
+        if donated and torch_xla._XLAC._xla_is_read_by_pending_values(donated):
+            torch_xla.sync(reset_scope=False)
+        return inputs
 
     module.extract_graph_helper = extract_graph_helper
     module.GraphInputMatcher.__init__ = __init__
+    module.GraphInputMatcher.__call__ = __call__
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -134,6 +134,8 @@ class XLATensor : public torch::lazy::LazyTensor {
   void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::BackendDataPtr GetXlaData();
   torch::lazy::Value GetIrValue() const;
+  void SetIrValue(torch::lazy::Value ir_value, bool inplace,
+                  bool delay_eager_execution);
   c10::intrusive_ptr<XLATensor> CreateFrom(
       torch::lazy::Value ir_value,
       std::optional<at::ScalarType> logical_element_type,
@@ -153,12 +155,15 @@ struct LazyGraphExecutorTypes : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceContextArena;
   using torch::lazy::LazyGraphExecutor::PostOrderData;
   using torch::lazy::LazyGraphExecutor::SyncTensorCollection;
+  using torch::lazy::LazyGraphExecutor::SyncTensorsConfig;
 };
 
 class XLAGraphExecutor {
  public:
   using PostOrderData = LazyGraphExecutorTypes::PostOrderData;
   using SyncTensorCollection = LazyGraphExecutorTypes::SyncTensorCollection;
+  using SyncTensorsConfig = LazyGraphExecutorTypes::SyncTensorsConfig;
+  struct Async;  // only passed on
 
   struct CachedComputation {
     CachedComputation() = delete;  // always the stock binary's
@@ -212,6 +217,22 @@ class XLAGraphExecutor {
                             PostOrderData* po_data,
                             const std::vector<torch::lazy::Value>& ir_values,
                             const std::vector<size_t>& buffer_donor_indices);
+  std::vector<size_t> GetBufferDonors(
+      const std::vector<XLATensorPtr>& tensors,
+      const SyncTensorCollection& coll,
+      const std::vector<torch::lazy::BackendDataPtr>& parameters_data);
+  std::shared_ptr<Async> SyncTensorsGraphInternal(
+      std::vector<XLATensorPtr>* tensors, absl::Span<const std::string> devices,
+      const SyncTensorsConfig& config, bool warm_up_cache_only);
+  void ExtractIRAndPrepareXlaData_(
+      std::vector<XLATensorPtr>* tensors, const SyncTensorsConfig& config,
+      absl::Span<const size_t> indices,
+      std::vector<torch::lazy::Value>& ir_values,
+      std::vector<torch::lazy::BackendDataPtr>& tensor_data_vec);
+  std::vector<torch::lazy::BackendDataPtr> SetTensorData(
+      std::vector<XLATensorPtr>* tensors, const SyncTensorsConfig& config,
+      absl::Span<const size_t> indices,
+      const std::vector<torch::lazy::BackendDataPtr>& tensor_data_vec);
   void SetBufferDonors(LoweringContext* lowering_ctx,
                        const std::vector<size_t>& buffer_donor_indexs);
   bool UseEagerMode();  // inline in upstream; defined in init.cc

@@ -64,13 +64,16 @@ def kernel_schema(
         return None
     schema = registration.schema_of_any_platform(target)
     if schema is None:
-        near = registration.did_you_mean(
-            target, (t.name for t in registration.registered_targets())
-        )
+        names = {each.name for each in registration.registered_targets()}
+        what = f"no kernel {target!r} made with torch_xla_ext/kernel.h is registered"
+        if target in names:
+            what = f"the function registered as {target!r} was not made with torch_xla_ext/kernel.h"
+        else:
+            what += registration.did_you_mean(target, names)
         raise ValueError(
-            f"define_operator: {name}: no kernel {target!r} made with torch_xla_ext/kernel.h is "
-            f"registered{near}; register it before (torch_xla_ext.register_kernel; a TVM-FFI "
-            "function with its signature), or pass results and payload for one without kernel.h"
+            f"define_operator: {name}: {what}; register one before (torch_xla_ext.register_kernel; "
+            "a TVM-FFI function with its signature), or pass results and payload for one without "
+            "kernel.h"
         )
     if results is not None:
         raise TypeError(

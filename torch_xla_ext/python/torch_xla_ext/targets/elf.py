@@ -7,6 +7,7 @@ import platform
 import struct
 from pathlib import Path
 
+_PT_LOAD = 1
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _SHT_DYNSYM = 11
 _STT_GNU_IFUNC = 10
@@ -15,7 +16,7 @@ _STT_GNU_IFUNC = 10
 def why_not_loadable(path: Path) -> str | None:
     """Why a file is no 64-bit shared library of this machine; None if it is one."""
     with path.open("rb") as file:
-        header = file.read(20)
+        header = file.read(64)
     if header[:4] != b"\x7fELF" or len(header) < 20:
         return "it is not an ELF file"
     if header[4] != 2 or header[5] != 1:
@@ -26,7 +27,34 @@ def why_not_loadable(path: Path) -> str | None:
         return f"it is for {machine}, and this machine is {platform.machine()}"
     if kind != 3:
         return "it is not a shared library; link it with -shared"
+    size, needed = path.stat().st_size, _needed_size(path, header)
+    if size < needed:
+        return (
+            f"it is truncated: it has {size:,} bytes, but its headers describe {needed:,}; "
+            "copy or link it again"
+        )
     return None
+
+
+def _needed_size(path: Path, header: bytes) -> int:
+    """The size that a file has at least, by its headers.
+
+    The dynamic loader maps what they describe, and reading a page behind the file's end ends the
+    process (SIGBUS).
+    """
+    if len(header) < 64:
+        return 64
+    segments, sections = struct.unpack_from("<QQ", header, 32)
+    segment_size, num_segments, section_size, num_sections = struct.unpack_from("<4H", header, 54)
+    needed = max(segments + segment_size * num_segments, sections + section_size * num_sections)
+    with path.open("rb") as file:
+        file.seek(segments)
+        table = file.read(segment_size * num_segments)
+    for at in range(0, len(table) - 39, max(segment_size, 56)):
+        kind, _, offset, _, _, file_size = struct.unpack_from("<IIQQQQ", table, at)
+        if kind == _PT_LOAD:
+            needed = max(needed, offset + file_size)
+    return needed
 
 
 def exported_functions(path: Path) -> list[str]:

@@ -1,0 +1,88 @@
+"""Several threads that trace, and call torch_xla.sync(), which computes the tensors of all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+import torch_xla
+
+
+def run(work: Callable[[int], None], count: int) -> None:
+    """Runs work(0), work(1), … at the same time, and raises the first error."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+        assert not thread.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def test_threads_that_sync(device: torch.device) -> None:
+    def work(number: int) -> None:
+        for step in range(40):
+            x = torch.full((4,), float(number), device=device)
+            for _ in range(5):
+                x.add_(1)
+                y = x * 2 + step % 7
+                torch_xla.sync()
+            assert y.tolist() == [(number + 5) * 2 + step % 7] * 4
+            assert x.tolist() == [number + 5] * 4
+
+    run(work, 3)
+
+
+def test_threads_of_which_one_syncs(device: torch.device) -> None:
+    done = threading.Event()
+
+    def work(number: int) -> None:
+        if number == 0:
+            while not done.is_set():
+                torch_xla.sync()
+            return
+        try:
+            for step in range(40):
+                x = torch.full((3,), float(step), device=device)
+                for _ in range(4):
+                    x.mul_(2)
+                assert (x + 1).tolist() == [step * 16 + 1] * 3
+        finally:
+            done.set()
+
+    run(work, 2)
+
+
+def test_threads_that_train(device: torch.device) -> None:
+    def train(device: torch.device, number: int) -> list[float]:
+        generator = torch.Generator().manual_seed(number)
+        weight = torch.randn(4, 4, generator=generator).to(device).requires_grad_()
+        optimizer = torch.optim.SGD([weight], lr=0.01, momentum=0.9)
+        losses = []
+        for _ in range(8):
+            loss = (weight @ weight).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            torch_xla.sync()
+            losses.append(loss.detach())
+        return [loss.item() for loss in losses]
+
+    expected = {number: train(torch.device("cpu"), number) for number in range(2)}
+
+    def work(number: int) -> None:
+        torch.testing.assert_close(
+            torch.tensor(train(device, number)), torch.tensor(expected[number])
+        )
+
+    run(work, 2)

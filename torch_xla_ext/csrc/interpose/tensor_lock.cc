@@ -1,0 +1,99 @@
+// Interposes on the functions that collect tensors for a program, and on those
+// that read or replace a tensor's operations: several threads may do both
+// (runtime/tensor_lock.h).
+//
+// This works because the stock binary calls all of them through its PLT. The
+// stock functions are called from here.
+#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/stock.h"
+
+namespace torch_xla {
+
+using torch::lazy::BackendDataPtr;
+using torch_xla_ext::TensorLock;
+
+std::shared_ptr<XLAGraphExecutor::Async>
+XLAGraphExecutor::SyncTensorsGraphInternal(
+    std::vector<XLATensorPtr>* tensors, absl::Span<const std::string> devices,
+    const SyncTensorsConfig& config, bool warm_up_cache_only) {
+  using Function = std::shared_ptr<Async>(
+      XLAGraphExecutor*, std::vector<XLATensorPtr>*,
+      absl::Span<const std::string>, const SyncTensorsConfig&, bool);
+  static Function* const stock = Stock(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor24SyncTensorsGraphInternalEPSt6vectorIN3"
+      "c1013intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_"
+      "null_typeIS4_EEEESaIS8_EEN4absl12lts_202308024SpanIKNSt7__cxx1112basic_"
+      "stringIcSt11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor17"
+      "SyncTensorsConfigEb");
+  const TensorLock lock;
+  return stock(this, tensors, devices, config, warm_up_cache_only);
+}
+
+void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
+    std::vector<XLATensorPtr>* tensors, const SyncTensorsConfig& config,
+    const absl::Span<const size_t> indices,
+    std::vector<torch::lazy::Value>& ir_values,
+    std::vector<BackendDataPtr>& tensor_data_vec) {
+  using Function =
+      void(XLAGraphExecutor*, std::vector<XLATensorPtr>*,
+           const SyncTensorsConfig&, absl::Span<const size_t>,
+           std::vector<torch::lazy::Value>&, std::vector<BackendDataPtr>&);
+  static Function* const stock = Stock(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor27ExtractIRAndPrepareXlaData_EPSt6vector"
+      "IN3c1013intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_"
+      "default_null_typeIS4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor17"
+      "SyncTensorsConfigEN4absl12lts_202308024SpanIKmEERS1_INSD_5ValueESaISN_"
+      "EERS1_ISt10shared_ptrINSD_11BackendDataEESaIST_EE");
+  SyncTensorsConfig keeps_operations = config;
+  keeps_operations.force_ltc_data = false;
+  stock(this, tensors, keeps_operations, indices, ir_values, tensor_data_vec);
+}
+
+std::vector<BackendDataPtr> XLAGraphExecutor::SetTensorData(
+    std::vector<XLATensorPtr>* tensors, const SyncTensorsConfig& config,
+    absl::Span<const size_t> indices,
+    const std::vector<BackendDataPtr>& tensor_data_vec) {
+  using Function = std::vector<BackendDataPtr>(
+      XLAGraphExecutor*, std::vector<XLATensorPtr>*, const SyncTensorsConfig&,
+      absl::Span<const size_t>, const std::vector<BackendDataPtr>&);
+  static Function* const stock = Stock(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor13SetTensorDataEPSt6vectorIN3c1013"
+      "intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_"
+      "typeIS4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor17SyncTensorsConfig"
+      "EN4absl12lts_202308024SpanIKmEERKS1_ISt10shared_ptrINSD_11BackendDataEE"
+      "SaISP_EE");
+  if (config.force_ltc_data) {
+    torch_xla_ext::ReplaceOperations(*tensors, indices, tensor_data_vec);
+  }
+  return stock(this, tensors, config, indices, tensor_data_vec);
+}
+
+torch::lazy::Value XLATensor::GetIrValue() const {
+  using Function = torch::lazy::Value(const XLATensor*);
+  static Function* const stock =
+      Stock(static_cast<Function*>(nullptr),
+            "_ZNK9torch_xla9XLATensor10GetIrValueEv");
+  const TensorLock lock;
+  return stock(this);
+}
+
+void XLATensor::SetIrValue(torch::lazy::Value ir_value, bool inplace,
+                           bool delay_eager_execution) {
+  using Function = void(XLATensor*, torch::lazy::Value, bool, bool);
+  static Function* const stock =
+      Stock(static_cast<Function*>(nullptr),
+            "_ZN9torch_xla9XLATensor10SetIrValueEN5torch4lazy5ValueEbb");
+  const TensorLock lock;
+  stock(this, std::move(ir_value), inplace, delay_eager_execution);
+}
+
+}  // namespace torch_xla

@@ -1,0 +1,41 @@
+// Several threads that trace and compute tensors.
+//
+// torch_xla.sync() computes all live tensors of a device, those of other
+// threads too. While it collects them and gives them the data that the program
+// will fill, another thread must not change them. Upstream has no lock for
+// this: a tensor without operations and without data, "Check failed:
+// tensor_data", is what the other thread sees.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_TENSOR_LOCK_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_TENSOR_LOCK_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// Held by the one thread that collects tensors for a program, until they have
+// their data; and by a thread that reads or replaces one tensor's operations. A
+// thread may hold it several times. It is never waited for with the GIL, nor
+// with a device's lock: its holder may wait for both.
+class TensorLock {
+ public:
+  TensorLock();
+  ~TensorLock();
+  TensorLock(const TensorLock&) = delete;
+  TensorLock& operator=(const TensorLock&) = delete;
+};
+
+// Gives the tensors tensors[indices[i]] that have no data the placeholders
+// data[i], and then removes their operations. Upstream removes the operations
+// first, and compiles the program in between.
+void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
+                       absl::Span<const size_t> indices,
+                       const std::vector<torch::lazy::BackendDataPtr>& data);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_TENSOR_LOCK_H_
