@@ -51,11 +51,6 @@ def test_gradients() -> None:
     assert torch.equal(gradient("xla"), gradient("cpu"))
 
 
-def test_strides_are_those_of_the_cpu() -> None:
-    x = torch.zeros(2, 9, 3)
-    assert x.to("xla").unfold(1, 3, 2).stride() == x.unfold(1, 3, 2).stride()
-
-
 def test_windows_that_overlap_cannot_be_written_to() -> None:
     """As PyTorch says on the CPU; there, too, no order of the writes is defined."""
     x = torch.zeros(2, 8, device="xla")

@@ -47,6 +47,7 @@ inline at::Tensor FloorDivided(const at::Tensor& self,
 // The stock kernel drops the imaginary parts of a quotient.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
+  CheckOneDevice(self, other);
   if (self.is_complex() || other.is_complex()) {
     return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
   }

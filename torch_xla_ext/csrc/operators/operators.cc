@@ -38,6 +38,8 @@ namespace {
 // Types of stock kernels that have overloads.
 using OfOne = at::Tensor(const at::Tensor&);
 using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
+using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                  const at::Scalar&);
 using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
 using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
                        std::optional<at::ScalarType>);
@@ -81,6 +83,10 @@ void RegisterForXla(torch::Library& m) {
   m.impl("threshold", Threshold);
   m.impl("threshold_backward", ThresholdBackward);
   m.impl("hardtanh_backward", HardtanhBackward);
+  // stock.h
+  m.impl("add.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::add>::Call);
+  m.impl("mul.Tensor", OnOneDevice<OfTwo, &Stock::mul>::Call);
+  m.impl("sub.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::sub>::Call);
   // arithmetic.h
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
@@ -129,6 +135,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_copy_from", CopyFrom);
   m.impl("_local_scalar_dense", LocalScalarDense);
   m.impl("_to_copy", ToCopy);
+  m.impl("_to_cpu", ToCpu);
   m.impl("copy", Copy);
   m.impl("copy_", Copy_);
   m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Stock::abs>::Call);

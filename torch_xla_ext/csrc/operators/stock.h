@@ -104,6 +104,34 @@ struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   }
 };
 
+// Of two operands, PyTorch takes one from the CPU if it is a number.
+inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
+  const bool is_mixed = self.device().is_cpu() != other.device().is_cpu();
+  const at::Tensor& on_cpu = self.device().is_cpu() ? self : other;
+  TORCH_CHECK(!is_mixed || on_cpu.dim() == 0,
+              "Expected all tensors to be on the same device, but found at "
+              "least two devices, ",
+              self.device(), " and ", other.device(),
+              "! Please move one of them with .to().");
+}
+
+// `kKernel` of two operands on one device. The stock kernels copy one from the
+// CPU to the device at each call, without a word.
+template <typename Function, Function* kKernel>
+struct OnOneDevice;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, const at::Tensor&,
+                                Others...)>
+struct OnOneDevice<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
+                   kKernel> {
+  static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
+                         Others... others) {
+    CheckOneDevice(self, other);
+    return kKernel(self, other, others...);
+  }
+};
+
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());
 }

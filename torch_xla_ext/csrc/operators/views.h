@@ -59,20 +59,11 @@ inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
   if (!is_functional) return forward(self, 0);
   const at::Tensor view =
       forward(functionalization::impl::from_functional_tensor(self), 0);
-  at::Tensor result = at::detail::make_tensor<at::FunctionalTensorWrapper>(
+  // As all XLA tensors, the view has the strides of a contiguous tensor.
+  return at::detail::make_tensor<at::FunctionalTensorWrapper>(
       view, functionalization::impl::unsafeGetFunctionalWrapper(self),
       functionalization::ViewMeta(forward, reverse,
                                   /*has_symbolic_inputs=*/false));
-  if (self.is_xla() && self.dim() > 0) {
-    // An XLA tensor is contiguous; the view is not.
-    const int64_t dim = at::maybe_wrap_dim(dimension, self.dim());
-    std::vector<int64_t> strides = self.strides().vec();
-    strides.push_back(strides[dim]);
-    strides[dim] *= step;
-    result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes(), strides,
-                                                        self.storage_offset());
-  }
-  return result;
 }
 
 }  // namespace torch_xla_ext::operators

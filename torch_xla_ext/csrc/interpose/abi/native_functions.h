@@ -13,6 +13,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace torch_xla {
 
@@ -49,11 +50,14 @@ struct XLANativeFunctions {
                              std::optional<at::Device> device,
                              std::optional<bool> pin_memory, bool non_blocking,
                              std::optional<at::MemoryFormat> memory_format);
+  static std::vector<at::Tensor> _to_cpu(at::TensorList tensors);
   static at::Tensor abs(const at::Tensor& self);
   static at::Tensor acos(const at::Tensor& self);
   static at::Tensor acosh(const at::Tensor& self);
   static std::tuple<at::Tensor, at::Tensor> adaptive_max_pool2d(
       const at::Tensor& self, at::IntArrayRef output_size);
+  static at::Tensor add(const at::Tensor& self, const at::Tensor& other,
+                        const at::Scalar& alpha);
   static at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1,
                           const at::Tensor& mat2, const at::Scalar& beta,
                           const at::Scalar& alpha);
@@ -203,6 +207,7 @@ struct XLANativeFunctions {
                                       const at::Tensor& self,
                                       const at::Tensor& target,
                                       int64_t reduction);
+  static at::Tensor mul(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor multinomial(const at::Tensor& self, int64_t num_samples,
                                 bool replacement,
                                 std::optional<at::Generator> generator);
@@ -326,6 +331,8 @@ struct XLANativeFunctions {
   static std::tuple<at::Tensor, at::Tensor> std_mean(
       const at::Tensor& self, at::OptionalIntArrayRef dim,
       const std::optional<at::Scalar>& correction, bool keepdim);
+  static at::Tensor sub(const at::Tensor& self, const at::Tensor& other,
+                        const at::Scalar& alpha);
   static at::Tensor sum(const at::Tensor& self, at::OptionalIntArrayRef dim,
                         bool keepdim, std::optional<at::ScalarType> dtype);
   static at::Tensor tan(const at::Tensor& self);
