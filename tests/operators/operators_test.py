@@ -400,3 +400,23 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
     x = torch.arange(10.0, device="xla", requires_grad=True)
     (x[-512:-4] * x[:6]).sum().backward()
     assert x.grad.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div])
+def test_operands_on_two_devices(function: Callable) -> None:
+    """As on CUDA. Stock torch_xla copies the CPU's operand to the device at each call."""
+    x, number = torch.ones(3, device="xla"), torch.tensor(2.0)
+    for operands in ((x, torch.ones(3)), (torch.ones(3), x)):
+        with pytest.raises(RuntimeError, match="to be on the same device, but found at least two"):
+            function(*operands)
+    assert function(x, number).cpu().tolist() == function(torch.ones(3), number).tolist()
+    assert function(number, x).cpu().tolist() == function(number, torch.ones(3)).tolist()
+
+
+def test_complex128_on_the_way_to_the_cpu() -> None:
+    """The stock binary drops the imaginary parts of operands of what runs on the CPU."""
+    z = torch.tensor([3 + 4j, -1j], dtype=torch.complex128)
+    torch.testing.assert_close(z.to("xla").abs().cpu(), z.abs())
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    loss = functional.l1_loss(z.to("xla"), x.to("xla"))
+    torch.testing.assert_close(loss.cpu(), functional.l1_loss(z, x))

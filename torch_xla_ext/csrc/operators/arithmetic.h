@@ -1,7 +1,9 @@
-// Division and bounds.
+// Division, powers, bounds and interpolation between two numbers.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -45,12 +47,17 @@ inline at::Tensor FloorDivided(const at::Tensor& self,
 // The stock kernel drops the imaginary parts of a quotient.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
+  CheckOneDevice(self, other);
   if (self.is_complex() || other.is_complex()) {
     return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
   }
   if (rounding_mode == "floor" &&
       at::isFloatingType(at::result_type(self, other))) {
     return FloorDivided(self, other);
+  }
+  if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
+      other.scalar_type() == at::kBool) {
+    return Stock::div(AsFloat(self), other, rounding_mode);
   }
   return Stock::div(self, other, rounding_mode);
 }
@@ -61,6 +68,107 @@ inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
 
 inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
+}
+
+// The stock kernel multiplies by the divisor, which is NaN for infinite ones.
+inline at::Tensor RemainderTensor(const at::Tensor& self,
+                                  const at::Tensor& other) {
+  const at::ScalarType dtype = at::result_type(self, other);
+  if (!at::isFloatingType(dtype)) return Stock::remainder(self, other);
+  const at::TensorOptions options =
+      (self.device().is_cpu() ? other : self)
+          .options()
+          .dtype(at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
+  const at::Tensor a = OperandOnDevice(self, options);
+  const at::Tensor b = OperandOnDevice(other, options);
+  const at::Tensor rest = at::fmod(a, b);
+  const at::Tensor has_other_sign =
+      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
+  return at::where(has_other_sign, at::add(rest, b), rest).to(dtype);
+}
+
+inline at::Tensor RemainderScalar(const at::Tensor& self,
+                                  const at::Scalar& other) {
+  return RemainderTensor(
+      self, at::scalar_tensor(
+                other, self.options().dtype(at::result_type(self, other))));
+}
+
+// To the stock kernels, a negative power of an integer is 0, also of 1 and -1.
+inline at::Tensor PowTensor(const at::Tensor& self,
+                            const at::Tensor& exponent) {
+  const at::Tensor power = Stock::pow(self, exponent);
+  if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
+    return power;
+  }
+  const at::Tensor is_odd = at::ne(at::remainder(exponent, 2), 0);
+  const at::Tensor is_negative = at::logical_or(
+      at::eq(self, 1),
+      at::logical_and(at::eq(self, -1), at::logical_not(is_odd)));
+  const at::Tensor of_unit = at::sub(
+      is_negative.to(power.scalar_type()),
+      at::logical_and(at::eq(self, -1), is_odd).to(power.scalar_type()));
+  return at::where(at::lt(exponent, 0), of_unit, power);
+}
+
+inline at::Tensor PowOfScalar(const at::Scalar& self,
+                              const at::Tensor& exponent) {
+  if (!self.isIntegral(/*includeBool=*/false) || !IsInteger(exponent)) {
+    return Stock::pow(self, exponent);
+  }
+  return PowTensor(
+      at::scalar_tensor(
+          self, exponent.options().dtype(at::result_type(self, exponent))),
+      exponent);
+}
+
+// The stock kernels subtract infinities from each other where PyTorch does not.
+inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,
+                               const at::Tensor& weight) {
+  const at::Tensor distance = at::sub(end, self);
+  return at::where(at::lt(at::abs(weight), 0.5),
+                   at::add(self, at::mul(weight, distance)),
+                   at::sub(end, at::mul(distance, at::rsub(weight, 1))));
+}
+
+inline at::Tensor LerpTensor(const at::Tensor& self, const at::Tensor& end,
+                             const at::Tensor& weight) {
+  TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
+              self.dtype(), " for `end` but got dtype ", end.dtype());
+  TORCH_CHECK(self.scalar_type() == weight.scalar_type(), "expected dtype ",
+              self.dtype(), " for `weight` but got dtype ", weight.dtype());
+  return Interpolated(self, end, weight);
+}
+
+inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
+                             const at::Scalar& weight) {
+  TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
+              self.dtype(), " for `end` but got dtype ", end.dtype());
+  return Interpolated(self, end, at::scalar_tensor(weight, self.options()));
+}
+
+// The stock kernel rounds the steps between integers before it multiplies them.
+inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
+                           int64_t steps, std::optional<at::ScalarType> dtype,
+                           std::optional<at::Layout> layout,
+                           std::optional<at::Device> device,
+                           std::optional<bool> pin_memory) {
+  const at::ScalarType type =
+      dtype.value_or(at::get_default_dtype_as_scalartype());
+  if (!at::isIntegralType(type, /*includeBool=*/false) || steps < 2) {
+    return Stock::linspace(start, end, steps, dtype, layout, device,
+                           pin_memory);
+  }
+  const double first = static_cast<double>(start.toLong());
+  const double last = static_cast<double>(end.toLong());
+  const double step = (last - first) / static_cast<double>(steps - 1);
+  const at::Tensor place = at::arange(
+      steps,
+      at::TensorOptions().dtype(at::kDouble).layout(layout).device(device));
+  const at::Tensor from_first = at::add(at::mul(place, step), first);
+  const at::Tensor from_last =
+      at::rsub(at::mul(at::rsub(place, steps - 1), step), last);
+  return at::where(at::lt(place, steps / 2), from_first, from_last).to(type);
 }
 
 // The stock kernels also bound by the largest finite number.
@@ -89,10 +197,39 @@ inline at::Tensor ClampMax(const at::Tensor& self, const at::Scalar& max) {
   return Clamp(self, std::nullopt, max);
 }
 
+inline at::Tensor AllFalse(const at::Tensor& like) {
+  return at::zeros(like.sizes(), like.options().dtype(at::kBool));
+}
+
 inline at::Tensor IsNan(const at::Tensor& self) {
+  if (IsInteger(self)) return AllFalse(self);
   if (!self.is_complex()) return Stock::isnan(self);
   const at::Tensor parts = at::view_as_real_copy(self);
   return at::any(at::isnan(parts), -1);
+}
+
+// PyTorch takes views of the parts of a complex number, which an XLA tensor
+// does not have.
+inline at::Tensor IsInf(const at::Tensor& self) {
+  if (IsInteger(self)) return AllFalse(self);
+  if (!self.is_complex()) return at::eq(at::abs(self), INFINITY);
+  return at::any(IsInf(at::view_as_real_copy(self)), -1);
+}
+
+// To the stock kernel, True is -inf.
+inline at::Tensor IsNegInf(const at::Tensor& self) {
+  return IsInteger(self) ? AllFalse(self) : Stock::isneginf(self);
+}
+
+// A function of floats. The stock kernels refuse booleans, and some integers.
+template <at::Tensor (*kStock)(const at::Tensor&)>
+at::Tensor OfFloat(const at::Tensor& self) {
+  return kStock(IsInteger(self) ? AsFloat(self) : self);
+}
+
+inline at::Tensor Atan2(const at::Tensor& self, const at::Tensor& other) {
+  return Stock::atan2(
+      IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
 }
 
 // The stock kernels refuse bounds of a higher rank.

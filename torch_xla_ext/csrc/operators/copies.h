@@ -3,6 +3,7 @@
 #define TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
 
 #include <optional>
+#include <vector>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
 
@@ -18,6 +19,15 @@ inline bool LosesParts(const at::Tensor& self) {
 // The host's copy of `self`.
 inline at::Tensor BothParts(const at::Tensor& self) {
   return at::view_as_complex(at::view_as_real_copy(self).cpu());
+}
+
+// The host's copies of the operands of an operator that runs on the CPU.
+inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
+  std::vector<at::Tensor> result = Stock::_to_cpu(tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (LosesParts(tensors[i])) result[i] = BothParts(tensors[i]);
+  }
+  return result;
 }
 
 inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
@@ -132,10 +133,56 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
 
 inline at::Tensor Gather(const at::Tensor& self, int64_t dim,
                          const at::Tensor& index, bool sparse_grad) {
+  if (index.numel() == 0) return at::empty(index.sizes(), self.options());
   if (self.dim() != 0) return Stock::gather(self, dim, index, sparse_grad);
   return at::view_copy(Stock::gather(at::view_copy(self, {1}), dim,
                                      at::view_copy(index, {-1}), sparse_grad),
                        index.sizes());
+}
+
+template <typename Value>
+at::Tensor& IndexFill_(at::Tensor& self, int64_t dim, const at::Tensor& index,
+                       const Value& value) {
+  if (self.dim() != 0) return Stock::index_fill_(self, dim, index, value);
+  if (index.numel() == 0) return self;
+  at::Tensor filled;
+  if constexpr (std::is_same_v<Value, at::Scalar>) {
+    filled = at::full({}, value, self.options());
+  } else {
+    filled = value.to(self.options());
+  }
+  Stock::_copy_from(filled, self, /*non_blocking=*/false);
+  return self;
+}
+
+// A tensor without dimensions has none of size 1, either.
+inline at::Tensor SqueezeCopyDim(const at::Tensor& self, int64_t dim) {
+  return self.dim() == 0 ? at::clone(self) : Stock::squeeze_copy(self, dim);
+}
+
+inline at::Tensor SqueezeCopyDims(const at::Tensor& self,
+                                  at::IntArrayRef dims) {
+  return self.dim() == 0 ? at::clone(self) : Stock::squeeze_copy(self, dims);
+}
+
+// The stock kernel cannot concatenate nothing.
+inline at::Tensor Repeat(const at::Tensor& self, at::IntArrayRef repeats) {
+  const bool is_empty =
+      self.numel() == 0 ||
+      std::find(repeats.begin(), repeats.end(), 0) != repeats.end();
+  const size_t rank = static_cast<size_t>(self.dim());
+  if (!is_empty || repeats.size() < rank) return Stock::repeat(self, repeats);
+  std::vector<int64_t> sizes = repeats.vec();
+  for (size_t i = 0; i < rank; ++i) {
+    sizes[sizes.size() - rank + i] *= self.size(static_cast<int64_t>(i));
+  }
+  return at::empty(sizes, self.options());
+}
+
+// PyTorch writes to views of the result, which an XLA tensor does not have.
+inline at::Tensor ChunkCat(at::TensorList tensors, int64_t dim,
+                           int64_t num_chunks) {
+  return OnCpu<at::_ops::_chunk_cat>(tensors, dim, num_chunks);
 }
 
 // The stock kernels refuse padding that takes elements away.

@@ -1,5 +1,6 @@
-// Interpolation with scales that do not follow from the two sizes, as the stock
-// kernels assume. PyTorch uses the scales.
+// Interpolation. The stock kernels assume that scales follow from the two
+// sizes; PyTorch uses the scales. And they multiply by 0 what is not near,
+// which is NaN for NaN and infinities.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_INTERPOLATION_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_INTERPOLATION_H_
 
@@ -33,23 +34,29 @@ inline double Ratio(int64_t size, int64_t output_size,
 
 // Interpolates `self` linearly at fractional positions along dimension `dim`.
 inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
-                         int64_t output_size, std::optional<double> scale) {
+                         int64_t output_size, bool align_corners,
+                         std::optional<double> scale) {
   const int64_t size = self.size(dim);
-  const at::Tensor place = at::clamp_min(
-      at::sub(at::mul(at::add(at::arange(output_size, self.options()), 0.5),
-                      Ratio(size, output_size, scale)),
-              0.5),
-      0);
+  at::Tensor place = at::arange(output_size, self.options());
+  if (align_corners) {
+    const double ratio = output_size > 1
+                             ? static_cast<double>(size - 1) /
+                                   static_cast<double>(output_size - 1)
+                             : 0;
+    place = at::mul(place, ratio);
+  } else {
+    const double ratio = Ratio(size, output_size, scale);
+    place = at::clamp_min(at::sub(at::mul(at::add(place, 0.5), ratio), 0.5), 0);
+  }
   const at::Tensor below =
       at::clamp_max(at::floor(place).to(at::kLong), size - 1);
   const at::Tensor above = at::clamp_max(at::add(below, 1), size - 1);
   std::vector<int64_t> shape(self.dim(), 1);
   shape[dim < 0 ? dim + self.dim() : dim] = output_size;
   const at::Tensor weight = at::sub(place, below).view(shape);
-  const at::Tensor first = at::index_select(self, dim, below);
   return at::add(
-      first,
-      at::mul(at::sub(at::index_select(self, dim, above), first), weight));
+      at::mul(at::index_select(self, dim, below), at::rsub(weight, 1)),
+      at::mul(at::index_select(self, dim, above), weight));
 }
 
 inline at::Tensor Nearest(const at::Tensor& self, int64_t dim,
@@ -73,14 +80,11 @@ inline at::Tensor UpsampleBilinear2d(const at::Tensor& self,
                               scales_h, scales_w)
         .to(dtype);
   }
-  if (align_corners || FollowFromSizes(self, output_size, scales_h, scales_w)) {
-    return Stock::upsample_bilinear2d(self, output_size, align_corners,
-                                      scales_h, scales_w);
-  }
   const at::Tensor values =
       at::isFloatingType(dtype) ? self : self.to(at::kFloat);
-  const at::Tensor rows = Linear(values, -2, output_size[0], scales_h);
-  return Linear(rows, -1, output_size[1], scales_w).to(dtype);
+  const at::Tensor rows =
+      Linear(values, -2, output_size[0], align_corners, scales_h);
+  return Linear(rows, -1, output_size[1], align_corners, scales_w).to(dtype);
 }
 
 inline at::Tensor UpsampleNearest2d(const at::Tensor& self,

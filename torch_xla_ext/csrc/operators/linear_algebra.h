@@ -34,11 +34,11 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
 }
 
 // The stock kernel treats a batch's shapes as those of a single matrix, and
-// refuses complex ones.
+// refuses complex and empty ones.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
     std::optional<std::string_view> driver) {
-  if (self.dim() > 2 || self.is_complex()) {
+  if (self.dim() > 2 || self.is_complex() || self.numel() == 0) {
     return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
                                         driver);
   }
@@ -49,6 +49,29 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
 inline at::Tensor PdistForward(const at::Tensor& self, double p) {
   if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
   return Stock::_pdist_forward(self, p);
+}
+
+// The stock kernel has no empty operands, and broadcasts no batches.
+inline at::Tensor CdistForward(const at::Tensor& x1, const at::Tensor& x2,
+                               double p, std::optional<int64_t> compute_mode) {
+  const auto batch = [](const at::Tensor& x) {
+    return x.sizes().slice(0, x.dim() - 2);
+  };
+  if (x1.numel() == 0 || x2.numel() == 0 || batch(x1) != batch(x2) ||
+      x1.scalar_type() != x2.scalar_type()) {
+    return OnCpu<at::_ops::_cdist_forward>(x1, x2, p, compute_mode);
+  }
+  return Stock::_cdist_forward(x1, x2, p, compute_mode);
+}
+
+// The stock kernel refuses complex factors.
+inline at::Tensor Addmm(const at::Tensor& self, const at::Tensor& mat1,
+                        const at::Tensor& mat2, const at::Scalar& beta,
+                        const at::Scalar& alpha) {
+  if (!beta.isComplex() && !alpha.isComplex()) {
+    return Stock::addmm(self, mat1, mat2, beta, alpha);
+  }
+  return at::add(at::mul(self, beta), at::mul(at::mm(mat1, mat2), alpha));
 }
 
 }  // namespace torch_xla_ext::operators

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
 
@@ -64,18 +65,37 @@ inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
       .reshape(self.sizes());
 }
 
+// The stock kernels multiply by 0 what is not chosen, which is NaN for NaN and
+// infinities. The dimension of the classes is the second, or the only one.
 inline std::tuple<at::Tensor, at::Tensor> NllLossForward(
     const at::Tensor& self, const at::Tensor& target,
     const std::optional<at::Tensor>& weight, int64_t reduction,
     int64_t ignore_index) {
-  if (self.dim() != 1) {
-    return Stock::nll_loss_forward(self, target, weight, reduction,
-                                   ignore_index);
+  const int64_t dim = self.dim() == 1 ? 0 : 1;
+  std::vector<int64_t> classes(self.dim(), 1), one = self.sizes().vec();
+  classes[dim] = self.size(dim);
+  one[dim] = 1;
+  const at::Tensor targets = at::view_copy(target, one);
+  const at::Tensor is_chosen = at::logical_and(
+      at::eq(
+          at::view_copy(at::arange(self.size(dim), target.options()), classes),
+          targets),
+      at::ne(targets, ignore_index));
+  const auto chosen = [&](const at::Tensor& values) {
+    const at::Tensor zero = at::zeros({}, values.options());
+    return at::sum(at::where(is_chosen, values, zero), dim);
+  };
+  const at::Tensor weights = chosen(weight.has_value() && weight->defined()
+                                        ? at::view_copy(*weight, classes)
+                                        : at::ones(classes, self.options()));
+  const at::Tensor loss = at::mul(at::neg(chosen(self)), weights);
+  if (reduction == at::Reduction::None) {
+    return {loss, at::zeros({}, self.options())};
   }
-  auto [loss, total_weight] =
-      Stock::nll_loss_forward(at::unsqueeze(self, 0), target.reshape({1}),
-                              weight, reduction, ignore_index);
-  return {loss.reshape(target.sizes()), total_weight};
+  const at::Tensor total = at::sum(loss), total_weight = at::sum(weights);
+  return {
+      reduction == at::Reduction::Mean ? at::div(total, total_weight) : total,
+      total_weight};
 }
 
 }  // namespace torch_xla_ext::operators

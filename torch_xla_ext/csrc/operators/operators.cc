@@ -11,12 +11,15 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "torch_xla_ext/csrc/operators/activations.h"
 #include "torch_xla_ext/csrc/operators/arithmetic.h"
 #include "torch_xla_ext/csrc/operators/composed.h"
 #include "torch_xla_ext/csrc/operators/copies.h"
+#include "torch_xla_ext/csrc/operators/embedding_bag.h"
 #include "torch_xla_ext/csrc/operators/indexing.h"
 #include "torch_xla_ext/csrc/operators/interpolation.h"
 #include "torch_xla_ext/csrc/operators/linear_algebra.h"
@@ -26,6 +29,7 @@
 #include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/random.h"
 #include "torch_xla_ext/csrc/operators/reductions.h"
+#include "torch_xla_ext/csrc/operators/views.h"
 
 namespace torch_xla_ext {
 namespace operators {
@@ -34,6 +38,8 @@ namespace {
 // Types of stock kernels that have overloads.
 using OfOne = at::Tensor(const at::Tensor&);
 using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
+using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                  const at::Scalar&);
 using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
 using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
                        std::optional<at::ScalarType>);
@@ -48,6 +54,22 @@ using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
 using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
                                                       std::optional<bool>,
                                                       int64_t, bool);
+using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                            const at::Tensor&, const at::Scalar&);
+using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                             const at::Tensor&);
+using ScatterOfValue = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                  const at::Scalar&);
+using ScatterReducing = at::Tensor(const at::Tensor&, int64_t,
+                                   const at::Tensor&, const at::Tensor&,
+                                   std::string_view);
+using ScatterReducingValue = at::Tensor(const at::Tensor&, int64_t,
+                                        const at::Tensor&, const at::Scalar&,
+                                        std::string_view);
+using ScatterReduce = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                 const at::Tensor&, std::string_view, bool);
+using PadWithValue = at::Tensor(const at::Tensor&, at::IntArrayRef,
+                                const at::Scalar&);
 using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
     const at::Tensor&, at::OptionalIntArrayRef,
     const std::optional<at::Scalar>&, bool);
@@ -61,6 +83,10 @@ void RegisterForXla(torch::Library& m) {
   m.impl("threshold", Threshold);
   m.impl("threshold_backward", ThresholdBackward);
   m.impl("hardtanh_backward", HardtanhBackward);
+  // stock.h
+  m.impl("add.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::add>::Call);
+  m.impl("mul.Tensor", OnOneDevice<OfTwo, &Stock::mul>::Call);
+  m.impl("sub.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::sub>::Call);
   // arithmetic.h
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
@@ -69,6 +95,37 @@ void RegisterForXla(torch::Library& m) {
   m.impl("isnan", IsNan);
   m.impl("clamp_max.Tensor", ClampMaxTensor);
   m.impl("clamp_min.Tensor", ClampMinTensor);
+  m.impl("isinf", IsInf);
+  m.impl("isneginf", IsNegInf);
+  m.impl("lerp.Scalar", LerpScalar);
+  m.impl("lerp.Tensor", LerpTensor);
+  m.impl("linspace", Linspace);
+  m.impl("pow.Scalar", PowOfScalar);
+  m.impl("pow.Tensor_Tensor", PowTensor);
+  m.impl("remainder.Scalar", RemainderScalar);
+  m.impl("remainder.Tensor", RemainderTensor);
+  m.impl("atan2", Atan2);
+  m.impl("acos", OfFloat<&Stock::acos>);
+  m.impl("acosh", OfFloat<&Stock::acosh>);
+  m.impl("asin", OfFloat<&Stock::asin>);
+  m.impl("asinh", OfFloat<&Stock::asinh>);
+  m.impl("atan", OfFloat<&Stock::atan>);
+  m.impl("atanh", OfFloat<&Stock::atanh>);
+  m.impl("cos", OfFloat<&Stock::cos>);
+  m.impl("cosh", OfFloat<&Stock::cosh>);
+  m.impl("erf", OfFloat<&Stock::erf>);
+  m.impl("erfc", OfFloat<&Stock::erfc>);
+  m.impl("erfinv", OfFloat<&Stock::erfinv>);
+  m.impl("exp", OfFloat<&Stock::exp>);
+  m.impl("expm1", OfFloat<&Stock::expm1>);
+  m.impl("reciprocal", OfFloat<&Stock::reciprocal>);
+  m.impl("rsqrt", OfFloat<&Stock::rsqrt>);
+  m.impl("sigmoid", OfFloat<&Stock::sigmoid>);
+  m.impl("sin", OfFloat<&Stock::sin>);
+  m.impl("sinh", OfFloat<&Stock::sinh>);
+  m.impl("sqrt", OfFloat<&Stock::sqrt>);
+  m.impl("tan", OfFloat<&Stock::tan>);
+  m.impl("tanh", OfFloat<&Stock::tanh>);
   m.impl("div.Scalar",
          ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Stock::div>::Call);
   m.impl("div.Tensor", DivTensor);
@@ -78,6 +135,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_copy_from", CopyFrom);
   m.impl("_local_scalar_dense", LocalScalarDense);
   m.impl("_to_copy", ToCopy);
+  m.impl("_to_cpu", ToCpu);
   m.impl("copy", Copy);
   m.impl("copy_", Copy_);
   m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Stock::abs>::Call);
@@ -86,7 +144,34 @@ void RegisterForXla(torch::Library& m) {
   m.impl("tanh_backward", ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
                                        &Stock::tanh_backward>::Call);
   m.impl("view_as_real_copy", ViewAsRealCopy);
+  // embedding_bag.h
+  m.impl("_embedding_bag", EmbeddingBag);
+  m.impl("_embedding_bag_backward", EmbeddingBagBackward);
+  m.impl("_embedding_bag_dense_backward", EmbeddingBagDenseBackward);
+  m.impl("_embedding_bag_forward_only", EmbeddingBag);
+  m.impl("_embedding_bag_per_sample_weights_backward",
+         EmbeddingBagPerSampleWeightsBackward);
   // indexing.h
+  m.impl("_chunk_cat", ChunkCat);
+  m.impl("constant_pad_nd",
+         ComplexOnCpu<at::_ops::constant_pad_nd, PadWithValue,
+                      &Stock::constant_pad_nd>::Call);
+  m.impl("index_add", OfScalarsToo<IndexAdd, &Stock::index_add>::Call);
+  m.impl("index_copy", OfScalarsToo<IndexCopy, &Stock::index_copy>::Call);
+  m.impl("index_fill_.int_Scalar", IndexFill_<at::Scalar>);
+  m.impl("index_fill_.int_Tensor", IndexFill_<at::Tensor>);
+  m.impl("repeat", Repeat);
+  m.impl("scatter.reduce",
+         OfScalarsToo<ScatterReducing, &Stock::scatter>::Call);
+  m.impl("scatter.src", OfScalarsToo<IndexCopy, &Stock::scatter>::Call);
+  m.impl("scatter.value", OfScalarsToo<ScatterOfValue, &Stock::scatter>::Call);
+  m.impl("scatter.value_reduce",
+         OfScalarsToo<ScatterReducingValue, &Stock::scatter>::Call);
+  m.impl("scatter_add", OfScalarsToo<IndexCopy, &Stock::scatter_add>::Call);
+  m.impl("scatter_reduce.two",
+         OfScalarsToo<ScatterReduce, &Stock::scatter_reduce>::Call);
+  m.impl("squeeze_copy.dim", SqueezeCopyDim);
+  m.impl("squeeze_copy.dims", SqueezeCopyDims);
   m.impl("as_strided_", AsStrided_);
   m.impl("as_strided_scatter", AsStridedScatter);
   m.impl("diagonal_backward", DiagonalBackward);
@@ -136,26 +221,39 @@ void RegisterForXla(torch::Library& m) {
   // linear_algebra.h
   m.impl("_linalg_slogdet", LinalgSlogdet);
   m.impl("_linalg_svd", LinalgSvd);
+  m.impl("_cdist_forward", CdistForward);
   m.impl("_pdist_forward", PdistForward);
+  m.impl("addmm", Addmm);
   m.impl("linalg_inv_ex", LinalgInvEx);
   // losses.h
   m.impl("huber_loss", kFloat32<&HuberLoss>);
   m.impl("huber_loss_backward", kFloat32<&HuberLossBackward>);
   m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
   m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
+  m.impl("nll_loss2d_forward", kFloat32<&NllLossForward>);
   // normalization.h
   m.impl("_native_batch_norm_legit", NativeBatchNormLegit);
   m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
   m.impl("native_batch_norm", NativeBatchNorm);
   m.impl("native_batch_norm_backward", NativeBatchNormBackward);
   // pooling.h
-  m.impl("_embedding_bag_forward_only", EmbeddingBagForwardOnly);
   m.impl("avg_pool2d",
          kFloat32<&AveragePool<at::_ops::avg_pool2d, &Stock::avg_pool2d>>);
   m.impl("avg_pool3d",
          kFloat32<&AveragePool<at::_ops::avg_pool3d, &Stock::avg_pool3d>>);
-  m.impl("max_pool2d_with_indices", MaxPool<&Stock::max_pool2d_with_indices>);
-  m.impl("max_pool3d_with_indices", MaxPool<&Stock::max_pool3d_with_indices>);
+  m.impl("adaptive_max_pool2d", AdaptiveMaxPool2d);
+  m.impl("max_pool2d_with_indices",
+         MaxPoolWithIndices<at::_ops::max_pool2d_with_indices,
+                            &Stock::max_pool2d_with_indices, 2>);
+  m.impl("max_pool2d_with_indices_backward",
+         MaxPoolBackward<&Stock::max_pool2d_with_indices_backward, 2>);
+  m.impl("max_pool3d_with_indices",
+         MaxPoolWithIndices<at::_ops::max_pool3d_with_indices,
+                            &Stock::max_pool3d_with_indices, 3>);
+  m.impl("max_pool3d_with_indices_backward",
+         MaxPoolBackward<&Stock::max_pool3d_with_indices_backward, 3>);
+  m.impl("max_unpool2d", MaxUnpool2d);
+  m.impl("max_unpool3d", MaxUnpool3d);
   // precision.h: and of tensors without dimensions
   m.impl("_adaptive_avg_pool2d", kFloat32<&Stock::_adaptive_avg_pool2d>);
   m.impl("_adaptive_avg_pool3d", kFloat32<&Stock::_adaptive_avg_pool3d>);
@@ -171,9 +269,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("mse_loss", kFloat32<&Stock::mse_loss>);
   m.impl("mse_loss_backward", kFloat32<&Stock::mse_loss_backward>);
   m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
-  m.impl("nll_loss2d_forward", kFloat32<&Stock::nll_loss2d_forward>);
   m.impl("smooth_l1_loss", kFloat32<&Stock::smooth_l1_loss>);
   m.impl("smooth_l1_loss_backward", kFloat32<&Stock::smooth_l1_loss_backward>);
+  m.impl("softplus", kFloat32<&Stock::softplus>);
   // random.h
   m.impl("bernoulli", Bernoulli);
   m.impl("bernoulli.p", BernoulliP);
@@ -181,6 +279,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("exponential_", Exponential_);
   m.impl("multinomial", Multinomial);
   m.impl("native_dropout", NativeDropout);
+  m.impl("native_dropout_backward", NativeDropoutBackward);
+  m.impl("normal.Tensor_Tensor", NormalOfTensors);
   m.impl("randperm", Randperm);
   m.impl("uniform_", Uniform_);
   // reductions.h
@@ -192,8 +292,11 @@ void RegisterForXla(torch::Library& m) {
   m.impl("argmin", IndexOfExtremum<&Stock::argmin>);
   m.impl("count_nonzero", CountNonzero);
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
-  m.impl("cumprod", kOfScalarToo<&Stock::cumprod>);
+  m.impl("cummax", CumulativeExtremum<true>);
+  m.impl("cummin", CumulativeExtremum<false>);
+  m.impl("cumprod", kOfScalarToo<&Cumprod>);
   m.impl("cumsum", kOfScalarToo<&Cumsum>);
+  m.impl("kthvalue", kOfScalarToo<&Stock::kthvalue>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
   m.impl("max.dim", kOfScalarToo<&ExtremumOfDim<&Stock::max, &Stock::argmax>>);
@@ -243,8 +346,16 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
   // pooling.h
-  m.impl("max_pool2d", MaxPool<&Stock::max_pool2d>);
-  m.impl("max_pool3d", MaxPool<&Stock::max_pool3d>);
+  m.impl("max_pool2d",
+         MaxPool<&Stock::max_pool2d, &at::max_pool2d_with_indices>);
+  m.impl("max_pool3d",
+         MaxPool<&Stock::max_pool3d, &at::max_pool3d_with_indices>);
+}
+
+// Of all devices: the kernel does for others what PyTorch's does.
+void RegisterForFunctionalization(torch::Library& m) {
+  // views.h
+  m.impl("unfold", UnfoldAsView);
 }
 
 // Takes the dispatcher's warning that kernels are registered in place of
@@ -267,6 +378,7 @@ bool RegisterAll() {
   const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
   Register(c10::DispatchKey::XLA, RegisterForXla);
   Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
+  Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   return true;
 }
 

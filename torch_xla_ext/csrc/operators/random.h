@@ -5,6 +5,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_RANDOM_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_RANDOM_H_
 
+#include <ATen/ExpandUtils.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -159,6 +161,20 @@ inline at::Tensor& Uniform_(at::Tensor& self, double from, double to,
   const at::Tensor numbers =
       at::add(at::mul(UniformLike(self), to - from), from);
   return Assign(self, numbers.clamp_max(last));
+}
+
+// The stock kernel keeps the dtype of integers.
+inline at::Tensor NativeDropoutBackward(const at::Tensor& grad_output,
+                                        const at::Tensor& mask, double scale) {
+  return at::mul(grad_output, at::mul(mask.to(grad_output.dtype()), scale));
+}
+
+// The stock kernel does not broadcast the two to each other.
+inline at::Tensor NormalOfTensors(const at::Tensor& mean, const at::Tensor& std,
+                                  Generator generator) {
+  const std::vector<int64_t> sizes = at::infer_size(mean.sizes(), std.sizes());
+  return Stock::normal(at::expand_copy(mean, sizes),
+                       at::expand_copy(std, sizes), generator);
 }
 
 }  // namespace torch_xla_ext::operators

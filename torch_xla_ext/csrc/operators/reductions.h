@@ -57,6 +57,7 @@ inline at::Tensor Mean(const at::Tensor& self,
 // The stock kernel computes inf - inf where the largest number is infinite.
 inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
                             bool keepdim) {
+  if (self.is_complex()) return OnCpu<at::_ops::logsumexp>(self, dim, keepdim);
   if (self.numel() == 0) {
     return at::log(at::sum(at::exp(self), ListOf(self, dim), keepdim));
   }
@@ -124,6 +125,54 @@ inline at::Tensor Cumsum(const at::Tensor& self, int64_t dim,
   return Stock::cumsum(self, dim, dtype);
 }
 
+inline at::Tensor Cumprod(const at::Tensor& self, int64_t dim,
+                          std::optional<at::ScalarType> dtype) {
+  if (self.numel() == 0) {
+    if (!dtype.has_value() && IsInteger(self)) dtype = at::kLong;
+    return at::empty(self.sizes(),
+                     self.options().dtype(dtype.value_or(self.scalar_type())));
+  }
+  return Stock::cumprod(self, dim, dtype);
+}
+
+// The largest (or smallest) element so far, and the last place of it. NaN is
+// the extremum to PyTorch; the stock kernel of cummax loses it, and returns the
+// first place. This is a scan of log2(n) steps.
+template <bool kIsMax>
+ValuesAndIndices CumulativeExtremum(const at::Tensor& self, int64_t dimension) {
+  const int64_t dim = at::maybe_wrap_dim(dimension, self.dim());
+  const auto options = self.options().dtype(at::kLong);
+  if (self.dim() == 0 || self.numel() == 0) {
+    return {at::clone(self), at::zeros(self.sizes(), options)};
+  }
+  const int64_t length = self.size(dim);
+  std::vector<int64_t> shape(self.dim(), 1);
+  shape[dim] = length;
+  at::Tensor values = self;
+  at::Tensor places = at::expand_copy(
+      at::view_copy(at::arange(length, options), shape), self.sizes());
+  for (int64_t step = 1; step < length; step *= 2) {
+    const auto combine = [&](const at::Tensor& is_later,
+                             const at::Tensor& all) {
+      return at::cat(
+          {at::slice_copy(all, dim, 0, step),
+           at::where(is_later, at::slice_copy(all, dim, step, length),
+                     at::slice_copy(all, dim, 0, length - step))},
+          dim);
+    };
+    const at::Tensor earlier = at::slice_copy(values, dim, 0, length - step);
+    const at::Tensor later = at::slice_copy(values, dim, step, length);
+    at::Tensor is_later =
+        kIsMax ? at::ge(later, earlier) : at::le(later, earlier);
+    if (self.is_floating_point()) {
+      is_later = at::logical_or(is_later, at::isnan(later));
+    }
+    places = combine(is_later, places);
+    values = combine(is_later, values);
+  }
+  return {values, places};
+}
+
 inline at::Tensor Trace(const at::Tensor& self) {
   return Stock::trace(IsInteger(self) ? self.to(at::kLong) : self);
 }
@@ -179,6 +228,10 @@ inline at::Tensor LinalgVectorNorm(const at::Tensor& self,
                                    const at::Scalar& ord,
                                    at::OptionalIntArrayRef dim, bool keepdim,
                                    std::optional<at::ScalarType> dtype) {
+  if (self.is_complex()) {  // which the stock kernel refuses
+    if (dtype.has_value()) dtype = at::toRealValueType(*dtype);
+    return LinalgVectorNorm(at::abs(self), ord, dim, keepdim, dtype);
+  }
   if (IsInfinite(ord)) {
     const at::IntArrayRef list = dim.value_or(at::IntArrayRef());
     return InfiniteNorm(self, ord, list, keepdim, dtype);

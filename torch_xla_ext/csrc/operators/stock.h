@@ -83,12 +83,66 @@ template <auto kKernel>
 inline constexpr auto kOfScalarToo =
     &OfScalarToo<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
+inline at::Tensor AsVector(const at::Tensor& tensor) {
+  return at::view_copy(tensor, {-1});
+}
+template <typename Other>
+const Other& AsVector(const Other& other) {
+  return other;
+}
+
+// The same where indices and sources have the dimensions of the tensor, too.
+template <typename Function, Function* kKernel>
+struct OfScalarsToo;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, Others...)>
+struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    return AsScalar(kKernel(AsVector(self), AsVector(others)...));
+  }
+};
+
+// Of two operands, PyTorch takes one from the CPU if it is a number.
+inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
+  const bool is_mixed = self.device().is_cpu() != other.device().is_cpu();
+  const at::Tensor& on_cpu = self.device().is_cpu() ? self : other;
+  TORCH_CHECK(!is_mixed || on_cpu.dim() == 0,
+              "Expected all tensors to be on the same device, but found at "
+              "least two devices, ",
+              self.device(), " and ", other.device(),
+              "! Please move one of them with .to().");
+}
+
+// `kKernel` of two operands on one device. The stock kernels copy one from the
+// CPU to the device at each call, without a word.
+template <typename Function, Function* kKernel>
+struct OnOneDevice;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, const at::Tensor&,
+                                Others...)>
+struct OnOneDevice<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
+                   kKernel> {
+  static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
+                         Others... others) {
+    CheckOneDevice(self, other);
+    return kKernel(self, other, others...);
+  }
+};
+
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());
 }
 
 inline bool IsInteger(const at::Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+}
+
+// What PyTorch makes of integers and booleans in a function of floats.
+inline at::Tensor AsFloat(const at::Tensor& tensor) {
+  return tensor.to(at::get_default_dtype_as_scalartype());
 }
 
 }  // namespace torch_xla_ext::operators

@@ -20,11 +20,13 @@ from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
 from torch_xla_ext.targets import registration
 from torch_xla_ext.targets.platforms import APIS, CALL_VERSIONS
+from torch_xla_ext.tools.index_checks import CheckIndices as check_indices
 
 __all__ = [
     "CustomCall",
     "CustomCalls",
     "Text",
+    "check_indices",
     "custom_calls",
     "hlo",
     "register_reference",

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 namespace torch_xla {
 
@@ -21,14 +22,11 @@ struct XLANativeFunctions {
                                          at::IntArrayRef output_size);
   static at::Tensor _adaptive_avg_pool3d(const at::Tensor& self,
                                          at::IntArrayRef output_size);
+  static at::Tensor _cdist_forward(const at::Tensor& x1, const at::Tensor& x2,
+                                   double p,
+                                   std::optional<int64_t> compute_mode);
   static at::Tensor _copy_from(const at::Tensor& self, const at::Tensor& dst,
                                bool non_blocking);
-  static std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>
-  _embedding_bag_forward_only(
-      const at::Tensor& weight, const at::Tensor& indices,
-      const at::Tensor& offsets, bool scale_grad_by_freq, int64_t mode,
-      bool sparse, const std::optional<at::Tensor>& per_sample_weights,
-      bool include_last_offset, int64_t padding_idx);
   static std::tuple<at::Tensor, at::Tensor, at::Tensor> _linalg_svd(
       const at::Tensor& self, bool full_matrices, bool compute_uv,
       std::optional<std::string_view> driver);
@@ -52,7 +50,17 @@ struct XLANativeFunctions {
                              std::optional<at::Device> device,
                              std::optional<bool> pin_memory, bool non_blocking,
                              std::optional<at::MemoryFormat> memory_format);
+  static std::vector<at::Tensor> _to_cpu(at::TensorList tensors);
   static at::Tensor abs(const at::Tensor& self);
+  static at::Tensor acos(const at::Tensor& self);
+  static at::Tensor acosh(const at::Tensor& self);
+  static std::tuple<at::Tensor, at::Tensor> adaptive_max_pool2d(
+      const at::Tensor& self, at::IntArrayRef output_size);
+  static at::Tensor add(const at::Tensor& self, const at::Tensor& other,
+                        const at::Scalar& alpha);
+  static at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1,
+                          const at::Tensor& mat2, const at::Scalar& beta,
+                          const at::Scalar& alpha);
   static at::Tensor all(const at::Tensor& self, int64_t dim, bool keepdim);
   static at::Tensor amax(const at::Tensor& self, at::IntArrayRef dim,
                          bool keepdim);
@@ -72,6 +80,11 @@ struct XLANativeFunctions {
                                        at::IntArrayRef size,
                                        at::IntArrayRef stride,
                                        std::optional<int64_t> storage_offset);
+  static at::Tensor asin(const at::Tensor& self);
+  static at::Tensor asinh(const at::Tensor& self);
+  static at::Tensor atan(const at::Tensor& self);
+  static at::Tensor atan2(const at::Tensor& self, const at::Tensor& other);
+  static at::Tensor atanh(const at::Tensor& self);
   static at::Tensor avg_pool2d(const at::Tensor& self,
                                at::IntArrayRef kernel_size,
                                at::IntArrayRef stride, at::IntArrayRef padding,
@@ -95,6 +108,10 @@ struct XLANativeFunctions {
       const at::Tensor& grad_output, const at::Tensor& self,
       const at::Tensor& target, const std::optional<at::Tensor>& weight,
       int64_t reduction);
+  static at::Tensor constant_pad_nd(const at::Tensor& self, at::IntArrayRef pad,
+                                    const at::Scalar& value);
+  static at::Tensor cos(const at::Tensor& self);
+  static at::Tensor cosh(const at::Tensor& self);
   static at::Tensor cumprod(const at::Tensor& self, int64_t dim,
                             std::optional<at::ScalarType> dtype);
   static at::Tensor cumsum(const at::Tensor& self, int64_t dim,
@@ -109,14 +126,35 @@ struct XLANativeFunctions {
                                  const at::Scalar& scale,
                                  const at::Scalar& input_scale, bool is_result,
                                  const at::Tensor& self_or_result);
+  static at::Tensor erf(const at::Tensor& self);
+  static at::Tensor erfc(const at::Tensor& self);
+  static at::Tensor erfinv(const at::Tensor& self);
+  static at::Tensor exp(const at::Tensor& self);
+  static at::Tensor expm1(const at::Tensor& self);
   static at::Tensor& exponential_(at::Tensor& self, double lambd,
                                   std::optional<at::Generator> generator);
   static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
   static at::Tensor gather(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, bool sparse_grad);
+  static at::Tensor index_add(const at::Tensor& self, int64_t dim,
+                              const at::Tensor& index, const at::Tensor& source,
+                              const at::Scalar& alpha);
+  static at::Tensor index_copy(const at::Tensor& self, int64_t dim,
+                               const at::Tensor& index,
+                               const at::Tensor& source);
+  static at::Tensor& index_fill_(at::Tensor& self, int64_t dim,
+                                 const at::Tensor& index,
+                                 const at::Scalar& value);
+  static at::Tensor& index_fill_(at::Tensor& self, int64_t dim,
+                                 const at::Tensor& index,
+                                 const at::Tensor& value);
   static at::Tensor index_select(const at::Tensor& self, int64_t dim,
                                  const at::Tensor& index);
   static at::Tensor isnan(const at::Tensor& self);
+  static at::Tensor isneginf(const at::Tensor& self);
+  static std::tuple<at::Tensor, at::Tensor> kthvalue(const at::Tensor& self,
+                                                     int64_t k, int64_t dim,
+                                                     bool keepdim);
   static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
       const at::Tensor& self, bool check_errors);
   static at::Tensor linalg_vector_norm(const at::Tensor& self,
@@ -124,6 +162,11 @@ struct XLANativeFunctions {
                                        at::OptionalIntArrayRef dim,
                                        bool keepdim,
                                        std::optional<at::ScalarType> dtype);
+  static at::Tensor linspace(const at::Scalar& start, const at::Scalar& end,
+                             int64_t steps, std::optional<at::ScalarType> dtype,
+                             std::optional<at::Layout> layout,
+                             std::optional<at::Device> device,
+                             std::optional<bool> pin_memory);
   static std::tuple<at::Tensor, at::Tensor> max(const at::Tensor& self,
                                                 int64_t dim, bool keepdim);
   static at::Tensor max_pool2d(const at::Tensor& self,
@@ -134,6 +177,11 @@ struct XLANativeFunctions {
       const at::Tensor& self, at::IntArrayRef kernel_size,
       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
       bool ceil_mode);
+  static at::Tensor max_pool2d_with_indices_backward(
+      const at::Tensor& grad_output, const at::Tensor& self,
+      at::IntArrayRef kernel_size, at::IntArrayRef stride,
+      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
+      const at::Tensor& indices);
   static at::Tensor max_pool3d(const at::Tensor& self,
                                at::IntArrayRef kernel_size,
                                at::IntArrayRef stride, at::IntArrayRef padding,
@@ -142,6 +190,11 @@ struct XLANativeFunctions {
       const at::Tensor& self, at::IntArrayRef kernel_size,
       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
       bool ceil_mode);
+  static at::Tensor max_pool3d_with_indices_backward(
+      const at::Tensor& grad_output, const at::Tensor& self,
+      at::IntArrayRef kernel_size, at::IntArrayRef stride,
+      at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
+      const at::Tensor& indices);
   static at::Tensor mean(const at::Tensor& self,
                          std::optional<at::ScalarType> dtype);
   static at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim,
@@ -154,6 +207,7 @@ struct XLANativeFunctions {
                                       const at::Tensor& self,
                                       const at::Tensor& target,
                                       int64_t reduction);
+  static at::Tensor mul(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor multinomial(const at::Tensor& self, int64_t num_samples,
                                 bool replacement,
                                 std::optional<at::Generator> generator);
@@ -163,20 +217,12 @@ struct XLANativeFunctions {
                                         const std::optional<at::Tensor>& weight,
                                         int64_t reduction, int64_t ignore_index,
                                         const at::Tensor& total_weight);
-  static std::tuple<at::Tensor, at::Tensor> nll_loss2d_forward(
-      const at::Tensor& self, const at::Tensor& target,
-      const std::optional<at::Tensor>& weight, int64_t reduction,
-      int64_t ignore_index);
   static at::Tensor nll_loss_backward(const at::Tensor& grad_output,
                                       const at::Tensor& self,
                                       const at::Tensor& target,
                                       const std::optional<at::Tensor>& weight,
                                       int64_t reduction, int64_t ignore_index,
                                       const at::Tensor& total_weight);
-  static std::tuple<at::Tensor, at::Tensor> nll_loss_forward(
-      const at::Tensor& self, const at::Tensor& target,
-      const std::optional<at::Tensor>& weight, int64_t reduction,
-      int64_t ignore_index);
   static at::Tensor norm(const at::Tensor& self,
                          const std::optional<at::Scalar>& p,
                          at::ScalarType dtype);
@@ -188,12 +234,17 @@ struct XLANativeFunctions {
   static at::Tensor norm(const at::Tensor& self,
                          const std::optional<at::Scalar>& p,
                          at::IntArrayRef dim, bool keepdim);
+  static at::Tensor normal(const at::Tensor& mean, const at::Tensor& std,
+                           std::optional<at::Generator> generator);
+  static at::Tensor pow(const at::Tensor& self, const at::Tensor& exponent);
+  static at::Tensor pow(const at::Scalar& self, const at::Tensor& exponent);
   static at::Tensor prod(const at::Tensor& self, int64_t dim, bool keepdim,
                          std::optional<at::ScalarType> dtype);
   static at::Tensor randperm(int64_t n, std::optional<at::ScalarType> dtype,
                              std::optional<at::Layout> layout,
                              std::optional<at::Device> device,
                              std::optional<bool> pin_memory);
+  static at::Tensor reciprocal(const at::Tensor& self);
   static at::Tensor reflection_pad1d(const at::Tensor& self,
                                      at::IntArrayRef padding);
   static at::Tensor reflection_pad1d_backward(const at::Tensor& grad_output,
@@ -209,6 +260,8 @@ struct XLANativeFunctions {
   static at::Tensor reflection_pad3d_backward(const at::Tensor& grad_output,
                                               const at::Tensor& self,
                                               at::IntArrayRef padding);
+  static at::Tensor remainder(const at::Tensor& self, const at::Tensor& other);
+  static at::Tensor repeat(const at::Tensor& self, at::IntArrayRef repeats);
   static at::Tensor replication_pad1d(const at::Tensor& self,
                                       at::IntArrayRef padding);
   static at::Tensor replication_pad1d_backward(const at::Tensor& grad_output,
@@ -226,8 +279,28 @@ struct XLANativeFunctions {
                                                at::IntArrayRef padding);
   static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
                          at::IntArrayRef dims);
+  static at::Tensor rsqrt(const at::Tensor& self);
+  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
+                            const at::Tensor& index, const at::Tensor& src);
+  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
+                            const at::Tensor& index, const at::Scalar& value);
+  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
+                            const at::Tensor& index, const at::Tensor& src,
+                            std::string_view reduce);
+  static at::Tensor scatter(const at::Tensor& self, int64_t dim,
+                            const at::Tensor& index, const at::Scalar& value,
+                            std::string_view reduce);
+  static at::Tensor scatter_add(const at::Tensor& self, int64_t dim,
+                                const at::Tensor& index, const at::Tensor& src);
+  static at::Tensor scatter_reduce(const at::Tensor& self, int64_t dim,
+                                   const at::Tensor& index,
+                                   const at::Tensor& src,
+                                   std::string_view reduce, bool include_self);
+  static at::Tensor sigmoid(const at::Tensor& self);
   static at::Tensor sigmoid_backward(const at::Tensor& grad_output,
                                      const at::Tensor& output);
+  static at::Tensor sin(const at::Tensor& self);
+  static at::Tensor sinh(const at::Tensor& self);
   static at::Tensor slice_copy(const at::Tensor& self, int64_t dim,
                                std::optional<int64_t> start,
                                std::optional<int64_t> end, int64_t step);
@@ -242,19 +315,28 @@ struct XLANativeFunctions {
                                             const at::Tensor& self,
                                             const at::Tensor& target,
                                             int64_t reduction, double beta);
+  static at::Tensor softplus(const at::Tensor& self, const at::Scalar& beta,
+                             const at::Scalar& threshold);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
                                                  int64_t dim, bool descending);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
                                                  std::optional<bool> stable,
                                                  int64_t dim, bool descending);
+  static at::Tensor sqrt(const at::Tensor& self);
+  static at::Tensor squeeze_copy(const at::Tensor& self, int64_t dim);
+  static at::Tensor squeeze_copy(const at::Tensor& self, at::IntArrayRef dim);
   static at::Tensor std(const at::Tensor& self, at::OptionalIntArrayRef dim,
                         const std::optional<at::Scalar>& correction,
                         bool keepdim);
   static std::tuple<at::Tensor, at::Tensor> std_mean(
       const at::Tensor& self, at::OptionalIntArrayRef dim,
       const std::optional<at::Scalar>& correction, bool keepdim);
+  static at::Tensor sub(const at::Tensor& self, const at::Tensor& other,
+                        const at::Scalar& alpha);
   static at::Tensor sum(const at::Tensor& self, at::OptionalIntArrayRef dim,
                         bool keepdim, std::optional<at::ScalarType> dtype);
+  static at::Tensor tan(const at::Tensor& self);
+  static at::Tensor tanh(const at::Tensor& self);
   static at::Tensor tanh_backward(const at::Tensor& grad_output,
                                   const at::Tensor& output);
   static std::tuple<at::Tensor, at::Tensor> topk(const at::Tensor& self,
@@ -263,11 +345,6 @@ struct XLANativeFunctions {
   static at::Tensor trace(const at::Tensor& self);
   static at::Tensor& uniform_(at::Tensor& self, double from, double to,
                               std::optional<at::Generator> generator);
-  static at::Tensor upsample_bilinear2d(const at::Tensor& self,
-                                        at::IntArrayRef output_size,
-                                        bool align_corners,
-                                        std::optional<double> scales_h,
-                                        std::optional<double> scales_w);
   static at::Tensor upsample_nearest2d(const at::Tensor& self,
                                        at::IntArrayRef output_size,
                                        std::optional<double> scales_h,

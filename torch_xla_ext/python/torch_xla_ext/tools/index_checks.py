@@ -1,0 +1,181 @@
+"""Errors for indices that are out of range, which XLA clamps or ignores without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+
+@dataclass(frozen=True)
+class _Use:
+    """One tensor of indices, and the dimension that it selects from."""
+
+    index: object
+    dim: int
+    size: int
+    may_be_negative: bool = False  # and counts from the end, then
+    ignored: int | None = None  # a number that stands for no index
+
+
+class _Arguments:
+    """The arguments of a call, of which each may be given by its place or its name."""
+
+    def __init__(self, args: Sequence[object], kwargs: dict[str, object]) -> None:
+        self._args, self._kwargs = args, kwargs
+
+    def get(self, place: int, *names: str, otherwise: object = None) -> object:
+        if place < len(self._args):
+            return self._args[place]
+        return next((self._kwargs[name] for name in names if name in self._kwargs), otherwise)
+
+
+def _along_dim(arguments: _Arguments) -> Iterator[_Use]:
+    tensor, dim = arguments.get(0, "input", "self"), arguments.get(1, "dim")
+    if isinstance(tensor, torch.Tensor) and isinstance(dim, int):
+        size = tensor.shape[dim] if tensor.ndim else 1
+        yield _Use(arguments.get(2, "index"), dim % max(tensor.ndim, 1), size)
+
+
+def _along_dim_of_indices(arguments: _Arguments) -> Iterator[_Use]:
+    """take_along_dim, of which negative indices count from the end, or whose dimension is none."""
+    tensor, index = arguments.get(0, "input", "self"), arguments.get(1, "indices")
+    dim = arguments.get(2, "dim")
+    if isinstance(dim, int):
+        yield _Use(index, dim % tensor.ndim, tensor.shape[dim])
+    else:
+        yield _Use(index, 0, tensor.numel())
+
+
+def _rows(table: int, names: tuple[str, ...], index: int, of: tuple[str, ...]) -> Callable:
+    def uses(arguments: _Arguments) -> Iterator[_Use]:
+        yield _Use(arguments.get(index, *of), 0, arguments.get(table, *names).shape[0])
+
+    return uses
+
+
+def _flat(arguments: _Arguments) -> Iterator[_Use]:
+    tensor = arguments.get(0, "input", "self")
+    yield _Use(arguments.get(1, "index"), 0, tensor.numel(), may_be_negative=True)
+
+
+def _classes(arguments: _Arguments) -> Iterator[_Use]:
+    scores, target = arguments.get(0, "input"), arguments.get(1, "target")
+    ignored = arguments.get(4, "ignore_index", otherwise=-100)
+    if not target.is_floating_point():  # as probabilities are
+        dim = 0 if scores.ndim == 1 else 1
+        yield _Use(target, dim, scores.shape[dim], ignored=ignored)
+
+
+def _subscript(arguments: _Arguments) -> Iterator[_Use]:
+    """What stands in the brackets of `x[...]`, or in index_put's list."""
+    tensor, subscript = arguments.get(0, "self", "input"), arguments.get(1, "indices")
+    items = list(subscript) if isinstance(subscript, tuple | list) else [subscript]
+    dim = 0
+    for item in items:
+        if item is Ellipsis:
+            dim = tensor.ndim - sum(_dims_of(other) for other in items[items.index(item) + 1 :])
+            continue
+        if _dims_of(item) == 1 and not _is_mask(item):
+            if dim < tensor.ndim:
+                yield _Use(item, dim, tensor.shape[dim], may_be_negative=True)
+        dim += _dims_of(item)
+
+
+def _is_mask(item: object) -> bool:
+    return isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8)
+
+
+def _dims_of(item: object) -> int:
+    """Returns how many dimensions of the tensor a part of a subscript takes."""
+    if item is None or item is Ellipsis or isinstance(item, bool):
+        return 0
+    return item.ndim if _is_mask(item) else 1
+
+
+def _functions() -> Iterator[tuple[Callable, Callable[[_Arguments], Iterator[_Use]]]]:
+    named = {
+        "gather": _along_dim,
+        "index_add": _along_dim,
+        "index_copy": _along_dim,
+        "index_fill": _along_dim,
+        "index_put": _subscript,
+        "index_reduce": _along_dim,
+        "index_select": _along_dim,
+        "put": _flat,
+        "scatter": _along_dim,
+        "scatter_add": _along_dim,
+        "scatter_reduce": _along_dim,
+        "take": _flat,
+        "take_along_dim": _along_dim_of_indices,
+    }
+    for name, uses in named.items():
+        for owner in (torch, torch.Tensor):
+            for function in (getattr(owner, name, None), getattr(owner, f"{name}_", None)):
+                if function is not None:
+                    yield function, uses
+    yield torch.Tensor.__getitem__, _subscript
+    yield torch.Tensor.__setitem__, _subscript
+    yield functional.embedding, _rows(1, ("weight",), 0, ("input",))
+    yield functional.embedding_bag, _rows(1, ("weight",), 0, ("input",))
+    yield torch.embedding, _rows(0, ("weight",), 1, ("indices",))
+    yield torch.embedding_bag, _rows(0, ("weight",), 1, ("indices",))
+    yield functional.cross_entropy, _classes
+    yield functional.nll_loss, _classes
+
+
+_USES = dict(_functions())
+
+
+class CheckIndices(TorchFunctionMode):
+    """Makes indices of XLA tensors that are out of range an IndexError, at the line that uses them.
+
+    XLA clamps an index that it reads from, and drops what is written to one. In this context, the
+    indices are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
+    `embedding_bag`, `scatter`, `index_add`, `take` and so on that Python calls, and before
+    `cross_entropy` and `nll_loss`: each of these runs what is pending and waits for it. So a program
+    is slow in it, and a captured step refuses it. What `torch.compile` has compiled is not checked.
+
+        with torch_xla_ext.debug.check_indices():
+            loss = model(tokens)
+
+    Raises:
+      IndexError: it names the function, the dimension and its size, the index and its place.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        uses = _USES.get(func)
+        if uses is not None:
+            for use in uses(_Arguments(args, kwargs)):
+                _check(func, use)
+        return func(*args, **kwargs)
+
+
+def _check(func: Callable[..., object], use: _Use) -> None:
+    if not isinstance(use.index, torch.Tensor) or use.index.device.type != "xla":
+        return
+    index = use.index.detach().cpu().long()
+    lowest = -use.size if use.may_be_negative else 0
+    is_wrong = (index < lowest) | (index >= use.size)
+    if use.ignored is not None:
+        is_wrong &= index != use.ignored
+    if not is_wrong.any():
+        return
+    place = tuple(is_wrong.nonzero()[0].tolist())
+    expected = f"from {lowest} to {use.size - 1}" if use.size else "none"
+    where = f", at {list(place)} of the indices" if place else ""
+    raise IndexError(
+        f"{func.__name__}: index {index[place].item()} is out of range for dimension {use.dim} of"
+        f" size {use.size} (expected {expected}){where}; {int(is_wrong.sum())} of {index.numel()}"
+        " indices are out of range"
+    )
