@@ -143,7 +143,7 @@ class Xla:
                 torch_xla._XLAC._set_buffer_donation(tensor, True)
             run = torch.compile(self.step, backend="openxla", fullgraph=True)
         else:
-            return torch_xla_ext.capture(self.step_in_place)
+            return torch_xla_ext.capture(self.step_in_place, verify=4)  # before it is timed
         state = {"tokens": self.tokens}
 
         def step() -> None:

@@ -129,7 +129,7 @@ def xla_programs(x: torch.Tensor, weight: torch.Tensor, library: str | None) -> 
                 x = call(x)
             return x
 
-        captured = torch_xla_ext.capture(chain)
+        captured = torch_xla_ext.capture(chain, verify=2)  # before it is timed
         return lambda: captured(x)
 
     return {

@@ -58,7 +58,7 @@ class Training:
             self.forward = torch.compile(self.model, backend="openxla")
         self.step: Callable[[], torch.Tensor] = {
             # Tensors that a step writes to, here parameters and gradients, are found.
-            "captured": torch_xla_ext.capture(self.traced_step),
+            "captured": torch_xla_ext.capture(self.traced_step, verify=2),  # before it is timed
             "openxla": self.synced_step,
             "lazy": self.synced_step,
         }[way]

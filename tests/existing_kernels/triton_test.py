@@ -94,7 +94,7 @@ def compiled(capability: int = 90, columns: int = 100, **options: object) -> obj
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
     monkeypatch.setattr(torch_xla_ext.targets.registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(triton_module, "device_capability", lambda: 90)
+    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
     monkeypatch.setattr(torch_xla_ext.calls.arguments, "_check_registered", lambda *args: None)
 
 

@@ -54,7 +54,7 @@ def test_the_tensors_are_those_of_the_call(device: torch.device) -> None:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
     monkeypatch.setattr(torch_xla_ext.targets.registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(triton_module, "device_capability", lambda: 90)
+    monkeypatch.setattr(triton_module, "compute_capability", lambda: 90)
     monkeypatch.setattr(torch_xla_ext.calls.arguments, "_check_registered", lambda *args: None)
 
 

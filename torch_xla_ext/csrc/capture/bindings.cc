@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/capture/program.h"
 #include "torch_xla_ext/csrc/capture/python_guard.h"
 #include "torch_xla_ext/csrc/capture/saved_state.h"
@@ -160,6 +161,8 @@ void DefineState(py::module_& module) {
   py::class_<View>(module, "_XlaView").def("__call__", &View::operator());
   module.def("_xla_capture_view", &ViewOf);
   module.def("_xla_capture_signature", &Signature);
+  module.def("_xla_capture_registrations", &NumRegistrations,
+             "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);

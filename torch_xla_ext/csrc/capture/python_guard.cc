@@ -25,8 +25,10 @@ struct PythonGuard::Node {
     kSame,        // the referent of the weak reference `object`
     kAddress,     // at `address`
     kSequence,    // a list or tuple of `address` items, of the type `object`
-    kDictionary,  // of `address` items or kAnySize, of the type `object`
-    kAttributes,  // like kSame, and items of its __dict__
+    kDictionary,  // of `address` items in their order, or of kAnySize and any
+                  // order, of the type `object`
+    kAttributes,  // like kSame, of the type at `address`, and items of its
+                  // __dict__
     kFunction,    // like kSame, and parts of a function, or attributes
     kParts,       // has attributes
     kCall,        // object(value) is true
@@ -105,6 +107,22 @@ PyObject* PythonGuard::Get(const Node& node, PyObject* value, size_t child,
   return owner->ptr();
 }
 
+// All items of a dictionary, in their order.
+bool PythonGuard::CheckItems(const Node& node, PyObject* value) {
+  PyObject *key, *item;
+  Py_ssize_t position = 0;
+  for (size_t i = 0; i < node.children.size(); ++i) {
+    if (!PyDict_Next(value, &position, &key, &item)) return false;
+    PyObject* const expected = node.keys[i].ptr();
+    if (key != expected &&
+        PyObject_RichCompareBool(key, expected, Py_EQ) != 1) {
+      return false;
+    }
+    if (!Check(*node.children[i], item)) return false;
+  }
+  return true;
+}
+
 bool PythonGuard::Check(const Node& node, PyObject* value) {
   switch (node.kind) {
     case Node::kPlain:
@@ -127,9 +145,16 @@ bool PythonGuard::Check(const Node& node, PyObject* value) {
            PyObject_Size(value) != static_cast<Py_ssize_t>(node.address))) {
         return false;
       }
+      if (node.address != kAnySize && PyDict_CheckExact(value)) {
+        return CheckItems(node, value);
+      }
       break;
     }
     case Node::kAttributes:
+      if (reinterpret_cast<uintptr_t>(Py_TYPE(value)) != node.address) {
+        return false;
+      }
+      [[fallthrough]];
     case Node::kFunction:
       if (value != Target(node.object)) return false;
       break;

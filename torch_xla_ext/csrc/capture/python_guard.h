@@ -1,5 +1,5 @@
 // Checks in C++ whether Python objects are unchanged, by the rules of
-// torch_xla_ext/_capture/python_state.py.
+// torch_xla_ext/python/torch_xla_ext/_capture/nodes.py.
 //
 // That module describes the state as nested tuples; this class compares them,
 // in some ten nanoseconds each. If it finds a difference, the Python module
@@ -32,6 +32,7 @@ class PythonGuard {
   static std::unique_ptr<Node> MakeNode(const pybind11::tuple& description);
   static PyObject* Get(const Node& node, PyObject* value, size_t child,
                        pybind11::object* owner);
+  static bool CheckItems(const Node& node, PyObject* value);
   static bool Check(const Node& node, PyObject* value);
 
   std::vector<Root> roots_;

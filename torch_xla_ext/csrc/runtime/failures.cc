@@ -1,5 +1,7 @@
 #include "torch_xla_ext/csrc/runtime/failures.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <stdexcept>
 
@@ -20,6 +22,16 @@ void SetClientFailure(const std::string& text) {
 
 void ThrowClientFailure() {
   if (const std::string* text = client_failure) throw std::runtime_error(*text);
+}
+
+void FailInForkedChildren() {
+  static const int is_set = pthread_atfork(nullptr, nullptr, [] {
+    SetClientFailure(
+        "XLA cannot be used in this process, because it was forked from one "
+        "that had used XLA: start processes by multiprocessing's \"spawn\", or "
+        "before the first use of XLA");
+  });
+  static_cast<void>(is_set);
 }
 
 void ThrowNoValue(size_t index, const torch::lazy::BackendData& argument) {

@@ -27,11 +27,17 @@ void SetClientFailure(const std::string& text);
 // Throws std::runtime_error with that text, if there is one.
 void ThrowClientFailure();
 
+// Makes the client count as failed in processes that are forked from this one:
+// they would wait forever for threads that only this one has. A second call
+// does nothing.
+void FailInForkedChildren();
+
 // Returns the client, which `make` makes at the first call.
 template <typename Make>
 decltype(auto) MakeClient(Make make) {
   ThrowClientFailure();
   SetCompilerFlags();
+  FailInForkedChildren();
   try {
     return make();
   } catch (const std::exception& error) {

@@ -27,6 +27,7 @@ from torch_xla.experimental import plugins
 from torch_xla_ext_startup import (
     activation_checkpoint,
     lazy_dynamo,
+    loading,
     module_alias,
     module_parameters,
 )
@@ -50,9 +51,11 @@ class CudaPlugin(plugins.DevicePlugin):
         Raises:
             CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
         """
+        from torch_xla_ext import scaled_dot_product_attention
         from torch_xla_ext.cuda import discovery
         from torch_xla_ext.cuda.errors import CudaRuntimeError
 
+        scaled_dot_product_attention.install()
         runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
         try:
             torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
@@ -191,6 +194,7 @@ def install() -> None:
             lazy_dynamo.when_run(sys.modules[name], replace)
     sys.meta_path.insert(0, _Finder())
     module_parameters.keep()
+    loading.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import dis
 import types
 
+# Functions and attributes that find attributes by strings.
+_BY_STRINGS = {"getattr", "setattr", "hasattr", "delattr", "vars", "attrgetter", "__dict__"}
+_BY_STRINGS |= {"__getattribute__", "__getattr__", "__setattr__"}
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
@@ -16,6 +19,21 @@ def names_of(code: types.CodeType) -> set[str]:
         if isinstance(constant, types.CodeType):
             names |= names_of(constant)
     return names
+
+
+def finds_by_strings(code: types.CodeType) -> bool:
+    """Whether code may find attributes by names that are not its own."""
+    return not _BY_STRINGS.isdisjoint(code.co_names)
+
+
+def strings_of(code: types.CodeType) -> set[str]:
+    """The strings in code that can be names, with those in its tuples."""
+    found = set()
+    for constant in code.co_consts:
+        for value in constant if isinstance(constant, (tuple, frozenset)) else (constant,):
+            if isinstance(value, str) and value.isidentifier():
+                found.add(value)
+    return found
 
 
 def read_globals(code: types.CodeType) -> set[str]:

@@ -10,271 +10,46 @@ are looked up again from the objects that hold them.
 from __future__ import annotations
 
 import contextlib
-import enum
+import contextvars
 import functools
-import sys
 import types
-import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import torch
 import torch_xla
 
-from torch_xla_ext._capture.bytecode import read_globals
-
-_PLAIN = (
-    *(int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice, enum.Enum),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+from torch_xla_ext._capture.bytecode import (
+    finds_by_strings,
+    names_of,
+    read_globals,
+    strings_of,
 )
-_ABSENT = object()
-# Their names are not the user's to assign; what they assign themselves is for later calls, such as
-# sysconfig's variables and Triton's compiled kernels.
-_LIBRARIES = {
-    *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "numpy", "triton"),
-    *sys.stdlib_module_names,
-}
-
-
-def is_library(module: str) -> bool:
-    return module.partition(".")[0] in _LIBRARIES
-
-
-# csrc/capture/python_guard.cc's Node::Kind.
-_PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY = range(5)
-_ATTRIBUTES, _FUNCTION, _PARTS, _CALL, _ABSENT_NODE = range(5, 10)
-_ANY_SIZE = 2**64 - 1
-Description = tuple[int, Any, int, list]
-
-
-class Node:
-    """What a value was. `difference` is where a value is not that any more, else None."""
-
-    def describe(self) -> Description:
-        """The same for csrc/capture/python_guard.cc: kind, object, number, children."""
-        return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
-
-    def difference(self, value: Any, path: str) -> str | None:
-        raise NotImplementedError
-
-    def restrict(self, names: Collection[str]) -> None:
-        """Forgets attributes of objects and variables of functions with other names."""
-
-
-def is_plain(value: Any) -> bool:
-    """Whether it is compared by value, and can be kept."""
-    return isinstance(value, _PLAIN)
-
-
-def same_plain(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)  # 0.0 and -0.0 are not the same, and nan is
-    return one == other
-
-
-class Plain(Node):
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return None if same_plain(value, self.value) else path
-
-    def describe(self) -> Description:
-        if isinstance(self.value, (float, complex)) and (self.value == 0):
-            return super().describe()
-        return (_PLAIN_NODE, self.value, 0, [])
-
-
-class Same(Node):
-    """One object; of tensors on the host also their values."""
-
-    def __init__(self, value: Any) -> None:
-        try:
-            self.object = weakref.ref(value)
-            self.reference: Callable[[], Any] = self.object
-        except TypeError:
-            self.object = value
-            self.reference = lambda: value
-        self.version = self._version(value)
-
-    @staticmethod
-    def _version(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.device.type != "xla":
-            return None if value.is_inference() else value._version
-        if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
-            return value.tobytes()
-        return None
-
-    def difference(self, value: Any, path: str) -> str | None:
-        if value is not self.reference():
-            return path
-        if self.version is not None and self._version(value) != self.version:
-            return path
-        return None
-
-    def describe(self) -> Description:
-        if self.version is not None:
-            return super().describe()
-        return (_SAME, self.object, 0, [])
-
-
-class Absent(Node):
-    """An attribute that an object does not have of its own, but by its class."""
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return None if value is _ABSENT else path
-
-    def describe(self) -> Description:
-        return (_ABSENT_NODE, None, 0, [])
-
-
-class Again(Node):
-    """What was met before, where it is compared."""
-
-    def __init__(self, value: Any) -> None:
-        self.address = id(value)
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return None if id(value) == self.address else path
-
-    def describe(self) -> Description:
-        return (_ADDRESS, None, self.address, [])
-
-
-class Pairs(Node):
-    """A dictionary with objects as keys, such as an optimizer's state."""
-
-    def __init__(self, value: dict[Any, Any], pairs: list[tuple[Node, Node]]) -> None:
-        self.pairs = pairs
-
-    def difference(self, value: Any, path: str) -> str | None:
-        if len(value) != len(self.pairs):
-            return path
-        for (key, item), (key_node, item_node) in zip(value.items(), self.pairs, strict=True):
-            where = f"{path}[{_short(key)}]"
-            found = key_node.difference(key, where) or item_node.difference(item, where)
-            if found:
-                return found
-        return None
-
-    def restrict(self, names: Collection[str]) -> None:
-        for _, item in self.pairs:
-            item.restrict(names)
-
-
-class Children(Node):
-    """Values that are found from another one by keys."""
-
-    def __init__(self, children: list[tuple[str, Any, Node]]) -> None:
-        self.children = children
-
-    def get(self, value: Any, key: Any) -> Any:
-        return value[key]
-
-    def difference(self, value: Any, path: str) -> str | None:
-        for text, key, child in self.children:
-            found = child.difference(self.get(value, key), path + text)
-            if found:
-                return found
-        return None
-
-    def restrict(self, names: Collection[str]) -> None:
-        for _, _, child in self.children:
-            child.restrict(names)
-
-    def described_children(self) -> list[tuple[Any, Description]]:
-        return [(key, child.describe()) for _, key, child in self.children]
-
-
-class Items(Children):
-    """A list, tuple, set or dictionary."""
-
-    def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
-        super().__init__(children)
-        self.type, self.size = type(value), len(value)
-
-    def get(self, value: Any, key: Any) -> Any:
-        return value.get(key, _ABSENT) if isinstance(value, dict) else value[key]
-
-    def difference(self, value: Any, path: str) -> str | None:
-        if type(value) is not self.type or len(value) != self.size:
-            return path
-        return super().difference(value, path)
-
-    def describe(self) -> Description:
-        if issubclass(self.type, dict):
-            return (_DICTIONARY, self.type, self.size, self.described_children())
-        if issubclass(self.type, (list, tuple)):
-            return (_SEQUENCE, self.type, self.size, self.described_children())
-        return super().describe()
-
-
-class Attributes(Children):
-    """An object, with the attributes that are its own."""
-
-    def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
-        super().__init__(children)
-        self.identity = Same(value)
-        self.has_dict = hasattr(value, "__dict__")
-        # Of a user's object: a first call may make more, for later ones.
-        self.names: set[str] | None = None
-        if self.has_dict and not is_library(type(value).__module__):
-            self.names = set(vars(value))
-
-    def get(self, value: Any, key: Any) -> Any:
-        own = getattr(value, "__dict__", None)
-        return own.get(key, _ABSENT) if own is not None else getattr(value, key, _ABSENT)
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return self.identity.difference(value, path) or super().difference(value, path)
-
-    def restrict(self, names: Collection[str]) -> None:
-        value = self.identity.reference()
-        if self.names is not None and value is not None:
-            made = vars(value).keys() - self.names
-            self.children += [(f".{name}", name, Absent()) for name in made]
-        self.children = [child for child in self.children if child[1] in names]
-        super().restrict(names)
-
-    def describe(self) -> Description:
-        if (not self.has_dict and self.children) or self.identity.version is not None:
-            return super().describe()
-        return (_ATTRIBUTES, self.identity.object, 0, self.described_children())
-
-
-class ClassAttributes(Attributes):
-    """A class, with the values among its attributes and among those that it inherits."""
-
-    def get(self, value: Any, key: Any) -> Any:
-        return getattr(value, key, _ABSENT)
-
-    def describe(self) -> Description:
-        return (_FUNCTION, self.identity.object, 0, self.described_children())
-
-
-class Variables(Children):
-    """A function, with its closure, defaults, and the globals that its code names."""
-
-    def __init__(self, value: Any, children: list[tuple[str, Any, Node]]) -> None:
-        super().__init__(children)
-        self.identity = Same(value)
-
-    def get(self, value: Any, key: Any) -> Any:
-        """`key` is the number of a cell, a tuple with the name of a global, or an attribute."""
-        if isinstance(key, int):
-            return value.__closure__[key].cell_contents
-        return value.__globals__[key[0]] if isinstance(key, tuple) else getattr(value, key)
-
-    def difference(self, value: Any, path: str) -> str | None:
-        return self.identity.difference(value, path) or super().difference(value, path)
-
-    def describe(self) -> Description:
-        return (_FUNCTION, self.identity.object, 0, self.described_children())
+from torch_xla_ext._capture.nodes import (
+    ABSENT,
+    PLAIN,
+    Absent,
+    Again,
+    Attributes,
+    ClassAttributes,
+    Context,
+    Globals,
+    Items,
+    Members,
+    Node,
+    Pairs,
+    Parts,
+    Plain,
+    Same,
+    Variables,
+    is_library,
+    methods_of,
+    short_key,
+)
+from torch_xla_ext._capture.positions import position_of
+
+_MAX_DEPTH = 3  # of modules in modules
 
 
 class PythonState:
@@ -282,30 +57,52 @@ class PythonState:
 
     Attributes:
         tensors: the XLA tensors among it, by name. `forget` drops them.
+        host_tensors: the names of those on the host, by their addresses.
+        strings: those among it that can be names of attributes.
     """
 
     def __init__(self, roots: dict[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
+        self.host_tensors: dict[int, str] = {}
+        self.strings: set[str] = set()
+        self._positions: list[tuple[str, Any, Any]] = []  # of what is used up by reading
         self._seen: dict[int, Any] = {}  # alive until `forget`, so that no address comes twice
         self._roots: list[tuple[str, Same, Node]] = []
         self._guard: Any = None
         for name, value in roots.items():
-            self._roots.append((name, Same(value), self._node(value, name)))
+            self.add(name, value)
 
-    def add_globals(self, variables: dict[str, Any], names: Collection[str], module: str) -> None:
+    def add(self, name: str, value: Any) -> None:
+        self._roots.append((name, Same(value), self._node(value, name)))
+
+    def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
         """Adds what code names of the globals of its module."""
         children = [
-            (name, name, self._node(variables[name], f"{module}.{name}"))
-            for name in names
-            if name in variables and not isinstance(variables[name], types.ModuleType)
+            (name, name, self._global(variables[name], f"{module}.{name}", code))
+            for name in read_globals(code)
+            if name in variables
         ]
         self._roots.append((f"{module}.", Same(variables), Globals(children)))
+
+    def moved(self) -> str | None:
+        """The first iterator or random generator on the host that has been used since."""
+        for path, value, position in self._positions:
+            if position_of(value) != position:
+                return path
+        return None
+
+    def addresses(self) -> set[int]:
+        """Of the objects that were found so far, which live until `forget`."""
+        return set(self._seen)
 
     def forget(self, names: Collection[str]) -> None:
         """Keeps what can be compared later: attributes of these names."""
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()
+        self.host_tensors.clear()
+        self.strings.clear()
+        self._positions.clear()
         self._seen.clear()
         self._guard = torch_xla._XLAC._XlaPythonGuard(
             [(same.object, node.describe()) for _, same, node in self._roots]
@@ -325,7 +122,9 @@ class PythonState:
         return None
 
     def _node(self, value: Any, path: str) -> Node:
-        if isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
+            if isinstance(value, str) and value.isidentifier():
+                self.strings.add(value)
             return Plain(value)
         if id(value) in self._seen:
             return Again(value)
@@ -333,17 +132,19 @@ class PythonState:
         if isinstance(value, torch.Tensor):
             if value.device.type == "xla":
                 self.tensors[path] = value
+            else:
+                self.host_tensors[id(value)] = path
             return Same(value)
         if isinstance(value, (list, tuple, deque)):
             return Items(
                 value,
                 [(f"[{i}]", i, self._node(item, f"{path}[{i}]")) for i, item in enumerate(value)],
             )
-        if isinstance(value, dict) and not all(isinstance(key, _PLAIN) for key in value):
+        if isinstance(value, dict) and not all(isinstance(key, PLAIN) for key in value):
             return Pairs(
                 value,
                 [
-                    (Same(key), self._node(item, f"{path}[{_short(key)}]"))
+                    (Same(key), self._node(item, f"{path}[{short_key(key)}]"))
                     for key, item in value.items()
                 ],
             )
@@ -351,16 +152,19 @@ class PythonState:
             return Items(
                 value,
                 [
-                    (f"[{_short(key)}]", key, self._node(item, f"{path}[{_short(key)}]"))
+                    (f"[{short_key(key)}]", key, self._node(item, f"{path}[{short_key(key)}]"))
                     for key, item in value.items()
                 ],
             )
         if isinstance(value, (set, frozenset)):
-            return (
-                Plain(type(value)(value))
-                if all(isinstance(i, _PLAIN) for i in value)
-                else Same(value)
-            )
+            if all(isinstance(i, PLAIN) for i in value):
+                return Plain(type(value)(value))
+            return Members(value, {id(i): self._node(i, f"an item of {path}") for i in value})
+        if isinstance(value, contextvars.ContextVar):
+            return Context(value, self._node(value.get(ABSENT), path))
+        if (position := position_of(value)) is not None:
+            self._positions.append((path, value, position))
+            return Same(value)
         if isinstance(value, types.MethodType):
             return self._parts(value, path, {"__func__": "", "__self__": ""})
         if hasattr(type(value), "captured_function"):
@@ -381,8 +185,37 @@ class PythonState:
             [
                 (f".{name}", name, self._node(found, f"{path}.{name}"))
                 for name, found in _class_values(value).items()
+            ]
+            + [
+                (f".{name}", name, Same(getattr(value, name)))
+                for name in sorted(methods_of(value))
+                if isinstance(getattr(value, name, None), (types.FunctionType, property))
             ],
         )
+
+    def _global(self, value: Any, path: str, code: types.CodeType) -> Node:
+        """A global that `code` names; of a module only the attributes that it names."""
+        if not isinstance(value, types.ModuleType):
+            return self._node(value, path)
+        names = names_of(code)
+        if finds_by_strings(code):
+            names |= strings_of(code)
+        return self._module(value, path, names, _MAX_DEPTH)
+
+    def _module(self, value: types.ModuleType, path: str, names: set[str], depth: int) -> Node:
+        """Functions are compared by identity; `add_globals` adds what they read when they run."""
+        children: list[tuple[str, Any, Node]] = []
+        if depth and not is_library(value.__name__):
+            for name in sorted(names & vars(value).keys()):
+                found, where = vars(value)[name], f"{path}.{name}"
+                if isinstance(found, types.ModuleType):
+                    node = self._module(found, where, names, depth - 1)
+                elif isinstance(found, types.FunctionType):
+                    node = Same(found)
+                else:
+                    node = self._node(found, where)
+                children.append((f".{name}", name, node))
+        return Attributes(value, children)
 
     def _object(self, value: Any, path: str) -> Node:
         own = getattr(value, "__dict__", None)
@@ -395,7 +228,7 @@ class PythonState:
                 if hasattr(value, name)
             ]
             own = {name: getattr(value, name) for name in slots}
-        elif of_class := _class_values(type(value)):
+        elif (of_class := _class_values(type(value))) or not is_library(type(value).__module__):
             self._add_class(type(value))
             inherited = [(f".{key}", key, Absent()) for key in of_class if key not in own]
         return Attributes(
@@ -430,33 +263,21 @@ class PythonState:
 
         for i, name in enumerate(function.__code__.co_freevars):
             with contextlib.suppress(ValueError):  # not assigned yet
-                add(f".{name}", i, function.__closure__[i].cell_contents)
+                found = function.__closure__[i].cell_contents
+                node = self._global(found, f"{path}.{name}", function.__code__)
+                children.append((f".{name}", i, node))
         add("", "__code__", function.__code__)
         add(".__defaults__", "__defaults__", function.__defaults__)
         add(".__kwdefaults__", "__kwdefaults__", function.__kwdefaults__)
         if not is_library(function.__module__ or ""):
-            for name in read_globals(function.__code__):
-                found = function.__globals__.get(name, _ABSENT)
-                if found is not _ABSENT and not isinstance(found, types.ModuleType):
-                    add(f".{name}", (name,), found)
+            code = function.__code__
+            for name in sorted(read_globals(code)):
+                found = function.__globals__.get(name, ABSENT)
+                if found is not ABSENT:
+                    children.append(
+                        (f".{name}", (name,), self._global(found, f"{path}.{name}", code))
+                    )
         return Variables(function, children)
-
-
-class Globals(Children):
-    """Of a module."""
-
-    def describe(self) -> Description:
-        return (_DICTIONARY, dict, _ANY_SIZE, self.described_children())
-
-
-class Parts(Children):
-    """A bound method or functools.partial: a new object may have the same parts."""
-
-    def get(self, value: Any, key: Any) -> Any:
-        return getattr(value, key)
-
-    def describe(self) -> Description:
-        return (_PARTS, None, 0, self.described_children())
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -474,7 +295,3 @@ def _class_values(kind: type) -> dict[str, Any]:
         for name, value in vars(base).items()
         if not (name.startswith("__") or callable(value) or hasattr(type(value), "__get__"))
     }
-
-
-def _short(key: Any) -> str:
-    return repr(key) if isinstance(key, (str, int)) else type(key).__name__

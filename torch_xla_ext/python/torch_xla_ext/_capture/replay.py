@@ -2,76 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import weakref
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch_xla
-from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.python_state import PythonState
+from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
-
-
-@dataclasses.dataclass
-class Reference:
-    """A tensor that is not made by the program."""
-
-    argument: int | None = None
-    tensor: weakref.ref | None = None
-
-    def find(self, arguments: Sequence[torch.Tensor]) -> torch.Tensor:
-        return self.tensor() if self.argument is None else arguments[self.argument]
-
-
-@dataclasses.dataclass
-class Constant:
-    """A result that is no tensor."""
-
-    value: Any
-
-    def make(self, _arguments: Sequence[torch.Tensor], _new: list[torch.Tensor]) -> Any:
-        return self.value
-
-
-@dataclasses.dataclass
-class SameTensor:
-    """The very tensor that came in."""
-
-    reference: Reference
-
-    def make(self, arguments: Sequence[torch.Tensor], _new: list[torch.Tensor]) -> torch.Tensor:
-        return self.reference.find(arguments)
-
-
-@dataclasses.dataclass
-class New:
-    """A result of the program."""
-
-    number: int
-
-    def make(self, _arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
-        return new[self.number]
-
-
-@dataclasses.dataclass
-class View:
-    """Another tensor on the storage of one that came in, or of a result."""
-
-    root: SameTensor | New
-    view: Callable[[torch.Tensor], torch.Tensor]
-
-    def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> torch.Tensor:
-        return self.view(self.root.make(arguments, new))
-
-
-Result = Constant | SameTensor | New | View
 
 
 class Replay:
@@ -81,21 +24,22 @@ class Replay:
         self,
         program: Any,
         state: PythonState,
-        names: list[str],
-        plan: list[Result],
-        spec: pytree.TreeSpec,
-        gradients: list[tuple[Reference, int | None]],
+        witness: Witness,
         num_written: int,
         copied: list[int],
         copied_back: list[int],
         state_tensors: list[torch.Tensor],
     ) -> None:
-        self.num_inputs, self.num_written = len(names), num_written
+        self.num_inputs, self.num_written = len(witness.names), num_written
+        self.witness: Witness | None = witness  # until the last call that is compared with it
+        self.registrations = _XLAC._xla_capture_registrations()
+        self.calls = 1
+        self.replaces_another = False  # whose second trace was another program
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
         self._copied, self._copied_back = copied, copied_back
-        self._program, self._state, self._names = program, state, names
-        self._plan, self._spec, self._gradients = plan, spec, gradients
+        self._program, self._state, self._names = program, state, witness.names
+        self._result, self._gradients = witness.result, witness.gradients
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
         """What is not as it was when the step was captured, besides values of tensors."""
@@ -127,8 +71,7 @@ class Replay:
         for reference, number in self._gradients:
             reference.find(arguments).grad = None if number is None else new[number]
         with torch.no_grad():
-            results = [result.make(arguments, new) for result in self._plan]
-        return pytree.tree_unflatten(results, self._spec)
+            return self._result.make(arguments, new)
 
     def _copy_back(self, arguments: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
         """To the views that the step wrote to."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
+import inspect
 import logging
-import reprlib
+import sys
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -17,112 +17,118 @@ from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import is_plain, same_plain
+from torch_xla_ext._capture.key import Key, modes, weakly
+from torch_xla_ext._capture.nodes import ON_THE_HOST
 from torch_xla_ext._capture.replay import Replay
 from torch_xla_ext._capture.tensors import Description, argument_names
-from torch_xla_ext._capture.trace import NotRepeatableError, Tracer
+from torch_xla_ext._capture.trace import DisturbedError, NotRepeatableError, Tracer
+from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_MAX_CAPTURES = 8
+_LAST_VERIFIED = 1024
+_MAX_DISTURBANCES = 8
+# Traces rewrite tensors that other steps may use, and undo it; so steps run one after another.
+_lock = threading.RLock()
 _tracing = threading.local()
+_trace_runs = False
 
 
-@dataclasses.dataclass
-class _Key:
-    """What a replay was captured for, besides Python's state."""
-
-    spec: pytree.TreeSpec
-    others: dict[int, Any]  # leaves that are no tensors, by their number
-    tensors: list[torch.Tensor] | list[Description]  # described once there is a replay
-    signature: bytes
-    shardings: list[str]
-    modes: tuple
-
-    def difference(self, other: _Key) -> str | None:
-        if self.spec != other.spec:
-            return "the structure of the arguments changed"
-        if self.others.keys() != other.others.keys():
-            return "an argument is a tensor in one call and none in another"
-        for number, known in self.others.items():
-            if not _same(known, other.others[number]):
-                name, values = argument_names(self.spec)[number], (known, other.others[number])
-                return f"{name} changed from {' to '.join(map(_shown, values))}"
-        if self.signature != other.signature:
-            if (changed := self.changed_tensor(other)) is None:
-                return "the memory that arguments share changed"
-            return "{} changed from {} to {}".format(*changed)
-        if self.shardings != other.shardings:
-            return "the sharding of an argument changed"
-        if self.modes != other.modes:
-            return "gradient mode, autocast or the default dtype changed"
-        return None
-
-    def changed_tensor(self, other: _Key) -> tuple[str, Description, Description] | None:
-        """The first tensor with another description, of the same arguments otherwise."""
-        names = argument_names(self.spec)
-        tensors = [name for number, name in enumerate(names) if number not in self.others]
-        for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
-            now = Description.of(tensor)
-            if now != was:
-                notes = {} if now.notes != was.notes else {"notes": ""}
-                return name, was._replace(**notes), now._replace(**notes)
-        return None
-
-
-def _modes() -> tuple:
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"),
-        torch.get_default_dtype(),
-        _XLAC._xla_get_mat_mul_precision(),
-    )
-
-
-def _same(one: Any, other: Any) -> bool:
-    one = one() if isinstance(one, weakref.ref) else one
-    return one is other or (is_plain(other) and same_plain(one, other))
-
-
-def _shown(value: Any) -> str:
-    value = value() if isinstance(value, weakref.ref) else value
-    return reprlib.repr(value) if is_plain(value) else f"an object of {type(value).__name__}"
-
-
-def _weak(value: Any) -> Any:
-    if is_plain(value):
-        return value
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return value
+def _kind_of_generator(function: Callable[..., Any]) -> str | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not (inspect.isroutine(function) or isinstance(function, CapturedStep)):
+        function = getattr(function, "forward", None) or type(function).__call__
+    function = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "a generator function"
+    return "a coroutine function" if inspect.iscoroutinefunction(function) else None
 
 
 class CapturedStep:
     """A function with its replays; see torch_xla_ext.capture."""
 
-    def __init__(self, function: Callable[..., Any], max_captures: int, check_python: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        max_captures: int = _MAX_CAPTURES,
+        check_python: bool = True,
+        verify: bool | int | None = None,
+    ) -> None:
         if not callable(function):
             raise TypeError(f"capture needs a function, not {type(function).__name__}")
         if max_captures < 1:
             raise ValueError(f"max_captures must be at least 1, but is {max_captures}")
+        if kind := _kind_of_generator(function):
+            raise CaptureError(
+                f"capture needs a function that runs as a whole, but "
+                f"{getattr(function, '__qualname__', type(function).__name__)} is {kind}: return "
+                "a list, or capture the function that computes one value"
+            )
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures
-        self._check_python = check_python
+        self._check_python, self._verify = check_python, verify
+        # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
+        self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
+        self._verify_all = verify is True
         self._name = getattr(function, "__qualname__", type(function).__name__)
-        self._replays: list[tuple[_Key, Replay]] = []
+        self._replays: list[tuple[Key, Replay]] = []
         self._changed: str | None = None  # what the last run changed besides tensors
+        self._disturbances = 0  # traces in a row that another thread may have disturbed
+        # As a method: its name, and of the step of one object the step of the class.
+        self._attribute = getattr(function, "__name__", "")
+        self._unbound: CapturedStep | None = None
+
+    def _arguments(self) -> tuple:
+        return self._max_captures, self._check_python, self._verify
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: each object has replays of its own."""
         if instance is None:
             return self
-        function = self._function.__get__(instance, owner)
-        bound = CapturedStep(function, self._max_captures, self._check_python)
-        instance.__dict__[self._function.__name__] = bound
+        attributes, name = instance.__dict__, self._attribute
+        bound = attributes.get(name)
+        made = isinstance(bound, CapturedStep) and bound._unbound is self
+        if bound is None or (made and bound._function.__self__ is not instance):
+            # The second: of the object that this one is a copy.copy() of.
+            function = self._function.__get__(instance, owner)
+            bound = attributes[name] = CapturedStep(function, *self._arguments())
+            bound._unbound, bound._attribute = self, name
         return bound
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        """Makes __get__ run first, although the object's step is among its attributes."""
+        instance.__dict__[self._attribute] = value
+
+    def __delete__(self, instance: Any) -> None:
+        try:
+            del instance.__dict__[self._attribute]
+        except KeyError:
+            raise AttributeError(self._attribute) from None
+
+    def __copy__(self) -> CapturedStep:
+        return type(self)(self._function, *self._arguments())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedStep:
+        """A step of the copied function, without replays."""
+        step = type(self)(copy.deepcopy(self._function, memo), *self._arguments())
+        step._unbound, step._attribute = self._unbound, self._attribute
+        return step
+
+    def __reduce_ex__(self, _protocol: int) -> Any:
+        """For pickle: a step without replays; one that decorates a global by its name."""
+        function = self._function
+        if self._unbound is not None:
+            return getattr, (function.__self__, self._attribute)
+        found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+        for name in self._name.split("."):
+            found = getattr(found, name, None)
+        return self._name if found is self else (CapturedStep, (function, *self._arguments()))
 
     @property
     def captured_function(self) -> Callable[..., Any]:
@@ -137,19 +143,38 @@ class CapturedStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if getattr(_tracing, "active", False):
             return self._function(*args, **kwargs)  # a part of the step that is being captured
+        if not _lock.acquire(blocking=False):
+            # A thread of autograd that runs a part of the step that another one captures.
+            if _trace_runs and torch._C._current_autograd_node() is not None:
+                return self._function(*args, **kwargs)
+            _lock.acquire()
+        try:
+            return self._run(args, kwargs)
+        finally:
+            _lock.release()
+
+    def _run(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key, arguments, views = self._key(leaves, spec)
         reasons = []
-        for known, replay in self._replays:
+        registrations = _XLAC._xla_capture_registrations()
+        for known, replay in list(self._replays):
+            if replay.registrations != registrations:  # its program has the older function
+                self._drop(replay)
+                reasons.append("a kernel was registered")
+                continue
             reason = known.difference(key) or replay.mismatch(arguments)
             if reason is None:
-                return replay.run(arguments)
+                if replay.witness is None:
+                    return replay.run(arguments)
+                replay.calls += 1
+                return self._run_verified(replay, leaves, spec, key, arguments, views)
             reasons.append(reason)
         return self._capture(leaves, spec, key, arguments, views, reasons)
 
     def _key(
         self, leaves: list[Any], spec: pytree.TreeSpec
-    ) -> tuple[_Key, list[torch.Tensor], list[int]]:
+    ) -> tuple[Key, list[torch.Tensor], list[int]]:
         arguments: list[torch.Tensor] = []
         others: dict[int, Any] = {}
         for number, leaf in enumerate(leaves):
@@ -164,13 +189,13 @@ class CapturedStep:
                 )
         signature, views = _XLAC._xla_capture_signature(arguments)
         shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
-        return _Key(spec, others, arguments, signature, shardings, _modes()), arguments, views
+        return Key(spec, others, arguments, signature, shardings, modes()), arguments, views
 
     def _capture(
         self,
         leaves: list[Any],
         spec: pytree.TreeSpec,
-        key: _Key,
+        key: Key,
         arguments: list[torch.Tensor],
         views: list[int],
         reasons: list[str],
@@ -187,26 +212,98 @@ class CapturedStep:
                 *(self._name, len(reasons) + 1, self._max_captures, reasons[-1]),
             )
         descriptions = [Description.of(tensor) for tensor in arguments]
-        _tracing.active = True
         try:
-            replay = Tracer(self._function, leaves, spec, views, self._check_python).run()
+            replay = self._trace(leaves, spec, views)
         except NotRepeatableError as result:
             return self._finish_lazily(result)
+        return self._add(key, replay, arguments, descriptions)
+
+    def _trace(
+        self,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        views: list[int],
+        again: Witness | None = None,
+    ) -> Replay:
+        global _trace_runs
+        _tracing.active = _trace_runs = True
+        try:
+            return Tracer(self._function, leaves, spec, views, self._check_python, again).run()
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
         finally:
-            _tracing.active = False
-        self._changed = None
+            _tracing.active = _trace_runs = False
+
+    def _add(
+        self,
+        key: Key,
+        replay: Replay,
+        arguments: list[torch.Tensor],
+        descriptions: list[Description],
+    ) -> Any:
+        self._changed, self._disturbances = None, 0
         key.tensors = descriptions
-        key.others = {number: _weak(value) for number, value in key.others.items()}
+        key.others = {number: weakly(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
+        if not self._verify_all and self._last_verified < 2:
+            replay.witness = None
         _log.info(
             "%s: captured: %d inputs, %d of them written in place",
             *(self._name, replay.num_inputs, replay.num_written),
         )
         return replay.run(arguments)
 
-    def _remedy(self, key: _Key, reason: str) -> str:
+    def _run_verified(
+        self,
+        replay: Replay,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        key: Key,
+        arguments: list[torch.Tensor],
+        views: list[int],
+    ) -> Any:
+        """Traces calls 2, 4, 8, … again, and compares; the others are replayed.
+
+        A trace has the step's effects on Python, like any capture; so it takes the place of a call
+        of the function. Its effects on tensors are undone, and the replay has them.
+        """
+        calls = replay.calls
+        if not self._verify_all and calls & (calls - 1):
+            return replay.run(arguments)
+        descriptions = [Description.of(tensor) for tensor in arguments]
+        try:
+            again = self._trace(leaves, spec, views, replay.witness)
+        except NotRepeatableError as result:
+            self._drop(replay)
+            return self._finish_lazily(result)
+        except BaseException:
+            self._drop(replay)
+            raise
+        difference = replay.witness.difference(again.witness)
+        if difference is None:
+            if not self._verify_all and calls * 2 > self._last_verified:
+                replay.witness = None
+            return replay.run(arguments)
+        self._drop(replay)
+        if calls == 2 and not replay.replaces_another:
+            _log.warning("%s: captured again, because %s", self._name, difference)
+            again.replaces_another = True
+            return self._add(key, again, arguments, descriptions)
+        replayed = ""
+        if calls > 3 and not self._verify_all:
+            replayed = f". Calls after call {calls // 2} of this capture replayed the older program"
+        raise CaptureError(
+            f"{self._name} was traced again, to verify its replays, and {difference}; but nothing "
+            "that capture compares at each call has changed. Pass what changes as an argument, "
+            f"best as a tensor on the device{replayed}"
+        )
+
+    def _drop(self, replay: Replay) -> None:
+        self._replays = [pair for pair in self._replays if pair[1] is not replay]
+
+    def _remedy(self, key: Key, reason: str) -> str:
+        if ON_THE_HOST in reason:
+            return "Move it to the XLA device"
         last, _ = self._replays[-1]
         if last.spec == key.spec and last.others.keys() == key.others.keys():
             changed = last.changed_tensor(key)
@@ -221,16 +318,22 @@ class CapturedStep:
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
         """The first call may make what later ones only write to, such as an optimizer's state."""
         torch_xla.sync()
+        if isinstance(result, DisturbedError):
+            self._disturbances += 1
+            if self._disturbances > _MAX_DISTURBANCES:
+                raise CaptureError(f"{self._name}: {result.name}") from result
+            _log.info("%s: not captured, because of this thread or another: %s", self._name, result)
+            return result.outputs
         if self._changed is not None:
-            remedy = "write into a tensor on the device, or return the value"
-            if result.name.endswith("['step']"):
+            remedy = result.remedy or "write into a tensor on the device, or return the value"
+            if "['step']" in result.name:
                 remedy = (
                     "make the optimizer with capturable=True, which counts on the device; step one "
-                    "without this argument, such as Adagrad, outside the function"
+                    "that cannot, such as Adagrad or Adadelta, outside the function"
                 )
+            name = result.name.removesuffix(f", {ON_THE_HOST},")
             raise CaptureError(
-                f"{self._name} changes {result.name} at each call, which a replay would not do: "
-                f"{remedy}"
+                f"{self._name} changes {name} at each call, which a replay would not do: {remedy}"
             )
         self._changed = result.name
         _log.info("%s: not captured, because it made or changed %s", self._name, result.name)
@@ -239,21 +342,29 @@ class CapturedStep:
 
 @overload
 def capture(
-    function: _Function, *, max_captures: int = 8, check_python: bool = True
+    function: _Function,
+    *,
+    max_captures: int = _MAX_CAPTURES,
+    check_python: bool = True,
+    verify: bool | int | None = None,
 ) -> _Function: ...
 
 
 @overload
 def capture(
-    *, max_captures: int = 8, check_python: bool = True
+    *,
+    max_captures: int = _MAX_CAPTURES,
+    check_python: bool = True,
+    verify: bool | int | None = None,
 ) -> Callable[[_Function], _Function]: ...
 
 
 def capture(
     function: Callable[..., Any] | None = None,
     *,
-    max_captures: int = 8,
+    max_captures: int = _MAX_CAPTURES,
     check_python: bool = True,
+    verify: bool | int | None = None,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
     """Traces and compiles a step once, and then replays it without running its Python code.
 
@@ -267,6 +378,10 @@ def capture(
     other shapes, dtypes, shardings, numbers, strings or objects in the arguments, other closures,
     globals or attributes, or a replaced parameter.
 
+    Calls 2, 4, 8, … of each capture, up to `verify`, are traced again, and the program, its
+    constants and its results must equal the first ones. A difference in call 2, when nothing has
+    been replayed yet, captures again; in a later call it is a CaptureError.
+
     Args:
         function: a function of XLA tensors and other values, passed by position or keyword, nested
             in lists, tuples and dictionaries. It may run backward() and an optimizer's step. The
@@ -277,17 +392,24 @@ def capture(
             the forward pass of a model in a server. Closures, globals and attributes are then not
             compared, and assignments to them are not repeated; tensors are still found and
             compared. Use it for code that keeps its settings in large or changing objects.
+        verify: the last call of a capture that is traced again. True traces every call again, for
+            tests; 0 none. The default is 1,024, and 0 with check_python=False.
 
     Returns:
-        A callable with the same arguments and results. Results do not require gradients.
+        A callable with the same arguments and results. Results do not require gradients. Objects
+        that the function makes are made at each replay, from the parts that pickle would store. A
+        copy of the callable, by copy or pickle, has captures of its own.
 
     Raises:
         CaptureError: the function does something on the host that a replay would not repeat: it
             reads a tensor's value (.item(), print), draws random numbers, rebinds an attribute or a
-            global in each call, or calls torch_xla.sync(). Or a replay failed; the text names the
-            tensor. Other output of the Python code, such as to files, and reading the time happen
-            only during capture, without an error.
+            global in each call, or calls torch_xla.sync(). Or it is a generator function. Or a
+            trace for verification differs; the text names the operation. Or a replay failed; the
+            text names the tensor. Other output of the Python code, such as to files, and reading
+            the time happen only during a trace, without an error.
     """
     if function is None:
-        return functools.partial(capture, max_captures=max_captures, check_python=check_python)
-    return CapturedStep(function, max_captures, check_python)
+        return functools.partial(
+            capture, max_captures=max_captures, check_python=check_python, verify=verify
+        )
+    return CapturedStep(function, max_captures, check_python, verify)

@@ -60,6 +60,11 @@ def view_of(
     return _XLAC._xla_capture_view(tensor)
 
 
+def place_of(tensor: torch.Tensor) -> tuple:
+    """Where a view's elements are in its storage."""
+    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
 def _value_of(tensor: torch.Tensor) -> str:
     """Which operation of the trace, or which data, a tensor's value is."""
     return _XLAC._unique_id_for_ir_and_data(tensor)

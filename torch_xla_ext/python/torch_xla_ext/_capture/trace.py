@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import dataclasses
+import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,41 +15,32 @@ from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from torch_xla_ext._capture import watch
-from torch_xla_ext._capture.bytecode import names_of, read_globals
+from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import PythonState, is_library
-from torch_xla_ext._capture.replay import (
-    Constant,
-    New,
-    Reference,
-    Replay,
-    Result,
-    SameTensor,
-    View,
-)
-from torch_xla_ext._capture.tensors import argument_names, copy_of, view_of
+from torch_xla_ext._capture.nodes import is_library
+from torch_xla_ext._capture.plan import Known, Plans
+from torch_xla_ext._capture.python_state import PythonState
+from torch_xla_ext._capture.replay import Replay
+from torch_xla_ext._capture.results import Reference, Result
+from torch_xla_ext._capture.tensors import argument_names, copy_of
+from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
 # csrc/capture/program.h's Source::Kind.
+_ENVIRONMENT = {"environ", "getenv"}
 _ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 
 
 class NotRepeatableError(Exception):
-    """The function changed `name`, which is no tensor; its results are `outputs`."""
+    """The function changed `name`, which a replay would not do; its results are `outputs`."""
 
-    def __init__(self, name: str, outputs: Any) -> None:
+    def __init__(self, name: str, outputs: Any, remedy: str | None = None) -> None:
         super().__init__(name)
-        self.name, self.outputs = name, outputs
+        self.name, self.outputs, self.remedy = name, outputs, remedy
 
 
-@dataclasses.dataclass
-class _Known:
-    """A tensor that was there before the trace."""
-
-    name: str
-    tensor: torch.Tensor
-    argument: int | None = None  # its number among the arguments that are tensors
-    gradient_of: int | None = None  # number of the known tensor whose .grad it is
+class DisturbedError(NotRepeatableError):
+    """What is refused, `name`, happened during the trace, perhaps in another thread."""
 
 
 class Tracer:
@@ -62,6 +52,8 @@ class Tracer:
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
+        again: the witness of an earlier trace, with which this one is compared. Numbers from the
+            host are constants then, and what counts them for all threads is not asked.
     """
 
     def __init__(
@@ -71,13 +63,15 @@ class Tracer:
         spec: pytree.TreeSpec,
         views: list[int],
         check_python: bool,
+        again: Witness | None,
     ) -> None:
-        self._check_python = check_python
+        self._check_python, self._again = check_python, again
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
-        self._known: list[_Known] = []
+        self._known: list[Known] = []
         self._by_id: dict[int, int] = {}
         self._by_storage: dict[int, list[int]] = {}
         self._gradients: dict[int, torch.Tensor | None] = {}
+        self._calls = watch.Calls()
         self._copies: dict[int, torch.Tensor] = {}  # of arguments that are views, by argument
 
     # The tensors that the step can use.
@@ -92,7 +86,7 @@ class Tracer:
             )
         number = len(self._known)
         self._by_id[id(tensor)] = number
-        self._known.append(_Known(name, tensor, **kwargs))
+        self._known.append(Known(name, tensor, **kwargs))
         self._by_storage.setdefault(_XLAC._xla_capture_storage(tensor), []).append(number)
         if tensor.is_leaf and tensor.requires_grad:
             self._gradients[number] = tensor.grad
@@ -126,6 +120,7 @@ class Tracer:
             if self._check_python
             else {}
         )
+        self._existing = self._state.addresses()
         state_storages = {
             _XLAC._xla_capture_storage(tensor): name for name, tensor in self._state.tensors.items()
         }
@@ -143,7 +138,15 @@ class Tracer:
         for name, tensor in list(self._state.tensors.items()):
             self._add(tensor, name)
         self._saved = _XLAC._XlaSavedState()
-        self._saved.add_all([known.tensor for known in self._known])
+        try:
+            self._saved.add_all([known.tensor for known in self._known])
+        except RuntimeError as error:
+            if "frozen storage" not in str(error):
+                raise
+            raise CaptureError(
+                "the function uses a tensor whose memory set_() has replaced, as registering a "
+                "parametrization does: register it before the module is moved to the device"
+            ) from error
 
     # The trace.
 
@@ -153,30 +156,81 @@ class Tracer:
         for number, copy in self._copies.items():
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        executed = watch.ExecutedCode()
+
+        def watched() -> watch.WatchedTensors:
+            return watch.WatchedTensors(self._see, self._name_of, self._calls)
+
+        outputs = None
         with (
+            self._other_threads(lambda: outputs),
             torch_xla.experimental.eager_mode_context(False),
             watch.syncs_refused(),
-            watch.host_random_numbers_refused(),
-            watch.transfers_refused(),
-            watch.ExecutedCode() as executed,
+            contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
+            contextlib.nullcontext() if self._again else watch.transfers_refused(self._calls),
+            executed.in_this_thread(),
+            watch.functions_of_backward(executed.in_this_thread, watched),
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
-            watch.WatchedTensors(self._see),
+            watched(),
         ):
             outputs = self._function(*args, **kwargs)
-        changed = self._changed_python(executed) if self._check_python else None
-        if changed:
-            raise NotRepeatableError(changed, outputs)
+        if self._check_python:
+            self._check_python_state(executed, outputs)
         return outputs
+
+    @contextlib.contextmanager
+    def _other_threads(self, outputs: Callable[[], Any]) -> Iterator[None]:
+        try:
+            yield
+        except watch.ByAThreadError as error:
+            raise DisturbedError(str(error), self._as_lazy(outputs())) from error
+
+    def _name_of(self, tensor: torch.Tensor) -> str | None:
+        number = self._by_id.get(id(tensor))
+        if number is None:
+            return self._state.host_tensors.get(id(tensor))
+        return self._known[number].name
+
+    def _check_python_state(self, executed: watch.ExecutedCode, outputs: Any) -> None:
+        moved = self._state.moved()
+        changed = self._changed_python(executed)
+        remedy = None
+        if moved:
+            changed = moved
+            remedy = "draw random numbers on the device, and pass an iterator's values as arguments"
+        if not changed and (kept := self._plans().kept_tensor(outputs, self._calls.made)):
+            changed = f"what refers to a tensor {kept} that it makes"
+        if changed:
+            raise NotRepeatableError(changed, self._as_lazy(outputs), remedy)
+
+    def _as_lazy(self, outputs: Any) -> Any:
+        """For a call that is not captured: gives arguments that were copied their new values."""
+        arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        for number, copy in self._copies.items():
+            if self._saved.is_written(copy):
+                with torch.no_grad():
+                    arguments[number].copy_(copy)
+        originals = {id(copy): arguments[number] for number, copy in self._copies.items()}
+        return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
         """What the function changed besides tensors; also adds its globals to what is compared."""
         names: set[str] = set()
-        for code, variables in executed.codes.items():
+        strings: set[str] = set()
+        by_strings = False
+        for code, variables in list(executed.codes.items()):
             names |= names_of(code)
             module = variables.get("__name__", "")
-            if not is_library(module):
-                self._state.add_globals(variables, read_globals(code), module)
+            if is_library(module):
+                continue
+            self._state.add_globals(variables, code, module)
+            strings |= strings_of(code)
+            by_strings = by_strings or finds_by_strings(code)
+            if not _ENVIRONMENT.isdisjoint(code.co_names):
+                self._state.add("os.environ", os.environ)
+        if by_strings:
+            names |= strings | self._state.strings
         self._state.forget(names)
         return self._state.difference() or executed.changed_global()
 
@@ -209,11 +263,23 @@ class Tracer:
             tensor = self._known[number].tensor
             if tensor.grad is not gradient:
                 tensor.grad = gradient
+        for known in self._known:
+            if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
+                known.tensor.requires_grad_(known.requires_grad)
         self._saved.restore()
+        for known in self._known:
+            # One that was written through views holds its old data, which could not be donated.
+            if not _XLAC._xla_capture_is_view(known.tensor):
+                torch._sync(known.tensor)
         _XLAC._xla_set_rng_seed(running_seed)
 
     def _check_storages(self) -> None:
         for known in self._known:
+            if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
+                raise CaptureError(
+                    f"the function changes whether {known.name} requires a gradient, which a "
+                    "replay would not do: call requires_grad_() outside, or use detach()"
+                )
             storage = _XLAC._xla_capture_storage(known.tensor)
             if self._by_id[id(known.tensor)] not in self._by_storage.get(storage, ()):
                 raise CaptureError(
@@ -222,6 +288,11 @@ class Tracer:
                 )
 
     # From the trace to a program.
+
+    def _plans(self) -> Plans:
+        existing = self._existing if self._check_python else None
+        storages = self._by_storage
+        return Plans(self._known, self._by_id, storages, self._gradients, self._saved, existing)
 
     def _compile(self, outputs: Any) -> Callable[[], Replay]:
         """Compiles the program. Returns what makes the replay, once the trace is undone."""
@@ -236,8 +307,8 @@ class Tracer:
             # What is told of sharded data below is read in them: steps before have to have run.
             _XLAC._xla_wait_device_ops([])
         new: list[torch.Tensor] = []  # what the program computes besides
-        plan, spec = self._plan_outputs(outputs, new)
-        gradients = self._plan_gradients(new)
+        returned = self._plans().of_outputs(outputs, new)
+        gradients = self._plans().of_gradients(new)
         results = [_XLAC._xla_capture_base(known[number].tensor) for number in written]
         results += new
         for tensor in results:
@@ -269,10 +340,13 @@ class Tracer:
                 before = _XLAC._xla_capture_set_alias(result, parameter)
                 stack.callback(_XLAC._xla_capture_set_alias, result, before)
             key = _XLAC._get_graph_hash(results)
+            text = ""
+            if self._again is None or self._again.program != key:
+                text = _XLAC._get_xla_tensors_text(results)
             if results:
                 _XLAC._xla_warm_up_cache(results, [])
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
-        return lambda: self._replay(key, graph, sources, written, new, plan, spec, gradients)
+        return lambda: self._replay(key, text, graph, sources, written, new, returned, gradients)
 
     def _keep_shardings(self, written: list[int]) -> None:
         """Gives a result that has no sharding the one that the tensor's value had before.
@@ -318,103 +392,15 @@ class Tracer:
                 )
         return sources
 
-    def _plan_outputs(
-        self, outputs: Any, new: list[torch.Tensor]
-    ) -> tuple[list[Result], pytree.TreeSpec]:
-        """How each result is made in a replay; those that the program computes go into `new`."""
-        leaves, spec = pytree.tree_flatten(outputs)
-        tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        for position, leaf in enumerate(leaves):
-            if isinstance(leaf, torch.Tensor):
-                self._check_result(position, leaf)
-        uses = collections.Counter(map(_XLAC._xla_capture_storage, tensors.values()))
-        plans: dict[int, Result] = {}  # by the identity of the tensor
-        roots: dict[int, torch.Tensor] = {}  # of new storages with several results
-        for identity, tensor in tensors.items():
-            number = self._by_id.get(identity)
-            storage = _XLAC._xla_capture_storage(tensor)
-            if number is not None:
-                plans[identity] = SameTensor(self._reference(number))
-            elif storage in self._by_storage:
-                plans[identity] = self._alias(tensor, self._by_storage[storage])
-            elif uses[storage] == 1:
-                plans[identity] = New(len(new))
-                new.append(tensor)
-            else:
-                root = tensor if tensor._base is None else tensor._base
-                if storage not in roots:
-                    roots[storage] = root
-                    root_number = len(new)
-                    new.append(root)
-                    plans[storage] = New(root_number)
-                view = view_of(tensor, roots[storage])
-                if view is None:
-                    raise CaptureError(
-                        f"results share memory in a way that cannot be repeated, "
-                        f"{watch.describe(tensor)} among them: return a clone() of it"
-                    )
-                plans[identity] = View(plans[storage], view)
-        return [
-            plans[id(leaf)] if isinstance(leaf, torch.Tensor) else Constant(leaf) for leaf in leaves
-        ], spec
-
-    def _check_result(self, position: int, tensor: torch.Tensor) -> None:
-        name = f"result {position}, {watch.describe(tensor)},"
-        if tensor.device.type != "xla":
-            raise CaptureError(
-                f"{name} is on {tensor.device}, where a replay would not compute it: return a "
-                "tensor of the XLA device"
-            )
-        if tensor.requires_grad and id(tensor) not in self._by_id:
-            raise CaptureError(
-                f"{name} requires a gradient, and a replay records no graph for backward(): call "
-                "backward() inside the function and return its detach(), or use torch.no_grad()"
-            )
-
-    def _alias(self, tensor: torch.Tensor, numbers: list[int]) -> Result:
-        for number in numbers:
-            known = self._known[number]
-            view = view_of(tensor, known.tensor)
-            if view is not None:
-                return View(SameTensor(self._reference(number)), view)
-        raise CaptureError(
-            f"a result, {watch.describe(tensor)}, shares memory with "
-            f"{self._known[numbers[0]].name} in a way that cannot be repeated: return a clone() "
-            "of it"
-        )
-
-    def _reference(self, number: int) -> Reference:
-        known = self._known[number]
-        if known.argument is not None:
-            return Reference(argument=known.argument)
-        return Reference(tensor=weakref.ref(known.tensor))
-
-    def _plan_gradients(self, new: list[torch.Tensor]) -> list[tuple[Reference, int | None]]:
-        """The tensors whose .grad the step replaces, with the number of the result or None."""
-        plan: list[tuple[Reference, int | None]] = []
-        for number, before in self._gradients.items():
-            after = self._known[number].tensor.grad
-            if after is before:
-                continue
-            if after is not None and id(after) in self._by_id:
-                raise CaptureError(
-                    f"the function makes an older tensor the .grad of {self._known[number].name}: "
-                    "copy it instead"
-                )
-            plan.append((self._reference(number), None if after is None else len(new)))
-            if after is not None:
-                new.append(after)
-        return plan
-
     def _replay(
         self,
         key: bytes,
+        text: str,
         graph: list[torch.Tensor],
         sources: list[tuple[int | None, tuple[int, int] | None]],
         written: list[int],
         new: list[torch.Tensor],
-        plan: list[Result],
-        spec: pytree.TreeSpec,
+        result: Result,
         gradients: list[tuple[Reference, int | None]],
     ) -> Replay:
         read = [number for number, _ in sources if number is not None]
@@ -482,13 +468,25 @@ class Tracer:
         copied_back = [
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written
         ]
+        tensors = [weakref.ref(self._known[number].tensor) for number in state]
+        witness = Witness(
+            key,
+            [
+                (kind, tensors[index] if kind in (_STATE, _GRADIENT) else index)
+                for kind, index in parameters
+            ],
+            names,
+            constants,
+            [self._calls.places.get(_XLAC._xla_capture_data_address(c)) for c in constants],
+            result,
+            gradients,
+            self._calls.operations,
+            text,
+        )
         return Replay(
             program,
             self._state,
-            names,
-            plan,
-            spec,
-            gradients,
+            witness,
             len(written),
             list(self._copies),
             copied_back,

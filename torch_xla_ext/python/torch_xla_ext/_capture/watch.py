@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import sys
+import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,16 +20,28 @@ from torch_xla.debug import metrics
 
 from torch_xla_ext._capture.bytecode import assigned_globals
 from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.python_state import (
+from torch_xla_ext._capture.nodes import (
     is_library,
     is_plain,
     same_plain,
 )
+from torch_xla_ext._capture.witness import Operation
 
 _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
+_PACKAGE = __name__.rpartition(".")[0]
+_READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
+# What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
+_FACTORS = {
+    name + suffix: factor
+    for name, factor in {
+        **{"add": "alpha", "sub": "alpha"},
+        **{"addcmul": "value", "addcdiv": "value"},
+    }.items()
+    for suffix in ("", "_")
+}
 
 # Of torch.Tensor.
 _READS = {
@@ -35,42 +50,146 @@ _READS = {
 }
 
 
+def is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+    """Of an operation's arguments, which are seldom nested."""
+    values = [*args, *kwargs.values()]
+    nested = any(isinstance(value, (list, tuple, dict)) for value in values)
+    return pytree.tree_leaves(values) if nested else values
+
+
+@dataclasses.dataclass
+class Calls:
+    """The calls of torch in a trace.
+
+    Attributes:
+        operations: the calls, in their order.
+        places: the lines that moved data to the device, by its address.
+        made: the tensors that the calls returned.
+        read: what the last call that read a number on the host may have read.
+    """
+
+    operations: list[Operation] = dataclasses.field(default_factory=list)
+    places: dict[int, str] = dataclasses.field(default_factory=dict)
+    made: list[weakref.ref] = dataclasses.field(default_factory=list)
+    read: tuple[torch.Tensor, str, str | None] | None = None
+
+
 class WatchedTensors(TorchFunctionMode):
     """Calls `see` with each XLA tensor before torch uses it.
 
-    Refuses what brings a value to the host, where a replay would not be.
+    Refuses what brings a value to the host, where a replay would not be. `name_of` says which
+    tensor it was, if it is known. A factor that torch would read, such as the learning rate of SGD,
+    stays on the device.
     """
 
-    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        see: Callable[[torch.Tensor], None],
+        name_of: Callable[[torch.Tensor], str | None],
+        calls: Calls,
+    ) -> None:
         super().__init__()
-        self._see = see
+        self._see, self._known_name, self._calls = see, name_of, calls
+        self._names: dict[int, tuple[weakref.ref, str]] = {}  # of numbers made of known ones
+
+    def _name_of(self, tensor: torch.Tensor) -> str | None:
+        reference, name = self._names.get(id(tensor), (None, None))
+        known = self._known_name(tensor)
+        if known is None and reference is not None and reference() is tensor:
+            return name
+        return known
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        tensors = [
-            value
-            for value in pytree.tree_leaves((args, kwargs))
-            if isinstance(value, torch.Tensor) and value.device.type == "xla"
-        ]
+        # The profile function would be called for each call in here.
+        profile = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return self._run(profile, func, args, kwargs or {})
+        finally:
+            sys.setprofile(profile)
+
+    def _run(self, profile: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
+        values = _leaves(args, kwargs)
+        tensors = [value for value in values if is_on_device(value)]
         for tensor in tensors:
             if name in _READS:
-                refuse_read(tensor, name)
+                refuse_read(tensor, name, self._name_of(tensor))
             self._see(tensor)
-        result = func(*args, **kwargs)
+        if name == "__get__":  # an attribute, such as shape
+            result = func(*args, **kwargs)
+            if is_on_device(result):
+                self._calls.made.append(weakref.ref(result))
+            return result
+        operation = Operation.of(name, values)
+        self._calls.operations.append(operation)
+        factor = kwargs.get(_FACTORS.get(name, ""))
+        if is_on_device(factor):
+            kwargs = {key: value for key, value in kwargs.items() if value is not factor}
+            args = (args[0], args[1] * factor.reshape(()), *args[2:])
+        filled = name == "full_like" and len(args) > 1 and is_on_device(args[1])
+        numbers = [tensor for tensor in tensors if not tensor.dim()]
+        reads = metrics.counter_value(_READ) if numbers else None
+        sys.setprofile(profile)
+        try:
+            if filled:
+                result = func(args[0], 0, *args[2:], **kwargs)
+                result.copy_(args[1].reshape(()))
+            else:
+                result = func(*args, **kwargs)
+        except RuntimeError as error:
+            self._refuse_host_tensor(name, tensors, values, error)
+            raise
+        finally:
+            sys.setprofile(None)
         if tensors and isinstance(result, torch.Tensor) and result.device.type == "cpu":
-            refuse_read(tensors[0], name)
+            self._refuse_host_tensor(name, tensors, values)
+            refuse_read(tensors[0], name, self._name_of(tensors[0]))
+        if numbers:
+            named = next((found for found in map(self._name_of, numbers) if found), None)
+            if metrics.counter_value(_READ) != reads:
+                self._calls.read = (numbers[-1], name, named)
+            if named and is_on_device(result) and not result.dim():
+                self._names[id(result)] = weakref.ref(result), named
+        for made in result if isinstance(result, (tuple, list)) else (result,):
+            if is_on_device(made):
+                self._calls.made.append(weakref.ref(made))
+                if not tensors:
+                    address = _XLAC._xla_capture_data_address(made)
+                    self._calls.places[address] = operation.place
         return result
+
+    def _refuse_host_tensor(
+        self,
+        by: str,
+        tensors: list[torch.Tensor],
+        values: list[Any],
+        error: RuntimeError | None = None,
+    ) -> None:
+        for value in values if tensors else ():
+            if isinstance(value, torch.Tensor) and value.dim() and value.device.type == "cpu":
+                name = self._known_name(value)
+                raise CaptureError(
+                    f"{'a tensor' if name is None else name + ', a tensor'} {describe(value)} is "
+                    f"on the CPU, and {by} uses it together with a tensor of the XLA device: move "
+                    "it there"
+                ) from error
 
 
 @contextlib.contextmanager
 def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Calls `see` with the tensors whose .grad a backward() is about to write."""
-    stock = torch.autograd._engine_run_backward
+    stock, tracing = torch.autograd._engine_run_backward, threading.get_ident()
 
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != tracing:
+            return stock(outputs, *args, **kwargs)
         nodes, seen = [tensor.grad_fn for tensor in pytree.tree_leaves(outputs)], set()
         while nodes:
             node = nodes.pop()
@@ -89,10 +208,38 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
         torch.autograd._engine_run_backward = stock
 
 
-def refuse_read(tensor: torch.Tensor, name: str) -> None:
+@contextlib.contextmanager
+def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
+    """The backward() of each autograd.Function, which another thread runs, is in `contexts`."""
+    kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
+    stock = kind.apply
+
+    def apply(node: Any, *gradients: Any) -> Any:
+        if threading.get_ident() == tracing:
+            return stock(node, *gradients)
+        with contextlib.ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
+            return stock(node, *gradients)
+
+    kind.apply = apply
+    try:
+        yield
+    finally:
+        kind.apply = stock
+
+
+def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
+    what = describe(tensor) if name is None else f"{describe(tensor)}, {name},"
+    remedy = "return the tensor, and read it outside"
+    if name is not None and name.endswith("['lr']"):
+        remedy = (
+            "this optimizer needs its lr as a number; step it outside, or use one that takes a "
+            "tensor, such as SGD or Adam with capturable=True"
+        )
     raise CaptureError(
-        f"the function reads the value of a tensor {describe(tensor)} on the host, by {name}; a "
-        "replay runs on the device alone: return the tensor, and read it outside"
+        f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
+        f"the device alone: {remedy}"
     )
 
 
@@ -102,15 +249,23 @@ def describe(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise CaptureError(
-            "the function calls torch_xla.sync(), or something that does; a captured step is one "
-            "program and runs as a whole: remove the call"
-        )
+    """In this thread, and in those of autograd."""
+    tracing = threading.get_ident()
+
+    def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != tracing and torch._C._current_autograd_node() is None:
+                return stock(*args, **kwargs)
+            raise CaptureError(
+                "the function calls torch_xla.sync(), or something that does; a captured step is "
+                "one program and runs as a whole: remove the call"
+            )
+
+        return call
 
     stock = {name: getattr(_XLAC, name) for name in _SYNCS}
-    for name in _SYNCS:
-        setattr(_XLAC, name, refuse)
+    for name, function in stock.items():
+        setattr(_XLAC, name, refusing(function))
     try:
         yield
     finally:
@@ -129,20 +284,29 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
     return states
 
 
+class ByAThreadError(CaptureError):
+    """What is refused has happened, but perhaps in another thread of the process."""
+
+
+def _refuse(text: str) -> None:
+    """Of what is counted for the whole process."""
+    raise (CaptureError if threading.active_count() == 1 else ByAThreadError)(text)
+
+
 @contextlib.contextmanager
 def host_random_numbers_refused() -> Iterator[None]:
     states = {name: (get, get()) for name, get in _host_random_states().items()}
     yield
     for name, (get, before) in states.items():
         if get() != before:
-            raise CaptureError(
+            _refuse(
                 f"the function draws random numbers on the host ({name}); every replay would use "
                 "those of the capture: draw them on the device, or pass them as an argument"
             )
 
 
 @contextlib.contextmanager
-def transfers_refused() -> Iterator[None]:
+def transfers_refused(calls: Calls) -> Iterator[None]:
     def count() -> dict[str, int]:
         names = [name for name in metrics.counter_names() if name.startswith("aten::")]
         counts = {name: metrics.counter_value(name) or 0 for name in names}
@@ -154,14 +318,16 @@ def transfers_refused() -> Iterator[None]:
     yield
     for name, after in count().items():
         if after != before.get(name, 0):
-            raise CaptureError(
+            if name == _READ and calls.read is not None:
+                refuse_read(*calls.read)
+            _refuse(
                 f"the function runs {name} on the host, which a replay would not repeat; "
                 "torch_xla does not implement it"
             )
 
 
 class ExecutedCode:
-    """Gathers the code that runs in this thread, within `with`.
+    """Gathers the code that runs in a thread, within `with self.in_this_thread()`.
 
     Attributes:
         codes: the code, with its globals.
@@ -172,18 +338,21 @@ class ExecutedCode:
         # Globals that user code assigns, by module and name, with their values before.
         self._assigned: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
 
-    def __enter__(self) -> ExecutedCode:
-        self._profile = sys.getprofile()
+    @contextlib.contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        profile = sys.getprofile()
         sys.setprofile(self._see)
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(profile)
 
     def _see(self, frame: types.FrameType, event: str, _argument: object) -> None:
         code, variables = frame.f_code, frame.f_globals
         if event != "call" or code in self.codes:
             return
+        if variables.get("__name__", "").startswith(_PACKAGE):
+            return  # what watches is no part of the step
         self.codes[code] = variables
         # An import gives a module's globals their first values, once in a process.
         if code.co_name == "<module>" or is_library(variables.get("__name__", "")):

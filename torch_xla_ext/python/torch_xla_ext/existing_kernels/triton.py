@@ -14,11 +14,11 @@ import torch
 import torch_xla
 
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.existing_kernels.triton_kernel import (
     Grid,
     TritonKernel,
     compile_jit_function,
-    device_capability,
     normalized_grid,
 )
 from torch_xla_ext.kernel_schema.schema import ArrayType
@@ -186,7 +186,7 @@ def triton_call(
     config = _tuned(tuner, name, bound, grid) if tuner is not None else None
     arguments = bound(config)
     compiled = compile_jit_function(
-        function, arguments.values, arguments.options, device_capability()
+        function, arguments.values, arguments.options, compute_capability()
     )
     return _launch(compiled, arguments, grid)
 
@@ -215,7 +215,7 @@ def compile_triton_kernel(
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
     arguments = _bind(function.fn.__name__, parameters, args, outputs, (), keywords, {})
-    capability = device_capability() if capability is None else capability
+    capability = compute_capability() if capability is None else capability
     return compile_jit_function(function, arguments.values, options, capability)
 
 
@@ -298,7 +298,7 @@ def _timed(kernel: Kernel, arguments: _Arguments, grid: Grid) -> float:
     }
     trial = dataclasses.replace(arguments, values=arguments.values | zeros)
     function = _unwrapped(kernel)[1]
-    compiled = compile_jit_function(function, trial.values, trial.options, device_capability())
+    compiled = compile_jit_function(function, trial.values, trial.options, compute_capability())
     times = []
     for _ in range(3):  # the first one compiles
         results = [_launch(compiled, trial, grid, has_side_effect=True)[0] for _ in range(20)]

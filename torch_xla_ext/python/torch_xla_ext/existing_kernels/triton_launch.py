@@ -54,14 +54,15 @@ def _let_torch_analyse_kernels() -> None:
         return
 
     def create() -> object:
-        from torch_xla_ext.existing_kernels.triton_kernel import Driver, device_capability
+        from torch_xla_ext.cuda.driver import compute_capability
+        from torch_xla_ext.existing_kernels.triton_kernel import Driver
 
         try:
             return stock()
         except RuntimeError:  # no active drivers
             pass
         try:
-            return Driver(device_capability())
+            return Driver(compute_capability())
         except RuntimeError:
             return Driver(_ANY_CAPABILITY)
 

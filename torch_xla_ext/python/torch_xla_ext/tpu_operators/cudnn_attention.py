@@ -13,15 +13,28 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.autograd.function import FunctionCtx
 
+from torch_xla_ext.cuda import driver
 from torch_xla_ext.debug import register_reference
 from torch_xla_ext.operators import define_operator
 from torch_xla_ext.operators.arguments import Value
 from torch_xla_ext.operators.call import Result
 
 DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
-# Of head_dim: what GPUs before compute capability 9.0 can do, too.
-MAX_HEAD_DIM = 128
 HEAD_DIM_MULTIPLE = 8
+
+
+# The largest head_dim: what every GPU can do, until `look_at_gpu` was called.
+max_head_dim = 128
+
+
+def look_at_gpu() -> None:
+    """Learns what cuDNN computes on this GPU. Call this when there is a client."""
+    global max_head_dim
+    try:
+        max_head_dim = 256 if driver.compute_capability() == 90 else 128
+    except RuntimeError:  # a plug-in on a machine without a GPU, in tests
+        max_head_dim = 128
+
 
 # The dimensions of batch and heads, of [batch_size, num_heads, seq_len, head_dim] and of the logits
 # [batch_size, num_heads, q_seq_len, kv_seq_len]: in all products the same.
@@ -40,20 +53,31 @@ def _check(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
+    bias: torch.Tensor | None = None,
     **others: Value,
 ) -> None:
     name = "xla_gpu::cudnn_attention"
     if q.dtype not in DTYPES:
         raise TypeError(f"{name}: q must be float16 or bfloat16, but is {q.dtype}")
-    if q.dim() != 4 or q.shape[3] > MAX_HEAD_DIM or q.shape[3] % HEAD_DIM_MULTIPLE:
+    if q.dim() != 4 or q.shape[3] > max_head_dim or q.shape[3] % HEAD_DIM_MULTIPLE:
         raise ValueError(
             f"{name}: q must be [batch_size, num_heads, q_seq_len, head_dim], head_dim a multiple "
-            f"of {HEAD_DIM_MULTIPLE} up to {MAX_HEAD_DIM}, but is {list(q.shape)}"
+            f"of {HEAD_DIM_MULTIPLE} up to {max_head_dim}, but is {list(q.shape)}"
         )
-    batch_size, num_heads, _, head_dim = q.shape
-    kv_seq_len = k.shape[2] if k.dim() == 4 else 0
-    expected = {"k": (k, [batch_size, num_heads, kv_seq_len, head_dim])}
+    batch_size, num_heads, q_seq_len, head_dim = q.shape
+    num_kv_heads, kv_seq_len = k.shape[1:3] if k.dim() == 4 else (1, 0)
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"{name}: q's {num_heads} heads must be a multiple of k's, which has {num_kv_heads}"
+        )
+    expected = {"k": (k, [batch_size, num_kv_heads, kv_seq_len, head_dim])}
     expected["v"] = (v, expected["k"][1])
+    if bias is not None:
+        sizes = [
+            size if bias.dim() == 4 and bias.shape[i] != 1 else 1
+            for i, size in enumerate((batch_size, num_heads))
+        ]
+        expected["bias"] = (bias, [*sizes, q_seq_len, kv_seq_len])
     for label, (tensor, shape) in expected.items():
         if tensor.dtype != q.dtype:
             raise TypeError(f"{name}: {label} must be {q.dtype}, as q is, but is {tensor.dtype}")
@@ -102,10 +126,18 @@ def _payload(
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config}).encode()
 
 
-def _logits(inputs: Sequence[torch.Tensor], attributes: Mapping[str, object]) -> torch.Tensor:
+def _repeated(k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+
+
+def _logits(
+    inputs: Sequence[torch.Tensor], bias: torch.Tensor | None, attributes: Mapping[str, object]
+) -> torch.Tensor:
     config = attributes["cudnn_fmha_backend_config"]
     q, k = inputs[0].float(), inputs[1].float()
-    logits = q @ k.mT * config["fmha_scale"]
+    logits = q @ _repeated(k, q).mT * config["fmha_scale"]
+    if bias is not None:
+        logits = logits + bias.float()
     if config["mask_type"] == "CAUSAL":
         ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
         logits = logits.masked_fill(ones.triu(1), float("-inf"))
@@ -115,21 +147,26 @@ def _logits(inputs: Sequence[torch.Tensor], attributes: Mapping[str, object]) ->
 def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    logits = _logits(inputs, attributes)
-    result = logits.softmax(-1) @ inputs[2].float()
+    logits = _logits(inputs, inputs[3] if len(inputs) > 3 else None, attributes)
+    result = logits.softmax(-1) @ _repeated(inputs[2].float(), inputs[0])
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
 
 
 def _backward_reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, stats, grad, result = inputs
-    weights = (_logits(inputs, attributes) - stats.unsqueeze(-1)).exp()
+    q, k, v, stats, grad, *bias, result = inputs
+    logits = _logits(inputs, bias[0] if bias else None, attributes)
+    weights = (logits - stats.unsqueeze(-1)).exp()
     inner = (grad.float() * result.float()).sum(-1, keepdim=True)
-    grad_of_logits = weights * (grad.float() @ v.float().mT - inner)
+    grad_of_logits = weights * (grad.float() @ _repeated(v.float(), q).mT - inner)
     grad_of_products = grad_of_logits * attributes["cudnn_fmha_backend_config"]["fmha_scale"]
-    grads = grad_of_products @ k.float(), grad_of_products.mT @ q.float(), weights.mT @ grad.float()
-    return [*(each.to(q.dtype) for each in grads), _no_workspace(q)]
+    grad_of_q = grad_of_products @ _repeated(k.float(), q)
+    grads = [
+        grad_of_heads.unflatten(1, (k.shape[1], -1)).sum(2)
+        for grad_of_heads in (grad_of_products.mT @ q.float(), weights.mT @ grad.float())
+    ]
+    return [*(each.to(q.dtype) for each in (grad_of_q, *grads)), _no_workspace(q)]
 
 
 def _no_workspace(q: torch.Tensor) -> torch.Tensor:
@@ -172,52 +209,74 @@ def _setup_context(
 def _backward(
     ctx: FunctionCtx, grad: torch.Tensor, grad_of_stats: torch.Tensor
 ) -> tuple[torch.Tensor | None, ...]:
-    q, k, v, result, stats = ctx.saved_tensors
-    grads = _backward_operator(q, k, v, stats, grad, result, ctx.causal, ctx.sm_scale)
-    return (*grads, None, None)
+    q, k, v, *bias, result, stats = ctx.saved_tensors
+    operator = _backward_with_bias if bias else _backward_operator
+    grads = operator(q, k, v, stats, grad, *bias, result, ctx.causal, ctx.sm_scale)
+    return (*grads, *(None for _ in bias), None, None)
 
 
-_TARGET = "__cudnn$fmhaSoftmax"
 _HEADS = "b h _ _"
 
-register_reference(_TARGET, _reference)
-register_reference(f"{_TARGET}Backward", _backward_reference)
 
-_operator = define_operator(
-    "xla_gpu::cudnn_attention(Tensor q, Tensor k, Tensor v, bool causal, float sm_scale) -> "
-    "(Tensor, Tensor)",
-    target=_TARGET,
-    check=_check,
-    results=_results,
-    payload=_forward_payload,
-    setup_context=_setup_context,
-    backward=_backward,
-    environment=(),
-    sharding_rule=f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
-)
+def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, ...]:
+    """The operator ``name``, and its gradient's. `bias` is "", or the argument's declaration."""
+    register_reference(target, _reference)
+    register_reference(f"{target}Backward", _backward_reference)
+    rules = {
+        "sharding_rule": f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
+        "backward_rule": f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
+        f"{_HEADS}, {_HEADS}, {_HEADS}",
+    }
+    if bias:
+        rules = dict.fromkeys(rules)
+    forward = define_operator(
+        f"xla_gpu::{name}(Tensor q, Tensor k, Tensor v, {bias}bool causal, float sm_scale) -> "
+        "(Tensor, Tensor)",
+        target=target,
+        check=_check,
+        results=_results,
+        payload=_forward_payload,
+        setup_context=_setup_context,
+        backward=_backward,
+        environment=(),
+        sharding_rule=rules["sharding_rule"],
+    )
+    backward = define_operator(
+        f"xla_gpu::{name}_backward(Tensor q, Tensor k, Tensor v, Tensor stats, Tensor grad, "
+        f"{bias}Tensor result, bool causal, float sm_scale) -> (Tensor, Tensor, Tensor)",
+        target=f"{target}Backward",
+        check=_check,
+        results=_backward_results,
+        payload=_backward_payload,
+        environment=(),
+        sharding_rule=rules["backward_rule"],
+    )
+    return forward, backward
 
-_backward_operator = define_operator(
-    "xla_gpu::cudnn_attention_backward(Tensor q, Tensor k, Tensor v, Tensor stats, Tensor grad, "
-    "Tensor result, bool causal, float sm_scale) -> (Tensor, Tensor, Tensor)",
-    target=f"{_TARGET}Backward",
-    check=_check,
-    results=_backward_results,
-    payload=_backward_payload,
-    environment=(),
-    sharding_rule=f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
-    f"{_HEADS}, {_HEADS}, {_HEADS}",
+
+_operator, _backward_operator = _define("", "__cudnn$fmhaSoftmax", "cudnn_attention")
+_operator_with_bias, _backward_with_bias = _define(
+    "Tensor bias, ", "__cudnn$fmhaScaleBiasSoftmax", "cudnn_attention_with_bias"
 )
 
 
 def cudnn_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, sm_scale: float
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    sm_scale: float,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``softmax(sm_scale * q @ k.mT) @ v`` on a CUDA device of XLA.
+    """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim], float16 or bfloat16.
-        k, v: [batch_size, num_heads, kv_seq_len, head_dim], of q's dtype.
+        k, v: [batch_size, num_kv_heads, kv_seq_len, head_dim], of q's dtype; num_heads is a
+            multiple of num_kv_heads.
         causal: query i sees keys 0 to i.
+        bias: [batch_size or 1, num_heads or 1, q_seq_len, kv_seq_len], of q's dtype, finite. It
+            gets no gradient.
 
     Returns:
         As q. It has a first derivative.
@@ -226,4 +285,6 @@ def cudnn_attention(
         TypeError, ValueError: another dtype or shape.
         NotImplementedError: q is on a device that is not XLA's.
     """
-    return _operator(q, k, v, causal, sm_scale)[0]
+    if bias is None:
+        return _operator(q, k, v, causal, sm_scale)[0]
+    return _operator_with_bias(q, k, v, bias, causal, sm_scale)[0]

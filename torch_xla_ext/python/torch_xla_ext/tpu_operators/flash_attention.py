@@ -49,8 +49,8 @@ def flash_attention(
 def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
     """Whether cuDNN can do it.
 
-    That is: float16 or bfloat16, at most 128 elements a head, a multiple of 8, and as many heads of
-    keys as of queries.
+    That is: float16 or bfloat16, at most 128 elements a head (256 on Hopper), a multiple of 8, and
+    as many heads of keys as of queries.
     """
     if q.device.type != "xla" or torch_xla.runtime.device_type() != "CUDA":
         return False
@@ -62,7 +62,7 @@ def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
         return False
     head_dim = q.shape[3]
     return (
-        head_dim <= cudnn_attention.MAX_HEAD_DIM
+        head_dim <= cudnn_attention.max_head_dim
         and head_dim % cudnn_attention.HEAD_DIM_MULTIPLE == 0
     )
 

@@ -1,0 +1,250 @@
+"""Times a training step of a Llama or a ViT, as people write it, and its peak of device memory.
+
+    PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
+    python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
+
+The same file runs with this wheel (captured, openxla, lazy) and with a CUDA build of PyTorch
+(compile, eager). The models are plain PyTorch in bfloat16, with
+torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON: milliseconds of
+a step that is waited for and of steps in flight, the host's part, TFLOP/s, and gigabytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+OURS, PEERS = ("captured", "openxla", "lazy"), ("compile", "eager")
+IMAGE, PATCH, CLASSES = 224, 16, 1000
+
+
+class RmsNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.float()
+        y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)
+        return y.to(x.dtype) * self.weight
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    u, v = x.float().chunk(2, -1)
+    return torch.cat([u * cos - v * sin, v * cos + u * sin], -1).to(x.dtype)
+
+
+class LlamaLayer(nn.Module):
+    def __init__(self, width: int, inner: int, heads: int, kv_heads: int) -> None:
+        super().__init__()
+        self.splits, self.head_dim = (heads, kv_heads, kv_heads), width // heads
+        self.norms = nn.ModuleList(RmsNorm(width) for _ in range(2))
+        self.qkv = nn.Linear(width, sum(self.splits) * self.head_dim, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(self.norms[0](x)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = heads.split(self.splits, 1)
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        gate, up = self.gate_up(self.norms[1](x)).chunk(2, -1)
+        return x + self.down(functional.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """508 million parameters."""
+
+    WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 2048, 5632, 8, 16, 8, 32000
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(self.VOCABULARY, self.WIDTH)
+        sizes = (self.WIDTH, self.INNER, self.HEADS, self.KV_HEADS)
+        self.layers = nn.ModuleList(LlamaLayer(*sizes) for _ in range(self.LAYERS))
+        self.norm = RmsNorm(self.WIDTH)
+        self.head = nn.Linear(self.WIDTH, self.VOCABULARY, bias=False)
+        head_dim = self.WIDTH // self.HEADS
+        frequencies = 10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim)
+        self.register_buffer("angles", torch.arange(length)[:, None] * frequencies)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x, cos, sin = self.embedding(tokens), self.angles.cos(), self.angles.sin()
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return self.head(self.norm(x))
+
+    def flops(self, batch: int, length: int) -> float:
+        parameters = sum(p.numel() for p in self.parameters())
+        return 6 * batch * length * (parameters + self.LAYERS * length * self.WIDTH)
+
+
+class VitLayer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.qkv(self.norms[0](x)).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        seen = functional.scaled_dot_product_attention(*heads.chunk(3, 1))
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norms[1](x))
+
+
+class Vit(nn.Module):
+    """ViT-L/16: 304 million parameters, images of 224 x 224."""
+
+    WIDTH, LAYERS, HEADS = 1024, 24, 16
+
+    def __init__(self, _length: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, self.WIDTH, PATCH, PATCH)
+        self.places = nn.Parameter(torch.randn((IMAGE // PATCH) ** 2, self.WIDTH) * 0.02)
+        self.layers = nn.ModuleList(VitLayer(self.WIDTH, self.HEADS) for _ in range(self.LAYERS))
+        self.norm, self.head = nn.LayerNorm(self.WIDTH), nn.Linear(self.WIDTH, CLASSES)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.places
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x).mean(1))
+
+    def flops(self, batch: int, _length: int) -> float:
+        tokens = (IMAGE // PATCH) ** 2
+        parameters = sum(p.numel() for p in self.parameters())
+        return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
+
+
+class Training:
+    """A model, its data and its optimizer; `run` is a step."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.is_ours = args.way in OURS
+        if self.is_ours:
+            import torch_xla
+
+            self.device = torch_xla.device()
+        else:
+            self.device = torch.device("cuda")
+        torch.manual_seed(0)
+        self.model = {"llama": Llama, "vit": Vit}[args.model](args.length)
+        for parameter in self.model.parameters():
+            if parameter.dim() >= 2:
+                nn.init.normal_(parameter, std=0.02)
+        parameters = dict(self.model.named_parameters())
+        for parameter in parameters.values():
+            parameter.data = parameter.data.bfloat16()
+        self.model.to(self.device)
+        if args.model == "llama":
+            tokens = torch.randint(Llama.VOCABULARY, (args.batch, args.length + 1))
+            data = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
+        else:
+            images = torch.randn(args.batch, 3, IMAGE, IMAGE).bfloat16()
+            data = images, torch.randint(CLASSES, (args.batch,))
+        self.data, self.labels = (tensor.to(self.device) for tensor in data)
+        # A captured step reads the learning rate on the device.
+        rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
+        options = {"capturable": True} if self.is_ours else {"fused": True}
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, **options)
+        self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
+        if args.way in ("openxla", "compile"):
+            backend = "openxla" if args.way == "openxla" else "inductor"
+            self.forward = torch.compile(self.model, backend=backend)
+        self.run: Callable[[], torch.Tensor] = self.step
+        if args.way == "captured":
+            import torch_xla_ext
+
+            self.run = torch_xla_ext.capture(self.step, verify=2)
+        elif self.is_ours:
+            self.run = self.synced_step
+
+    def step(self) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        logits = self.forward(self.data)
+        loss = functional.cross_entropy(logits.flatten(0, -2).float(), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def synced_step(self) -> torch.Tensor:
+        import torch_xla
+
+        loss = self.step()
+        torch_xla.sync()
+        return loss
+
+    def wait(self) -> None:
+        if self.is_ours:
+            import torch_xla.core.xla_model as xm
+
+            xm.wait_device_ops()
+        else:
+            torch.cuda.synchronize()
+
+    def peak_gigabytes(self) -> float | None:
+        if not self.is_ours:
+            return torch.cuda.max_memory_allocated() / 1e9
+        import torch_xla.core.xla_model as xm
+
+        try:
+            return xm.get_memory_info(self.device)["peak_bytes_used"] / 1e9
+        except (KeyError, RuntimeError):  # XLA:CPU counts no bytes
+            return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--way", choices=(*OURS, *PEERS), default="captured")
+    parser.add_argument("--model", choices=("llama", "vit"), default="llama")
+    parser.add_argument("--batch", type=int, default=8, help="sequences or images (8)")
+    parser.add_argument("--length", type=int, default=1024, help="tokens of a sequence (1024)")
+    parser.add_argument("--steps", type=int, default=20, help="to time, waited and in flight (20)")
+    args = parser.parse_args()
+    training = Training(args)
+    losses = [round(training.run().item(), 4) for _ in range(5)]
+    training.wait()
+    waited, host = [], []
+    for _ in range(args.steps):
+        begin = time.perf_counter()
+        training.run()
+        host.append(time.perf_counter() - begin)
+        training.wait()
+        waited.append(time.perf_counter() - begin)
+    begin = time.perf_counter()
+    for _ in range(args.steps):
+        training.run()
+    training.wait()
+    in_flight = (time.perf_counter() - begin) / args.steps
+    flops = training.model.flops(args.batch, args.length)
+    peak = training.peak_gigabytes()
+    row = {
+        "model": args.model,
+        "batch": args.batch,
+        "length": args.length,
+        "way": args.way,
+        "in_flight_ms": round(1e3 * in_flight, 2),
+        "waited_ms": round(1e3 * statistics.median(waited), 2),
+        "host_ms": round(1e3 * statistics.median(host), 2),
+        "tflops": round(flops / in_flight / 1e12, 1),
+        "peak_gb": None if peak is None else round(peak, 2),
+        "losses": losses,
+    }
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""torch.load(…, map_location="xla"), as with "cuda".
+
+PyTorch restores storages, and tensors from them; tensors of the XLA device have no storage. So a
+storage for that device stays on the host, with a mark, and tensors that are made from it are moved.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+_MARK = "_torch_xla_ext_device"
+
+
+def _restore(storage: object, location: str) -> object:
+    if location.partition(":")[0] != "xla":
+        return None
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_legacy_load":
+        frame = frame.f_back
+    if frame is not None:  # which reads the values after it has made the tensors
+        raise RuntimeError(
+            "a file in the format of torch.save before PyTorch 1.6 cannot be loaded with "
+            'map_location="xla": load it with map_location="cpu", and move the tensors'
+        )
+    setattr(storage, _MARK, torch.device(location))
+    return storage
+
+
+def enable() -> None:
+    """Once in a process."""
+    stock = torch._utils._rebuild_tensor
+    if hasattr(stock, "__wrapped__"):
+        return
+
+    def rebuild_tensor(storage: object, *place: object) -> torch.Tensor:
+        tensor = stock(storage, *place)
+        device = getattr(storage._untyped_storage, _MARK, None)
+        return tensor if device is None else tensor.to(device)
+
+    rebuild_tensor.__wrapped__ = stock
+    torch._utils._rebuild_tensor = rebuild_tensor
+    # Before those of PyTorch, which refuse what they do not know.
+    torch.serialization.register_package(5, lambda _storage: None, _restore)
