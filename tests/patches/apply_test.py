@@ -1,6 +1,6 @@
-"""The series apply in order, without fuzz or offset, to a source that has what they change.
+"""The series applies in order, without fuzz or offset, to a source that has what it changes.
 
-The source of pytorch/xla is not here. What a series says of it, though, is enough to make a tree
+The source of pytorch/xla is not here. What the series says of it, though, is enough to make a tree
 that it has to fit exactly: the lines that its hunks show, at the numbers that they give, with other
 lines between. A hunk that contradicts one before it fails, as would a patch out of order.
 """
@@ -16,7 +16,7 @@ import apply
 import pytest
 
 PATCHES = Path("patches")
-RELEASES = ["2.7.0", "2.8.1"]
+RELEASE = "2.8.1"
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -103,9 +103,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pat
     return tree, tmp_path / "patches"
 
 
-def release(tree: Path, patches: Path, name: str) -> list[Path]:
+def release(tree: Path, patches: Path) -> list[Path]:
     """Makes `tree` the release, and the series in `patches` one for it."""
-    _, _, files = apply.read(PATCHES / f"torch_xla-{name}" / "series")
+    _, _, files = apply.read(PATCHES / f"torch_xla-{RELEASE}" / "series")
     source = Source()
     for patch in files:
         source.apply(patch)
@@ -118,22 +118,20 @@ def release(tree: Path, patches: Path, name: str) -> list[Path]:
         (folder / patch.name).write_bytes(patch.read_bytes())
     head = git(tree, "rev-parse", "HEAD").strip()
     names = [patch.name for patch in files]
-    (folder / "series").write_text("\n".join([f"# v{name} {head}", *names, ""]))
+    (folder / "series").write_text("\n".join([f"# v{RELEASE} {head}", *names, ""]))
     return [folder / name for name in names]
 
 
-@pytest.mark.parametrize("name", RELEASES)
-def test_every_patch_is_listed(name: str) -> None:
-    series = PATCHES / f"torch_xla-{name}" / "series"
+def test_every_patch_is_listed() -> None:
+    series = PATCHES / f"torch_xla-{RELEASE}" / "series"
     tag, commit, files = apply.read(series)
-    assert tag == f"v{name}" and len(commit) == 40
+    assert tag == f"v{RELEASE}" and len(commit) == 40
     assert files == sorted(series.parent.glob("*.patch"))
 
 
-@pytest.mark.parametrize("name", RELEASES)
-def test_applies_in_order_without_offset(name: str, checkout: tuple[Path, Path]) -> None:
+def test_applies_in_order_without_offset(checkout: tuple[Path, Path]) -> None:
     tree, patches = checkout
-    files = release(tree, patches, name)
+    files = release(tree, patches)
     head = git(tree, "rev-parse", "HEAD").strip()
     for patch in files:
         fit = subprocess.run(
@@ -153,7 +151,7 @@ def test_applies_in_order_without_offset(name: str, checkout: tuple[Path, Path])
 
 def test_out_of_order(checkout: tuple[Path, Path]) -> None:
     tree, patches = checkout
-    files = release(tree, patches, "2.8.1")
+    files = release(tree, patches)
     series = files[0].parent / "series"
     lines = series.read_text().splitlines()
     series.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:], ""]))
@@ -166,7 +164,7 @@ def test_out_of_order(checkout: tuple[Path, Path]) -> None:
 
 def test_changes_and_other_commits_are_refused(checkout: tuple[Path, Path]) -> None:
     tree, patches = checkout
-    release(tree, patches, "2.8.1")
+    release(tree, patches)
     (tree / "BUILD").write_text("mine\n")
     with pytest.raises(apply.ApplyError, match=r"has changes.*\n.*BUILD"):
         apply.apply(tree, patches)
