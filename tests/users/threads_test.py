@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -86,3 +88,34 @@ def test_threads_that_train(device: torch.device) -> None:
         )
 
     run(work, 2)
+
+
+HAND_OVER = """
+import threading, torch, torch_xla
+x = torch.ones(4, device="xla")
+torch_xla.sync(wait=True)
+kept = []
+
+def step():
+    buffer = torch_xla._XLAC._unsafe_buffer_pointer(x)
+    x.add_(1)
+    torch_xla.sync(wait=True)
+    kept.append(torch_xla._XLAC._unsafe_buffer_pointer(x) == buffer)
+
+step()
+for _ in range(2):
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join()
+step()
+step()
+print(kept, x.tolist())
+"""
+
+
+def test_buffers_are_donated_until_threads_take_turns() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HAND_OVER], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[True, True, True, False, False] [6.0, 6.0, 6.0, 6.0]"

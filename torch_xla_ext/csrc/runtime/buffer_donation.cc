@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -47,20 +48,24 @@ std::string Sharding(const torch::lazy::Node* node, size_t index) {
   return sharding == nullptr ? "" : sharding->SerializeAsString();
 }
 
-// Whether another thread has donated buffers of `device` before.
-bool SeveralThreadsDonate(const torch::lazy::BackendDevice& device) {
+// Whether threads donate buffers of `device` in turns, this one included. A
+// program that moves to another thread for good does not.
+bool ThreadsDonateInTurns(const torch::lazy::BackendDevice& device) {
   struct Threads {
-    std::thread::id first;
-    bool are_several;
+    std::thread::id last;
+    std::set<std::thread::id> earlier;
+    bool in_turns = false;
   };
   static std::mutex mutex;
   static auto& threads_of = *new std::map<torch::lazy::BackendDevice, Threads>;
   const std::lock_guard<std::mutex> lock(mutex);
   const std::thread::id own = std::this_thread::get_id();
-  Threads& threads =
-      threads_of.try_emplace(device, Threads{own, false}).first->second;
-  threads.are_several |= threads.first != own;
-  return threads.are_several;
+  Threads& threads = threads_of.try_emplace(device, Threads{own}).first->second;
+  if (!threads.in_turns && threads.last != own) {
+    threads.in_turns = threads.earlier.count(own) != 0;
+    threads.earlier.insert(std::exchange(threads.last, own));
+  }
+  return threads.in_turns;
 }
 
 }  // namespace
@@ -143,7 +148,7 @@ std::vector<size_t> FreeDonors(
     const std::vector<torch::lazy::BackendDataPtr>& parameters,
     const torch::lazy::BackendDevice& device,
     const std::vector<torch_xla::XLATensorPtr>& computed) {
-  if (SeveralThreadsDonate(device)) return {};
+  if (ThreadsDonateInTurns(device)) return {};
   std::unordered_set<const torch::lazy::BackendData*> data;
   for (const size_t donor : donors) data.insert(parameters[donor].get());
   const auto read = ReadByPendingValues(data, device, computed);

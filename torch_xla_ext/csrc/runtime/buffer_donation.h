@@ -52,8 +52,8 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
 //
 //   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
 //
-// Nor is anything donated once several threads have donated on one device: an
-// operation that another thread is tracing can read any value.
+// Nor is anything donated once threads have computed a device's tensors in
+// turns: an operation that another thread is tracing can read any value.
 //
 // `computed` are the tensors that the program computes.
 std::vector<size_t> FreeDonors(
