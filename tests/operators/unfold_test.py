@@ -31,9 +31,7 @@ def test_traced(way: str) -> None:
 
     torch._dynamo.reset()
     run = (
-        torch_xla_ext.capture(step)
-        if way == "captured"
-        else torch.compile(step, backend="openxla")
+        torch_xla_ext.capture(step) if way == "captured" else torch.compile(step, backend="openxla")
     )
     for i in range(3):
         x = torch.arange(16.0).view(2, 8) + i

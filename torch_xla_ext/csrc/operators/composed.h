@@ -9,6 +9,7 @@
 
 #include <ATen/NativeFunctions.h>
 
+#include <optional>
 #include <string_view>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
@@ -23,6 +24,16 @@ inline at::Tensor StdOfDimensions(const at::Tensor& self,
                                   at::OptionalIntArrayRef dim, bool unbiased,
                                   bool keepdim) {
   return at::native::std(self, dim, unbiased, keepdim);
+}
+
+// The number of elements may be above the largest float16.
+inline at::Tensor Nanmean(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                          bool keepdim, std::optional<at::ScalarType> dtype) {
+  const at::ScalarType type = dtype.value_or(self.scalar_type());
+  if (!at::isReducedFloatingType(type)) {
+    return at::native::nanmean(self, dim, keepdim, dtype);
+  }
+  return at::native::nanmean(self.to(type), dim, keepdim, at::kFloat).to(type);
 }
 
 // The stock kernel's gradient is not that of complex numbers.

@@ -339,6 +339,7 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("inverse", at::native::inverse);
   m.impl("kl_div", at::native::kl_div);
   m.impl("logdet", at::native::logdet);
+  m.impl("nanmean", Nanmean);
   m.impl("qr", at::native::qr);
   m.impl("selu", at::native::selu);
   m.impl("selu_", at::native::selu_);

@@ -20,7 +20,7 @@ from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
 from torch_xla_ext.targets import registration
 from torch_xla_ext.targets.platforms import APIS, CALL_VERSIONS
-from torch_xla_ext.tools.index_checks import CheckIndices as check_indices
+from torch_xla_ext.tools.index_checks import check_indices
 
 __all__ = [
     "CustomCall",

@@ -75,13 +75,12 @@ def _subscript(arguments: _Arguments) -> Iterator[_Use]:
     tensor, subscript = arguments.get(0, "self", "input"), arguments.get(1, "indices")
     items = list(subscript) if isinstance(subscript, tuple | list) else [subscript]
     dim = 0
-    for item in items:
+    for place, item in enumerate(items):
         if item is Ellipsis:
-            dim = tensor.ndim - sum(_dims_of(other) for other in items[items.index(item) + 1 :])
+            dim = tensor.ndim - sum(_dims_of(other) for other in items[place + 1 :])
             continue
-        if _dims_of(item) == 1 and not _is_mask(item):
-            if dim < tensor.ndim:
-                yield _Use(item, dim, tensor.shape[dim], may_be_negative=True)
+        if _dims_of(item) == 1 and not _is_mask(item) and dim < tensor.ndim:
+            yield _Use(item, dim, tensor.shape[dim], may_be_negative=True)
         dim += _dims_of(item)
 
 
@@ -130,14 +129,14 @@ def _functions() -> Iterator[tuple[Callable, Callable[[_Arguments], Iterator[_Us
 _USES = dict(_functions())
 
 
-class CheckIndices(TorchFunctionMode):
+class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as torch.no_grad is
     """Makes indices of XLA tensors that are out of range an IndexError, at the line that uses them.
 
     XLA clamps an index that it reads from, and drops what is written to one. In this context, the
     indices are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,
     `embedding_bag`, `scatter`, `index_add`, `take` and so on that Python calls, and before
-    `cross_entropy` and `nll_loss`: each of these runs what is pending and waits for it. So a program
-    is slow in it, and a captured step refuses it. What `torch.compile` has compiled is not checked.
+    `cross_entropy` and `nll_loss`: each of these runs what is pending and waits for it. So a
+    program is slow in it. What `torch.compile` has compiled is not checked.
 
         with torch_xla_ext.debug.check_indices():
             loss = model(tokens)
