@@ -1,8 +1,8 @@
-// torch_xla and XLA for calls/, as upstream's source declares them.
+// torch_xla and XLA for csrc/, as upstream's source declares them.
 //
-// calls/ includes torch_xla_ext/csrc/upstream.h, which is this header in a
-// build of upstream with patches/, and front/abi/upstream.h in a build of the
-// front library (//torch_xla_ext/csrc:upstream).
+// csrc/ includes torch_xla_ext/csrc/upstream.h, which is this header in a build
+// of upstream with patches/, and interpose/abi/upstream.h in a build of the
+// wheel's library (//torch_xla_ext/csrc:upstream).
 #ifndef TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 #define TORCH_XLA_EXT_CSRC_UPSTREAM_H_
 
