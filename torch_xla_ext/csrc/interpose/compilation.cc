@@ -10,8 +10,6 @@
 // here.
 #include <dlfcn.h>
 
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -76,18 +74,19 @@ Computations Compile(void* client, CompileInstances* instances) {
   using Stock = Computations (*)(void*, CompileInstances*);
   static const auto stock = reinterpret_cast<Stock>(dlsym(RTLD_NEXT, COMPILE));
   const WithoutGil without_gil;
-  std::unique_lock<std::shared_mutex> turn(CompileTurns(), std::defer_lock);
-  if (pjrt::PjrtApi("cuda").ok()) {
-    turn.lock();
-    static_cast<torch_xla::runtime::PjRtComputationClient*>(client)
-        ->WaitDeviceOps({});
-  } else {
-    CheckMemoryMappings();
-  }
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
   const auto corrected = CorrectReductions(program->SerializeAsString());
   if (corrected) program->ParseFromString(*corrected);
-  return stock(client, instances);
+  if (!pjrt::PjrtApi("cuda").ok()) {
+    CheckMemoryMappings();
+    return stock(client, instances);
+  }
+  const auto wait = [client] {
+    static_cast<torch_xla::runtime::PjRtComputationClient*>(client)
+        ->WaitDeviceOps({});
+  };
+  return CompileTurns::Get().Alone(wait,
+                                   [&] { return stock(client, instances); });
 }
 
 }  // namespace torch_xla_ext

@@ -11,7 +11,6 @@
 #include <torch/csrc/lazy/core/multi_wait.h>
 
 #include <cstddef>
-#include <shared_mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -90,8 +89,12 @@ PjRtComputationClient::ExecuteComputation(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  const std::shared_lock<std::shared_mutex> turn(torch_xla_ext::CompileTurns());
-  return stock(this, computation, arguments, device, options);
+  const auto run = [&] {
+    return stock(this, computation, arguments, device, options);
+  };
+  if (!pjrt::PjrtApi("cuda").ok()) return run();
+  return torch_xla_ext::CompileTurns::Get().RunProgram(
+      &computation, [this] { WaitDeviceOps({}); }, run);
 }
 
 std::vector<ComputationClient::DataPtr>
@@ -114,8 +117,12 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  const std::shared_lock<std::shared_mutex> turn(torch_xla_ext::CompileTurns());
-  return stock(this, computation, arguments, devices, options);
+  const auto run = [&] {
+    return stock(this, computation, arguments, devices, options);
+  };
+  if (!pjrt::PjrtApi("cuda").ok()) return run();
+  return torch_xla_ext::CompileTurns::Get().RunProgram(
+      &computation, [this] { WaitDeviceOps({}); }, run);
 }
 
 }  // namespace torch_xla::runtime

@@ -2,8 +2,8 @@
 
 namespace torch_xla_ext {
 
-std::shared_mutex& CompileTurns() {
-  static auto* const turns = new std::shared_mutex;  // threads may outlive main
+CompileTurns& CompileTurns::Get() {
+  static auto* const turns = new CompileTurns;  // threads may outlive main
   return *turns;
 }
 
