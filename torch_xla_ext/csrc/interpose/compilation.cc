@@ -1,8 +1,7 @@
 // Interposes on XLAGraphExecutor::SyncTensorsGraph: if it fails, pending
 // tensors keep their operations (runtime/failures.h). Also on
 // PjRtComputationClient::Compile: reductions become those of PyTorch
-// (runtime/reductions.h). On a GPU, no program runs meanwhile
-// (runtime/compile_turns.h); on the CPU, it fails before too many programs
+// (runtime/reductions.h), and on the CPU, it fails before too many programs
 // crash the process (runtime/memory_mappings.h).
 //
 // The stock binary calls the first through its PLT and the second through a
@@ -14,11 +13,9 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/compile_turns.h"
 #include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/memory_mappings.h"
 #include "torch_xla_ext/csrc/runtime/reductions.h"
-#include "torch_xla_ext/csrc/runtime/without_gil.h"
 
 namespace torch_xla {
 
@@ -73,20 +70,12 @@ Computations Compile(void* client,
 Computations Compile(void* client, CompileInstances* instances) {
   using Stock = Computations (*)(void*, CompileInstances*);
   static const auto stock = reinterpret_cast<Stock>(dlsym(RTLD_NEXT, COMPILE));
-  const WithoutGil without_gil;
+  const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
+  if (on_cpu) CheckMemoryMappings();
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
   const auto corrected = CorrectReductions(program->SerializeAsString());
   if (corrected) program->ParseFromString(*corrected);
-  if (!pjrt::PjrtApi("cuda").ok()) {
-    CheckMemoryMappings();
-    return stock(client, instances);
-  }
-  const auto wait = [client] {
-    static_cast<torch_xla::runtime::PjRtComputationClient*>(client)
-        ->WaitDeviceOps({});
-  };
-  return CompileTurns::Get().Alone(wait,
-                                   [&] { return stock(client, instances); });
+  return stock(client, instances);
 }
 
 }  // namespace torch_xla_ext

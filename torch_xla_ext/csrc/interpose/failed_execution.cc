@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/compile_turns.h"
 #include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/runtime/without_gil.h"
@@ -89,12 +88,7 @@ PjRtComputationClient::ExecuteComputation(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  const auto run = [&] {
-    return stock(this, computation, arguments, device, options);
-  };
-  if (!pjrt::PjrtApi("cuda").ok()) return run();
-  return torch_xla_ext::CompileTurns::Get().RunProgram(
-      &computation, [this] { WaitDeviceOps({}); }, run);
+  return stock(this, computation, arguments, device, options);
 }
 
 std::vector<ComputationClient::DataPtr>
@@ -117,12 +111,7 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  const auto run = [&] {
-    return stock(this, computation, arguments, devices, options);
-  };
-  if (!pjrt::PjrtApi("cuda").ok()) return run();
-  return torch_xla_ext::CompileTurns::Get().RunProgram(
-      &computation, [this] { WaitDeviceOps({}); }, run);
+  return stock(this, computation, arguments, devices, options);
 }
 
 }  // namespace torch_xla::runtime

@@ -62,9 +62,13 @@ def _is_fused(
     """Whether cuDNN computes the same as PyTorch, and as fast.
 
     Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
-    product. A single query (a decoding step) is no work for a fused kernel.
+    product. A single query (a decoding step) is no work for a fused kernel. torch.compile makes
+    programs of their own of forward and backward: there, XLA:GPU sometimes fails to load cuDNN's
+    graphs ("cuda_graph_end_capture … capturing stream has unjoined work", plug-in 0.11.2).
     """
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
+        return False
+    if type(query) not in (torch.Tensor, torch.nn.Parameter):  # traced by torch.compile
         return False
     if query.dtype not in cudnn_attention.DTYPES or {key.dtype, value.dtype} != {query.dtype}:
         return False
