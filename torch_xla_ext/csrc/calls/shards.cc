@@ -122,7 +122,7 @@ std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor) {
 
 torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
   static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
-  // Passes its operand through (front/node_hash.cc).
+  // Passes its operand through (interpose/node_hash.cc).
   static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
   const std::string shape = torch_xla::GetXlaShape(value).ToString();
   while (value.node->op() == sharding || value.node->op() == hashed) {
