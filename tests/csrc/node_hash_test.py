@@ -1,4 +1,4 @@
-"""Nodes whose hash, upstream, leaves out an attribute that the lowering uses: interpose/node_hash.cc.
+"""Nodes whose hash, upstream, omits an attribute that the lowering uses: interpose/node_hash.cc.
 
 Two programs that differ in the attribute alone run one after the other: their hashes differ, and
 each has the shape and the numbers of its own.
