@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch_xla
 from testing.xla import XLAC, check_golden, hlo
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -44,11 +43,9 @@ def operand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype).to("xla")
 
 
-def index(*shape: int) -> torch.Tensor:
-    """An argument that is int64 to torch, and s32 on the device."""
-    result = torch.cummax(operand(*shape), 0)[1]
-    torch_xla.sync()
-    return result
+def narrow() -> torch.Tensor:
+    """int8 to torch, and s4 on the device."""
+    return XLAC._xla_cast_int4(operand(3, dtype=torch.int8), [1, 2, 3])
 
 
 CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
@@ -70,8 +67,8 @@ CASES: dict[str, Callable[[], list[torch.Tensor]]] = {
         target="Kernel",
         aliases={0: 0, 1: 1},
     ),
-    "operand_of_another_type": lambda: gpu_call([index(3)], target="Kernel"),
-    "operand_of_another_type_default_target": lambda: gpu_call([index(3)]),
+    "operand_of_another_type": lambda: gpu_call([narrow()], target="Kernel"),
+    "operand_of_another_type_default_target": lambda: gpu_call([narrow()]),
     "transposed_operand": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]], target="Kernel"),
     "transposed_operand_default_target": lambda: gpu_call([operand(2, 3).t()], shapes=[[3, 2]]),
     "permuted_operand": lambda: gpu_call(

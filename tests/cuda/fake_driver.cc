@@ -13,6 +13,12 @@ int cuDeviceGetCount(int* count) {
   *count = 1;
   return 0;
 }
+// Of the attributes only the compute capability is asked: 9.0.
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int kComputeCapabilityMajor = 75;
+  *value = attribute == kComputeCapabilityMajor ? 9 : 0;
+  return 0;
+}
 
 size_t cudnnGetVersion() { return 91002; }
 size_t cudnnGetCudartVersion() { return 13000; }

@@ -299,12 +299,12 @@ void RegisterForXla(torch::Library& m) {
   m.impl("kthvalue", kOfScalarToo<&Stock::kthvalue>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
-  m.impl("max.dim", kOfScalarToo<&ExtremumOfDim<&Stock::max, &Stock::argmax>>);
+  m.impl("max.dim", kOfScalarToo<&Stock::max>);
   m.impl("mean.dim",
          kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
                                 &OverAll<Sum, &Stock::mean>::Call>::Call>);
   m.impl("mean", kFloat32<&Mean>);
-  m.impl("min.dim", kOfScalarToo<&ExtremumOfDim<&Stock::min, &Stock::argmin>>);
+  m.impl("min.dim", kOfScalarToo<&Stock::min>);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);

@@ -71,32 +71,14 @@ inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
                  keepdim ? largest : at::view_copy(largest, sum.sizes()));
 }
 
-// The stock kernels' indices of extrema ignore NaN, which is the extremum to
-// PyTorch, and the first one is where it is.
 template <auto kStock>
 at::Tensor IndexOfExtremum(const at::Tensor& self, std::optional<int64_t> dim,
                            bool keepdim) {
-  if (self.dim() == 0) {
-    return at::zeros({}, self.options().dtype(at::kLong));
-  }
-  const at::Tensor index = kStock(self, dim, keepdim);
-  if (!self.is_floating_point()) return index;
-  const at::Tensor is_nan = at::isnan(self);
-  const at::Tensor first = Stock::argmax(is_nan.to(at::kInt), dim, keepdim);
-  const at::Tensor has_nan =
-      dim.has_value() ? at::any(is_nan, *dim, keepdim) : at::any(is_nan);
-  return at::where(has_nan, first, index);
+  return self.dim() == 0 ? at::zeros({}, self.options().dtype(at::kLong))
+                         : kStock(self, dim, keepdim);
 }
 
 using ValuesAndIndices = std::tuple<at::Tensor, at::Tensor>;
-
-template <ValuesAndIndices (*kStock)(const at::Tensor&, int64_t, bool),
-          auto kIndex>
-ValuesAndIndices ExtremumOfDim(const at::Tensor& self, int64_t dim,
-                               bool keepdim) {
-  const at::Tensor values = std::get<0>(kStock(self, dim, keepdim));
-  return {values, IndexOfExtremum<kIndex>(self, dim, keepdim)};
-}
 
 // The stock kernels count in the operand's dtype: for a mask, the count is
 // True.

@@ -28,7 +28,8 @@ constexpr uint32_t kParameters = 1, kResult = 2;
 namespace instruction {
 constexpr uint32_t kName = 1, kOpcode = 2, kShape = 3, kMetadata = 7,
                    kLiteral = 8, kTupleIndex = 13, kId = 35, kOperandIds = 36,
-                   kCalledComputationIds = 38, kSharding = 40;
+                   kCalledComputationIds = 38, kSharding = 40,
+                   kComparisonDirection = 63;
 }
 namespace shape {
 constexpr uint32_t kElementType = 2, kTupleShapes = 4;
@@ -37,7 +38,7 @@ namespace literal {
 constexpr uint32_t kF32s = 8, kF64s = 9, kF16s = 11, kBf16s = 13;
 }
 // xla::PrimitiveType.
-constexpr uint64_t kF16 = 10, kF32 = 11, kTuple = 13, kBf16 = 16;
+constexpr uint64_t kF16 = 10, kF32 = 11, kF64 = 12, kTuple = 13, kBf16 = 16;
 
 // The largest finite number of a floating-point type, and infinity, in the
 // bytes of a literal. Their negatives have the last byte's first bit set.
@@ -69,6 +70,12 @@ bool Is16Bits(std::string_view serialized_shape) {
   return Is16Bits(WireMessage(serialized_shape).Number(shape::kElementType));
 }
 
+bool IsFloat(std::string_view serialized_shape) {
+  const uint64_t type =
+      WireMessage(serialized_shape).Number(shape::kElementType);
+  return Is16Bits(type) || type == kF32 || type == kF64;
+}
+
 // The shape with float32 in place of 16-bit floats.
 std::string Widened(std::string_view serialized) {
   WireMessage message(serialized);
@@ -77,6 +84,11 @@ std::string Widened(std::string_view serialized) {
   }
   message.Transform(shape::kTupleShapes, Widened);
   return message.Serialize();
+}
+
+// Whether a computation is that of xla::ArgMax or xla::ArgMin.
+bool PicksExtremum(const WireMessage& computation) {
+  return computation.Bytes(computation::kName).rfind("minmax_func", 0) == 0;
 }
 
 bool Accumulates(std::string_view opcode) {
@@ -97,6 +109,7 @@ class Corrections {
       }
       const uint64_t id = message.Number(computation::kId);
       if (IsReducer(message)) reducers_.insert(id);
+      has_places_ |= PicksExtremum(message);
       const std::string_view root = RootOpcode(message);
       if (root == "maximum") extrema_.emplace(id, /*is_negative=*/true);
       if (root == "minimum") extrema_.emplace(id, /*is_negative=*/false);
@@ -104,7 +117,9 @@ class Corrections {
   }
 
   std::optional<std::string> Run() {
-    if (reducers_.empty() && extrema_.empty()) return std::nullopt;
+    if (reducers_.empty() && extrema_.empty() && !has_places_) {
+      return std::nullopt;
+    }
     std::vector<std::string> computations;
     for (const std::string_view text : module_.All(module::kComputations)) {
       std::string own = Corrected(text);
@@ -191,7 +206,7 @@ class Corrections {
     return new_id;
   }
 
-  // A new instruction of the computation that is being widened.
+  // A new instruction of the computation that is being corrected.
   uint64_t Add(std::string_view opcode, const std::string& shape,
                const std::vector<uint64_t>& operands,
                std::optional<uint64_t> id = std::nullopt,
@@ -294,6 +309,31 @@ class Corrections {
     return one.Serialize();
   }
 
+  // Which of two values is the extremum, or whether they are equal, if NaN is
+  // the extremum and equals itself.
+  void CompareNans(WireMessage one) {
+    const uint64_t id = one.Number(instruction::kId);
+    const std::string result(one.Bytes(instruction::kShape));
+    const bool is_equality =
+        one.Bytes(instruction::kComparisonDirection) == "EQ";
+    const std::vector<uint64_t> operands =
+        one.Numbers(instruction::kOperandIds);
+    const uint64_t numbers = NewId();
+    one.SetNumber(instruction::kId, numbers);
+    instructions_.push_back(one.Serialize());
+    const auto is_nan = [&](uint64_t operand) {
+      one.SetNumber(instruction::kId, NewId());
+      one.SetBytes(instruction::kName, "is_nan." + std::to_string(last_id_));
+      one.SetNumbers(instruction::kOperandIds, {operand, operand});
+      one.SetBytes(instruction::kComparisonDirection, "NE");
+      instructions_.push_back(one.Serialize());
+      return last_id_;
+    };
+    uint64_t nans = is_nan(operands[0]);
+    if (is_equality) nans = Add("and", result, {nans, is_nan(operands[1])});
+    Add("or", result, {numbers, nans}, id);
+  }
+
   bool IsWidened(const WireMessage& one) const {
     if (!Accumulates(one.Bytes(instruction::kOpcode))) return false;
     const std::vector<uint64_t> called =
@@ -310,6 +350,7 @@ class Corrections {
     constants_.clear();
     instructions_.clear();
     bool is_changed = false;
+    const bool picks_extremum = PicksExtremum(message);
     for (const std::string_view inner : all) {
       const WireMessage one(inner);
       shapes_.emplace(one.Number(instruction::kId),
@@ -320,6 +361,12 @@ class Corrections {
       if (IsWidened(one)) {
         is_changed = true;
         WidenAccumulation(one);
+      } else if (picks_extremum &&
+                 one.Bytes(instruction::kOpcode) == "compare" &&
+                 IsFloat(
+                     shapes_.at(one.Numbers(instruction::kOperandIds)[0]))) {
+        is_changed = true;
+        CompareNans(one);
       } else if (const auto changed = WithInfinity(one)) {
         is_changed = true;
         instructions_.push_back(*changed);
@@ -340,6 +387,7 @@ class Corrections {
   std::vector<std::string> copies_;
   // Computations of maxima and minima: whether they begin with -inf.
   std::unordered_map<uint64_t, bool> extrema_;
+  bool has_places_ = false;  // whether a computation is that of ArgMax
   bool is_changed_ = false;
   // Of the computation that is being corrected.
   std::unordered_map<uint64_t, std::string> shapes_;

@@ -23,6 +23,9 @@ namespace torch_xla_ext {
 //
 // Maxima of floats begin with -inf, and minima with inf. torch_xla begins with
 // the largest finite number, which is the maximum of numbers that are all -inf.
+//
+// The place of an extremum is that of the first NaN, if there is one. XLA's
+// ArgMax and ArgMin compare values only, and so pass over it.
 std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext
