@@ -17,6 +17,7 @@
 
 #include "torch_xla_ext/csrc/operators/activations.h"
 #include "torch_xla_ext/csrc/operators/arithmetic.h"
+#include "torch_xla_ext/csrc/operators/autocast.h"
 #include "torch_xla_ext/csrc/operators/composed.h"
 #include "torch_xla_ext/csrc/operators/copies.h"
 #include "torch_xla_ext/csrc/operators/embedding_bag.h"
@@ -379,6 +380,7 @@ bool RegisterAll() {
   const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
   Register(c10::DispatchKey::XLA, RegisterForXla);
   Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
+  Register(c10::DispatchKey::AutocastXLA, RegisterAutocast);
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   return true;
 }

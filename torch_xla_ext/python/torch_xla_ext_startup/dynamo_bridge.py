@@ -30,6 +30,7 @@ from __future__ import annotations
 import collections
 import logging
 import operator
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -94,6 +95,44 @@ def replace_backend(module: ModuleType) -> None:
     openxla._tags = stock._tags  # torch._dynamo.list_backends() reads them
     module.openxla = openxla
     registry._COMPILER_FNS["openxla"] = openxla
+    _number_devices()
+    _run_loops_lazily()
+
+
+def _number_devices() -> None:
+    """Gives fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
+
+    Otherwise ``x + torch.arange(3, device="xla")`` is refused in a compiled function, since its
+    operands are on "xla:0" and "xla".
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    stock = FakeTensor.__new__
+
+    def new(
+        cls: type,
+        mode: object,
+        elem: torch.Tensor,
+        device: torch.device | str,
+        *args: object,
+        **options: object,
+    ) -> FakeTensor:
+        if torch.device(device) == torch.device("xla"):
+            device = torch_xla.device()
+        return stock(cls, mode, elem, device, *args, **options)
+
+    FakeTensor.__new__ = staticmethod(new)
+
+
+def _run_loops_lazily() -> None:
+    """Keeps Dynamo out of torch_xla's scan, which traces its function itself."""
+    from torch_xla.experimental import scan
+
+    stock = scan.scan
+    disabled = torch.compiler.disable(stock)
+    for module in list(sys.modules.values()):
+        if vars(module).get("scan") is stock:
+            module.scan = disabled
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:

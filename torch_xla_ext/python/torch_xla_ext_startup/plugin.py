@@ -2,9 +2,9 @@
 
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
-(dynamo_bridge), modules that move to a device (module_parameters), and torch.utils.checkpoint
-(activation_checkpoint). They are arranged here. A function here that needs the package
-torch_xla_ext imports it when it is called.
+(dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
+(activation_checkpoint), torch.inference_mode(), torch.autocast and torch.nn.GRU. They are arranged
+here. A function here that needs the package torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -26,6 +26,9 @@ from torch_xla.experimental import plugins
 
 from torch_xla_ext_startup import (
     activation_checkpoint,
+    autocast,
+    gru,
+    inference_mode,
     lazy_dynamo,
     loading,
     module_alias,
@@ -37,6 +40,7 @@ _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _PROCESSES = "torch_xla._internal.pjrt"
+_AUTOCAST = "torch_xla.amp.autocast_mode"
 _NAMESPACE = "xla_gpu"
 
 
@@ -108,7 +112,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds four modules of torch_xla, and one of torch.
+    """Finds five modules of torch_xla, and one of torch.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -180,6 +184,7 @@ _REPLACED = {
     _KERNELS: _replace_kernels,
     _BRIDGE: _replace_bridge,
     _BACKEND: _replace_backend,
+    _AUTOCAST: autocast.replace_module,
 }
 
 
@@ -196,6 +201,9 @@ def install() -> None:
     module_parameters.keep()
     loading.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
+    autocast.replace()
+    gru.replace()
+    inference_mode.replace()
 
 
 install()

@@ -1,0 +1,123 @@
+"""Functions and modules as people write them, under torch.compile(backend="openxla")."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import rnn
+from torch_xla.experimental.scan import scan
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    total: torch.Tensor
+
+
+class Counting(nn.Module):
+    """Has a buffer that the forward pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return functional.relu(self.norm(self.conv(x))) + self.calls
+
+
+def causal(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(x.size(-1), x.size(-1), dtype=torch.bool, device="xla" if x.is_xla else None)
+    return (x @ x.mT).masked_fill(mask.triu(1), float("-inf")).softmax(-1)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], object]] = {
+    # "xla" has no number, as in most programs.
+    "positions": lambda x: x + torch.arange(3, device="xla" if x.is_xla else None),
+    "constant": lambda x: x * torch.tensor([1.0, 2.0, 3.0], device="xla" if x.is_xla else None),
+    "window": lambda x: x * torch.hann_window(3, device="xla" if x.is_xla else None),
+    "causal": causal,
+    "moved": lambda x: x + torch.ones(3).to(x.device),
+    "graph break": lambda x: x * x.sum().item(),
+    "branch": lambda x: x * 2 if x.sum() > 0 else x - 1,
+    "dataclass": lambda x: Output(x * 2, x.sum()),
+    "dictionary": lambda x: {"a": x * 2, "b": [x, x + 1]},
+    "one result twice": lambda x: (x, x, x.view(-1)),
+    "others": lambda x: (x, None, 3),
+    "mask": lambda x: x[x > 0],
+    "complex": lambda x: torch.fft.fft(x).abs(),
+    "sorted": lambda x: x.sort(-1),
+}
+MODULES: dict[str, Callable[[], nn.Module]] = {
+    "batch norm": Counting,
+    "transformer": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+    "lstm": lambda: nn.LSTM(8, 4, 2),
+    "gru": lambda: nn.GRU(8, 4, 2),
+}
+
+
+def check_equal(result: object, expected: object) -> None:
+    if dataclasses.is_dataclass(expected):
+        result, expected = vars(result), vars(expected)
+    leaves = torch.utils._pytree.tree_leaves
+    for a, b in zip(leaves(result), leaves(expected), strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-5, atol=1e-5)
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    compiled = torch.compile(FUNCTIONS[name], backend="openxla")
+    for seed in range(3):
+        x = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
+        check_equal(compiled(x.to("xla")), FUNCTIONS[name](x))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    torch.manual_seed(0)
+    stock = MODULES[name]()
+    module = MODULES[name]()
+    module.load_state_dict(stock.state_dict())
+    compiled = torch.compile(module.to("xla"), backend="openxla")
+    for _ in range(2):
+        x = torch.randn(2, 3, 8, 8) if name == "batch norm" else torch.randn(2, 5, 8)
+        expected, result = stock(x), compiled(x.to("xla"))
+        check_equal(result, expected)
+        torch.utils._pytree.tree_leaves(expected)[0].sum().backward()
+        torch.utils._pytree.tree_leaves(result)[0].sum().backward()
+    for a, b in zip(module.parameters(), stock.parameters(), strict=True):
+        torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_scan() -> None:
+    """torch_xla's scan traces its function itself; Dynamo calls it between two programs."""
+
+    def sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return scan(lambda total, row: (total + row, total * 2), x[0] * 0, x + 1)
+
+    x = torch.randn(4, 3)
+    total, doubles = torch.compile(sums, backend="openxla")(x.to("xla"))
+    check_equal(total, (x + 1).sum(0))
+    check_equal(doubles[1:], (x + 1).cumsum(0)[:-1] * 2)
+
+
+def test_a_gru_of_the_cpu() -> None:
+    """`import torch_xla` replaces torch.nn.GRU."""
+    torch.manual_seed(0)
+    layer = nn.GRU(3, 4)
+    sequence = torch.randn(5, 2, 3)
+    output, _ = layer(sequence)
+    packed, _ = layer(rnn.pack_padded_sequence(sequence, [5, 3]))
+    padded, _ = rnn.pad_packed_sequence(packed)
+    check_equal(padded[:, 0], output[:, 0])
+    on_xla, _ = layer.to("xla")(sequence.to("xla"))
+    check_equal(on_xla, output)

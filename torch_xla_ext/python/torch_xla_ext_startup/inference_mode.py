@@ -1,0 +1,48 @@
+"""torch.inference_mode() computes without gradients, as torch.no_grad() does.
+
+PyTorch has no views of a functionalized tensor, which each XLA tensor is, in its inference mode, if
+the tensor was made outside: a Linear's ``weight.t()`` raised "Cannot set version_counter for
+inference tensor", and so each model did. What inference mode saves, the counting of versions, costs
+an XLA tensor nothing that can be measured.
+
+Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+class _WithoutGradients:
+    """In place of torch._C._InferenceMode, which holds from its making to its end, too.
+
+    torch._dynamo makes one and drops it, without entering it.
+    """
+
+    def __init__(self, is_enabled: bool) -> None:
+        self._before: tuple[bool, bool] | None = (
+            torch.is_grad_enabled(),
+            torch._C._is_fwd_grad_enabled(),
+        )
+        _set_gradients(not is_enabled, not is_enabled)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            _set_gradients(*self._before)
+            self._before = None
+
+    def __del__(self) -> None:
+        self.__exit__()
+
+
+def _set_gradients(reverse: bool, forward: bool) -> None:
+    torch._C._set_grad_enabled(reverse)
+    torch._C._set_fwd_grad_enabled(forward)
+
+
+def replace() -> None:
+    """Changes what torch.inference_mode() and torch.compile enter."""
+    torch._C._InferenceMode = _WithoutGradients
