@@ -30,6 +30,7 @@
 #include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/random.h"
 #include "torch_xla_ext/csrc/operators/reductions.h"
+#include "torch_xla_ext/csrc/operators/strides.h"
 #include "torch_xla_ext/csrc/operators/views.h"
 
 namespace torch_xla_ext {
@@ -352,6 +353,16 @@ void RegisterForAutograd(torch::Library& m) {
          MaxPool<&Stock::max_pool2d, &at::max_pool2d_with_indices>);
   m.impl("max_pool3d",
          MaxPool<&Stock::max_pool3d, &at::max_pool3d_with_indices>);
+  // strides.h
+  m.impl("contiguous", Contiguous);
+  m.impl("flatten.using_ints", Flatten);
+  m.impl("ravel", Ravel);
+  m.impl("reshape", Reshape);
+}
+
+void RegisterViews(torch::Library& m) {
+  // strides.h
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&CallViewOperator>());
 }
 
 // Of all devices: the kernel does for others what PyTorch's does.
@@ -368,9 +379,10 @@ class NoWarnings : public c10::WarningHandler {
 };
 
 // Never destroyed: torch's registry may be gone before.
-void Register(c10::DispatchKey key, void (*define)(torch::Library&)) {
-  auto* const library =
-      new torch::Library(torch::Library::IMPL, "aten", key, __FILE__, __LINE__);
+void Register(c10::DispatchKey key, void (*define)(torch::Library&),
+              const char* operators = "aten") {
+  auto* const library = new torch::Library(torch::Library::IMPL, operators, key,
+                                           __FILE__, __LINE__);
   define(*library);
 }
 
@@ -382,6 +394,7 @@ bool RegisterAll() {
   Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
   Register(c10::DispatchKey::AutocastXLA, RegisterAutocast);
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
+  Register(kViewsInsteadOfCopies, RegisterViews, "_");
   return true;
 }
 

@@ -33,6 +33,7 @@ from torch_xla_ext_startup import (
     loading,
     module_alias,
     module_parameters,
+    strided_views,
 )
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
@@ -204,6 +205,7 @@ def install() -> None:
     autocast.replace()
     gru.replace()
     inference_mode.replace()
+    strided_views.replace()
 
 
 install()

@@ -1,0 +1,112 @@
+"""What is a copy, and what shares memory with its source, so that a write changes both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla
+
+import torch_xla_ext
+
+LAST = torch.channels_last
+
+# Of a tensor of shape (2, 3).
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "t.contiguous": lambda x: x.t().contiguous(),
+    "mT.contiguous": lambda x: x.mT.contiguous(),
+    "t.t.contiguous": lambda x: x.t().t().contiguous(),
+    "columns.contiguous": lambda x: x[:, 1:].contiguous(),
+    "column.contiguous": lambda x: x[:, 1].contiguous(),
+    "row.contiguous": lambda x: x[1].contiguous(),
+    "expand.contiguous": lambda x: x[:1].expand(2, 3).contiguous(),
+    "diagonal.contiguous": lambda x: x.diagonal().contiguous(),
+    "unbind.contiguous": lambda x: x.unbind(1)[0].contiguous(),
+    "channels_last": lambda x: x.view(1, 2, 1, 3).contiguous(memory_format=LAST),
+    "one channel": lambda x: x.view(1, 1, 2, 3).contiguous(memory_format=LAST),
+    "reshape": lambda x: x.reshape(-1),
+    "t.reshape": lambda x: x.t().reshape(-1),
+    "columns.reshape": lambda x: x[:, 1:].reshape(2, 2, 1),
+    "columns.reshape(-1)": lambda x: x[:, 1:].reshape(-1),
+    "expand.reshape": lambda x: x[:1].expand(2, 3).reshape(-1),
+    "heads": lambda x: x.view(1, 2, 3).transpose(1, 2).reshape(1, 3, 2),
+    "merged heads": lambda x: x.view(1, 2, 3).transpose(0, 1).reshape(2, 3),
+    "t.flatten": lambda x: x.t().flatten(),
+    "flatten": lambda x: x.flatten(),
+    "flatten of one": lambda x: x.t().flatten(1, 1),
+    "t.ravel": lambda x: x.t().ravel(),
+    "ravel": lambda x: x.ravel(),
+    "t.reshape_as": lambda x: x.t().reshape_as(x),
+    "clone": lambda x: x.t().clone(),
+    "float": lambda x: x.t().float(),
+    "squeeze": lambda x: x[:, None].squeeze(1),
+    "split": lambda x: x.tensor_split(2)[0],
+}
+
+
+def write_to_result(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> list[torch.Tensor]:
+    x = x * 1
+    y = function(x)
+    y.add_(100)
+    return [x, y]
+
+
+def write_to_source(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> list[torch.Tensor]:
+    x = x * 1
+    y = function(x)
+    x.add_(100)
+    return [x, y]
+
+
+PROGRAMS = [(name, program) for name in FUNCTIONS for program in (write_to_result, write_to_source)]
+
+
+@pytest.mark.parametrize("way", ["lazy", "compiled", "captured", "inference"])
+@pytest.mark.parametrize("name, program", PROGRAMS)
+def test_writes(name: str, program: Callable, way: str) -> None:
+    function = FUNCTIONS[name]
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        return program(function, x)
+
+    transforms = {
+        "lazy": lambda step: step,
+        "compiled": lambda step: torch.compile(step, backend="openxla"),
+        "captured": torch_xla_ext.capture,
+        "inference": torch.inference_mode(),
+    }
+    run = transforms[way](step)
+    for factor in range(1, 4):
+        x = torch.arange(6.0).view(2, 3) * factor
+        for result, expected in zip(run(x.to("xla")), step(x), strict=True):
+            assert torch.equal(result.cpu(), expected)
+
+
+def test_values_of_a_later_write() -> None:
+    """As in a cache of which a part was copied before it is written to."""
+    cache = torch.zeros(2, 4, 3, device="xla")
+    before = []
+    for step in range(3):
+        before.append(cache[:, step].contiguous())
+        cache[:, step] = step + 1.0
+        torch_xla.sync()
+    assert all(part.cpu().count_nonzero() == 0 for part in before)
+    assert cache[0, :, 0].tolist() == [1, 2, 3, 0]
+
+
+def test_gradients() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    gradients = []
+    for device in ("cpu", "xla"):
+        own = x.to(device, copy=True).requires_grad_()
+        y = own.t().contiguous()
+        y = y.mul_(y.detach() + 1)
+        (y.reshape(-1) * torch.arange(6.0, device=device)).sum().backward()
+        gradients.append(own.grad.cpu())
+    assert torch.equal(*gradients)

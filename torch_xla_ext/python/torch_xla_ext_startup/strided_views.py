@@ -1,0 +1,26 @@
+"""Tensor.contiguous() of a view copies where PyTorch copies.
+
+PyTorch's method returns a tensor that says it is contiguous, as each XLA tensor does, without
+asking its operator. csrc/operators/strides.h has an operator that knows what is a view.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+def replace() -> None:
+    """Changes torch.Tensor."""
+    stock = torch.Tensor.contiguous
+
+    @functools.wraps(stock)
+    def contiguous(
+        self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
+    ) -> torch.Tensor:
+        if self.is_xla:
+            return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
+        return stock(self, memory_format=memory_format)
+
+    torch.Tensor.contiguous = contiguous
