@@ -2,6 +2,8 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
 
+#include <ATen/native/TypeProperties.h>
+
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -42,6 +44,22 @@ inline at::Tensor FloorDivided(const at::Tensor& self,
   return at::where(at::eq(b, 0), ratio,
                    at::where(at::eq(quotient, 0), zero, whole))
       .to(dtype);
+}
+
+// The stock kernels of addcmul and addcdiv compute the product or the quotient
+// in the dtype of its operands: half of an integer is 0.
+template <auto kStock>
+at::Tensor OfOneDtype(const at::Tensor& self, const at::Tensor& tensor1,
+                      const at::Tensor& tensor2, const at::Scalar& value) {
+  TORCH_CHECK(
+      kStock != &Stock::addcdiv || !(IsInteger(tensor1) && IsInteger(tensor2)),
+      "addcdiv: integers are not divided; convert tensor1 or tensor2, of "
+      "dtype ",
+      tensor1.scalar_type(), " and ", tensor2.scalar_type(),
+      ", to a floating-point dtype");
+  const at::Tensor operands[] = {self, tensor1, tensor2};
+  const at::ScalarType dtype = at::native::result_type(operands);
+  return kStock(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
 }
 
 // The stock kernel drops the imaginary parts of a quotient.

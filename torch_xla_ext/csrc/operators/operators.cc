@@ -90,6 +90,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("mul.Tensor", OnOneDevice<OfTwo, &Stock::mul>::Call);
   m.impl("sub.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::sub>::Call);
   // arithmetic.h
+  m.impl("addcdiv", OfOneDtype<&Stock::addcdiv>);
+  m.impl("addcmul", OfOneDtype<&Stock::addcmul>);
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
   m.impl("clamp_max", ClampMax);
@@ -368,6 +370,7 @@ void RegisterViews(torch::Library& m) {
 // Of all devices: the kernel does for others what PyTorch's does.
 void RegisterForFunctionalization(torch::Library& m) {
   // views.h
+  m.impl("as_strided", AsStridedAsView);
   m.impl("unfold", UnfoldAsView);
 }
 

@@ -6,12 +6,15 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/operators/indexing.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/operators/strides.h"
 
 namespace torch_xla_ext::operators {
 
@@ -31,39 +34,92 @@ inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
                         at::reshape(at::movedim(windows, -1, dim + 1), shape));
 }
 
-// The view `self.unfold(...)`. In PyTorch's own registration, a write to it
-// makes 0 of the elements that are in no window: unfold_backward does not know
-// them.
-inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
-                               int64_t size, int64_t step) {
+// The view `forward(self)`, whose source is `reverse(base, view)` after a write
+// to the view. Both get whether views are to be views, or copies of them.
+template <typename Forward, typename Reverse>
+at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
+                  const Forward& forward, const Reverse& reverse) {
   namespace functionalization = at::functionalization;
   const bool is_functional = functionalization::impl::isFunctionalTensor(self);
   const bool reapply_views =
       !is_functional ||
       functionalization::impl::getFunctionalizationReapplyViewsTLS();
-  const auto forward = [=](const at::Tensor& base, int64_t) {
-    return reapply_views
-               ? at::_ops::unfold::call(base, dimension, size, step)
-               : at::_ops::unfold_copy::call(base, dimension, size, step);
-  };
-  const auto reverse = [=](const at::Tensor& base, const at::Tensor& windows,
-                           int64_t) {
-    if (base.is_xla() &&
-        !base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
-      return WithWindows(base, windows, dimension, size, step);
-    }
-    return at::unfold_backward_symint(windows, base.sym_sizes(), dimension,
-                                      size, step);
+  const auto apply = [=](const at::Tensor& base, int64_t) {
+    return forward(base, reapply_views);
   };
   const at::AutoDispatchSkipFunctionalize guard;
-  if (!is_functional) return forward(self, 0);
+  if (!is_functional) return apply(self, 0);
   const at::Tensor view =
-      forward(functionalization::impl::from_functional_tensor(self), 0);
+      apply(functionalization::impl::from_functional_tensor(self), 0);
   // As all XLA tensors, the view has the strides of a contiguous tensor.
   return at::detail::make_tensor<at::FunctionalTensorWrapper>(
       view, functionalization::impl::unsafeGetFunctionalWrapper(self),
-      functionalization::ViewMeta(forward, reverse,
-                                  /*has_symbolic_inputs=*/false));
+      functionalization::ViewMeta(
+          apply,
+          [=](const at::Tensor& base, const at::Tensor& view, int64_t) {
+            return reverse(base, view);
+          },
+          has_symbolic_inputs));
+}
+
+// The view `self.unfold(...)`. In PyTorch's own registration, a write to it
+// makes 0 of the elements that are in no window: unfold_backward does not know
+// them.
+inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
+                               int64_t size, int64_t step) {
+  return AsView(
+      self, /*has_symbolic_inputs=*/false,
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::unfold::call(base, dimension, size, step)
+                   : at::_ops::unfold_copy::call(base, dimension, size, step);
+      },
+      [=](const at::Tensor& base, const at::Tensor& windows) {
+        if (base.is_xla() &&
+            !base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+          return WithWindows(base, windows, dimension, size, step);
+        }
+        return at::unfold_backward_symint(windows, base.sym_sizes(), dimension,
+                                          size, step);
+      });
+}
+
+// The view `self.as_strided(...)`. Its strides are steps through the memory of
+// what `self` is a view of, which torch_xla looks for in `self`.
+inline at::Tensor AsStridedAsView(const at::Tensor& self,
+                                  at::SymIntArrayRef size,
+                                  at::SymIntArrayRef stride,
+                                  std::optional<c10::SymInt> offset) {
+  if (const auto strided = self.is_xla() ? WithStrides(self) : std::nullopt) {
+    TORCH_CHECK(
+        strided->is_contiguous() &&
+            strided->nbytes() == strided->storage().nbytes(),
+        "as_strided: the tensor is a view of another XLA tensor, in whose "
+        "memory PyTorch steps. Its shape is ",
+        strided->sizes(), ", its strides are ", strided->strides(),
+        ", and its offset is ", strided->storage_offset(),
+        ". Please call as_strided() of the other tensor, or of a clone() of "
+        "this one.");
+  }
+  const std::vector<c10::SymInt> sizes = size.vec(), strides = stride.vec();
+  const auto is_symbolic = [](const c10::SymInt& number) {
+    return number.is_symbolic();
+  };
+  return AsView(
+      self,
+      std::any_of(sizes.begin(), sizes.end(), is_symbolic) ||
+          std::any_of(strides.begin(), strides.end(), is_symbolic) ||
+          (offset && offset->is_symbolic()),
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::as_strided::call(base, sizes, strides, offset)
+                   : at::_ops::as_strided_copy::call(base, sizes, strides,
+                                                     offset);
+      },
+      [=](const at::Tensor& base, const at::Tensor& view) {
+        return at::as_strided_scatter_symint(base, view, sizes, strides,
+                                             offset);
+      });
 }
 
 }  // namespace torch_xla_ext::operators

@@ -58,6 +58,10 @@ struct XLANativeFunctions {
       const at::Tensor& self, at::IntArrayRef output_size);
   static at::Tensor add(const at::Tensor& self, const at::Tensor& other,
                         const at::Scalar& alpha);
+  static at::Tensor addcdiv(const at::Tensor& self, const at::Tensor& tensor1,
+                            const at::Tensor& tensor2, const at::Scalar& value);
+  static at::Tensor addcmul(const at::Tensor& self, const at::Tensor& tensor1,
+                            const at::Tensor& tensor2, const at::Scalar& value);
   static at::Tensor addmm(const at::Tensor& self, const at::Tensor& mat1,
                           const at::Tensor& mat2, const at::Scalar& beta,
                           const at::Scalar& alpha);
