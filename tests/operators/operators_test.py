@@ -420,3 +420,46 @@ def test_complex128_on_the_way_to_the_cpu() -> None:
     x = torch.tensor([1.0, 2.0], dtype=torch.float64)
     loss = functional.l1_loss(z.to("xla"), x.to("xla"))
     torch.testing.assert_close(loss.cpu(), functional.l1_loss(z, x))
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int64, torch.int32), (torch.bool, torch.int32)])
+def test_indices_of_two_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """The stock kernels concatenate them, and fail."""
+    x = torch.arange(12.0).view(3, 4)
+    rows = torch.tensor([0, 1, 2] if dtypes[0] == torch.int64 else [1, 1, 1]).to(dtypes[0])
+    columns = torch.tensor([3, 1, 1]).to(dtypes[1])
+    found = x.to("xla")
+    assert torch.equal(found[rows.to("xla"), columns.to("xla")].cpu(), x[rows, columns])
+    for accumulate in (False, True):
+        x.index_put_((rows, columns), torch.ones(3), accumulate)
+        found.index_put_(
+            (rows.to("xla"), columns.to("xla")), torch.ones(3, device="xla"), accumulate
+        )
+        assert torch.equal(found.cpu(), x)
+
+
+@pytest.mark.parametrize("function", [torch.addcmul, torch.addcdiv])
+def test_products_of_integers_and_floats(function: Callable) -> None:
+    """The stock kernels multiply by the value in the dtype of tensor1: half of it was 0."""
+    x, y, n = torch.tensor([1.5, 2, -3]), torch.tensor([0.5, 4, 8]), torch.tensor([1, 2, 3])
+    result = function(x.to("xla"), n.to("xla"), y.to("xla"), value=0.5)
+    torch.testing.assert_close(result.cpu(), function(x, n, y, value=0.5))
+    with pytest.raises(RuntimeError, match="integers are not divided"):
+        torch.addcdiv(x.to("xla"), n.to("xla"), n.to("xla"))
+
+
+def test_as_strided_of_a_view() -> None:
+    x = torch.arange(12.0, device="xla").view(3, 4)
+    assert x.as_strided((2, 2), (1, 4), 1).tolist() == [[1, 5], [2, 6]]
+    for view in (x[1:], x.t(), x[:, 1]):
+        with pytest.raises(RuntimeError, match="a view of another XLA tensor, in whose memory"):
+            view.as_strided((2,), (1,), 0)
+    assert x[1:].clone().as_strided((2,), (1,)).tolist() == [4, 5]
+
+
+def test_lengths_of_ctc_loss_on_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(10, 2, 5, generator=generator).log_softmax(-1)
+    targets, lengths = torch.tensor([[1, 2], [3, 4]]), (torch.tensor([10, 9]), torch.tensor([2, 1]))
+    result = functional.ctc_loss(scores.to("xla"), targets.to("xla"), *lengths)
+    torch.testing.assert_close(result.cpu(), functional.ctc_loss(scores, targets, *lengths))

@@ -10,6 +10,7 @@
 #include <optional>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
@@ -28,6 +29,63 @@ inline const at::Tensor& AsStrided_(const at::Tensor& self,
                                           storage_offset);
   }
   return Stock::as_strided_(self, size, stride, storage_offset);
+}
+
+using Indices = c10::List<std::optional<at::Tensor>>;
+
+// The stock kernels concatenate the indices, and fail if some are int32 and
+// some int64.
+inline Indices OfOneDtype(const Indices& indices) {
+  Indices result;
+  for (std::optional<at::Tensor> index : indices) {
+    if (index && index->defined() && index->scalar_type() == at::kInt) {
+      index = index->to(at::kLong);
+    }
+    result.push_back(std::move(index));
+  }
+  return result;
+}
+
+inline at::Tensor Index(const at::Tensor& self, const Indices& indices) {
+  return Stock::index(self, OfOneDtype(indices));
+}
+
+inline at::Tensor& IndexPut_(at::Tensor& self, const Indices& indices,
+                             const at::Tensor& values, bool accumulate) {
+  return Stock::index_put_(self, OfOneDtype(indices), values, accumulate);
+}
+
+inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
+                                 const at::Tensor& values, bool accumulate,
+                                 bool /*unsafe*/) {
+  return IndexPut_(self, indices, values, accumulate);
+}
+
+// The stock kernel takes strides for those of a slice if the sizes are: strides
+// of 0 and of windows gave other elements.
+inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
+                                at::IntArrayRef stride,
+                                std::optional<int64_t> storage_offset) {
+  TORCH_CHECK(size.size() == stride.size(), "as_strided: size has ",
+              size.size(), " dimensions and stride ", stride.size());
+  const int64_t offset = storage_offset.value_or(0);
+  const auto options = self.options().dtype(at::kLong);
+  at::Tensor places = at::full({}, offset, options);
+  int64_t last = offset;
+  bool is_empty = false;
+  for (size_t i = 0; i < size.size(); ++i) {
+    TORCH_CHECK(stride[i] >= 0, "as_strided: a stride is ", stride[i],
+                ", but must not be negative");
+    last += (size[i] - 1) * stride[i];
+    is_empty |= size[i] == 0;
+    places = at::add(at::unsqueeze(places, -1),
+                     at::mul(at::arange(size[i], options), stride[i]));
+  }
+  TORCH_CHECK(is_empty || (0 <= offset && last < self.numel()),
+              "as_strided: size ", size, ", stride ", stride, " and offset ",
+              offset, " reach element ", last, " of a tensor with ",
+              self.numel(), " elements");
+  return at::take(self, places);
 }
 
 // Whether the elements of a view are contiguous in memory, in some order of its

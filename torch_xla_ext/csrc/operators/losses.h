@@ -2,6 +2,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
 
+#include <ATen/NativeFunctions.h>
 #include <ATen/core/Reduction.h>
 
 #include <cstdint>
@@ -17,6 +18,18 @@ namespace torch_xla_ext::operators {
 inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
   if (reduction == at::Reduction::Mean) return at::mean(loss);
   return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
+}
+
+// The lengths may be on the CPU, as on CUDA.
+inline at::Tensor CtcLoss(const at::Tensor& log_probs,
+                          const at::Tensor& targets,
+                          const at::Tensor& input_lengths,
+                          const at::Tensor& target_lengths, int64_t blank,
+                          int64_t reduction, bool zero_infinity) {
+  const at::Device device = log_probs.device();
+  return at::native::ctc_loss(log_probs, targets, input_lengths.to(device),
+                              target_lengths.to(device), blank, reduction,
+                              zero_infinity);
 }
 
 // torch_xla has no kernels of its own for the Huber loss.

@@ -160,6 +160,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("constant_pad_nd",
          ComplexOnCpu<at::_ops::constant_pad_nd, PadWithValue,
                       &Stock::constant_pad_nd>::Call);
+  m.impl("_index_put_impl_", IndexPutImpl_);
+  m.impl("index.Tensor", Index);
+  m.impl("index_put_", IndexPut_);
   m.impl("index_add", OfScalarsToo<IndexAdd, &Stock::index_add>::Call);
   m.impl("index_copy", OfScalarsToo<IndexCopy, &Stock::index_copy>::Call);
   m.impl("index_fill_.int_Scalar", IndexFill_<at::Scalar>);
@@ -177,6 +180,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("squeeze_copy.dim", SqueezeCopyDim);
   m.impl("squeeze_copy.dims", SqueezeCopyDims);
   m.impl("as_strided_", AsStrided_);
+  m.impl("as_strided_copy", AsStridedCopy);
   m.impl("as_strided_scatter", AsStridedScatter);
   m.impl("diagonal_backward", DiagonalBackward);
   m.impl("diagonal_copy", DiagonalCopy);
@@ -350,6 +354,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std", StdOfAll);
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
+  // losses.h
+  m.impl("ctc_loss.Tensor", CtcLoss);
   // pooling.h
   m.impl("max_pool2d",
          MaxPool<&Stock::max_pool2d, &at::max_pool2d_with_indices>);

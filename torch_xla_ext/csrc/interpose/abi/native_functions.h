@@ -5,6 +5,7 @@
 #define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/stack.h>
@@ -140,6 +141,8 @@ struct XLANativeFunctions {
   static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
   static at::Tensor gather(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, bool sparse_grad);
+  static at::Tensor index(const at::Tensor& self,
+                          const c10::List<std::optional<at::Tensor>>& indices);
   static at::Tensor index_add(const at::Tensor& self, int64_t dim,
                               const at::Tensor& index, const at::Tensor& source,
                               const at::Scalar& alpha);
@@ -152,6 +155,9 @@ struct XLANativeFunctions {
   static at::Tensor& index_fill_(at::Tensor& self, int64_t dim,
                                  const at::Tensor& index,
                                  const at::Tensor& value);
+  static at::Tensor& index_put_(
+      at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+      const at::Tensor& values, bool accumulate);
   static at::Tensor index_select(const at::Tensor& self, int64_t dim,
                                  const at::Tensor& index);
   static at::Tensor isnan(const at::Tensor& self);
