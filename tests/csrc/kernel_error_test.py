@@ -38,6 +38,20 @@ def test_failure_is_raised_by_a_synchronous_step(device: torch.device) -> None:
     assert_client_is_usable(device)
 
 
+def test_values_of_a_failed_program(device: torch.device) -> None:
+    """Each use is an error, none waits for ever; torch.compile's has the device's lock."""
+    result = failing_call(device)
+    with pytest.raises(RuntimeError, match=TEXT):
+        torch_xla.sync(wait=True)
+    text = "no value: the program that should have computed it failed"
+    double = torch.compile(lambda x: x * 2, backend="openxla")
+    double(torch.ones(3).to(device))
+    for use in (torch.Tensor.cpu, torch.clone, torch.exp, double):
+        with pytest.raises(RuntimeError, match=text):
+            use(result).cpu()
+    assert_client_is_usable(device)
+
+
 def test_unknown_target(device: torch.device) -> None:
     x = torch.zeros(3).to(device)
     for _ in range(2):

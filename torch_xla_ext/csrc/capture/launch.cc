@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext::capture {
@@ -18,7 +19,9 @@ struct GraphExecutor : torch::lazy::LazyGraphExecutor {
 }  // namespace
 
 DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
-  return GraphExecutor::DeviceLockerArena::Get()->LockDevices({device});
+  return WaitUnlessLost([device] {
+    return GraphExecutor::DeviceLockerArena::Get()->LockDevices({device});
+  });
 }
 
 void Start(std::shared_ptr<Launch> launch) {

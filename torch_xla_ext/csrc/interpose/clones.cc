@@ -1,23 +1,21 @@
 // Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
 // reader: not the data that a clone shares with its source
-// (runtime/pending_values.h), and not before it has a value.
+// (runtime/pending_values.h), and not before it has a value
+// (runtime/tensor_lock.h).
 //
 // This works because the stock binary calls it through its PLT.
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
 #include "torch_xla_ext/csrc/runtime/pending_values.h"
+#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
 
 namespace torch_xla {
 
 torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
   torch::lazy::BackendDataPtr data = torch_xla_ext::DataOfPendingClone(*this);
   if (data != nullptr) return data;
-  // Another thread's program computes the tensor, and has not ended: the stock
-  // function refuses data without a value.
   const torch::lazy::BackendDataPtr handle = this->data()->handle;
-  if (handle != nullptr && !handle->HasValue()) {
-    XLAGraphExecutor::Get()->WaitDeviceOps({});
-  }
+  if (handle != nullptr) torch_xla_ext::WaitForValue(*handle);
   using Function = torch::lazy::BackendDataPtr(XLATensor*);
   static Function* const stock = Stock(static_cast<Function*>(nullptr),
                                        "_ZN9torch_xla9XLATensor10GetXlaDataEv");

@@ -1,6 +1,7 @@
 // Interposes on the functions that collect tensors for a program, and on those
-// that read or replace a tensor's operations: several threads may do both
-// (runtime/tensor_lock.h).
+// that read or replace a tensor's operations: several threads may do both, and
+// tensors keep their operations until they have data (runtime/tensor_lock.h).
+// Also on one that reads tensors' data while it has a device's lock.
 //
 // This works because the stock binary calls all of them through its PLT. The
 // stock functions are called from here.
@@ -75,6 +76,22 @@ std::vector<BackendDataPtr> XLAGraphExecutor::SetTensorData(
     torch_xla_ext::ReplaceOperations(*tensors, indices, tensor_data_vec);
   }
   return stock(this, tensors, config, indices, tensor_data_vec);
+}
+
+// Runs a program of torch.compile, whose inputs are read while it has the
+// device's lock.
+std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
+    torch::lazy::hash_t hash, const std::vector<at::IValue>& graph_inputs,
+    const torch::lazy::BackendDevice& device) {
+  using Function = std::vector<BackendDataPtr>(
+      XLAGraphExecutor*, torch::lazy::hash_t, const std::vector<at::IValue>&,
+      const torch::lazy::BackendDevice&);
+  static Function* const stock = Stock(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla16XLAGraphExecutor29ExecuteComputationWithBarrierEN5torch4"
+      "lazy6hash_tERKSt6vectorIN3c106IValueESaIS6_EERKNS2_13BackendDeviceE");
+  const torch_xla_ext::DeviceIsLocked locked;
+  return stock(this, hash, graph_inputs, device);
 }
 
 torch::lazy::Value XLATensor::GetIrValue() const {

@@ -49,6 +49,8 @@ using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
 using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
                              const std::optional<at::Scalar>&, bool);
 using Any = at::Tensor(const at::Tensor&, int64_t, bool);
+using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                         int64_t, bool);
 using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
                              std::optional<at::ScalarType>);
 using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
@@ -307,12 +309,12 @@ void RegisterForXla(torch::Library& m) {
   m.impl("kthvalue", kOfScalarToo<&Stock::kthvalue>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
-  m.impl("max.dim", kOfScalarToo<&Stock::max>);
+  m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Stock::max>::Call);
   m.impl("mean.dim",
          kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
                                 &OverAll<Sum, &Stock::mean>::Call>::Call>);
   m.impl("mean", kFloat32<&Mean>);
-  m.impl("min.dim", kOfScalarToo<&Stock::min>);
+  m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Stock::min>::Call);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);

@@ -34,10 +34,10 @@ void FailInForkedChildren() {
   static_cast<void>(is_set);
 }
 
-void ThrowNoValue(size_t index, const torch::lazy::BackendData& argument) {
+void ThrowNoValue(const std::string& what,
+                  const torch::lazy::BackendData& data) {
   throw std::runtime_error(
-      "argument " + std::to_string(index) + " of a program on " +
-      argument.device().toString() +
+      what + " on " + data.device().toString() +
       " has no value: the program that should have computed it failed, and its "
       "error was raised before this one");
 }

@@ -4,13 +4,11 @@
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FAILURES_H_
 
 #include <torch/csrc/lazy/backend/backend_data.h>
-#include <torch/csrc/lazy/core/ir.h>
 #include <torch/csrc/lazy/core/util.h>
 
 #include <cstddef>
 #include <exception>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime/compiler_flags.h"
@@ -62,44 +60,9 @@ void WaitAndTakeError(Wait wait,
   }
 }
 
-// Returns sync(), which removes the pending operations from `tensors` before it
-// compiles the program. If it throws, a tensor that got no value would have
-// neither operations nor a value: all pending work would be lost, and each
-// later sync() would fail too. This function gives such a tensor its operations
-// back.
-template <typename Tensors, typename Sync>
-decltype(auto) KeepPending(const Tensors& tensors, Sync sync) {
-  struct Pending {
-    typename Tensors::value_type tensor;
-    torch::lazy::Value value;
-    bool is_cloned;
-  };
-  std::vector<Pending> pending;
-  for (const auto& tensor : tensors) {
-    const auto& data = tensor->data();
-    if (data->handle == nullptr && data->ir_value) {
-      pending.push_back({tensor, data->ir_value, data->is_cloned});
-    }
-  }
-  try {
-    return sync();
-  } catch (...) {
-    for (Pending& lost : pending) {
-      const auto& data = lost.tensor->data();
-      if (data->handle == nullptr && !data->ir_value && !data->tensor_data) {
-        data->ir_value = std::move(lost.value);
-        ++data->generation;
-        // A clone of a value must not share its buffer, which may be donated.
-        data->is_cloned = lost.is_cloned;
-      }
-    }
-    throw;
-  }
-}
-
-// Throws a std::runtime_error that names the argument.
-[[noreturn]] void ThrowNoValue(size_t index,
-                               const torch::lazy::BackendData& argument);
+// Throws a std::runtime_error: `what`, such as "a tensor", has no value.
+[[noreturn]] void ThrowNoValue(const std::string& what,
+                               const torch::lazy::BackendData& data);
 
 // Checks the arguments of a program: the results of a failed execution have no
 // buffers, and using one would dereference null.
@@ -107,7 +70,10 @@ template <typename DataPtrs>
 void CheckHaveValues(const DataPtrs& arguments) {
   size_t index = 0;
   for (const auto& argument : arguments) {
-    if (!argument->HasValue()) ThrowNoValue(index, *argument);
+    if (!argument->HasValue()) {
+      ThrowNoValue("argument " + std::to_string(index) + " of a program",
+                   *argument);
+    }
     ++index;
   }
 }

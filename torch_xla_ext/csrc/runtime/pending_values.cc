@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/calls/shards.h"
+#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
 
 namespace torch_xla_ext {
 
@@ -18,8 +19,9 @@ torch::lazy::BackendDataPtr DataOfPendingClone(
   torch::lazy::BackendDataPtr source =
       torch::lazy::getBackend()->GetComputationDataFromNode(
           data->ir_value.node.get());
+  if (source != nullptr) WaitForValue(*source);
   // The clone stays a pending clone, which the next step computes.
-  return source != nullptr && source->HasValue() ? source : nullptr;
+  return source;
 }
 
 void KeepShardedValues() {

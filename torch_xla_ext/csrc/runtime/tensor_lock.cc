@@ -2,10 +2,13 @@
 
 #include <mutex>
 
+#include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/without_gil.h"
 
 namespace torch_xla_ext {
 namespace {
+
+thread_local bool device_is_locked = false;
 
 // Never destroyed: threads may run at exit.
 std::recursive_mutex& Mutex() {
@@ -32,6 +35,16 @@ void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
     if (tensor->data()->handle == nullptr) tensor->SetXlaData(*next);
     ++next;
   }
+}
+
+DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
+
+DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
+
+void WaitForValue(const torch::lazy::BackendData& data) {
+  if (data.HasValue()) return;
+  if (!device_is_locked) torch_xla::XLAGraphExecutor::Get()->WaitDeviceOps({});
+  if (!data.HasValue()) ThrowNoValue("a tensor", data);
 }
 
 }  // namespace torch_xla_ext

@@ -31,10 +31,28 @@ class TensorLock {
 
 // Gives the tensors tensors[indices[i]] that have no data the placeholders
 // data[i], and then removes their operations. Upstream removes the operations
-// first, and compiles the program in between.
+// first, and compiles the program in between: if that failed, all pending work
+// was lost, and each later sync() failed too.
 void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
                        absl::Span<const size_t> indices,
                        const std::vector<torch::lazy::BackendDataPtr>& data);
+
+// Lives while this thread has the lock of a device and looks at tensors' data.
+class DeviceIsLocked {
+ public:
+  DeviceIsLocked();
+  ~DeviceIsLocked();
+  DeviceIsLocked(const DeviceIsLocked&) = delete;
+  DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
+};
+
+// Waits for the value of `data`, a tensor's, which a program that another
+// thread has begun may compute. Throws a std::runtime_error if there is none
+// then: the program failed.
+//
+// While this thread has the device's lock, no program runs there, and it would
+// wait for itself: then the function does not wait.
+void WaitForValue(const torch::lazy::BackendData& data);
 
 }  // namespace torch_xla_ext
 
