@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import rnn
 from torch_xla.experimental.scan import scan
 
 
@@ -108,16 +107,3 @@ def test_a_scan() -> None:
     total, doubles = torch.compile(sums, backend="openxla")(x.to("xla"))
     check_equal(total, (x + 1).sum(0))
     check_equal(doubles[1:], (x + 1).cumsum(0)[:-1] * 2)
-
-
-def test_a_gru_of_the_cpu() -> None:
-    """`import torch_xla` replaces torch.nn.GRU."""
-    torch.manual_seed(0)
-    layer = nn.GRU(3, 4)
-    sequence = torch.randn(5, 2, 3)
-    output, _ = layer(sequence)
-    packed, _ = layer(rnn.pack_padded_sequence(sequence, [5, 3]))
-    padded, _ = rnn.pad_packed_sequence(packed)
-    check_equal(padded[:, 0], output[:, 0])
-    on_xla, _ = layer.to("xla")(sequence.to("xla"))
-    check_equal(on_xla, output)

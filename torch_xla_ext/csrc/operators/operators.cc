@@ -85,6 +85,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("log_sigmoid_forward", LogSigmoidForward);
   m.impl("softshrink", Softshrink);
   m.impl("threshold", Threshold);
+  // composed.h
+  m.impl("_pack_padded_sequence", at::native::_pack_padded_sequence);
   m.impl("threshold_backward", ThresholdBackward);
   m.impl("hardtanh_backward", HardtanhBackward);
   // stock.h
@@ -378,6 +380,7 @@ void RegisterViews(torch::Library& m) {
 // Of all devices: the kernel does for others what PyTorch's does.
 void RegisterForFunctionalization(torch::Library& m) {
   // views.h
+  m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
   m.impl("unfold", UnfoldAsView);
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,28 @@ inline at::Tensor AsStridedAsView(const at::Tensor& self,
         return at::as_strided_scatter_symint(base, view, sizes, strides,
                                              offset);
       });
+}
+
+// Packs on the device. The counts of steps are a tensor of the CPU, as the
+// lengths are: PyTorch's own registration makes a functional tensor of it,
+// whose data the recurrent layers cannot read.
+inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
+    const at::Tensor& input, const at::Tensor& lengths, bool batch_first) {
+  namespace functionalization = at::functionalization::impl;
+  const bool is_functional = functionalization::isFunctionalTensor(input);
+  const auto unwrapped = [](const at::Tensor& tensor) {
+    return functionalization::isFunctionalTensor(tensor)
+               ? functionalization::from_functional_tensor(tensor)
+               : tensor;
+  };
+  if (is_functional) functionalization::sync(input);
+  const at::AutoDispatchSkipFunctionalize guard;
+  auto [data, counts] = at::_pack_padded_sequence(
+      unwrapped(input), unwrapped(lengths), batch_first);
+  if (!is_functional) return {data, counts};
+  return {functionalization::to_functional_tensor(data),
+          input.is_xla() ? counts
+                         : functionalization::to_functional_tensor(counts)};
 }
 
 }  // namespace torch_xla_ext::operators
