@@ -16,7 +16,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
-from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.errors import CaptureError, ReadError
 from torch_xla_ext._capture.key import Key, modes, weakly
 from torch_xla_ext._capture.nodes import ON_THE_HOST
 from torch_xla_ext._capture.replay import Replay
@@ -225,10 +225,22 @@ class CapturedStep:
         views: list[int],
         again: Witness | None = None,
     ) -> Replay:
+        """Traces the function; if it reads a value, once more as torch.compile would.
+
+        Libraries read values, such as whether a mask is all ones, unless they are compiled.
+        """
         global _trace_runs
         _tracing.active = _trace_runs = True
+        arguments = (self._function, leaves, spec, views, self._check_python, again)
         try:
-            return Tracer(self._function, leaves, spec, views, self._check_python, again).run()
+            if again is not None:
+                return Tracer(*arguments, as_compiling=again.as_compiling).run()
+            try:
+                return Tracer(*arguments, as_compiling=False).run()
+            except ReadError as error:
+                if not error.can_repeat:
+                    raise
+                return Tracer(*arguments, as_compiling=True).run()
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
         finally:
@@ -377,6 +389,9 @@ def capture(
     A call that no replay matches captures again, and the logger ``torch_xla_ext.capture`` says why:
     other shapes, dtypes, shardings, numbers, strings or objects in the arguments, other closures,
     globals or attributes, or a replaced parameter.
+
+    A step that reads a tensor's value is traced once more with torch.compiler.is_compiling() true,
+    for libraries that check values only where they are not compiled.
 
     Calls 2, 4, 8, … of each capture, up to `verify`, are traced again, and the program, its
     constants and its results must equal the first ones. A difference in call 2, when nothing has
