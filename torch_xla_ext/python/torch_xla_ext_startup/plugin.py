@@ -2,8 +2,8 @@
 
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
-(dynamo_bridge), modules that move to a device (module_parameters), and torch.utils.checkpoint
-(activation_checkpoint). They are arranged here. A function here that needs the package
+(dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
+(activation_checkpoint), and model.generate of transformers. They are arranged here. A function here that needs the package
 torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
@@ -37,6 +37,7 @@ _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _PROCESSES = "torch_xla._internal.pjrt"
+_GENERATION = "transformers.generation.utils"
 _NAMESPACE = "xla_gpu"
 
 
@@ -108,7 +109,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds four modules of torch_xla, and one of torch.
+    """Finds four modules of torch_xla, one of torch, and one of transformers.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -175,7 +176,14 @@ def _replace_processes(module: ModuleType) -> None:
     module.initialize_singleprocess = initialize
 
 
+def _replace_generation(module: ModuleType) -> None:
+    from torch_xla_ext.huggingface import generate
+
+    generate.replace(module)
+
+
 _REPLACED = {
+    _GENERATION: _replace_generation,
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
     _BRIDGE: _replace_bridge,

@@ -56,6 +56,7 @@ class CapturedStep:
         max_captures: int = _MAX_CAPTURES,
         check_python: bool = True,
         verify: bool | int | None = None,
+        as_compiling: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"capture needs a function, not {type(function).__name__}")
@@ -70,6 +71,7 @@ class CapturedStep:
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures
         self._check_python, self._verify = check_python, verify
+        self._as_compiling = as_compiling  # from the first trace, not only where values are read
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
@@ -82,7 +84,7 @@ class CapturedStep:
         self._unbound: CapturedStep | None = None
 
     def _arguments(self) -> tuple:
-        return self._max_captures, self._check_python, self._verify
+        return self._max_captures, self._check_python, self._verify, self._as_compiling
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
@@ -236,9 +238,9 @@ class CapturedStep:
             if again is not None:
                 return Tracer(*arguments, as_compiling=again.as_compiling).run()
             try:
-                return Tracer(*arguments, as_compiling=False).run()
+                return Tracer(*arguments, as_compiling=self._as_compiling).run()
             except ReadError as error:
-                if not error.can_repeat:
+                if self._as_compiling or not error.can_repeat:
                     raise
                 return Tracer(*arguments, as_compiling=True).run()
         except CaptureError as error:
