@@ -3,8 +3,8 @@
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
-(activation_checkpoint), and model.generate of transformers. They are arranged here. A function here that needs the package
-torch_xla_ext imports it when it is called.
+(activation_checkpoint), and model.generate of transformers. They are arranged here. A function here
+that needs the package torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.

@@ -82,15 +82,22 @@ def replace(module: ModuleType) -> None:
 
     @functools.wraps(stock)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type != "xla" or not _is_known_version():
+        if self.device.type != "xla":
             return stock(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
         arguments = dict(bound.arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
         reason = _unserved(self, arguments)
+        if reason is not None and isinstance(arguments.get("past_key_values"), GenerationCache):
+            raise ValueError(
+                "generate: past_key_values of an earlier call on the XLA device cannot be used in "
+                f"this one, because of {reason}: pass the whole text without past_key_values"
+            )
         if reason is not None:
-            _log.info("generate of %s runs lazily: %s", type(self).__name__, reason)
+            _warn_once(
+                f"generate of {type(self).__name__} compiles a program for each token: {reason}"
+            )
             return stock(self, *args, **kwargs)
         return _generate(functools.partial(stock, self), self, arguments)
 
@@ -103,6 +110,11 @@ def replace(module: ModuleType) -> None:
 
 
 @functools.cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
+
+
+@functools.cache
 def _is_known_version() -> bool:
     version = importlib.metadata.version("transformers")
     return _FIRST <= tuple(int(part) for part in version.split(".")[:2]) <= _LAST
@@ -110,6 +122,8 @@ def _is_known_version() -> bool:
 
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
     """Why the call is not served here."""
+    if not _is_known_version():
+        return "transformers is not one of 4.55 to 4.57"
     if runtime.is_spmd():
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:
@@ -222,7 +236,8 @@ class _Forward:
                 mine = isinstance(kwargs.get("past_key_values"), GenerationCache)
                 if threading.get_ident() != thread or not mine:
                     return stock(*args, **kwargs)
-                with _attribute(model, before):
+                # Views of tensors from outside fail in inference mode.
+                with _attribute(model, before), torch.inference_mode(False), torch.no_grad():
                     return self._run(model, *args, **kwargs)
 
             before = model.__dict__.get("forward")
@@ -249,6 +264,11 @@ class _Forward:
                     tensors[name] = _repeat_last(tensors[name], padding)
         tensors["cache_position"] = torch.arange(first, first + count + padding)
         cache.make_room(first + count + padding)
+        if mask is not None and mask.shape[1] != first + count:
+            raise ValueError(
+                f"generate: attention_mask has {mask.shape[1]} columns, but past_key_values has "
+                f"{first} tokens, and there are {count} more: pass one column for each of them"
+            )
         if mask is not None:
             tensors["columns"] = torch.nn.functional.pad(mask[:, first:], (0, padding))
             self._keep_mask(model, cache, mask, first)
@@ -291,7 +311,7 @@ class _Forward:
             try:
                 return captured(*arguments)
             except CaptureError as error:
-                _log.info("the forward pass of %s runs lazily: %s", type(model).__name__, error)
+                _warn_once(f"the forward pass of {type(model).__name__} runs lazily: {error}")
                 self._steps[key] = None
         with watch.answers_as_compiling():
             result = step(*arguments)
