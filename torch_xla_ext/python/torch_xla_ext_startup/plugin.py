@@ -3,8 +3,9 @@
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
-(activation_checkpoint), and model.generate of transformers. They are arranged here. A function here
-that needs the package torch_xla_ext imports it when it is called.
+(activation_checkpoint), optimizers with fused=True (fused_optimizers), and model.generate of
+transformers. They are arranged here. A function here that needs the package torch_xla_ext imports
+it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -26,6 +27,7 @@ from torch_xla.experimental import plugins
 
 from torch_xla_ext_startup import (
     activation_checkpoint,
+    fused_optimizers,
     lazy_dynamo,
     loading,
     module_alias,
@@ -203,6 +205,7 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
     module_parameters.keep()
     loading.enable()
+    fused_optimizers.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
 
 

@@ -342,9 +342,11 @@ class CapturedStep:
             remedy = result.remedy or "write into a tensor on the device, or return the value"
             if "['step']" in result.name:
                 remedy = (
-                    "make the optimizer with capturable=True, which counts on the device; step one "
-                    "that cannot, such as Adagrad or Adadelta, outside the function"
+                    "make the optimizer with fused=True or capturable=True, which counts on the "
+                    "device; step one that cannot, such as Adadelta, outside the function"
                 )
+            if "['n_averaged']" in result.name:
+                remedy = "call the average's update_parameters() outside the function"
             name = result.name.removesuffix(f", {ON_THE_HOST},")
             raise CaptureError(
                 f"{self._name} changes {name} at each call, which a replay would not do: {remedy}"

@@ -237,10 +237,20 @@ def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
             "this optimizer needs its lr as a number; step it outside, or use one that takes a "
             "tensor, such as SGD or Adam with capturable=True"
         )
+    elif _is_in("torch.amp.grad_scaler"):
+        remedy = "make the optimizer with fused=True, which looks at found_inf on the device"
     raise ReadError(
         f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
         f"the device alone: {remedy}"
     )
+
+
+def _is_in(module: str) -> bool:
+    """Whether code of the module is running."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame is not None
 
 
 def describe(tensor: torch.Tensor) -> str:
