@@ -79,23 +79,28 @@ class GenerationCache(Cache):
 
 
 class _StepLayer:
-    """A layer of a StepCache."""
+    """A layer of a StepCache, to which it has no reference: a cycle would keep tensors alive."""
 
     is_compileable, is_sliding = True, False
 
-    def __init__(self, cache: StepCache, tensors: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        self._cache = cache
+    def __init__(
+        self,
+        size: int,
+        positions: torch.Tensor,
+        tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        self._size, self._positions = size, positions
         self.keys, self.values = tensors or (None, None)
         self.is_new = tensors is None
 
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores what the step computes; returns what its queries may attend to."""
         if self.is_new:
-            more = self._cache.size - keys.shape[2]
+            more = self._size - keys.shape[2]
             self.keys, self.values = pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more))
             return keys, values
         for mine, new in (self.keys, keys), (self.values, values):
-            mine.index_copy_(2, self._cache.positions, new.to(mine.dtype))
+            mine.index_copy_(2, self._positions, new.to(mine.dtype))
         return self.keys, self.values
 
 
@@ -118,7 +123,7 @@ class StepCache(Cache):
         positions: torch.Tensor,
     ) -> None:
         self.size, self.positions, self._is_first = size, positions, not layers
-        self.layers = [_StepLayer(self, tensors) for tensors in layers]
+        self.layers = [_StepLayer(size, positions, tensors) for tensors in layers]
 
     def update(
         self,
@@ -128,7 +133,7 @@ class StepCache(Cache):
         cache_kwargs: dict[str, Any] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         while len(self.layers) <= layer_idx:
-            self.layers.append(_StepLayer(self, None))
+            self.layers.append(_StepLayer(self.size, self.positions))
         return self.layers[layer_idx].update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> Any:
