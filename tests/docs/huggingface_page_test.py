@@ -1,9 +1,14 @@
-"""The Python blocks of docs/huggingface.md run, with a small model in place of the one they name."""
+"""The Python blocks of docs/huggingface.md run, with a small model in place of the named one.
+
+So does the block of docs/getting_started.md that generates.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -37,17 +42,35 @@ def _model(_name: str) -> transformers.PreTrainedModel:
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = Path("docs/huggingface.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 4
-    monkeypatch.chdir(tmp_path)
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    variables: dict[str, object] = {}
+def _blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+
+
+@contextlib.contextmanager
+def _small() -> Iterator[None]:
     with (
         mock.patch.object(transformers.AutoTokenizer, "from_pretrained", _tokenizer),
         mock.patch.object(transformers.AutoModelForCausalLM, "from_pretrained", _model),
     ):
+        yield
+
+
+def test_getting_started(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path("docs/getting_started.md").read_text()
+    (block,) = [b for b in _blocks(page) if "generate" in b]
+    with _small():
+        exec(block, {})
+    assert len(capsys.readouterr().out.split()) > 4
+
+
+def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path("docs/huggingface.md").read_text()
+    blocks = _blocks(page)
+    assert len(blocks) == 4
+    monkeypatch.chdir(tmp_path)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    variables: dict[str, object] = {}
+    with _small():
         for block in blocks[:2]:
             exec(block, variables)
     cpu = _model("")

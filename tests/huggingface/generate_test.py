@@ -9,6 +9,7 @@ import logging
 import threading
 import weakref
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -49,6 +50,24 @@ def test_tokens_of_the_cpu_from_two_programs(name: str) -> None:
     assert compiled - before <= 3  # one more for weights that two modules share, after to("xla")
     pair.check(models.prompts(9, 14, seed=1), max_new_tokens=20, **options)
     assert models.compilations() == compiled
+
+
+def test_all_positions_of_a_model() -> None:
+    """Its causal mask, a buffer, has no more."""
+    pair = Pair("gpt2", attn_implementation="eager")
+    assert pair.check(models.prompts(70), max_new_tokens=30, eos_token_id=None).shape == (1, 100)
+
+
+def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
+    """Its frequencies depend on the length, which it reads on the host."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    config = copy.deepcopy(models.CONFIGS["llama"])
+    config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
+    with mock.patch.dict(models.CONFIGS, llama=config):
+        pair = Pair("llama")
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.generate"):
+        pair.check(models.prompts(12), max_new_tokens=8, eos_token_id=None, no_repeat_ngram_size=1)
+    assert "runs lazily: step: the function reads the value of a tensor" in caplog.text
 
 
 @pytest.mark.parametrize(

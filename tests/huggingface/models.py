@@ -26,7 +26,7 @@ CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "mistral": transformers.MistralConfig(**_SIZES | _WINDOW),
     "gemma2": transformers.Gemma2Config(**_SIZES | _WINDOW, query_pre_attn_scalar=8),
     "gpt2": transformers.GPT2Config(
-        **{"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256},
+        **{"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 100},
         **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     ),
     "opt": transformers.OPTConfig(**_SIZES, ffn_dim=64, word_embed_proj_dim=32),

@@ -11,12 +11,17 @@ from transformers.cache_utils import Cache
 _SMALLEST = 64
 
 
-def bucket(length: int) -> int:
-    """The smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`."""
+def bucket(length: int, limit: int | None = None) -> int:
+    """The smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`.
+
+    Not above `limit`, of the positions that a model knows, unless `length` is.
+    """
     size = _SMALLEST
     while size < length:
         size *= 2
-    return size * 3 // 4 if size > _SMALLEST and size * 3 // 4 >= length else size
+    if size > _SMALLEST and size * 3 // 4 >= length:
+        size = size * 3 // 4
+    return size if limit is None else min(size, max(length, limit))
 
 
 class GenerationCache(Cache):
@@ -25,6 +30,7 @@ class GenerationCache(Cache):
     `model.generate` returns it as `past_key_values`, and takes it back to go on.
 
     Attributes:
+        limit: of positions that the model knows, for `bucket`.
         size: positions that the tensors have.
         length: positions that are filled.
         layers: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
@@ -36,8 +42,8 @@ class GenerationCache(Cache):
     # The loop would make a mask [batch, 1, queries, size] on the host for each step.
     is_compileable = False
 
-    def __init__(self, size: int) -> None:
-        self.size, self.length = size, 0
+    def __init__(self, length: int, limit: int | None) -> None:
+        self.size, self.limit, self.length = bucket(length, limit), limit, 0
         self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.mask: torch.Tensor | None = None
         self.host_mask: torch.Tensor | None = None
@@ -69,7 +75,8 @@ class GenerationCache(Cache):
         """Makes the tensors larger if they have less than `length` positions."""
         if length <= self.size:
             return
-        more, self.size = bucket(length) - self.size, bucket(length)
+        more = bucket(length, self.limit) - self.size
+        self.size += more
         self.layers = [
             (pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more)))
             for keys, values in self.layers

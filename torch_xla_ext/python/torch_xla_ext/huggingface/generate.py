@@ -189,7 +189,8 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
     if cache is None:
         new = _option(model, arguments, "max_new_tokens")
         last = inputs.shape[1] + new if new else _option(model, arguments, "max_length") or 0
-        cache = GenerationCache(bucket(max(last, inputs.shape[1] + 1)))
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
     on_host = {
         name: value.cpu() if isinstance(value, torch.Tensor) else value
         for name, value in arguments.items()
@@ -253,6 +254,8 @@ class _Forward:
         padding = 0
         if count > 1 and tensors.keys() <= {*_OF_TOKENS}:
             padding = bucket(count) - count
+            if cache.limit is not None:
+                padding = min(padding, max(cache.limit - first - count, 0))
             last = torch.tensor([count - 1])
             if "logits_to_keep" in options:
                 del options["logits_to_keep"]
