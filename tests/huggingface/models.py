@@ -23,13 +23,11 @@ _WINDOW = {"num_key_value_heads": 1, "head_dim": 8, "sliding_window": 8}
 CONFIGS: dict[str, transformers.PretrainedConfig] = {
     "llama": transformers.LlamaConfig(**_SIZES, num_key_value_heads=2),
     "qwen2": transformers.Qwen2Config(**_SIZES, num_key_value_heads=2),
-    "mistral": transformers.MistralConfig(**_SIZES | _WINDOW),
     "gemma2": transformers.Gemma2Config(**_SIZES | _WINDOW, query_pre_attn_scalar=8),
     "gpt2": transformers.GPT2Config(
         **{"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 100},
         **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     ),
-    "opt": transformers.OPTConfig(**_SIZES, ffn_dim=64, word_embed_proj_dim=32),
     "bloom": transformers.BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4),
     "bert": transformers.BertConfig(**_SIZES),
     "t5": transformers.T5Config(
