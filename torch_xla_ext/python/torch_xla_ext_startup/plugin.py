@@ -179,8 +179,10 @@ def _replace_processes(module: ModuleType) -> None:
 
 
 def _replace_generation(module: ModuleType) -> None:
-    from torch_xla_ext.huggingface import generate
-
+    try:
+        from torch_xla_ext.huggingface import generate
+    except ImportError:  # a transformers without what it imports; `import transformers` is to work
+        return
     generate.replace(module)
 
 
