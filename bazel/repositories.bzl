@@ -44,6 +44,10 @@ def torch_xla_ext_repositories():
         lock = Label("//bazel/pip:locks/test_env.lock"),
     )
     pip_packages(
+        name = "huggingface",
+        lock = Label("//bazel/pip:locks/huggingface.lock"),
+    )
+    pip_packages(
         name = "vllm",
         lock = Label("//bazel/pip:locks/vllm.lock"),
     )

@@ -3,8 +3,9 @@
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
-(activation_checkpoint), torch.inference_mode(), torch.autocast and torch.nn.GRU. They are arranged
-here. A function here that needs the package torch_xla_ext imports it when it is called.
+(activation_checkpoint), torch.inference_mode(), torch.autocast, torch.nn.GRU, optimizers with
+fused=True (fused_optimizers), and model.generate of transformers. They are arranged here. A
+function here that needs the package torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -27,6 +28,7 @@ from torch_xla.experimental import plugins
 from torch_xla_ext_startup import (
     activation_checkpoint,
     autocast,
+    fused_optimizers,
     gru,
     inference_mode,
     lazy_dynamo,
@@ -42,6 +44,7 @@ _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _PROCESSES = "torch_xla._internal.pjrt"
 _AUTOCAST = "torch_xla.amp.autocast_mode"
+_GENERATION = "transformers.generation.utils"
 _NAMESPACE = "xla_gpu"
 
 
@@ -113,7 +116,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds five modules of torch_xla, and one of torch.
+    """Finds five modules of torch_xla, one of torch, and one of transformers.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -180,7 +183,16 @@ def _replace_processes(module: ModuleType) -> None:
     module.initialize_singleprocess = initialize
 
 
+def _replace_generation(module: ModuleType) -> None:
+    try:
+        from torch_xla_ext.huggingface import generate
+    except ImportError:  # a transformers without what it imports; `import transformers` is to work
+        return
+    generate.replace(module)
+
+
 _REPLACED = {
+    _GENERATION: _replace_generation,
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
     _BRIDGE: _replace_bridge,
@@ -201,6 +213,7 @@ def install() -> None:
     sys.meta_path.insert(0, _Finder())
     module_parameters.keep()
     loading.enable()
+    fused_optimizers.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
     autocast.replace()
     gru.replace()

@@ -16,7 +16,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
-from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.errors import CaptureError, ReadError
 from torch_xla_ext._capture.key import Key, modes, weakly
 from torch_xla_ext._capture.nodes import ON_THE_HOST
 from torch_xla_ext._capture.replay import Replay
@@ -56,6 +56,7 @@ class CapturedStep:
         max_captures: int = _MAX_CAPTURES,
         check_python: bool = True,
         verify: bool | int | None = None,
+        as_compiling: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"capture needs a function, not {type(function).__name__}")
@@ -70,6 +71,7 @@ class CapturedStep:
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures
         self._check_python, self._verify = check_python, verify
+        self._as_compiling = as_compiling  # from the first trace, not only where values are read
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
@@ -82,7 +84,7 @@ class CapturedStep:
         self._unbound: CapturedStep | None = None
 
     def _arguments(self) -> tuple:
-        return self._max_captures, self._check_python, self._verify
+        return self._max_captures, self._check_python, self._verify, self._as_compiling
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._attribute = name
@@ -225,10 +227,22 @@ class CapturedStep:
         views: list[int],
         again: Witness | None = None,
     ) -> Replay:
+        """Traces the function; if it reads a value, once more as torch.compile would.
+
+        Libraries read values, such as whether a mask is all ones, unless they are compiled.
+        """
         global _trace_runs
         _tracing.active = _trace_runs = True
+        arguments = (self._function, leaves, spec, views, self._check_python, again)
         try:
-            return Tracer(self._function, leaves, spec, views, self._check_python, again).run()
+            if again is not None:
+                return Tracer(*arguments, as_compiling=again.as_compiling).run()
+            try:
+                return Tracer(*arguments, as_compiling=self._as_compiling).run()
+            except ReadError as error:
+                if self._as_compiling or not error.can_repeat:
+                    raise
+                return Tracer(*arguments, as_compiling=True).run()
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
         finally:
@@ -328,9 +342,11 @@ class CapturedStep:
             remedy = result.remedy or "write into a tensor on the device, or return the value"
             if "['step']" in result.name:
                 remedy = (
-                    "make the optimizer with capturable=True, which counts on the device; step one "
-                    "that cannot, such as Adagrad or Adadelta, outside the function"
+                    "make the optimizer with fused=True or capturable=True, which counts on the "
+                    "device; step one that cannot, such as Adadelta, outside the function"
                 )
+            if "['n_averaged']" in result.name:
+                remedy = "call the average's update_parameters() outside the function"
             name = result.name.removesuffix(f", {ON_THE_HOST},")
             raise CaptureError(
                 f"{self._name} changes {name} at each call, which a replay would not do: {remedy}"
@@ -377,6 +393,9 @@ def capture(
     A call that no replay matches captures again, and the logger ``torch_xla_ext.capture`` says why:
     other shapes, dtypes, shardings, numbers, strings or objects in the arguments, other closures,
     globals or attributes, or a replaced parameter.
+
+    A step that reads a tensor's value is traced once more with torch.compiler.is_compiling() true,
+    for libraries that check values only where they are not compiled.
 
     Calls 2, 4, 8, … of each capture, up to `verify`, are traced again, and the program, its
     constants and its results must equal the first ones. A difference in call 2, when nothing has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 from torch_xla_ext._capture import watch
 from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_of
-from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.errors import CaptureError, ReadError
 from torch_xla_ext._capture.nodes import is_library
 from torch_xla_ext._capture.plan import Known, Plans
 from torch_xla_ext._capture.python_state import PythonState
@@ -54,6 +55,7 @@ class Tracer:
         check_python: whether the function may read, and must not change, Python objects.
         again: the witness of an earlier trace, with which this one is compared. Numbers from the
             host are constants then, and what counts them for all threads is not asked.
+        as_compiling: whether torch.compiler.is_compiling() is true for the function.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Tracer:
         views: list[int],
         check_python: bool,
         again: Witness | None,
+        as_compiling: bool,
     ) -> None:
         self._check_python, self._again = check_python, again
+        self._as_compiling = as_compiling
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[Known] = []
         self._by_id: dict[int, int] = {}
@@ -163,9 +167,11 @@ class Tracer:
 
         outputs = None
         with (
+            self._reads(executed),
             self._other_threads(lambda: outputs),
             torch_xla.experimental.eager_mode_context(False),
             watch.syncs_refused(),
+            watch.answers_as_compiling() if self._as_compiling else contextlib.nullcontext(),
             contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
             contextlib.nullcontext() if self._again else watch.transfers_refused(self._calls),
             executed.in_this_thread(),
@@ -178,6 +184,15 @@ class Tracer:
         if self._check_python:
             self._check_python_state(executed, outputs)
         return outputs
+
+    @contextlib.contextmanager
+    def _reads(self, executed: watch.ExecutedCode) -> Iterator[None]:
+        try:
+            yield
+        except ReadError as error:
+            traceback.clear_frames(error.__traceback__)  # which hold tensors
+            error.can_repeat = self._check_python and self._change(executed, None) is None
+            raise
 
     @contextlib.contextmanager
     def _other_threads(self, outputs: Callable[[], Any]) -> Iterator[None]:
@@ -193,16 +208,20 @@ class Tracer:
         return self._known[number].name
 
     def _check_python_state(self, executed: watch.ExecutedCode, outputs: Any) -> None:
+        if (changed := self._change(executed, outputs)) is not None:
+            name, remedy = changed
+            raise NotRepeatableError(name, self._as_lazy(outputs), remedy)
+
+    def _change(self, executed: watch.ExecutedCode, outputs: Any) -> tuple[str, str | None] | None:
+        """What the function changed besides tensors, and the remedy."""
         moved = self._state.moved()
         changed = self._changed_python(executed)
-        remedy = None
         if moved:
-            changed = moved
             remedy = "draw random numbers on the device, and pass an iterator's values as arguments"
+            return moved, remedy
         if not changed and (kept := self._plans().kept_tensor(outputs, self._calls.made)):
             changed = f"what refers to a tensor {kept} that it makes"
-        if changed:
-            raise NotRepeatableError(changed, self._as_lazy(outputs), remedy)
+        return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
         """For a call that is not captured: gives arguments that were copied their new values."""
@@ -482,6 +501,7 @@ class Tracer:
             gradients,
             self._calls.operations,
             text,
+            self._as_compiling,
         )
         return Replay(
             program,

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
 
 from torch_xla_ext._capture.bytecode import assigned_globals
-from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.errors import CaptureError, ReadError
 from torch_xla_ext._capture.nodes import (
     is_library,
     is_plain,
@@ -237,14 +237,44 @@ def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
             "this optimizer needs its lr as a number; step it outside, or use one that takes a "
             "tensor, such as SGD or Adam with capturable=True"
         )
-    raise CaptureError(
+    elif _is_in("torch.amp.grad_scaler"):
+        remedy = "make the optimizer with fused=True, which looks at found_inf on the device"
+    raise ReadError(
         f"the function reads the value of a tensor {what} on the host, by {by}; a replay runs on "
         f"the device alone: {remedy}"
     )
 
 
+def _is_in(module: str) -> bool:
+    """Whether code of the module is running."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != module:
+        frame = frame.f_back
+    return frame is not None
+
+
 def describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+@contextlib.contextmanager
+def answers_as_compiling() -> Iterator[None]:
+    """torch.compiler.is_compiling() is true in this thread, except for PyTorch's own code.
+
+    Libraries ask it before they look at a tensor's value, as in `if not is_compiling() and
+    mask.all()`. PyTorch's optimizers ask it, too, and compute with other roundings.
+    """
+    stock, tracing = torch.compiler.is_compiling, threading.get_ident()
+
+    def is_compiling() -> bool:
+        asks = sys._getframe(1).f_globals.get("__name__", "")
+        return stock() or (threading.get_ident() == tracing and asks.partition(".")[0] != "torch")
+
+    torch.compiler.is_compiling = is_compiling
+    try:
+        yield
+    finally:
+        torch.compiler.is_compiling = stock
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class Witness:
         constants: tensors that the step moved to the device, and the place of each in the code.
         operations: the calls of torch that the step made.
         text: the operations of the program, those of the backward pass among them.
+        as_compiling: whether torch.compiler.is_compiling() was true.
     """
 
     program: bytes
@@ -90,6 +91,7 @@ class Witness:
     gradients: list[tuple[Reference, int | None]]
     operations: list[Operation]
     text: str
+    as_compiling: bool
 
     def difference(self, other: Witness) -> str | None:
         """Why a replay of this trace is not what the other one does."""

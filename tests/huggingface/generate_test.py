@@ -1,0 +1,278 @@
+"""``model.generate`` on XLA: the tokens of the CPU, and no program for each token."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import logging
+import threading
+import weakref
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import transformers
+from huggingface import models
+
+
+class Pair:
+    """The same model on the CPU and on the XLA device."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.cpu = models.model(name, **options)
+        self.xla = copy.deepcopy(self.cpu).to("xla")
+
+    def check(self, inputs: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+        torch.manual_seed(3)
+        expected = self.cpu.generate(**inputs, **options)
+        torch.manual_seed(3)
+        got = self.xla.generate(**models.on_device(inputs), **options)
+        assert got.device.type == "xla"
+        assert got.tolist() == expected.tolist()
+        return expected
+
+
+@pytest.fixture(scope="module")
+def llama() -> Pair:
+    return Pair("llama")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gemma2", "gpt2", "bloom"])
+def test_tokens_of_the_cpu_from_two_programs(name: str) -> None:
+    pair = Pair(name)
+    before = models.compilations()
+    # A token that repeats could hide a fault.
+    options = {"eos_token_id": None, "no_repeat_ngram_size": 1}
+    pair.check(models.prompts(4, 11), max_new_tokens=24, **options)
+    compiled = models.compilations()
+    assert compiled - before <= 3  # one more for weights that two modules share, after to("xla")
+    pair.check(models.prompts(9, 14, seed=1), max_new_tokens=20, **options)
+    assert models.compilations() == compiled
+
+
+def test_all_positions_of_a_model() -> None:
+    """Its causal mask, a buffer, has no more."""
+    pair = Pair("gpt2", attn_implementation="eager")
+    assert pair.check(models.prompts(70), max_new_tokens=30, eos_token_id=None).shape == (1, 100)
+
+
+def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
+    """Its frequencies depend on the length, which it reads on the host."""
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    config = copy.deepcopy(models.CONFIGS["llama"])
+    config.update({"max_position_embeddings": 16, "rope_scaling": scaling})
+    with mock.patch.dict(models.CONFIGS, llama=config):
+        pair = Pair("llama")
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.generate"):
+        pair.check(models.prompts(12), max_new_tokens=8, eos_token_id=None, no_repeat_ngram_size=1)
+    assert "runs lazily: step: the function reads the value of a tensor" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"do_sample": True, "top_k": 20, "temperature": 0.8},
+        {"do_sample": True, "top_p": 0.9, "num_return_sequences": 2},
+        {"num_beams": 3},
+        {"num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.5, "early_stopping": True},
+        {"num_beams": 2, "do_sample": True},
+        {"cache_implementation": "static"},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+        {"max_length": 17, "max_new_tokens": None},
+        {"min_new_tokens": 10, "eos_token_id": list(range(40))},
+        {"bad_words_ids": [[5], [6, 7]], "renormalize_logits": True},
+    ],
+    ids=str,
+)
+def test_options(llama: Pair, options: dict[str, Any]) -> None:
+    llama.check(models.prompts(4, 11), **{"max_new_tokens": 12} | options)
+
+
+def test_end_of_a_sequence(llama: Pair) -> None:
+    """A sequence that ends is padded while another goes on; the loop ends with the last one."""
+    inputs = models.prompts(4, 11)
+    tokens = llama.check(inputs, max_new_tokens=12, eos_token_id=None)[:, 11:]
+    ends = sorted({tokens[0, 3].item(), tokens[1, 6].item()})
+    assert llama.check(inputs, max_new_tokens=12, eos_token_id=ends).shape[1] < 23
+
+
+def test_arguments_of_the_users() -> None:
+    pair = Pair("llama")
+    seen: dict[str, list[Any]] = {"cpu": [], "xla": []}
+
+    class Streamer(transformers.generation.BaseStreamer):
+        def __init__(self, tokens: list[Any]) -> None:
+            self.tokens = tokens
+
+        def put(self, value: torch.Tensor) -> None:
+            self.tokens += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.tokens.append("end")
+
+    class OnlyEven(transformers.LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            odd = torch.arange(scores.shape[-1], device=scores.device) % 2 == 1
+            return scores.masked_fill(odd, -float("inf"))
+
+    class AtLength(transformers.StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            stop = input_ids.shape[1] >= 15
+            return torch.full((input_ids.shape[0],), stop, device=input_ids.device)
+
+    inputs, results = models.prompts(9), {}
+    for device in ("cpu", "xla"):
+        results[device] = getattr(pair, device).generate(
+            **{name: tensor.to(device) for name, tensor in inputs.items()},
+            max_new_tokens=12,
+            eos_token_id=None,
+            streamer=Streamer(seen[device]),
+            logits_processor=transformers.LogitsProcessorList([OnlyEven()]),
+            stopping_criteria=transformers.StoppingCriteriaList([AtLength()]),
+            return_dict_in_generate=True,
+            output_scores=True,
+            output_logits=True,
+        )
+    want, got = results["cpu"], results["xla"]
+    assert got.sequences.tolist() == want.sequences.tolist()
+    assert want.sequences.shape == (1, 15)
+    assert seen["xla"] == seen["cpu"]
+    for name in ("scores", "logits"):
+        assert len(got[name]) == 6
+        for one, other in zip(got[name], want[name], strict=True):
+            assert one.device.type == "xla"
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_conversation_with_one_cache(llama: Pair) -> None:
+    """The second text continues the first, beyond the cache's first size."""
+    results: dict[str, list[Any]] = {"cpu": [], "xla": []}
+    more = models.prompts(30, seed=5)["input_ids"]
+    options = {"eos_token_id": None, "return_dict_in_generate": True}
+    for device in ("cpu", "xla"):
+        model, cache = getattr(llama, device), None
+        ids = models.prompts(7)["input_ids"].to(device)
+        for count in (6, 40):
+            result = model.generate(ids, max_new_tokens=count, past_key_values=cache, **options)
+            cache = result.past_key_values
+            results[device].append(result.sequences.tolist())
+            ids = torch.cat([result.sequences, more.to(device)], dim=1)
+        assert cache.get_seq_length() == 7 + 6 + 30 + 40 - 1
+        assert cache[0][0].shape == (1, 2, 82, 8)
+    assert results["xla"] == results["cpu"]
+
+
+def test_errors_of_a_cache_that_is_passed_on(llama: Pair) -> None:
+    options = {"max_new_tokens": 3, "eos_token_id": None, "return_dict_in_generate": True}
+    first = llama.xla.generate(**models.on_device(models.prompts(7)), **options)
+    longer = torch.cat([first.sequences, first.sequences], dim=1)
+    options["past_key_values"] = first.past_key_values
+    with pytest.raises(
+        ValueError, match=r"10 columns, but past_key_values has 9 tokens, and there are 11 more"
+    ):
+        llama.xla.generate(longer, attention_mask=torch.ones(1, 10).to("xla"), **options)
+    with pytest.raises(ValueError, match=r"past_key_values .* output_attentions=True"):
+        llama.xla.generate(longer, output_attentions=True, **options)
+
+
+def test_replaced_and_loaded_parameters_are_used() -> None:
+    pair, inputs = Pair("llama"), models.prompts(4, 11)
+    first = pair.check(inputs, max_new_tokens=8)
+    torch.manual_seed(7)
+    head = torch.nn.Linear(32, 97, bias=False)
+    for model in (pair.cpu, pair.xla):
+        model.lm_head = copy.deepcopy(head).to(model.device)
+    second = pair.check(inputs, max_new_tokens=8)
+    for model in (pair.cpu, pair.xla):
+        model.load_state_dict({k: v.flip(0) for k, v in model.state_dict().items()})
+    third = pair.check(inputs, max_new_tokens=8)
+    assert len({str(tokens.tolist()) for tokens in (first, second, third)}) == 3
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.enable_grad])
+def test_gradient_modes(llama: Pair, context: Any) -> None:
+    with context():
+        llama.check(models.prompts(6), max_new_tokens=6)
+
+
+def test_inputs_on_the_host(llama: Pair) -> None:
+    inputs = models.prompts(6)
+    got = llama.xla.generate(**inputs, max_new_tokens=6)
+    assert got.device.type == "cpu"
+    assert got.tolist() == llama.cpu.generate(**inputs, max_new_tokens=6).tolist()
+
+
+def test_two_threads(llama: Pair) -> None:
+    prompts = [models.prompts(6, seed=seed) for seed in range(4)]
+    expected = [llama.cpu.generate(**p, max_new_tokens=8).tolist() for p in prompts]
+    got: dict[int, Any] = {}
+
+    def generate(number: int) -> None:
+        inputs = models.on_device(prompts[number])
+        got[number] = llama.xla.generate(**inputs, max_new_tokens=8).tolist()
+
+    threads = [threading.Thread(target=generate, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got.get(number) for number in range(4)] == expected
+
+
+def test_model_is_as_it_was_and_can_go() -> None:
+    pair = Pair("llama")
+    attributes = set(vars(pair.xla))
+    pair.check(models.prompts(6), max_new_tokens=4)
+    assert set(vars(pair.xla)) == attributes
+    inputs = models.prompts(6)
+    want = pair.cpu(**inputs).logits
+    torch.testing.assert_close(
+        pair.xla(**models.on_device(inputs)).logits.cpu(), want, rtol=1e-4, atol=1e-4
+    )
+    copied = copy.deepcopy(pair.xla)
+    torch.save(copied, io.BytesIO())
+    assert copied.generate(**models.on_device(inputs), max_new_tokens=4).shape == (1, 10)
+    gone = weakref.ref(pair.xla)
+    del pair, copied
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
+        ({"use_cache": False}, "use_cache=False"),
+        ({"prompt_lookup_num_tokens": 2}, "prompt_lookup_num_tokens=2"),
+    ],
+)
+def test_what_runs_as_before(
+    llama: Pair, options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inputs = models.prompts(5)
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.generate"):
+        got = llama.xla.generate(**models.on_device(inputs), max_new_tokens=2, **options)
+    want = llama.cpu.generate(**inputs, max_new_tokens=2, **options)
+    if not isinstance(want, torch.Tensor):
+        got, want = got.sequences, want.sequences
+    assert got.tolist() == want.tolist()
+    assert reason in caplog.text
+
+
+def test_sampled_frequencies(llama: Pair) -> None:
+    """The first sampled token has the probabilities of the model's logits."""
+    inputs, count = models.prompts(6), 800
+    with torch.no_grad():
+        logits = llama.cpu(**inputs).logits[0, -1]
+    probabilities = (logits / 8).softmax(-1)
+    torch.manual_seed(0)
+    got = llama.xla.generate(
+        **models.on_device(inputs),
+        **{"max_new_tokens": 1, "do_sample": True, "temperature": 8.0, "top_k": 0},
+        num_return_sequences=count,
+    )
+    frequencies = torch.bincount(got[:, -1].cpu(), minlength=97) / count
+    deviation = (probabilities * (1 - probabilities) / count).sqrt()
+    assert ((frequencies - probabilities).abs() < 5 * deviation + 1e-9).all()

@@ -1,0 +1,165 @@
+"""Keys and values of fixed shapes, as transformers' models and its generation loop use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache
+
+_SMALLEST = 64
+
+
+def bucket(length: int, limit: int | None = None) -> int:
+    """The smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`.
+
+    Not above `limit`, of the positions that a model knows, unless `length` is.
+    """
+    size = _SMALLEST
+    while size < length:
+        size *= 2
+    if size > _SMALLEST and size * 3 // 4 >= length:
+        size = size * 3 // 4
+    return size if limit is None else min(size, max(length, limit))
+
+
+class GenerationCache(Cache):
+    """The cache that the generation loop holds, on the host; the tensors are on the device.
+
+    `model.generate` returns it as `past_key_values`, and takes it back to go on.
+
+    Attributes:
+        limit: of positions that the model knows, for `bucket`.
+        size: positions that the tensors have.
+        length: positions that are filled.
+        layers: for each layer its keys and values, [batch, heads, size, head_dim]; empty at first.
+        mask: [batch, size], whether a position is attended; None for models without a mask.
+        host_mask: the part of the mask that is known on the host, [batch, length].
+        beams: the sequence that each sequence of the next step continues.
+    """
+
+    # The loop would make a mask [batch, 1, queries, size] on the host for each step.
+    is_compileable = False
+
+    def __init__(self, length: int, limit: int | None) -> None:
+        self.size, self.limit, self.length = bucket(length, limit), limit, 0
+        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.mask: torch.Tensor | None = None
+        self.host_mask: torch.Tensor | None = None
+        self.beams: torch.Tensor | None = None
+
+    def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
+        return self.length
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return -1  # it grows
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self.beams = beam_idx if self.beams is None else self.beams[beam_idx]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = self.layers[layer_idx]
+        return keys[:, :, : self.length], values[:, :, : self.length]
+
+    def __iter__(self) -> Any:
+        return (self[layer_idx] for layer_idx in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"GenerationCache(length={self.length}, size={self.size}, layers={len(self)})"
+
+    def make_room(self, length: int) -> None:
+        """Makes the tensors larger if they have less than `length` positions."""
+        if length <= self.size:
+            return
+        more = bucket(length, self.limit) - self.size
+        self.size += more
+        self.layers = [
+            (pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more)))
+            for keys, values in self.layers
+        ]
+        if self.mask is not None:
+            self.mask = pad(self.mask, (0, more))
+
+
+class _StepLayer:
+    """A layer of a StepCache, to which it has no reference: a cycle would keep tensors alive."""
+
+    is_compileable, is_sliding = True, False
+
+    def __init__(
+        self,
+        size: int,
+        positions: torch.Tensor,
+        tensors: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> None:
+        self._size, self._positions = size, positions
+        self.keys, self.values = tensors or (None, None)
+        self.is_new = tensors is None
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stores what the step computes; returns what its queries may attend to."""
+        if self.is_new:
+            more = self._size - keys.shape[2]
+            self.keys, self.values = pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more))
+            return keys, values
+        for mine, new in (self.keys, keys), (self.values, values):
+            mine.index_copy_(2, self._positions, new.to(mine.dtype))
+        return self.keys, self.values
+
+
+class StepCache(Cache):
+    """The cache that a model sees in one step. Layers are written in place, or made by the first.
+
+    Args:
+        layers: of a GenerationCache.
+        size: positions that layers have.
+        positions: [queries], the positions of the step's tokens. In the first step, they are 0, 1,
+            ….
+    """
+
+    is_compileable = True
+
+    def __init__(
+        self,
+        layers: list[tuple[torch.Tensor, torch.Tensor]],
+        size: int,
+        positions: torch.Tensor,
+    ) -> None:
+        self.size, self.positions, self._is_first = size, positions, not layers
+        self.layers = [_StepLayer(size, positions, tensors) for tensors in layers]
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        cache_kwargs: dict[str, Any] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        while len(self.layers) <= layer_idx:
+            self.layers.append(_StepLayer(self.size, self.positions))
+        return self.layers[layer_idx].update(key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> Any:
+        return 0 if self._is_first else self.positions[0]
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return self.positions.shape[0] if self._is_first else self.size
+
+    def get_mask_sizes(self, cache_position: torch.Tensor, layer_idx: int) -> tuple[int, int]:
+        return self.get_max_cache_shape(), 0
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """No layer forgets: a window is a mask."""
+        return [False] * len(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def new_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The layers that the first step has made."""
+        return [(layer.keys, layer.values) for layer in self.layers if layer.is_new]

@@ -1,0 +1,387 @@
+"""``model.generate`` of transformers for a model on an XLA device.
+
+transformers' loop makes tensors that grow with each token; on an XLA device each length is another
+program. Here the loop runs as it is, but on the host, as transformers allows: its inputs are there,
+and only the model's forward pass is on the device. It is a captured step of a few shapes:
+
+- keys and values have room for the whole text, and are written in place (cache.py);
+- a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding.
+
+So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
+and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
+
+A call that needs something else of the model runs as before (`_unserved`), with right results.
+Written for transformers 4.55 to 4.57.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import functools
+import importlib.metadata
+import inspect
+import logging
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla import runtime
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from torch_xla_ext._capture import watch
+from torch_xla_ext._capture.errors import CaptureError
+from torch_xla_ext._capture.step import CapturedStep
+from torch_xla_ext.huggingface.cache import GenerationCache, StepCache, bucket
+
+_log = logging.getLogger("torch_xla_ext.generate")
+_FIRST, _LAST = (4, 55), (4, 57)  # versions of transformers
+_MAX_STEPS = 64  # of a model that are kept: one for each batch size and length
+_CACHES = {None, "dynamic", "static", "hybrid", "sliding_window"}
+# Options of generate, with the values that need no more of the model than its logits and cache.
+_SERVED: dict[str, tuple[object, ...]] = {
+    "assistant_early_exit": (None,),
+    "constraints": (None,),
+    "disable_compile": (None, False),
+    "dola_layers": (None,),
+    "force_words_ids": (None,),
+    "guidance_scale": (None, 1, 1.0),
+    "low_memory": (None, False),
+    "num_beam_groups": (None, 1),
+    "output_attentions": (None, False),
+    "output_hidden_states": (None, False),
+    "penalty_alpha": (None, 0, 0.0),
+    "prefill_chunk_size": (None,),
+    "prompt_lookup_num_tokens": (None,),
+    "return_legacy_cache": (None, False),
+    "use_cache": (None, True),
+}
+_NOT_SERVED_ARGUMENTS = (
+    *("assistant_model", "custom_generate", "negative_prompt_ids", "synced_gpus"),
+    "negative_prompt_attention_mask",
+)
+# Inputs of a model that a prompt can be padded with: [batch, tokens].
+_OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
+_INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
+
+
+def replace(module: ModuleType) -> None:
+    """Changes transformers.generation.utils, once."""
+    kind = module.GenerationMixin
+    stock = kind.generate
+    if hasattr(stock, "_torch_xla_ext"):
+        return
+    signature = inspect.signature(stock)
+
+    @functools.wraps(stock)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type != "xla":
+            return stock(self, *args, **kwargs)
+        bound = signature.bind(self, *args, **kwargs)
+        arguments = dict(bound.arguments)
+        del arguments["self"]
+        arguments |= arguments.pop("kwargs", {})
+        reason = _unserved(self, arguments)
+        if reason is not None and isinstance(arguments.get("past_key_values"), GenerationCache):
+            raise ValueError(
+                "generate: past_key_values of an earlier call on the XLA device cannot be used in "
+                f"this one, because of {reason}: pass the whole text without past_key_values"
+            )
+        if reason is not None:
+            _warn_once(
+                f"generate of {type(self).__name__} compiles a program for each token: {reason}"
+            )
+            return stock(self, *args, **kwargs)
+        return _generate(functools.partial(stock, self), self, arguments)
+
+    generate._torch_xla_ext = True
+    kind.generate = generate
+    # The loop's tensors are to be on the host.
+    warnings.filterwarnings(
+        "ignore", r"(?s)You are calling \.generate\(\) with the `input_ids`.* is on xla\."
+    )
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
+
+
+@functools.cache
+def _is_known_version() -> bool:
+    version = importlib.metadata.version("transformers")
+    return _FIRST <= tuple(int(part) for part in version.split(".")[:2]) <= _LAST
+
+
+def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
+    """Why the call is not served here."""
+    if not _is_known_version():
+        return "transformers is not one of 4.55 to 4.57"
+    if runtime.is_spmd():
+        return "its tensors may be sharded"
+    if model.config.is_encoder_decoder:
+        return "it has an encoder"
+    if not getattr(model, "_can_compile_fullgraph", False):
+        return "transformers does not give it a static cache"
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        return "its parameters are on several devices"
+    for name in _NOT_SERVED_ARGUMENTS:
+        if arguments.get(name) is not None:
+            return f"the argument {name}"
+    given = arguments.get("generation_config") or model.generation_config
+    for name, served in _SERVED.items():
+        for value in (
+            arguments.get(name),
+            *(getattr(c, name, None) for c in _configs(model, given)),
+        ):
+            if value not in served:
+                return f"{name}={value}"
+    if _option(model, arguments, "cache_implementation") not in _CACHES:
+        return f"cache_implementation={_option(model, arguments, 'cache_implementation')}"
+    if (_option(model, arguments, "num_beams") or 1) > 1 and hasattr(model, "_reorder_cache"):
+        return "the model reorders its cache by itself"
+    if not isinstance(arguments.get("past_key_values"), (GenerationCache, type(None))):
+        return "the cache that was passed"
+    config, known = copy.deepcopy(given), inspect.signature(model.generate).parameters
+    others = config.update(**{k: v for k, v in arguments.items() if k not in known})
+    for name, value in others.items():
+        if name not in _INPUTS and value is not None:
+            return f"the argument {name}"
+    inputs = arguments.get("inputs", arguments.get("input_ids"))
+    if not isinstance(inputs, torch.Tensor) or inputs.dim() != 2 or not inputs.shape[1]:
+        return "the prompt is no matrix of tokens"
+    for name in ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn"):
+        if _holds_device_tensors(arguments.get(name)):
+            return f"tensors of the argument {name} are on the device"
+    return None
+
+
+def _configs(model: Any, given: Any) -> tuple[Any, ...]:
+    """transformers takes values that the given one has not set from the model's."""
+    return (given,) if given is model.generation_config else (given, model.generation_config)
+
+
+def _option(model: Any, arguments: dict[str, Any], name: str) -> Any:
+    if arguments.get(name) is not None:
+        return arguments[name]
+    given = arguments.get("generation_config") or model.generation_config
+    found = [getattr(config, name, None) for config in _configs(model, given)]
+    return next((value for value in found if value is not None), None)
+
+
+def _holds_device_tensors(value: Any) -> bool:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    held = [item for one in values for item in getattr(one, "__dict__", {}).values()]
+    return any(watch.is_on_device(item) for item in pytree.tree_leaves([*values, *held]))
+
+
+def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+    inputs = arguments.get("inputs", arguments.get("input_ids"))
+    device = inputs.device
+    cache = arguments.get("past_key_values")
+    if cache is None:
+        new = _option(model, arguments, "max_new_tokens")
+        last = inputs.shape[1] + new if new else _option(model, arguments, "max_length") or 0
+        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
+    on_host = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in arguments.items()
+    }
+    on_host |= {"past_key_values": cache, "cache_implementation": None}
+    with _forward_of(model).installed():
+        result = stock(**on_host)
+    if isinstance(result, torch.Tensor):
+        return result.to(device)
+    for name, value in result.items():
+        if name != "past_key_values":
+            result[name] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), value)
+    return result
+
+
+_forwards: weakref.WeakKeyDictionary[Any, _Forward] = weakref.WeakKeyDictionary()
+_making = threading.Lock()
+
+
+def _forward_of(model: Any) -> _Forward:
+    with _making:
+        if model not in _forwards:
+            _forwards[model] = _Forward(model)
+        return _forwards[model]
+
+
+class _Forward:
+    """A model's forward pass while the loop runs: host tensors in, a captured step, logits out."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = weakref.ref(model)
+        self._steps: collections.OrderedDict[tuple, CapturedStep | None] = collections.OrderedDict()
+        self._running = threading.RLock()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """In this thread, the model's forward() is this one. One call at a time."""
+        with self._running:
+            model, thread = self._model(), threading.get_ident()
+            stock = model.forward
+
+            @functools.wraps(stock)
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                mine = isinstance(kwargs.get("past_key_values"), GenerationCache)
+                if threading.get_ident() != thread or not mine:
+                    return stock(*args, **kwargs)
+                # Views of tensors from outside fail in inference mode.
+                with _attribute(model, before), torch.inference_mode(False), torch.no_grad():
+                    return self._run(model, *args, **kwargs)
+
+            before = model.__dict__.get("forward")
+            with _attribute(model, forward):
+                yield
+
+    def _run(self, model: Any, **inputs: Any) -> CausalLMOutputWithPast:
+        cache: GenerationCache = inputs.pop("past_key_values")
+        tensors = {k: v for k, v in inputs.items() if isinstance(v, torch.Tensor)}
+        options = {k: v for k, v in inputs.items() if not isinstance(v, torch.Tensor)}
+        positions, mask = tensors.pop("cache_position"), tensors.pop("attention_mask", None)
+        first, count = int(positions[0]), positions.shape[0]
+        padding = 0
+        if count > 1 and tensors.keys() <= {*_OF_TOKENS}:
+            padding = bucket(count) - count
+            if cache.limit is not None:
+                padding = min(padding, max(cache.limit - first - count, 0))
+            last = torch.tensor([count - 1])
+            if "logits_to_keep" in options:
+                del options["logits_to_keep"]
+                tensors["logits_to_keep"] = last
+            else:
+                tensors["last"] = last
+            for name in _OF_TOKENS:
+                if name in tensors:
+                    tensors[name] = _repeat_last(tensors[name], padding)
+        tensors["cache_position"] = torch.arange(first, first + count + padding)
+        cache.make_room(first + count + padding)
+        if mask is not None and mask.shape[1] != first + count:
+            raise ValueError(
+                f"generate: attention_mask has {mask.shape[1]} columns, but past_key_values has "
+                f"{first} tokens, and there are {count} more: pass one column for each of them"
+            )
+        if mask is not None:
+            tensors["columns"] = torch.nn.functional.pad(mask[:, first:], (0, padding))
+            self._keep_mask(model, cache, mask, first)
+        if cache.beams is not None:
+            tensors["beams"], cache.beams = cache.beams, None
+        device = model.device
+        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
+        logits, made, mask_made = self._step(model, moved, options, cache)
+        if made:
+            cache.layers, cache.mask = made, mask_made
+        cache.length = first + count
+        return CausalLMOutputWithPast(logits=logits.cpu(), past_key_values=cache)
+
+    def _keep_mask(
+        self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
+    ) -> None:
+        """The mask of the positions before, unless it is on the device already."""
+        known = cache.host_mask
+        if cache.layers and (known is None or not torch.equal(known, mask[:, :first])):
+            more = cache.size - first
+            cache.mask = torch.nn.functional.pad(mask[:, :first], (0, more)).to(model.device)
+        cache.host_mask = mask
+
+    def _step(
+        self,
+        model: Any,
+        tensors: dict[str, torch.Tensor],
+        options: dict[str, Any],
+        cache: GenerationCache,
+    ) -> Any:
+        shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        key = (*shapes, cache.size, not cache.layers)
+        if key not in self._steps:
+            self._steps[key] = CapturedStep(step, as_compiling=True)
+            while len(self._steps) > _MAX_STEPS:
+                self._steps.popitem(last=False)
+        self._steps.move_to_end(key)
+        arguments = (model, tensors, options, cache.layers, cache.mask, cache.size)
+        if (captured := self._steps[key]) is not None:
+            try:
+                return captured(*arguments)
+            except CaptureError as error:
+                _warn_once(f"the forward pass of {type(model).__name__} runs lazily: {error}")
+                self._steps[key] = None
+        with watch.answers_as_compiling():
+            result = step(*arguments)
+        torch_xla.sync()
+        return result
+
+
+def step(
+    model: Any,
+    tensors: dict[str, torch.Tensor],
+    options: dict[str, Any],
+    layers: list[tuple[torch.Tensor, torch.Tensor]],
+    mask: torch.Tensor | None,
+    size: int,
+) -> Any:
+    """Runs a model for some tokens.
+
+    Args:
+        tensors: the model's inputs by name; besides, `columns`, the attention mask of the tokens,
+            `last`, the position among the tokens whose logits are needed, and `beams`, the sequence
+            that each sequence continues.
+        options: the model's other arguments.
+        layers: of a GenerationCache, which is written in place; empty before the first tokens.
+        mask: of a GenerationCache, which is written in place.
+        size: of a GenerationCache.
+
+    Returns:
+        The logits of the last token, [batch, 1, vocabulary]; in the first step also new layers and
+        a new mask.
+    """
+    tensors = dict(tensors)
+    positions, columns, last, beams = (
+        tensors.get("cache_position"),
+        *(tensors.pop(name, None) for name in ("columns", "last", "beams")),
+    )
+    if beams is not None:
+        for tensor in pytree.tree_leaves(layers):
+            tensor.copy_(tensor.index_select(0, beams))
+    if columns is not None:
+        if not layers:
+            mask = columns.new_zeros(columns.shape[0], size)
+        mask.index_copy_(1, positions, columns)
+        tensors["attention_mask"] = mask if layers else columns
+    cache = StepCache(layers, size, positions)
+    outputs = model.forward(**tensors, **options, past_key_values=cache)
+    logits = outputs.logits
+    logits = logits[:, -1:] if last is None else logits.index_select(1, last)
+    return logits, cache.new_layers(), None if layers else mask
+
+
+def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:
+    return torch.cat([tensor, tensor[:, -1:].expand(-1, times)], dim=1)
+
+
+@contextlib.contextmanager
+def _attribute(model: Any, forward: Callable[..., Any] | None) -> Iterator[None]:
+    """The model's own attribute `forward`, instead of its class's."""
+    before = model.__dict__.get("forward")
+    _set(model, forward)
+    try:
+        yield
+    finally:
+        _set(model, before)
+
+
+def _set(model: Any, forward: Callable[..., Any] | None) -> None:
+    if forward is None:
+        model.__dict__.pop("forward", None)
+    else:
+        model.__dict__["forward"] = forward
