@@ -163,6 +163,8 @@ def test_schedulers(make: Callable[[torch.optim.Optimizer], object], way: str) -
     "clip",
     [
         lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1),
+        lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1, foreach=True),
+        lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1, norm_type=float("inf")),
         lambda parameters: nn.utils.clip_grad_value_(parameters, 0.1),
     ],
 )

@@ -3,9 +3,10 @@
 Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_gpu``, torch_xla's
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
-(activation_checkpoint), torch.inference_mode(), torch.autocast, torch.nn.GRU, optimizers with
-fused=True (fused_optimizers), and model.generate of transformers. They are arranged here. A
-function here that needs the package torch_xla_ext imports it when it is called.
+(activation_checkpoint), torch.inference_mode(), torch.autocast, what torch_xla replaces of PyTorch
+(patched_functions), optimizers with fused=True (fused_optimizers), and model.generate of
+transformers. They are arranged here. A function here that needs the package torch_xla_ext imports
+it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -29,12 +30,12 @@ from torch_xla_ext_startup import (
     activation_checkpoint,
     autocast,
     fused_optimizers,
-    gru,
     inference_mode,
     lazy_dynamo,
     loading,
     module_alias,
     module_parameters,
+    patched_functions,
     strided_views,
 )
 
@@ -216,8 +217,8 @@ def install() -> None:
     fused_optimizers.enable()
     activation_checkpoint.replace(torch.utils.checkpoint)
     autocast.replace()
-    gru.replace()
     inference_mode.replace()
+    patched_functions.replace()
     strided_views.replace()
 
 

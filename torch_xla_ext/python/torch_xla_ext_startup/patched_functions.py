@@ -1,0 +1,59 @@
+"""What ``import torch_xla`` puts in place of PyTorch's own, for tensors of all devices.
+
+torch.nn.GRU becomes a loop that XLA compiles once for all steps. It accepts XLA tensors only, no
+packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer here.
+
+torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
+foreach=True. It is PyTorch's again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+from torch.nn.modules import rnn
+from torch_xla.experimental.gru import GRU
+
+
+def replace() -> None:
+    """Changes torch_xla's layer and torch.nn.utils."""
+    _replace_gru()
+    _replace_clip()
+
+
+def _replace_gru() -> None:
+    loop = GRU.forward
+
+    @functools.wraps(loop)
+    def forward(
+        self: GRU,
+        input: torch.Tensor | rnn.PackedSequence,
+        hx: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor | rnn.PackedSequence, torch.Tensor]:
+        is_on_xla = isinstance(input, torch.Tensor) and input.device.type == "xla"
+        if torch.compiler.is_compiling() or not is_on_xla:
+            return rnn.GRU.forward(self, input, hx)
+        return loop(self, input, hx)
+
+    GRU.forward = forward
+
+
+def _replace_clip() -> None:
+    stock = torch.nn.utils.clip_grad.clip_grad_norm_
+
+    @functools.wraps(stock)
+    def clip_grad_norm_(
+        parameters: torch.Tensor | Iterable[torch.Tensor],
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        foreach: bool | None = None,
+    ) -> torch.Tensor:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if any(parameter.device.type == "xla" for parameter in parameters):
+            foreach = False  # XLA makes such kernels of the program
+        return stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
