@@ -78,4 +78,6 @@ Computations Compile(void* client, CompileInstances* instances) {
   return stock(client, instances);
 }
 
+#undef COMPILE
+
 }  // namespace torch_xla_ext
