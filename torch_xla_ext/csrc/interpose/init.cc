@@ -53,8 +53,8 @@ void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
 // torch_xla_ext_startup.root_logger removes those that torch_xla adds. Of
 // torch_xla's own modules, this one is imported first.
 void DefineRootLogHandlers(py::module_& module) {
-  module.attr("_root_log_handlers") =
-      py::list(py::module_::import("logging").attr("root").attr("handlers"));
+  const py::object root = py::module_::import("logging").attr("root");
+  module.attr("_root_log_handlers") = root.attr("handlers").attr("copy")();
 }
 
 // PyInit__XLAC of the stock binary, which is in `lib` next to this library.
