@@ -1,4 +1,4 @@
-"""An operator that gets a CPU tensor besides XLA tensors: one sentence says which, and the remedy."""
+"""An operator gets a CPU tensor besides XLA tensors: one sentence says which, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 import torch_xla  # noqa: F401
 
 X, Y = torch.ones(2, 3, device="xla"), torch.ones(2, 3)
@@ -15,9 +15,12 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "matmul": (lambda: X @ Y.T, r"torch\.FloatTensor of shape \[3, 2\], is on cpu"),
     "the first": (lambda: Y @ X.T, r"torch\.FloatTensor of shape \[2, 3\], is on cpu"),
     "cat": (lambda: torch.cat([X, Y]), r"torch\.FloatTensor of shape \[2, 3\], is on cpu"),
-    "linear": (lambda: F.linear(X, Y), r"torch\.FloatTensor of shape \[3, 2\], is on cpu"),
+    "linear": (lambda: functional.linear(X, Y), r"torch\.FloatTensor of shape \[3, 2\], is on cpu"),
     "gather": (lambda: X.gather(0, INDEX), r"torch\.LongTensor of shape \[1, 3\], is on cpu"),
-    "embedding": (lambda: F.embedding(INDEX, X), r"torch\.LongTensor of shape \[1, 3\], is on cpu"),
+    "embedding": (
+        lambda: functional.embedding(INDEX, X),
+        r"torch\.LongTensor of shape \[1, 3\], is on cpu",
+    ),
 }
 
 
