@@ -31,6 +31,15 @@ _KNOWN_ARCHS = [
     "121f",
 ]
 
+# The GPUs that kernels are compiled for: A100 (80), H100 and H200 (90), B200 (100), RTX 50 (120).
+# One is also kept as PTX, which the driver compiles for GPUs that come later.
+DEFAULT_ARCHS = [
+    "80",
+    "90",
+    "100",
+    "120",
+]
+
 CudaArchsInfo = provider(
     doc = "The architectures that CUDA code is compiled for.",
     fields = {"archs": "list of strings such as 90 or 90a, in the order of the flag"},
@@ -58,14 +67,23 @@ cuda_archs = rule(
     build_setting = config.string_list(flag = True),
 )
 
+# GPUs of this compute capability and later ones share PTX, which compiles faster than PTX for each.
+_SHARES_PTX = 100
+
 def _gencode(archs):
-    """Returns nvcc's flags: machine code for each arch, and PTX of the newest arch for later
-    GPUs."""
-    generic = [int(arch) for arch in archs if arch.isdigit()]
-    flags = ["-gencode=arch=compute_%s,code=sm_%s" % (arch, arch) for arch in archs]
-    if generic:
-        newest = max(generic)
-        flags.append("-gencode=arch=compute_%s,code=compute_%s" % (newest, newest))
+    """Returns nvcc's flags: machine code for each arch, and PTX of the newest one for later GPUs."""
+    flags = []
+    shared = sorted([int(arch) for arch in archs if arch.isdigit() and int(arch) >= _SHARES_PTX])
+    own = [arch for arch in archs if not arch.isdigit() or int(arch) < _SHARES_PTX]
+    generic = sorted([int(arch) for arch in own if arch.isdigit()])
+    for arch in own:
+        code = "sm_" + arch
+        if not shared and generic and arch == str(generic[-1]):
+            code = "[%s,compute_%s]" % (code, arch)
+        flags.append("-gencode=arch=compute_%s,code=%s" % (arch, code))
+    if shared:
+        codes = ["sm_%s" % arch for arch in shared] + ["compute_%s" % shared[0]]
+        flags.append("-gencode=arch=compute_%s,code=[%s]" % (shared[0], ",".join(codes)))
     return flags
 
 def _compile(ctx, source, toolchain, archs, compilation_context):

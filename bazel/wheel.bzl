@@ -1,6 +1,7 @@
 """Rules that assemble this project's wheel from the stock one, and install it for tests."""
 
 load("@python//:python.bzl", "PYTHON")
+load(":cuda.bzl", "CudaArchsInfo", "DEFAULT_ARCHS")
 load(":front.bzl", "FrontLibraryInfo")
 load(":python_env.bzl", "PythonEnvInfo")
 
@@ -58,6 +59,7 @@ def _check_stock_binary(ctx, extension):
 
 def _torch_xla_wheel_impl(ctx):
     env = ctx.attr._build_tools[PythonEnvInfo]
+    archs = ctx.attr._archs[CudaArchsInfo].archs
     moved = {}
     checks = []
     if FrontLibraryInfo in ctx.attr.extension:
@@ -83,6 +85,7 @@ def _torch_xla_wheel_impl(ctx):
         "stock_wheel": ctx.file.stock_wheel.path,
         "out_dir": folder.path,
         "local_version": ctx.attr.local_version,
+        "archs": [] if archs == DEFAULT_ARCHS else archs,
         "summary": ctx.attr.summary,
         "description": ctx.file.description.path,
         "moved": moved,
@@ -147,7 +150,8 @@ torch_xla_wheel = rule(
         ),
         "local_version": attr.string(
             mandatory = True,
-            doc = "What follows the `+` in our version; digits of the content come after it.",
+            doc = "What follows the `+` in our version. After it come the GPU architectures, if " +
+                  "they are not the usual ones, and digits of the content.",
         ),
         "srcs": attr.label_list(
             allow_files = True,
@@ -173,6 +177,7 @@ torch_xla_wheel = rule(
             doc = "The folder of the Python packages: the wheel has what is in it at its root.",
         ),
         "summary": attr.string(mandatory = True, doc = "The summary in METADATA."),
+        "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),
         "_assemble": attr.label_list(
             allow_files = True,
             default = [

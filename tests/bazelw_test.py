@@ -11,7 +11,7 @@ import pytest
 
 SUITE = "forky-r1"
 # What bazelw needs of the machine: its PATH has nothing else, and so no Bazel of the machine's.
-TOOLS = ("bash", "cat", "dirname", "env", "sh", "timeout")
+TOOLS = ("bash", "cat", "dirname", "env", "g++", "sh", "timeout")
 
 
 @pytest.fixture
@@ -123,3 +123,36 @@ def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
     assert "could not fetch Bazel" in error.value.stderr, error.value.stderr
     sources = (workspace / "home" / SUITE / "apt/sources.list").read_text()
     assert " MIRROR/debian/ forky main" in sources
+
+
+def failure(workspace: Path, *command: str) -> str:
+    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace)}
+    result = subprocess.run(
+        [str(workspace / "bazelw"), *command], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 1, result.stdout
+    return result.stderr.strip()
+
+
+def test_no_compiler(workspace: Path) -> None:
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    (workspace / "bin/g++").unlink()
+    error = "bazelw: no C++ compiler: install g++ (Debian: apt-get install g++)"
+    assert failure(workspace, "build", "//:wheel") == error
+    command = [str(workspace / "bazelw"), "info"]
+    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace)}
+    assert subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def test_no_room(workspace: Path) -> None:
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    df = workspace / "bin/df"
+    df.write_text(
+        "#!/bin/sh\necho Filesystem 1024-blocks Used Available Capacity Mounted on\n"
+        "echo /dev/vda 100 100 7000000 93% /\n"
+    )
+    df.chmod(0o755)
+    assert "build needs 8 GB for ~/.cache/bazel but 7 GB are free" in failure(workspace, "build")
+    assert "test needs 20 GB" in failure(workspace, "test", "//...")
+    (workspace / ".cache/bazel").mkdir(parents=True)
+    assert run(workspace) == "bazel build //:wheel"

@@ -29,6 +29,7 @@ class Spec:
     stock_wheel: str
     out_dir: str
     local_version: str
+    archs: list[str]  # the GPU architectures, if they are not the usual ones
     summary: str
     description: str
     moved: dict[str, str]  # path in the stock wheel: path in ours
@@ -100,9 +101,10 @@ class WheelWriter:
 
 
 def _content_version(stock: StockWheel, spec: Spec) -> str:
-    """`local_version` and eight hexadecimal digits of the content: pip installs what has changed.
+    """`local_version`, the architectures and eight hexadecimal digits of the content.
 
-    They begin with a letter, since a part of a version that is a number loses its leading zeros.
+    With the digits, pip installs what has changed. They begin with a letter, since a part of a
+    version that is a number loses its leading zeros.
     """
     content = hashlib.sha256()
     files = {**spec.files, **spec.binaries, **spec.licenses, "METADATA": spec.description}
@@ -112,7 +114,8 @@ def _content_version(stock: StockWheel, spec: Spec) -> str:
     settings = [spec.summary, spec.moved, spec.replaced, spec.entry_points, spec.extras]
     content.update(json.dumps([digests, stock.record, settings], sort_keys=True).encode())
     found = re.search("[a-f][0-9a-f]{7}", content.hexdigest())
-    return f"{spec.local_version}.{found[0] if found else 'a' + content.hexdigest()[:7]}"
+    digits = found[0] if found else "a" + content.hexdigest()[:7]
+    return ".".join([spec.local_version, *(f"sm{arch}" for arch in spec.archs), digits])
 
 
 def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:

@@ -229,7 +229,10 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
     __syncthreads();
     if (!state.has_piece) break;
     const int num_rows = state.piece.num_rows;
-    if (num_rows <= P::Small::kRows) {
+    if constexpr (!kAllPlans) {
+      Attend<typename P::Middle>(arguments, kv_head, shared,
+                                 state.tables.middle, state);
+    } else if (num_rows <= P::Small::kRows) {
       Attend<typename P::Small>(arguments, kv_head, shared, state.tables.small,
                                 state);
     } else if (num_rows <= P::Middle::kRows) {
@@ -253,12 +256,21 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   const auto kernel = GenericKernel<C, kHeadDim>;
   static_assert(P::Middle::kRows == kTileRows);
   static_assert(P::Large::kRows <= kMaxTileRows);
-  int device = 0, multiprocessors = 0, blocks = 0, large_blocks = 0;
+  int device = 0, multiprocessors = 0, major = 0, minor = 0;
+  int blocks = 0, large_blocks = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&multiprocessors,
                                  cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
+  error =
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess) return error;
+  error =
+      cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+  if (error != cudaSuccess) return error;
+  const bool has_all_plans =
+      HasAllPlans(paged_attention::CodeArch(major, minor));
   int bytes = std::max(P::Small::kSharedBytes, P::Middle::kSharedBytes);
   const int large_bytes = std::max(bytes, P::Large::kSharedBytes);
   error = cudaFuncSetAttribute(
@@ -273,7 +285,7 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
   Shares shares = MakeShares(arguments, blocks * multiprocessors);
   shares.long_tile_rows = P::Middle::kRows;
   // Large tiles are worth it if just as many blocks fit on a multiprocessor.
-  if (large_blocks == blocks) {
+  if (has_all_plans && large_blocks == blocks) {
     shares.long_tile_rows = P::Large::kRows;
     bytes = large_bytes;
   }

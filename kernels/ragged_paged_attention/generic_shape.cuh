@@ -56,6 +56,16 @@ struct Plan {
   static_assert(kSharedBytes <= 96 * 1024);
 };
 
+// The architectures whose code has all three plans: those on which they were
+// compared. Code for others, which takes as long to compile, has one, Middle.
+__host__ __device__ constexpr bool HasAllPlans(int arch) { return arch == 900; }
+
+#ifdef __CUDA_ARCH__
+inline constexpr bool kAllPlans = HasAllPlans(__CUDA_ARCH__);
+#else
+inline constexpr bool kAllPlans = true;
+#endif
+
 template <typename Shape>
 struct Plans {
   static constexpr int kDim = Shape::kHeadDim;

@@ -31,6 +31,12 @@ def parameters(*fields: str) -> str:
 A, B = 'Field("a", &P::a)', 'Field("b", &P::b)'
 RIGHT = {
     "parameters": parameters(A, B),
+    "a Descriptor of the user's": (
+        '#include "torch_xla_ext/kernel.h"\n'
+        "using namespace torch_xla_ext;\n"
+        "struct Descriptor { int n; };\n"
+        "int Read(const Descriptor& descriptor) { return descriptor.n; }\n"
+    ),
     "signature": SIGNATURE.format("K(x: T[2, *n]) -> (y: T[*n]) where T: F32"),
     "all": SIGNATURE.format(
         "K(x: T[n, 2 * m], y: C[n + 1, 2 * m - 1]) -> (y, z: T[k]) "

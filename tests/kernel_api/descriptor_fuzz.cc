@@ -20,10 +20,10 @@
 
 namespace {
 
-using torch_xla_ext::Descriptor;
 using torch_xla_ext::NoParams;
 using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
+using torch_xla_ext::internal::Descriptor;
 namespace internal = torch_xla_ext::internal;
 
 // The signature of the wheel's kernel whose descriptors are in the corpus.
@@ -46,7 +46,7 @@ void Parse(const Signature& signature, const char* data, size_t size) {
       torch_xla_ext::SchemaHash(torch_xla_ext::SchemaText<Params>(signature));
   const size_t params_size = internal::PackedSize<Params>();
   Descriptor descriptor;
-  const Status status = torch_xla_ext::ParseDescriptor(
+  const Status status = torch_xla_ext::internal::ParseDescriptor(
       signature, hash, params_size, data, size, &descriptor);
   Check(status.ok() == status.message().empty(), "an error has a text");
   if (!status.ok()) return;

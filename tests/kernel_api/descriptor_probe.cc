@@ -8,9 +8,9 @@
 namespace {
 
 using torch_xla_ext::BufferView;
-using torch_xla_ext::Descriptor;
 using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
+using torch_xla_ext::internal::Descriptor;
 
 // Formats the parsed values: "F32[2, 3] absent … | 1 -2 0.5 …".
 std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
@@ -40,7 +40,7 @@ extern "C" __attribute__((visibility("default"))) void ProbeDescriptor(
       torch_xla_ext::SchemaText<GatherParams>(kGather));
   Descriptor descriptor;
   GatherParams params{};
-  Status status = torch_xla_ext::ParseDescriptor(
+  Status status = torch_xla_ext::internal::ParseDescriptor(
       kGather, hash, torch_xla_ext::internal::PackedSize<GatherParams>(), data,
       size, &descriptor);
   if (status.ok()) {

@@ -43,6 +43,24 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     assert "warning:" not in made.stderr, made.stderr  # of the compiler
 
 
+@pytest.mark.parametrize(("gpus", "arch"), [("GPU 0: NVIDIA H200", "native"), ("", "all-major")])
+def test_compiles_for_gpus_that_nvcc_can_name(tmp_path: Path, gpus: str, arch: str) -> None:
+    """nvcc's `native` is the GPU of this machine, and an error or an old default without one."""
+    assert main(["new-kernel", "my_op", str(tmp_path / "my_op")]) == 0
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{gpus}'\n")
+    smi.chmod(0o755)
+    command = ["make", "-n", "-C", str(tmp_path / "my_op"), f"PYTHON={sys.executable}"]
+    shown = subprocess.run(
+        [*command, "libmy_op_cuda.so"],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert f" -arch={arch} " in shown.stdout
+
+
 @pytest.mark.parametrize(
     "name", ["MyOp", "my op", "1op", "class", "my__op", "", "math", "sys", "torch", "pytest"]
 )

@@ -234,9 +234,15 @@ WRONG: dict[str, tuple[Callable[[], None], type[Exception], str]] = {
         "library must be a path, a ctypes.CDLL, .*, but is of type NoneType",
     ),
     "no kernel": (
+        lambda: register_kernel("TestEchos", LIBRARY),
+        AttributeError,
+        "has no kernel 'TestEchos' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST; .*TestEcho",
+    ),
+    "function that is no kernel": (
         lambda: register_kernel("TestEcho", LIBRARY),
         AttributeError,
-        "has no kernel 'TestEcho' made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST",
+        r"exports a function 'TestEcho', but no kernel .*: register it with "
+        r"register_cuda_custom_call\(name, library\)",
     ),
     "kernel without a name": (
         lambda: register_kernel(None, kernels.LIBRARY),

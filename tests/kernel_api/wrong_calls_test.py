@@ -139,7 +139,7 @@ WRONG: dict[str, tuple[Callable[[torch.Tensor], object], type[Exception], str]] 
     "count": (
         lambda x: custom_call("TestIncrement", [x, x], [x], api="ffi"),
         TypeError,
-        "TestIncrement: expected 1 operands and 1 results but got 2 operands and 1 results",
+        "TestIncrement: expected 1 operand and 1 result but got 2 operands and 1 result; the",
     ),
     "parameter": (
         lambda x: custom_call("TestIncrement", [x], [x], attributes={"n": 1}, api="ffi"),

@@ -84,7 +84,7 @@ def test_failure_of_a_kernel(device_type: str) -> None:
 @pytest.mark.parametrize(
     ("differentiate", "text"),
     [
-        (lambda f, x: f(x).sum().backward(), "test_ns::test_copy has no derivative"),
+        (lambda f, x: f(x).sum().backward(), r"test_copy has no derivative: pass .* backward="),
         (
             lambda f, x: torch.func.jvp(f, (x.detach(),), (x.detach(),)),
             "test_ns::test_copy has no forward-mode derivative; use reverse mode",

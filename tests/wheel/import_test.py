@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from torch_xla_ext.tools import doctor
 
 PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup"]
 
@@ -99,11 +102,47 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
         "print(ops.simple_add.__name__)\n"
     )
     assert run(code) == ["True", *installed, "simple_add"]
-    doctor = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "torch_xla_ext", "doctor"], capture_output=True, text=True
     )
-    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
-    assert "simple_add works" in doctor.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "simple_add works" in result.stdout
+    assert "for GPUs of compute capability 8.0 and later" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["torch_xla", "torch_xla_ext"])
+@pytest.mark.parametrize("configured", [False, True], ids=["after", "before"])
+def test_the_root_logger_is_the_programs(module: str, configured: bool) -> None:
+    configure = "logging.basicConfig(level=logging.INFO, format='mine: %(message)s')\n"
+    code = (
+        "import logging, sys\n"
+        f"{configure if configured else ''}"
+        f"import {module}\n"
+        f"{'' if configured else configure}"
+        "print(len(logging.root.handlers))\n"
+        "logging.getLogger('torch_xla_ext.capture').info('seen')\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.stdout == "1\n"
+    assert result.stderr.splitlines()[-1] == "mine: seen", result.stderr
+    assert "Defaulting to PJRT_DEVICE=CPU" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [
+        ("2.8.1+gpucc2.f5d0d066", "GPUs of compute capability 8.0 and later"),
+        ("2.8.1+gpucc2.sm90.f5d0d066", "sm_90 and later ones: built with --//bazel/cuda:archs=90"),
+        (
+            "2.8.1+gpucc2.sm90a.sm100f.f5d0d066",
+            "sm_90a, sm_100f only: built with --//bazel/cuda:archs=90a,100f",
+        ),
+    ],
+)
+def test_which_gpus_the_wheel_is_for(version: str, text: str) -> None:
+    assert doctor.compiled_for(version) == text
 
 
 def test_former_paths() -> None:

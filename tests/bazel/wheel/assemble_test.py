@@ -33,6 +33,7 @@ def spec(tmp_path: Path) -> assemble.Spec:
         stock_wheel=str(write_stock_wheel(tmp_path)),
         out_dir=str(out),
         local_version="gpucc1",
+        archs=[],
         summary="ours",
         description=str(tmp_path / "README.md"),
         moved={"_XLAC.so": "torch_xla/lib/_XLAC.so"},
@@ -74,6 +75,11 @@ def test_assembles(spec: assemble.Spec) -> None:
         if name != f"{dist_info}/RECORD":
             content = wheel.read(name)
             assert (name, digest, size) == (name, record_hash(content), str(len(content)))
+
+
+def test_the_version_names_unusual_architectures(spec: assemble.Spec) -> None:
+    path = assemble.assemble(dataclasses.replace(spec, archs=["90", "90a"]))
+    assert re.match(r"torch_xla-2\.8\.1\+gpucc1\.sm90\.sm90a\.[a-f][0-9a-f]{7}-", path.name)
 
 
 def test_is_deterministic(spec: assemble.Spec, tmp_path: Path) -> None:

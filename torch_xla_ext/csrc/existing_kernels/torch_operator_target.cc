@@ -12,7 +12,7 @@
 #include "torch_xla_ext/csrc/existing_kernels/torch_operator.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::torch_operator_target {
 namespace {
 
 using xla::ffi::AnyBuffer;
@@ -154,4 +154,4 @@ const bool registered = [] {
 }();
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::torch_operator_target

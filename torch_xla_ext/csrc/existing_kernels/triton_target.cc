@@ -27,7 +27,7 @@
 #include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace torch_xla_ext {
+namespace torch_xla_ext::triton_target {
 namespace {
 
 using xla::ffi::AnyBuffer;
@@ -251,4 +251,4 @@ const bool registered = [] {
 }();
 
 }  // namespace
-}  // namespace torch_xla_ext
+}  // namespace torch_xla_ext::triton_target

@@ -50,4 +50,6 @@ Computations Compile(void* client, CompileInstances* instances) {
   return stock(client, instances);
 }
 
+#undef COMPILE
+
 }  // namespace torch_xla_ext

@@ -248,3 +248,10 @@ STAND_BEFORE(CustomSharding,
              const int& type) {
   Stock<&CustomSharding>()(self, With(input, HashOf(shape)), shape, type);
 }
+
+#undef QUANTIZE_PARAMETERS
+#undef TENSOR
+#undef STRING
+#undef SCALAR
+#undef VALUE
+#undef STAND_BEFORE

@@ -56,6 +56,8 @@ constexpr uint64_t SchemaHash(std::string_view schema) {
   return hash;
 }
 
+namespace internal {
+
 // A parsed descriptor. `views` have no data: the descriptor describes what the
 // call's pointers point to.
 struct Descriptor {
@@ -63,8 +65,6 @@ struct Descriptor {
   std::vector<int64_t> dims;      // what the views point into
   const char* params = nullptr;   // params_size bytes of the payload
 };
-
-namespace internal {
 
 // Reads values from memory and never beyond its end.
 class ByteReader {
@@ -143,25 +143,23 @@ inline Status ReadView(ByteReader* reader, const std::string& name,
   return Status::Ok();
 }
 
-}  // namespace internal
-
 // Reads and checks a payload of `size` bytes at `data`: that it is a version 1
 // descriptor of this schema, complete and without trailing bytes, and that it
 // matches `signature`. Reads no byte beyond `size`.
 inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
                               size_t params_size, const char* data, size_t size,
                               Descriptor* descriptor) {
-  internal::ByteReader reader(data, size);
+  ByteReader reader(data, size);
   uint8_t magic = 0, version = 0, num_operands = 0, num_results = 0;
   uint32_t packed_params_size = 0;
   uint64_t packed_schema_hash = 0;
   if (!reader.Read(&magic)) return Status::Error("payload: is empty");
   if (magic != kDescriptorMagic) {
-    return internal::ExpectedButGot("the magic byte", kDescriptorMagic, magic);
+    return ExpectedButGot("the magic byte", kDescriptorMagic, magic);
   }
   if (!reader.Read(&version)) return Status::Error("payload: truncated");
   if (version != kDescriptorVersion) {
-    return internal::ExpectedButGot("version", kDescriptorVersion, version);
+    return ExpectedButGot("version", kDescriptorVersion, version);
   }
   if (!reader.Read(&num_operands) || !reader.Read(&num_results) ||
       !reader.Read(&packed_params_size) || !reader.Read(&packed_schema_hash)) {
@@ -173,24 +171,24 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
         "the schema of the registered one");
   }
   if (num_operands != signature.num_operands) {
-    return internal::ExpectedButGot("the number of operands to be",
-                                    signature.num_operands, num_operands);
+    return ExpectedButGot("the number of operands to be",
+                          signature.num_operands, num_operands);
   }
   if (num_results != signature.num_results) {
-    return internal::ExpectedButGot("the number of results to be",
-                                    signature.num_results, num_results);
+    return ExpectedButGot("the number of results to be", signature.num_results,
+                          num_results);
   }
   if (packed_params_size != params_size) {
-    return internal::ExpectedButGot("the size of the parameters to be",
-                                    params_size, packed_params_size);
+    return ExpectedButGot("the size of the parameters to be", params_size,
+                          packed_params_size);
   }
   const int count = signature.num_arguments();
   descriptor->views.assign(count, BufferView());
   descriptor->dims.clear();
   for (int i = 0; i < count; ++i) {
-    XLA_KERNEL_RETURN_IF_ERROR(
-        internal::ReadView(&reader, internal::ArgumentName(signature, i),
-                           &descriptor->dims, &descriptor->views[i]));
+    XLA_KERNEL_RETURN_IF_ERROR(ReadView(&reader, ArgumentName(signature, i),
+                                        &descriptor->dims,
+                                        &descriptor->views[i]));
   }
   // Set only when `dims` is complete: growing moves its elements.
   const int64_t* dims = descriptor->dims.data();
@@ -209,6 +207,7 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
   return CheckArguments(signature, descriptor->views.data());
 }
 
+}  // namespace internal
 }  // namespace torch_xla_ext
 
 #endif  // TORCH_XLA_EXT_DESCRIPTOR_H_

@@ -36,6 +36,7 @@ from torch_xla_ext_startup import (
     module_alias,
     module_parameters,
     patched_functions,
+    root_logger,
     strided_views,
 )
 
@@ -208,6 +209,7 @@ def install() -> None:
         setattr(torch.ops, _NAMESPACE, _Operators(_NAMESPACE))
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
+    root_logger.restore()
     for name, replace in _REPLACED.items():
         if name in sys.modules:
             lazy_dynamo.when_run(sys.modules[name], replace)

@@ -334,6 +334,7 @@ xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
 namespace bridge {
 // Null if `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);
+XLATensorPtr GetXlaTensor(const at::Tensor& tensor);
 at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
                              bool skip_functionalization = false);
 // The SPMD device if programs are sharded.

@@ -206,6 +206,13 @@ Sizes = tuple[tuple[str, int], ...]
 SizeFunction = Callable[[Sequence[int], Sequence[int]], int]
 
 
+def _counts(operands: int, results: int) -> str:
+    return " and ".join(
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((operands, "operand"), (results, "result"))
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Schema:
     """The signature and the parameters of one target.
@@ -357,10 +364,10 @@ class Schema:
             TypeError: too many or too few; the signature is shown.
         """
         if (num_operands, num_results) != (len(self.operands), len(self.results)):
+            expected = _counts(len(self.operands), len(self.results))
             raise TypeError(
-                f"{self.caller}: expected {len(self.operands)} operands and {len(self.results)} "
-                f"results but got {num_operands} operands and {num_results} results; the "
-                f"signature is {self.signature}"
+                f"{self.caller}: expected {expected} but got "
+                f"{_counts(num_operands, num_results)}; the signature is {self.signature}"
             )
 
     def dtype_options(self, name: str) -> tuple[str, ...]:

@@ -54,7 +54,10 @@ def make_kernel(
         @staticmethod
         def backward(ctx: FunctionCtx, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
             if backward is None:
-                raise NotImplementedError(f"{operator.name()} has no derivative")
+                raise NotImplementedError(
+                    f"{operator.name()} has no derivative: pass setup_context= and backward= to "
+                    "define_operator, or call it under torch.no_grad() or with detached tensors"
+                )
             result = backward(ctx, *grads)
             return (None, *result) if isinstance(result, tuple) else (None, result)
 

@@ -45,10 +45,16 @@ def register_kernel(
     loaded = libraries.load(library)
     if registration.schema_of(loaded, name) is None:
         exported = libraries.exported(loaded)
+        if name in exported:
+            raise AttributeError(
+                f"{library} exports a function {name!r}, but no kernel made with XLA_KERNEL_CUDA "
+                "or XLA_KERNEL_HOST: register it with register_cuda_custom_call(name, library) if "
+                "it is (stream, buffers, opaque, opaque_len), or with register_custom_call"
+            )
         names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
         raise AttributeError(
             f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
-            + libraries.alike(name, names)
+            + libraries.alike(name, names or exported)
         )
     registered = []
     for platform, api in registration.ENTRIES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,6 @@ from torch_xla_ext.cuda import discovery
 from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
 from torch_xla_ext.targets.platforms import platform_of
 from torch_xla_ext.targets.registration import registered_targets
-
-# The platform for which a device's targets are registered.
 
 
 @dataclass
@@ -94,6 +93,20 @@ def has_driver(system: discovery.System) -> bool:
     return True
 
 
+def compiled_for(version: str) -> str:
+    """The GPUs that the wheel of this version has kernels for, in words.
+
+    Its version names the architectures if they are not the usual ones: 2.8.1+gpucc2.sm90.f5d0d066.
+    """
+    archs = re.findall(r"[.]sm(\d+[af]?)", version)
+    if not archs:
+        return "GPUs of compute capability 8.0 and later"
+    listed = ", ".join(f"sm_{arch}" for arch in archs)
+    # Only an architecture without a suffix is also kept as PTX, for later GPUs.
+    later = " and later ones" if any(arch.isdigit() for arch in archs) else " only"
+    return f"{listed}{later}: built with --//bazel/cuda:archs={','.join(archs)}"
+
+
 def _check_cuda(report: Report, system: discovery.System) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CudaRuntimeWarning)
@@ -140,6 +153,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
             "Python": platform.python_version(),
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
+            "kernels": f"for {compiled_for(torch_xla.__version__)}",
             "system": platform.platform(),
         },
     )
@@ -180,6 +194,8 @@ def run(device_type: str | None) -> Report:
     device_type = default_device_type(initial, system, lambda: has_driver(system))
     chosen_by = "by the environment"
     if not initial.get("PJRT_DEVICE"):
-        what = "something" if device_type == "CUDA" else "nothing"
-        chosen_by = f"not set; there is {what} of CUDA on this machine"
+        found = "is an NVIDIA driver or a PJRT plugin for CUDA"
+        if device_type != "CUDA":
+            found = "is no NVIDIA driver and no PJRT plugin for CUDA"
+        chosen_by = f"not set; there {found} on this machine"
     return examine(device_type, chosen_by, system)

@@ -1,0 +1,170 @@
+"""Runs an example with the built wheel, in a virtual environment that is made once and kept.
+
+For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or where
+TORCH_XLA_EXT_ENV says. It gets torch's CPU build where the package index has one: 200 MB instead of
+7.4 GB. With PJRT_DEVICE=CUDA there is a second one, with CUDA's libraries. What cannot work is one
+sentence on stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pip"))
+import fetch
+
+TORCH = "torch==2.8.0"
+CPU_BUILD = TORCH + "+cpu"
+# What the environment needs on the disk, with the wheels while pip unpacks them, in GB.
+CPU_GB, FULL_GB = 3, 12
+# How pip says that the index has no CPU build; the second is what it says if it has constraints.
+_NOT_THERE = ("No matching distribution found", "ResolutionImpossible")
+
+
+class ExampleError(Exception):
+    """A failure whose text is the one sentence that the user gets."""
+
+
+def say(text: str) -> None:
+    print(f"example: {text}", file=sys.stderr, flush=True)
+
+
+def environment_folder(device: str, environ: dict[str, str]) -> Path:
+    """The environment for PJRT_DEVICE=`device` and the Python that runs this."""
+    if chosen := environ.get("TORCH_XLA_EXT_ENV"):
+        return Path(chosen)
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~"), ".cache"))
+    tag = "cp{}{}".format(*sys.version_info[:2])
+    return cache.expanduser() / "torch_xla_ext" / f"examples-{tag}-{device.lower()}"
+
+
+def check_room(folder: Path, gigabytes: int) -> None:
+    """Raises ExampleError if the disk of `folder` has less room."""
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        raise ExampleError(
+            f"{folder} needs {gigabytes} GB but its disk has {free:.1f} GB left: free some space, "
+            "or name a folder on another disk with TORCH_XLA_EXT_ENV"
+        )
+
+
+class Environment:
+    """A virtual environment, and what was installed into it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        self._record = folder / "installed.json"
+
+    def installed(self) -> dict[str, str]:
+        try:
+            return json.loads(self._record.read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def _remember(self, key: str, value: str) -> None:
+        self._record.write_text(json.dumps(self.installed() | {key: value}))
+
+    def pip(self, *arguments: str) -> str | None:
+        """Installs; returns pip's output if it failed. What pip does is shown meanwhile."""
+        process = subprocess.Popen(
+            [self.python, "-m", "pip", "install", "--only-binary=:all:", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONNOUSERSITE="1"),
+        )
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.lstrip().startswith(
+                ("Collecting", "Downloading", "Installing", "Successfully")
+            ):
+                print(line, end="", file=sys.stderr, flush=True)
+        return "".join(lines) if process.wait() else None
+
+    def _install(self, what: str, *arguments: str) -> None:
+        if output := self.pip(*arguments):
+            raise ExampleError(fetch.explain(output, what))
+
+    def _make(self) -> None:
+        say(f"making {self.folder}, once")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        command = [sys.executable, "-m", "venv", str(self.folder)]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            if "No space left" in result.stdout + result.stderr:
+                raise ExampleError("the disk is full: free some space, then run again")
+            raise ExampleError(
+                f"{sys.executable} cannot make a virtual environment: install its venv module "
+                "(Debian: `apt-get install python3-venv`)"
+            )
+
+    def _install_torch(self, device: str) -> None:
+        if device == "CPU":
+            check_room(self.folder, CPU_GB)
+            output = self.pip(CPU_BUILD)
+            if output is None:
+                return
+            is_missing = any(sign in output for sign in _NOT_THERE)
+            if not is_missing or any(sign in output for sign in fetch.NETWORK_SIGNS):
+                raise ExampleError(fetch.explain(output, TORCH))
+            say(f"the package index has no {CPU_BUILD}: downloading torch with CUDA's libraries")
+        check_room(self.folder, FULL_GB)
+        self._install(TORCH, TORCH)
+
+    def prepare(self, device: str, wheel: Path, requirements: list[str]) -> None:
+        """Installs what is missing. Raises ExampleError."""
+        if "torch" not in self.installed():
+            self._make()
+            self._install_torch(device)
+            self._remember("torch", TORCH)
+        if self.installed().get("wheel") != wheel.name:
+            say(f"installing {wheel.name}")
+            extra = "[cuda12]" if device == "CUDA" else ""
+            self._install("the wheel", f"{wheel}{extra}")
+            self._remember("wheel", wheel.name)
+        for requirement in requirements:
+            if requirement not in self.installed():
+                self._install(requirement, requirement)
+                self._remember(requirement, "")
+
+
+def only_wheel(folder: Path) -> Path:
+    (wheel,) = folder.glob("*.whl")
+    return wheel.resolve()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wheel-dir", type=Path, required=True)
+    parser.add_argument("--requirement", action="append", default=[])
+    parser.add_argument("example", type=Path)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    device = os.environ.setdefault("PJRT_DEVICE", "CPU")
+    environment = Environment(environment_folder(device, dict(os.environ)))
+    try:
+        environment.folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{environment.folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            environment.prepare(device, only_wheel(args.wheel_dir), args.requirement)
+    except ExampleError as error:
+        sys.exit(f"example: {error}")
+    except OSError as error:
+        sys.exit(f"example: {error}; name another folder with TORCH_XLA_EXT_ENV")
+    command = [str(environment.python), str(args.example), *args.arguments]
+    say(f"{' '.join(command)}  (PJRT_DEVICE={device})")
+    os.environ.pop("PYTHONPATH", None)
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Leaves the root logger to the program.
+
+Importing torch_xla calls logging.basicConfig(), and so does a warning of torch_xla.runtime, which
+goes to the root logger. After that, the program's own logging.basicConfig(level=logging.INFO) would
+do nothing, because it does nothing if there is a handler.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch_xla
+import torch_xla.runtime
+
+
+def restore() -> None:
+    """Removes the handlers that importing torch_xla has added. A second call does nothing."""
+    before = torch_xla._XLAC.__dict__.pop("_root_log_handlers", None)
+    if before is None:
+        return
+    for handler in list(logging.root.handlers):
+        if handler not in before and type(handler) is logging.StreamHandler:
+            logging.root.removeHandler(handler)
+    # Its warnings come without a handler, too: logging writes them to stderr.
+    torch_xla.runtime.logging = logging.getLogger("torch_xla")
