@@ -449,12 +449,25 @@ def test_products_of_integers_and_floats(function: Callable) -> None:
 
 
 def test_as_strided_of_a_view() -> None:
+    """It steps through the view's own elements."""
     x = torch.arange(12.0, device="xla").view(3, 4)
     assert x.as_strided((2, 2), (1, 4), 1).tolist() == [[1, 5], [2, 6]]
-    for view in (x[1:], x.t(), x[:, 1]):
-        with pytest.raises(RuntimeError, match="a view of another XLA tensor, in whose memory"):
-            view.as_strided((2,), (1,), 0)
-    assert x[1:].clone().as_strided((2,), (1,)).tolist() == [4, 5]
+    for rows in (x[1:], x[1:].clone()):
+        assert rows.as_strided((2,), (1,)).tolist() == [4, 5]
+        assert rows[0].as_strided((3, 2), (1, 1)).tolist() == [[4, 5], [5, 6], [6, 7]]
+    x[1:].as_strided((2,), (5,)).fill_(-1)
+    assert x.view(-1).tolist() == [0, 1, 2, 3, -1, 5, 6, 7, 8, -1, 10, 11]
+    with pytest.raises(RuntimeError, match="the offset 0 is one from the first element"):
+        x[1:].as_strided((2,), (1,), 0)
+
+
+def test_strides_of_0_and_of_windows() -> None:
+    """The stock kernel takes them for a slice's."""
+    x = torch.arange(10.0).view(2, 5)
+    for size, stride in [((2,), (1,)), ((4,), (0,)), ((3, 4), (2, 1)), ((2, 4), (1, 1)), ((), ())]:
+        assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))
+    with pytest.raises(RuntimeError, match="reach element 14 of a tensor with 10 elements"):
+        x.to("xla").as_strided((3, 5), (5, 1))
 
 
 def test_lengths_of_ctc_loss_on_the_cpu() -> None:

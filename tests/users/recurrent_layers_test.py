@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn.modules import rnn  # `import torch_xla` replaces torch.nn.GRU
+import torch_xla  # noqa: F401, which replaces torch.nn.GRU
+from torch.nn.modules import rnn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 LAYERS = [rnn.RNN, rnn.LSTM, rnn.GRU, torch.nn.GRU]

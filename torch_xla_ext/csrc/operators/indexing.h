@@ -78,14 +78,14 @@ inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
                 ", but must not be negative");
     last += (size[i] - 1) * stride[i];
     is_empty |= size[i] == 0;
-    places = at::add(at::unsqueeze(places, -1),
+    places = at::add(at::unsqueeze_copy(places, -1),
                      at::mul(at::arange(size[i], options), stride[i]));
   }
   TORCH_CHECK(is_empty || (0 <= offset && last < self.numel()),
               "as_strided: size ", size, ", stride ", stride, " and offset ",
               offset, " reach element ", last, " of a tensor with ",
               self.numel(), " elements");
-  return at::take(self, places);
+  return is_empty ? at::empty(size, self.options()) : at::take(self, places);
 }
 
 // Whether the elements of a view are contiguous in memory, in some order of its

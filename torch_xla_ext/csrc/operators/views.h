@@ -85,22 +85,20 @@ inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
       });
 }
 
-// The view `self.as_strided(...)`. Its strides are steps through the memory of
-// what `self` is a view of, which torch_xla looks for in `self`.
+// The view `self.as_strided(...)`. It steps through the elements of `self` in
+// the order of a row-major tensor, which is what XLA tensors say of themselves.
 inline at::Tensor AsStridedAsView(const at::Tensor& self,
                                   at::SymIntArrayRef size,
                                   at::SymIntArrayRef stride,
                                   std::optional<c10::SymInt> offset) {
-  if (const auto strided = self.is_xla() ? WithStrides(self) : std::nullopt) {
+  if (offset && self.is_xla()) {
+    const std::optional<at::Tensor> strided = WithStrides(self);
     TORCH_CHECK(
-        strided->is_contiguous() &&
-            strided->nbytes() == strided->storage().nbytes(),
-        "as_strided: the tensor is a view of another XLA tensor, in whose "
-        "memory PyTorch steps. Its shape is ",
-        strided->sizes(), ", its strides are ", strided->strides(),
-        ", and its offset is ", strided->storage_offset(),
-        ". Please call as_strided() of the other tensor, or of a clone() of "
-        "this one.");
+        !strided || strided->storage_offset() == 0, "as_strided: the offset ",
+        *offset,
+        " is one from the first element of the tensor that this is a view of, "
+        "which XLA does not know. Please call as_strided() of that tensor, or "
+        "without an offset, which begins at the first element of the view.");
   }
   const std::vector<c10::SymInt> sizes = size.vec(), strides = stride.vec();
   const auto is_symbolic = [](const c10::SymInt& number) {
