@@ -72,7 +72,7 @@ inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
   }
   const at::Tensor grad =
       reduction == at::Reduction::None ? grad_output.reshape({1}) : grad_output;
-  return Stock::nll_loss_backward(grad, at::unsqueeze(self, 0),
+  return Stock::nll_loss_backward(grad, at::unsqueeze_copy(self, 0),
                                   target.reshape({1}), weight, reduction,
                                   ignore_index, total_weight)
       .reshape(self.sizes());
