@@ -49,8 +49,8 @@ inline at::Tensor FloorDivided(const at::Tensor& self,
 // The stock kernels of addcmul and addcdiv compute the product or the quotient
 // in the dtype of its operands: half of an integer is 0.
 template <auto kStock>
-at::Tensor OfOneDtype(const at::Tensor& self, const at::Tensor& tensor1,
-                      const at::Tensor& tensor2, const at::Scalar& value) {
+at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
+                    const at::Tensor& tensor2, const at::Scalar& value) {
   TORCH_CHECK(
       kStock != &Stock::addcdiv || !(IsInteger(tensor1) && IsInteger(tensor2)),
       "addcdiv: integers are not divided; convert tensor1 or tensor2, of "

@@ -34,8 +34,13 @@ inline const at::Tensor& AsStrided_(const at::Tensor& self,
 using Indices = c10::List<std::optional<at::Tensor>>;
 
 // The stock kernels concatenate the indices, and fail if some are int32 and
-// some int64.
-inline Indices AsInt64(const Indices& indices) {
+// some int64, which those of a mask are.
+inline Indices OfOneDtype(const Indices& indices) {
+  bool is_mixed = false;
+  for (const std::optional<at::Tensor> index : indices) {
+    is_mixed |= index && index->defined() && index->scalar_type() != at::kInt;
+  }
+  if (!is_mixed) return indices;
   Indices result;
   for (std::optional<at::Tensor> index : indices) {
     if (index && index->defined() && index->scalar_type() == at::kInt) {
@@ -47,12 +52,12 @@ inline Indices AsInt64(const Indices& indices) {
 }
 
 inline at::Tensor Index(const at::Tensor& self, const Indices& indices) {
-  return Stock::index(self, AsInt64(indices));
+  return Stock::index(self, OfOneDtype(indices));
 }
 
 inline at::Tensor& IndexPut_(at::Tensor& self, const Indices& indices,
                              const at::Tensor& values, bool accumulate) {
-  return Stock::index_put_(self, AsInt64(indices), values, accumulate);
+  return Stock::index_put_(self, OfOneDtype(indices), values, accumulate);
 }
 
 inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,

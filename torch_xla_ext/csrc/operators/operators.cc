@@ -94,8 +94,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("mul.Tensor", OnOneDevice<OfTwo, &Stock::mul>::Call);
   m.impl("sub.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::sub>::Call);
   // arithmetic.h
-  m.impl("addcdiv", OfOneDtype<&Stock::addcdiv>);
-  m.impl("addcmul", OfOneDtype<&Stock::addcmul>);
+  m.impl("addcdiv", Promoted<&Stock::addcdiv>);
+  m.impl("addcmul", Promoted<&Stock::addcmul>);
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
   m.impl("clamp_max", ClampMax);
