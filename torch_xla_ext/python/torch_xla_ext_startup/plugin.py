@@ -14,6 +14,8 @@ client is made.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.abc
 import importlib.machinery
 import os
@@ -186,11 +188,20 @@ def _replace_processes(module: ModuleType) -> None:
 
 
 def _replace_generation(module: ModuleType) -> None:
-    try:
-        from torch_xla_ext.huggingface import generate
-    except ImportError:  # a transformers without what it imports; `import transformers` is to work
-        return
-    generate.replace(module)
+    kind = module.GenerationMixin
+    stock = kind.generate
+
+    @functools.wraps(stock)
+    def generate(self: object, *args: object, **options: object) -> object:
+        # Only now: transformers may be imported before torch_xla, whose import this is a part of.
+        kind.generate = stock
+        with contextlib.suppress(ImportError):  # a transformers without what our module imports
+            from torch_xla_ext.huggingface import generate as own
+
+            own.replace(module)
+        return kind.generate(self, *args, **options)
+
+    kind.generate = generate
 
 
 _REPLACED = {
