@@ -3,20 +3,18 @@
 On the CPU, which has no cuDNN, torch's operators take the place of its calls.
 """
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.utils.checkpoint
-from testing.xla import PLATFORM, custom_call_lines, hlo
+from testing import cudnn
+from testing.xla import custom_call_lines, hlo
 from torch_xla.experimental import custom_kernel, eager_mode_context
 
 import torch_xla_ext
-from torch_xla_ext.calls import reference
 
 FORWARD, BACKWARD = "__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"
 TARGETS = (FORWARD, BACKWARD)
@@ -33,18 +31,6 @@ def xla_client() -> None:
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
-
-
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
-    """Where the calls give numbers, in autograd's threads, too."""
-    if PLATFORM == "CUDA":
-        yield
-        return
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(reference, "_everywhere", frozenset(TARGETS))
-        with torch_xla_ext.debug.use_reference():
-            yield
 
 
 def inputs(
@@ -210,7 +196,7 @@ def test_numbers_and_gradients(
     q, k, v, grad = (tensor.to("xla") for tensor in tensors)
     wanted = [tensor.double().requires_grad_() for tensor in tensors[:3]]
     expected(*wanted, visible, scale).backward(tensors[3].double())
-    with computing():
+    with cudnn.computing(TARGETS):
         args = [tensor.requires_grad_() for tensor in (q, k, v)]
         given = [each.to("xla") for each in ids] or [None, None]
         result = custom_kernel.flash_attention(*args, causal, *given, sm_scale=scale)
@@ -233,7 +219,7 @@ def test_every_way(way: str) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return custom_kernel.flash_attention(q, k, v, True, sm_scale=0.2)
 
-    with computing():
+    with cudnn.computing(TARGETS):
         if way == "openxla":
             result = torch.compile(attend, backend="openxla", fullgraph=True)(q, k, v)
         elif way == "capture":
@@ -255,7 +241,7 @@ def test_gradients_under_openxla() -> None:
     wanted = [tensor.double().requires_grad_() for tensor in tensors[:3]]
     expected(*wanted, tril(64, 64), 1.0).backward(tensors[3].double())
     args = [tensor.to("xla").requires_grad_() for tensor in tensors[:3]]
-    with computing():
+    with cudnn.computing(TARGETS):
         compiled = torch.compile(torch.ops.xla.flash_attention, backend="openxla", fullgraph=True)
         compiled(*args, True).backward(tensors[3].to("xla"))
         torch_xla.sync()
@@ -274,7 +260,7 @@ def test_exported() -> None:
     program = torch.export.export(Attention(), tuple(tensors)).module()
     wanted = expected(*tensors, tril(64, 64), 1.0)
     assert_close(program(*tensors), wanted)
-    with computing():
+    with cudnn.computing(TARGETS):
         result = program(*(tensor.to("xla") for tensor in tensors))
         assert_close(result, wanted)
     assert len(custom_call_lines(program(*(tensor.to("xla") for tensor in tensors)))) == 1
@@ -283,7 +269,7 @@ def test_exported() -> None:
 def test_gradient_of_one_operand() -> None:
     q, k, v, grad = (tensor.to("xla") for tensor in inputs())
     v.requires_grad_()
-    with computing():
+    with cudnn.computing(TARGETS):
         torch.ops.xla.flash_attention(q, k, v).backward(grad)
     assert q.grad is None and v.grad is not None
     weights = expected(*(inputs()[i] for i in (0, 1)), torch.eye(64), None, 1.0)
@@ -293,7 +279,7 @@ def test_gradient_of_one_operand() -> None:
 def test_a_second_derivative_is_an_error() -> None:
     q, k, v, _ = (tensor.to("xla") for tensor in inputs())
     q.requires_grad_()
-    with computing():
+    with cudnn.computing(TARGETS):
         result = torch.ops.xla.flash_attention(q, k, v)
         (grad,) = torch.autograd.grad(result.float().square().sum(), q, create_graph=True)
         with pytest.raises(NotImplementedError, match="cudnn_attention_backward has no derivative"):

@@ -3,19 +3,17 @@
 On the CPU, which has no cuDNN, torch's operators take the place of its calls.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
-from testing.xla import PLATFORM, custom_call_lines
+from testing import cudnn
+from testing.xla import custom_call_lines
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-import torch_xla_ext
 from torch_xla_ext import scaled_dot_product_attention
-from torch_xla_ext.calls import reference
 
 TARGETS = [
     f"__cudnn$fmha{kind}Softmax{direction}"
@@ -35,18 +33,6 @@ def xla_client() -> None:
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
-
-
-@contextlib.contextmanager
-def computing() -> Iterator[None]:
-    """Where the calls give numbers, in autograd's threads, too."""
-    if PLATFORM == "CUDA":
-        yield
-        return
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(reference, "_everywhere", frozenset(TARGETS))
-        with torch_xla_ext.debug.use_reference():
-            yield
 
 
 def inputs(
@@ -141,7 +127,7 @@ def assert_close(actual: list[torch.Tensor], wanted: list[torch.Tensor]) -> None
 def test_fused(name: str) -> None:
     shape, options = FUSED[name]
     tensors = inputs(**shape)
-    with computing():
+    with cudnn.computing(TARGETS):
         assert_close(run(tensors, options, "xla"), expected(tensors, options))
 
 
@@ -184,7 +170,7 @@ def test_a_mask_with_a_gradient_is_composed() -> None:
 def test_without_a_batch() -> None:
     tensors = [tensor[0] for tensor in inputs()]
     options = {"attn_mask": mask(HEADS, QUERIES, KEYS)}
-    with computing():
+    with cudnn.computing(TARGETS):
         assert_close(run(tensors, options, "xla"), expected(tensors, options))
 
 
@@ -218,7 +204,7 @@ def test_checkpointed() -> None:
     def way(function: Callable) -> Callable:
         return lambda *args, **kwargs: checkpoint(function, *args, use_reentrant=False, **kwargs)
 
-    with computing():
+    with cudnn.computing(TARGETS):
         assert_close(
             run(tensors, {"is_causal": True}, "xla", way), expected(tensors, {"is_causal": True})
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import os
 from types import ModuleType
-from unittest import mock
 
 import torch
 from torch.amp import autocast_mode
@@ -25,13 +24,19 @@ def replace() -> None:
     make, enter, leave = stock.__init__, stock.__enter__, stock.__exit__
 
     @functools.wraps(make)  # torch.compile reads the signature
-    def new_make(self: stock, device_type: str, *args: object, **options: object) -> None:
+    def new_make(
+        self: stock,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
         if device_type != "cuda" or not _is_gpu():
-            make(self, device_type, *args, **options)
+            make(self, device_type, dtype, enabled, cache_enabled)
             return
-        # Each GPU that XLA's plugin supports has bfloat16.
-        with mock.patch.object(torch.cuda, "is_bf16_supported", lambda *_: True):
-            make(self, device_type, *args, **options)
+        # Whether there is bfloat16, PyTorch asks its own CUDA, which it may not have.
+        make(self, device_type, torch.float16, enabled, cache_enabled)
+        self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
 
     @functools.wraps(enter)
     def new_enter(self: stock) -> object:

@@ -2,8 +2,7 @@
 
 PyTorch has no views of a functionalized tensor, which each XLA tensor is, in its inference mode, if
 the tensor was made outside: a Linear's ``weight.t()`` raised "Cannot set version_counter for
-inference tensor", and so each model did. What inference mode saves, the counting of versions, costs
-an XLA tensor nothing that can be measured.
+inference tensor", and so each model did.
 
 Tensors that are made inside are ordinary ones, also on the CPU: they may be used in autograd later.
 """

@@ -1,0 +1,24 @@
+"""cuDNN's attention on the CPU: its calls give the numbers of their references."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+import torch_xla_ext
+from testing.xla import PLATFORM
+from torch_xla_ext.calls import reference
+
+
+@contextlib.contextmanager
+def computing(targets: Iterable[str]) -> Iterator[None]:
+    """Where the calls of these targets give numbers, in autograd's threads, too."""
+    if PLATFORM == "CUDA":
+        yield
+        return
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(reference, "_everywhere", frozenset(targets))
+        with torch_xla_ext.debug.use_reference():
+            yield
