@@ -183,17 +183,24 @@ def test_wrong_calls_raise_what_pytorch_raises() -> None:
         functional.scaled_dot_product_attention(q, k, v, seen, is_causal=True, enable_gqa=True)
 
 
-@pytest.mark.parametrize("name", ["causal", "groups", "mask of a batch"])
-def test_compiled(name: str) -> None:
+@pytest.mark.parametrize("name", FUSED)
+def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     shape, options = FUSED[name]
     tensors = inputs(**shape)
+    fused, stock = [], scaled_dot_product_attention._fused
 
+    def _fused(*args: object) -> torch.Tensor:
+        fused.append(args)
+        return stock(*args)
+
+    monkeypatch.setattr(scaled_dot_product_attention, "_fused", _fused)
     def compiled(function: Callable) -> Callable:
         return torch.compile(lambda *args, **kwargs: function(*args, **kwargs), backend="openxla")
 
-    # Composed: no call of cuDNN, whose reference is not asked for.
-    assert_close(run(tensors, options, "xla", compiled), expected(tensors, options))
+    with cudnn.computing(TARGETS):
+        assert_close(run(tensors, options, "xla", compiled), expected(tensors, options))
+    assert fused
 
 
 def test_checkpointed() -> None:

@@ -11,9 +11,11 @@
 //   FAKE_NO_PROFILER        it has no profiler
 #include "tests/pjrt_bridge/fake_plugin.h"
 
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
@@ -161,6 +163,51 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
     if (members[i] != 0) observations.new_members_are_zero = false;
   }
   args->num_args = 99;  // a result, as far as the test is concerned
+  observations.executes = true;
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(observations.execution_ms));
+  observations.executes = false;
+  return nullptr;
+}
+
+template <typename Handle>
+Handle* AnyHandle() {
+  return reinterpret_cast<Handle*>(&observations);
+}
+
+PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
+  args->executable = AnyHandle<PJRT_LoadedExecutable>();
+  return nullptr;
+}
+PJRT_Error* GetExecutable(PJRT_LoadedExecutable_GetExecutable_Args* args) {
+  args->executable = AnyHandle<PJRT_Executable>();
+  return nullptr;
+}
+PJRT_Error* NumOutputs(PJRT_Executable_NumOutputs_Args* args) {
+  args->num_outputs = 1;
+  return nullptr;
+}
+PJRT_Error* DestroyExecutable(PJRT_Executable_Destroy_Args*) { return nullptr; }
+
+PJRT_Error* BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Args*) {
+  ++observations.transfers;
+  if (observations.executes) ++observations.transfers_meanwhile;
+  return nullptr;
+}
+
+// An event that happens between the second and the third look at it.
+PJRT_Error* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
+  ++observations.events;
+  observations.polls = 0;
+  args->event = AnyHandle<PJRT_Event>();
+  return nullptr;
+}
+PJRT_Error* IsReady(PJRT_Event_IsReady_Args* args) {
+  args->is_ready = ++observations.polls == 3;
+  return nullptr;
+}
+PJRT_Error* DestroyEvent(PJRT_Event_Destroy_Args*) {
+  --observations.events;
   return nullptr;
 }
 
@@ -281,7 +328,15 @@ PJRT_Api MakeApi() {
   api.PJRT_Client_AddressableMemories = ClientMemories;
 #endif
   api.PJRT_Device_MemoryStats = MemoryStats;
+  api.PJRT_Client_Compile = Compile;
+  api.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  api.PJRT_Buffer_ReadyEvent = ReadyEvent;
+  api.PJRT_Event_IsReady = IsReady;
+  api.PJRT_Event_Destroy = DestroyEvent;
+  api.PJRT_LoadedExecutable_GetExecutable = GetExecutable;
   api.PJRT_LoadedExecutable_Execute = Execute;
+  api.PJRT_Executable_NumOutputs = NumOutputs;
+  api.PJRT_Executable_Destroy = DestroyExecutable;
   api.PJRT_Executable_OptimizedProgram = OptimizedProgram;
   api.PJRT_Executable_Serialize = Serialize;
   api.PJRT_Executable_Fingerprint = Fingerprint;

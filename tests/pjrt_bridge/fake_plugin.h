@@ -2,6 +2,7 @@
 #ifndef TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
 #define TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
 
+#include <atomic>
 #include <cstddef>
 
 struct FakeObservations {
@@ -17,6 +18,13 @@ struct FakeObservations {
   int last_api = -1;
   int profiles = 0;
   int topologies = 0;  // serialized, and not deleted yet
+  // Set by a test: the time that an execution takes.
+  std::atomic<int> execution_ms{0};
+  std::atomic<bool> executes{false};
+  std::atomic<int> transfers{0};
+  std::atomic<int> transfers_meanwhile{0};  // while a program executes
+  std::atomic<int> events{0};               // made, and not destroyed yet
+  std::atomic<int> polls{0};                // of the last event
 };
 
 #endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/first_execution.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
@@ -121,6 +122,7 @@ const PluginInfo& Load(const std::string& path) {
   PJRT_Api* widened = WidenedApi(plugin);
   widened->extension_start = WithProfiler(plugin->extension_start);
   MakeTopologyCanonical(widened);
+  IsolateFirstExecutions(widened);
   CheckNamedValueSize(path, plugin, widened);
   state.widened = widened;
   state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,

@@ -9,11 +9,15 @@ import math
 
 import torch
 import torch_xla
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from torch_xla_ext.tpu_operators import cudnn_attention
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
+# Those of torch.compile's traces among them.
+_TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 _is_installed = False
 
 
@@ -62,13 +66,11 @@ def _is_fused(
     """Whether cuDNN computes the same as PyTorch, and as fast.
 
     Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
-    product. A single query (a decoding step) is no work for a fused kernel. torch.compile makes
-    programs of their own of forward and backward: there, XLA:GPU sometimes fails to load cuDNN's
-    graphs ("cuda_graph_end_capture … capturing stream has unjoined work", plug-in 0.11.2).
+    product. A single query (a decoding step) is no work for a fused kernel.
     """
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
-    if type(query) not in (torch.Tensor, torch.nn.Parameter):  # traced by torch.compile
+    if type(query) not in _TENSORS:  # a subclass, of which nothing is known
         return False
     if query.dtype not in cudnn_attention.DTYPES or {key.dtype, value.dtype} != {query.dtype}:
         return False

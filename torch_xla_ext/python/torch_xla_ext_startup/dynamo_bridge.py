@@ -79,6 +79,7 @@ def replace_backend(module: ModuleType) -> None:
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
+        stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
         with (
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
