@@ -158,12 +158,12 @@ class Training:
         self.data, self.labels = (tensor.to(self.device) for tensor in data)
         # A captured step reads the learning rate on the device.
         rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
-        options = {"capturable": True} if self.is_ours else {"fused": True}
+        # Dynamo does not compile a fused optimizer.
+        options = {"capturable": True} if args.way == "openxla" else {"fused": True}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, **options)
         self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
-        if args.way in ("openxla", "compile"):
-            backend = "openxla" if args.way == "openxla" else "inductor"
-            self.forward = torch.compile(self.model, backend=backend)
+        if args.way == "compile":
+            self.forward = torch.compile(self.model)
         self.run: Callable[[], torch.Tensor] = self.step
         if args.way == "captured":
             import torch_xla_ext
@@ -171,6 +171,8 @@ class Training:
             self.run = torch_xla_ext.capture(self.step, verify=2)
         elif self.is_ours:
             self.run = self.synced_step
+            if args.way == "openxla":  # the optimizer's part, too
+                self.step = torch.compile(self.step, backend="openxla")
 
     def step(self) -> torch.Tensor:
         self.optimizer.zero_grad()

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from huggingface import models
+from testing.xla import PLATFORM
 
 from torch_xla_ext import capture
 
@@ -15,6 +16,9 @@ _KINDS = {
     "bert": transformers.AutoModelForMaskedLM,
     "t5": transformers.AutoModelForSeq2SeqLM,
 }
+
+# XLA:GPU multiplies float32 matrices in TF32.
+TOLERANCE = 1e-3 if PLATFORM == "CUDA" else 2e-5
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,7 @@ def test_forward_with_and_without_a_mask(name: str, attention: str) -> None:
         got = step(**models.on_device(call)).cpu()
         kept = torch.ones(2, 8) if name == "t5" else call.get("attention_mask", torch.ones(2, 8))
         difference = (got - want)[kept.bool()].abs().max()
-        assert difference < 2e-5 * want.abs().max()
+        assert difference < TOLERANCE * want.abs().max()
     assert step.num_captures == 2
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from huggingface import models
+from testing.xla import PLATFORM
 
 
 def _run(paths: list[str]) -> dict[str, Any]:
@@ -33,4 +34,6 @@ def test_losses_of_the_cpu() -> None:
         assert (one["device"], got[name]["device"]) == ("cpu", "xla")
         assert len(one["losses"]) > 3
         assert got[name]["losses"] == pytest.approx(one["losses"], rel=1e-3)
-        assert got[name]["total"] == pytest.approx(one["total"], rel=1e-5)
+        # XLA:GPU multiplies float32 matrices in TF32.
+        rel = 1e-3 if PLATFORM == "CUDA" else 1e-5
+        assert got[name]["total"] == pytest.approx(one["total"], rel=rel)

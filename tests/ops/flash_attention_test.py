@@ -131,7 +131,7 @@ def test_the_backward_call() -> None:
 
 OTHERS = {
     "float32": (inputs(torch.float32), {}),
-    "head_dim 136": (inputs(q_shape=(1, 2, 16, 136)), {}),
+    "head_dim 264": (inputs(q_shape=(1, 2, 16, 264)), {}),
     "head_dim 20": (inputs(q_shape=(1, 2, 16, 20)), {}),
     "no batch": ([tensor[0] for tensor in inputs()], {}),
     "bias": (inputs(), {"ab": torch.zeros(2, 3, 64, 64)}),

@@ -30,6 +30,7 @@
 #include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/random.h"
 #include "torch_xla_ext/csrc/operators/reductions.h"
+#include "torch_xla_ext/csrc/operators/shape_checks.h"
 #include "torch_xla_ext/csrc/operators/strides.h"
 #include "torch_xla_ext/csrc/operators/views.h"
 
@@ -408,6 +409,7 @@ bool RegisterAll() {
   Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
   Register(c10::DispatchKey::AutocastXLA, RegisterAutocast);
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
+  Register(c10::DispatchKey::Meta, RegisterShapeChecks);
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
   return true;
 }
