@@ -162,7 +162,13 @@ inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
                              const at::Scalar& weight) {
   TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
               self.dtype(), " for `end` but got dtype ", end.dtype());
-  return Interpolated(self, end, at::scalar_tensor(weight, self.options()));
+  if (weight.isComplex()) {
+    return Interpolated(self, end, at::scalar_tensor(weight, self.options()));
+  }
+  const at::Tensor distance = at::sub(end, self);
+  const double part = weight.toDouble();
+  return std::abs(part) < 0.5 ? at::add(self, at::mul(distance, part))
+                              : at::sub(end, at::mul(distance, 1 - part));
 }
 
 // The stock kernel rounds the steps between integers before it multiplies them.
