@@ -25,6 +25,7 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.cuda_kernels.kernel import CudaKernel, cuda_kernel
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets.kernels import register_kernel
 from torch_xla_ext.targets.registration import (
@@ -44,10 +45,12 @@ define_in_place_operator = operators.define_in_place_operator
 __all__ = [
     "ArrayType",
     "CaptureError",
+    "CudaKernel",
     "Target",
     "TritonKernel",
     "capture",
     "compile_triton_kernel",
+    "cuda_kernel",
     "custom_call",
     "debug",
     "define_in_place_operator",

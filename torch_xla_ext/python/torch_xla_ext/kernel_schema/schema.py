@@ -6,6 +6,7 @@ into the wheel or in a registered library. There is no second copy that could di
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,11 @@ class ArrayType(NamedTuple):
                 f"got one of type {type(value).__name__}"
             )
         return ArrayType(_checked_shape(shape), dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{xla_name(self.dtype)}{list(self.shape)}"

@@ -170,10 +170,19 @@ class KernelCall:
         )
         if parts is not None:
             checked = self._checked_parts(args, results, parts)
-            args, results = checked.args, checked.results
         if self.payload is not None:
             parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
             tensors = [tensor for tensor in tensors if tensor is not None]
+        return self._arguments(checked, tensors, aliases, parts)
+
+    def _arguments(
+        self,
+        checked: Checked,
+        tensors: Sequence[torch.Tensor | None],
+        aliases: Mapping[int, int],
+        parts: sharding.Parts | None,
+    ) -> dict[str, object]:
+        """The arguments of calls.call_operator for what each device has."""
         name, api = self.target, None
         if self.schema is not None:
             self._check_registered(registration.device_platform(), ("ffi", "untyped"))
@@ -181,9 +190,9 @@ class KernelCall:
         return {
             "target": name,
             "inputs": tensors,
-            "outputs": results,
+            "outputs": checked.results,
             "attributes": checked.parameters if self.schema else None,
-            "payload": self.payload(**args) if self.payload else None,
+            "payload": self.payload(**checked.args) if self.payload else None,
             "api": api,
             "aliases": aliases,
             "parts": parts,
@@ -296,15 +305,24 @@ class KernelCall:
             for i, (shape, dtype) in enumerate(checked.results)
         ]
         written = [results[i] for i in self.in_place]
-        torch_xla._XLAC._xla_call_custom_call_target(
-            self._target(platform),
-            platform,
-            [_operand(tensor, written) for tensor in inputs],
-            self.payload(**args) if self.payload else self._descriptor(checked),
-            results,
-            stream,
-        )
+        operands = [_operand(tensor, written) for tensor in inputs]
+        self._run_target(platform, checked, operands, results, stream)
         return results
+
+    def _run_target(
+        self,
+        platform: str,
+        checked: Checked,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        stream: int,
+    ) -> None:
+        """Calls the target's function with contiguous tensors."""
+        target = self._target(platform)
+        payload = self.payload(**checked.args) if self.payload else self._descriptor(checked)
+        torch_xla._XLAC._xla_call_custom_call_target(
+            target, platform, operands, payload, results, stream
+        )
 
     def _run_on_stream(self, checked: Checked) -> Sequence[torch.Tensor]:
         with torch.cuda.device(self._inputs(checked.args)[0].device):

@@ -17,9 +17,12 @@ from typing import Protocol
 import torch
 import torch_xla
 
+from torch_xla_ext.cuda_kernels.kernel import CudaKernel
+from torch_xla_ext.kernel_schema.schema import Schema
 from torch_xla_ext.operators import arguments, autograd, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.call import KernelCall, Result
+from torch_xla_ext.operators.cuda_kernel_call import CudaKernelCall
 from torch_xla_ext.sharding import rule as rules
 
 _XLAC = torch_xla._XLAC
@@ -51,7 +54,7 @@ _kernels: dict[str, list[object]] = {}
 def define_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     sizes: Callable[..., Mapping[str, int]] | None = None,
@@ -86,7 +89,7 @@ def define_operator(
         schema: namespace, name, arguments and results in PyTorch's notation,
             ``"my_ns::scale(Tensor x, float factor=1.0) -> Tensor"``, without keyword-only
             arguments.
-        target: the kernel's name.
+        target: the kernel's name, or a `cuda_kernel` with a signature, grid and block.
         check: raises TypeError or ValueError for calls that the signature allows but the kernel
             does not support. It also gets meta and fake tensors, whose sizes may be symbolic.
         attributes: returns parameters that are not arguments of the operator, or that differ from
@@ -135,12 +138,12 @@ def define_operator(
         tensor([2., 2.])
     """
     name = binding.qualified_name(schema)
-    kernel = binding.kernel_schema(name, target, results, payload)
+    call_type, kernel = _call_type(name, target, results, payload)
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
-        call = KernelCall(
-            operator, target, kernel, check, attributes, sizes, results, payload, environment
+        call = call_type(
+            operator, str(target), kernel, check, attributes, sizes, results, payload, environment
         )
         call = _replace(call, sharding_rule=_parsed(name, sharding_rule))
         if kernel is not None:
@@ -170,7 +173,7 @@ def define_operator(
 def define_in_place_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     environment: Sequence[str] | None = None,
@@ -202,7 +205,7 @@ def define_in_place_operator(
     """
     name = binding.qualified_name(schema)
     functional_name, functional_schema = binding.functional_form(name, schema)
-    kernel = binding.kernel_schema(name, target)
+    call_type, kernel = _call_type(name, target)
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
@@ -211,9 +214,9 @@ def define_in_place_operator(
         names = [argument.name for argument in declared]
         written = [i for i, argument in enumerate(declared) if argument.is_write]
         in_place = {result: names[i] for result, i in enumerate(written)}
-        functional_call = KernelCall(
+        functional_call = call_type(
             functional,
-            target,
+            str(target),
             kernel,
             check,
             attributes,
@@ -273,6 +276,19 @@ def define_in_place_operator(
         name, lambda *args: in_place_call.checked(args) and None, lib=library
     )
     return operator
+
+
+def _call_type(
+    name: str,
+    target: str | CudaKernel,
+    results: Callable[..., object] | None = None,
+    payload: Callable[..., object] | None = None,
+) -> tuple[Callable[..., KernelCall], Schema | None]:
+    """What makes the operator's calls, and its kernel's schema."""
+    if isinstance(target, CudaKernel):
+        kernel = binding.cuda_kernel_schema(name, target, results, payload)
+        return functools.partial(CudaKernelCall, kernel=target), kernel
+    return KernelCall, binding.kernel_schema(name, target, results, payload)
 
 
 def _parsed(name: str, sharding_rule: str | None) -> rules.Rule | None:
