@@ -134,7 +134,7 @@ def test_large_shared_memory(device: torch.device) -> None:
 def test_too_much_shared_memory(device: torch.device) -> None:
     x = torch.randn(100)
     (y,) = cuda_kernel(SHARED, "reverse")[1, 32, 1 << 20](x.to(device), 100, outputs=[x])
-    with pytest.raises(RuntimeError, match="reverse.*cuFuncSetAttribute for shared memory"):
+    with pytest.raises(RuntimeError, match=r"reverse.*cuFuncSetAttribute for shared memory"):
         y.cpu()
 
 
