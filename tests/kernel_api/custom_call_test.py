@@ -7,6 +7,7 @@ To write the goldens anew after a change that is meant:
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug, register_custom_call
+from torch_xla_ext.calls import call as call_module
 from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.targets import registration
 
@@ -262,6 +264,22 @@ def test_hlo(device: torch.device, name: str) -> None:
 def test_side_effect_is_in_the_hlo(device: torch.device) -> None:
     (line,) = custom_call_lines(*echo(has_side_effect=True))
     assert "custom_call_has_side_effect=true" in line
+
+
+def test_a_side_effect_without_an_alias_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "_warned", set())
+    x, y = operand(3), operand(5)
+    with pytest.warns(UserWarning, match=r"'TestEcho': has_side_effect keeps .* aliases=\{0: 1\}"):
+        custom_call("TestEcho", [x, y, y], [y], payload=b"\x01", has_side_effect=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        echo(has_side_effect=True)  # only once
+        call_module._warned.clear()
+        custom_call("TestEcho", [x], [x], payload=b"\x01", has_side_effect=True, aliases={})
+        # A kernel with a signature says what it writes to.
+        custom_call("TestIncrement", [x], [x], has_side_effect=True)
+    with pytest.warns(UserWarning, match="pass another output, and aliases=.its number: the input"):
+        custom_call("TestEcho", [x], [y], payload=b"\x01", has_side_effect=True)
 
 
 def test_alias_skips_absent_operands(device: torch.device) -> None:
