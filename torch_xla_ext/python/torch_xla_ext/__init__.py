@@ -25,7 +25,6 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
-from torch_xla_ext.cuda_kernels.kernel import CudaKernel, cuda_kernel
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets.kernels import register_kernel
 from torch_xla_ext.targets.registration import (
@@ -70,8 +69,10 @@ __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
+    "CudaKernel": "cuda_kernels.kernel",
     "TritonKernel": "existing_kernels.triton_kernel",
     "compile_triton_kernel": "existing_kernels.triton",
+    "cuda_kernel": "cuda_kernels.kernel",
     "register_torch_operator": "existing_kernels.torch_operators",
     "run_torch_operator": "existing_kernels.torch_operators",
     "triton_call": "existing_kernels.triton",

@@ -1,14 +1,19 @@
 """Checks, when an operator is defined, that it matches its kernel."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 from torch_xla_ext.kernel_schema.schema import Argument, Schema
 from torch_xla_ext.operators.call import KernelCall
 from torch_xla_ext.sharding import rule as rules
 from torch_xla_ext.targets import registration
+
+if TYPE_CHECKING:
+    from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 
 _TYPES = ("Tensor", "Optional[Tensor]")
 

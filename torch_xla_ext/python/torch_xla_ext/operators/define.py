@@ -8,22 +8,25 @@ The kernel's signature determines the operator's arguments and results; argument
 - meta and fake tensors (torch.compile, torch.export): only the results' shapes and dtypes.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as _replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch_xla
 
-from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 from torch_xla_ext.kernel_schema.schema import Schema
 from torch_xla_ext.operators import arguments, autograd, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.call import KernelCall, Result
-from torch_xla_ext.operators.cuda_kernel_call import CudaKernelCall
 from torch_xla_ext.sharding import rule as rules
+
+if TYPE_CHECKING:
+    from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 
 _XLAC = torch_xla._XLAC
 
@@ -285,7 +288,14 @@ def _call_type(
     payload: Callable[..., object] | None = None,
 ) -> tuple[Callable[..., KernelCall], Schema | None]:
     """What makes the operator's calls, and its kernel's schema."""
-    if isinstance(target, CudaKernel):
+    if not isinstance(target, str):
+        from torch_xla_ext.operators.cuda_kernel_call import CudaKernel, CudaKernelCall
+
+        if not isinstance(target, CudaKernel):
+            raise TypeError(
+                f"define_operator: {name}: target must be a str or a cuda_kernel, but is of type "
+                f"{type(target).__name__}"
+            )
         kernel = binding.cuda_kernel_schema(name, target, results, payload)
         return functools.partial(CudaKernelCall, kernel=target), kernel
     return KernelCall, binding.kernel_schema(name, target, results, payload)
