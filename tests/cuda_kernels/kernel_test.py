@@ -1,6 +1,7 @@
 """Calls of cuda_kernel: what a GPU is handed, from the HLO; references; error texts."""
 
 import ctypes
+import re
 import struct
 import warnings
 
@@ -312,6 +313,9 @@ def test_a_signature_that_does_not_fit(x: Tensor) -> None:
         call("(x: F32[n]) -> (out: F32[n])", arguments="out x n")
     with pytest.raises(TypeError, match=r"is float\*, an array of F32, but the array is F16"):
         call("(x: F32[n]) -> (out: F16[n])")
+    for kind in ("str", "i64[]"):
+        with pytest.raises(ValueError, match=re.escape(f"a kernel takes no {kind}; pass an array")):
+            call("(x: F32[n]) -> (out: F32[n])", parameters=f"p: {kind}")
     with pytest.raises(TypeError, match="parameters and arguments require a signature"):
         cuda_kernel(SQUARE, "square", parameters="n: i32")
     with pytest.raises(TypeError, match=r"{T} in the name requires a signature"):

@@ -147,7 +147,9 @@ def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(TypeError, match="target must be a str or a cuda_kernel, but is of type fun"):
+    with pytest.raises(
+        TypeError, match="target must be a str or a cuda_kernel, but is of type fun"
+    ):
         define_operator("cuda_kernels_test::d(Tensor x) -> Tensor", target=lambda x: x)
     plain = cuda_kernel(SQUARE, "square")
     with pytest.raises(TypeError, match="cuda_kernel 'square' has no signature; give it one"):

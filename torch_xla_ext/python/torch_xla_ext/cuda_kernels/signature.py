@@ -64,8 +64,11 @@ class Signature:
         )
         where = f"cuda_kernel {name!r}"
         for parameter in schema.parameters:
-            if parameter.type == "str":
-                raise ValueError(f"{where}: parameter {parameter.name}: a kernel takes no str")
+            if parameter.type == "str" or parameter.is_array:
+                raise ValueError(
+                    f"{where}: parameter {parameter.name}: a kernel takes no {parameter.type}; "
+                    "pass an array as an operand"
+                )
         if arguments is None:
             return Signature(schema, None)
         words = tuple(arguments.split() if isinstance(arguments, str) else arguments)

@@ -24,6 +24,13 @@ _registered: set[tuple[str, str, str]] = set()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def _is_symbolic(value: Value) -> bool:
+    """Whether a number, or one in a list, is known only at run time."""
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(item, _SYMBOLS) for item in value)
+    return isinstance(value, _SYMBOLS)
+
+
 class Checked(NamedTuple):
     """The checked arguments of an operator by name, and what follows from them.
 
@@ -40,8 +47,7 @@ class Checked(NamedTuple):
         """Whether a size or a parameter is known only at run time, and checked only then."""
         shapes = [shape for shape, _ in self.results]
         shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
-        values = itertools.chain(self.parameters.values(), *shapes)
-        return any(isinstance(value, _SYMBOLS) for value in values)
+        return any(map(_is_symbolic, itertools.chain(self.parameters.values(), *shapes)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +143,7 @@ class KernelCall:
         values = {p.name: args[p.name] for p in self.schema.parameters if p.name in args}
         if self.attributes is not None:
             values |= self.attributes(**args)
-        if any(isinstance(value, _SYMBOLS) for value in values.values()):
+        if any(map(_is_symbolic, values.values())):
             return values  # they are checked when they are known
         return untyped_payload.parameter_values(self.schema, values)
 
