@@ -14,14 +14,15 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as _replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch_xla
 
 from torch_xla_ext.kernel_schema.schema import Schema
-from torch_xla_ext.operators import arguments, autograd, binding, functionalization
+from torch_xla_ext.operators import arguments, autograd, batching, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
+from torch_xla_ext.operators.batching import VmapInfo
 from torch_xla_ext.operators.call import KernelCall, Result
 from torch_xla_ext.sharding import rule as rules
 
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 
 _XLAC = torch_xla._XLAC
-
-
-class VmapInfo(Protocol):
-    """The first argument that torch.library.register_vmap passes to a batching rule."""
-
-    batch_size: int
-    randomness: str
 
 
 # The keys by which torch dispatches under torch.autocast.
@@ -67,6 +61,7 @@ def define_operator(
     backward: Callable[..., Tensors] | None = None,
     jvp: Callable[..., Tensors] | None = None,
     vmap: Callable[..., tuple[Tensors, int | tuple[int | None, ...]]] | None = None,
+    vmap_method: str | None = None,
     promotes: bool = False,
     environment: Sequence[str] | None = None,
     sharding_rule: str | None = None,
@@ -107,7 +102,13 @@ def define_operator(
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
-            of the batch is checked. Without it, torch.vmap calls the operator in a loop and warns.
+            of the batch is checked. Without it and `vmap_method`, torch.vmap calls the operator in a
+            loop and warns.
+        vmap_method: a batching rule by name, as in JAX: "sequential" calls the operator for each
+            example; "expand_dims" calls it once, with the batch as the first dimension of the
+            tensors that have it, and a first dimension of 1 of the others; "broadcast_all" once,
+            with the batch as the first dimension of all tensors. For the latter two, the kernel
+            takes dimensions in front (``x: F32[*batch, n]``) and returns them.
         promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
             their dtypes, as for torch.addcmul.
         environment: the environment variables that `check`, `attributes`, `sizes`, `results` and
@@ -142,6 +143,8 @@ def define_operator(
     """
     name = binding.qualified_name(schema)
     call_type, kernel = _call_type(name, target, results, payload)
+    if vmap is not None and vmap_method is not None:
+        raise TypeError(f"define_operator: {name}: pass vmap or vmap_method, not both")
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
@@ -155,6 +158,8 @@ def define_operator(
             }
             call = _replace(call, in_place=in_place)
         binding.check(call)
+        if vmap_method is not None:
+            vmap = batching.rule_of(call, vmap_method)
     except BaseException:
         _close_library(name)
         raise
