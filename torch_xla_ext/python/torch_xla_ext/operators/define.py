@@ -102,8 +102,8 @@ def define_operator(
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
-            of the batch is checked. Without it and `vmap_method`, torch.vmap calls the operator in a
-            loop and warns.
+            of the batch is checked. Without it and without `vmap_method`, torch.vmap calls the
+            operator in a loop and warns.
         vmap_method: a batching rule by name, as in JAX: "sequential" calls the operator for each
             example; "expand_dims" calls it once, with the batch as the first dimension of the
             tensors that have it, and a first dimension of 1 of the others; "broadcast_all" once,
