@@ -88,9 +88,7 @@ _BUILT_IN = {
     **dict.fromkeys(("cmath", "math.h"), _MATH),
     **dict.fromkeys(("cassert", "assert.h", "cstdio", "stdio.h"), _EMPTY),
 }
-_INCLUDE = re.compile(
-    r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.M
-)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.*))', re.M)
 
 
 def built_in(folders: Sequence[Path]) -> dict[str, str]:
@@ -113,14 +111,15 @@ def identity(source: str, folder: Path | None, folders: Sequence[Path]) -> list[
         folders: the include folders, in order.
 
     Returns:
-        Pairs of a path and a digest; None if a name is computed, so that it is not known.
+        Pairs of a path and a digest; None if it is not known which files they are: a name is
+        computed, or the file is that behind the first one of its name (include_next).
     """
     contents: dict[str, str] = {}
     to_read = [(source, folder)]
     while to_read:
         text, own = to_read.pop()
         for quoted, angled, computed in _INCLUDE.findall(text):
-            if computed.strip():
+            if computed.strip():  # a macro, or what follows `include` in `include_next`
                 return None
             around = [own] if quoted and own is not None else []
             for place in (*around, *folders):
