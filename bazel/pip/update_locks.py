@@ -25,7 +25,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 WITHOUT_DEPENDENCIES = {"torch", "torch_xla", "xla_headers", "cuda"}
 # Locks whose packages are installed beside those of another: that one's versions hold in both, and
 # what it has is left out, unless the `.in` file names it.
-BESIDE = {"huggingface": "test_env", "vllm": "test_env"}
+BESIDE = {"huggingface": "test_env", "jax": "test_env", "vllm": "test_env"}
 # Locks that are for fewer Pythons: vllm-tpu 0.10.1.1 has none for 3.13.
 FEWER_PYTHONS = {"vllm": ("3.11", "3.12")}
 

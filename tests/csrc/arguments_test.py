@@ -1,6 +1,7 @@
 """Every error of a call with wrong arguments: its type and its whole text."""
 
 import re
+import struct
 
 import pytest
 import torch
@@ -134,7 +135,34 @@ CASES = [
     ),
 ]
 
-JSON_PAYLOADS = [b"{}", "{}", b' \n\t\r\v\f{"a": 1}', b"null", b" null "]
+# What XLA:GPU reads as its own message, and what only looks like it.
+JSON_PAYLOADS = [
+    b"{}",
+    "{}",
+    b" \n\t\r{ \n} ",
+    b'{"custom_call_backend_config": {"opaque": "abc"}}',
+    b'{"customCallBackendConfig":{}}',
+    b"{ force_earliest_schedule : true }",
+    b"{'operationQueueId': 3}",
+    b'{"\\u006fperation_queue_id": 3}',
+    b'{"some_later_config": 1}',
+]
+OTHER_PAYLOADS = [
+    struct.pack("<i", 123),
+    struct.pack("<i", 123 + 256 * 77),
+    struct.pack("<i", 123 + (125 << 24)),  # "{", zeros, and "}"
+    b"{",
+    b"{}x",
+    b"{}\0",
+    b"\x0b{}",
+    b'{"a": 1}',
+    b"{'a': 1}",
+    b"{a: 1}",
+    b'{"a": 1, "custom_call_backend_config": {}}',
+    b"null",
+    b" null ",
+    b"",
+]
 
 
 @pytest.mark.parametrize(("changes", "error", "text"), CASES, ids=lambda value: str(value)[:60])
@@ -147,8 +175,14 @@ def test_wrong_argument(
 
 @pytest.mark.parametrize("payload", JSON_PAYLOADS)
 def test_payload_that_xla_gpu_would_replace(device: torch.device, payload: bytes) -> None:
-    with pytest.raises(ValueError, match=r'custom call "T": payload begins with ".*": XLA:GPU wo'):
+    with pytest.raises(ValueError, match=r'custom call "T": payload is ".*": XLA:GPU wo'):
         XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
+
+
+@pytest.mark.parametrize("payload", OTHER_PAYLOADS)
+def test_other_payloads_are_taken(device: torch.device, payload: bytes) -> None:
+    (result,) = XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
+    assert custom_call_lines(result)
 
 
 def test_the_default_target_takes_any_payload(device: torch.device) -> None:

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_page(folder: Path) -> None:
-    (program,) = blocks("python")
+    (program,) = [block for block in blocks("python") if "register_kernel(" in block]
     (error,) = re.findall(r"^TypeError: (.*)$", PAGE, re.MULTILINE)
     program += f"""
 try:
@@ -41,3 +41,25 @@ else:
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stderr
+
+
+def test_from_a_string() -> None:
+    program, *_ = blocks("python")
+    assert "cuda_kernel(" in program
+    program += """
+assert torch.equal(y.cpu(), x.cpu() ** 2)
+assert square.compile("sm_90a")["square"].startswith(b"\\x7fELF")
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_compilers_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path))
+    (text,) = re.findall(r"^CompilationError: (.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    source = re.search(r'"""(.*?)"""', blocks("python")[0], re.DOTALL)[1]
+    kernel = torch_xla_ext.cuda_kernel(source.replace("* x[i]", "* y[i]"), "square")
+    with pytest.raises(RuntimeError) as error:
+        kernel.compile("sm_90a")
+    expected = [line.strip() for line in text.splitlines()]
+    assert [line.strip() for line in str(error.value).splitlines()][: len(expected)] == expected

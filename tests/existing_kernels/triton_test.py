@@ -107,14 +107,14 @@ def attributes(*tensors: Tensor) -> str:
 def test_what_the_target_is_handed(device: torch.device) -> None:
     x, weight = torch.randn(4, 100).to(device), torch.randn(100).to(device)
     line = attributes(norm(x, weight, num_warps=8))
-    assert 'custom_call_target="XlaGpuTritonKernel"' in line
+    assert 'custom_call_target="XlaGpuCompiledKernel"' in line
     # Two operands, the result, 100 : i32, 0.5 : f32, and the pointer to no memory.
     text = line.replace('\\"', '"')
     assert 'parameters = "t0 t1 r0 x64000000 x0000003f x0000000000000000"' in text
-    assert "num_warps = 8 : i32" in text
+    assert "block = array<i32: 256, 1, 1>" in text
     assert "grid = array<i32: 4, 1, 1>" in text
     assert 'kernel = "rms_norm"' in text
-    assert r"cubin = \"\\7FELF" in line or 'cubin = "\\7FELF' in text
+    assert r"module = \"\\7FELF" in line or 'module = "\\7FELF' in text
 
 
 @pytest.mark.usefixtures("on_a_gpu")

@@ -2,31 +2,37 @@
 
 import json
 import os
+import struct
 
 import pytest
 import torch
 from testing.xla import XLAC, register_host_kernels
 
 # XLA:GPU reads a backend_config that parses as JSON of its own message, and then hands the kernel
-# that message's `opaque` instead. These begin as such JSON, after JSON's white space.
+# that message's `opaque` instead. These are refused.
 JSON_LIKE = [
-    # White space to some releases of protobuf, and refused; whole with the plugins tried.
-    b"\x0b{}",
-    b"\x0c{}",
     b"{}",
     b" {}",
-    b"\t\r\n {}",
+    b"\t\r\n { } ",
+    b'{"custom_call_backend_config":{"opaque":"abc"}}',
+    b"{customCallBackendConfig:{opaque:'abc'}}",
+    b'{"force_earliest_schedule":true}',
+    b'{"\\u006fperation_queue_id":3}',
+]
+OTHERS = [
+    b"\x0b{}",
+    b"\x0c{}",
     b"null",
     b" null",
     b"{",
     b"{}x",
     b"{'a':1}",
     b'{"a":1}',
-    b'{"custom_call_backend_config":{"opaque":"abc"}}',
+    b'{"a":1,"custom_call_backend_config":{"opaque":"abc"}}',
     b"nullx",
     b"{\0}",
-]
-OTHERS = [
+    struct.pack("<i", 123),
+    struct.pack("<i", 123 + (125 << 24)),
     b"",
     b" ",
     b"[]",

@@ -52,6 +52,28 @@ WRONG = {
     "a space": (parameters(A, 'Field("b b", &P::b)'), "other characters than letters"),
     "our own": (parameters(A, 'Field("absent_operands", &P::b)'), "is a reserved name"),
     "limits": (parameters(A, 'Field("b", &P::b, 2, 1)'), "minimum exceeds its maximum"),
+    "a type": (
+        PARAMETERS.replace("int64_t b", "std::vector<bool> b").format(f"{A}, {B}")
+        + "std::string Text() { return torch_xla_ext::internal::ParamsText<P>(); }",
+        "a parameter is a bool, int32_t",
+    ),
+    "limits of text": (
+        PARAMETERS.replace("int64_t b", "std::string_view b").format(
+            A + ', Field("b", &P::b, "a", "b")'
+        ),
+        "only numbers have limits",
+    ),
+    "a nested member is missing": (
+        "#include <cstdint>\nstruct Q;\n"
+        + PARAMETERS.replace(
+            "struct P {{",
+            "struct Q {{ int32_t c; int32_t d; static constexpr auto Fields() {{ return "
+            'torch_xla_ext::MakeFields(Field("c", &Q::c)); }} }};\nstruct P {{',
+        )
+        .replace("int64_t b", "Q b")
+        .format(f"{A}, {B}"),
+        "does not list every member",
+    ),
     "variable twice": (
         SIGNATURE.format("K(x: T[n]) -> (y: T[n]) where T: F32, T: F16"),
         "declared twice after `where`",

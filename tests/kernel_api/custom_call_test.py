@@ -7,6 +7,7 @@ To write the goldens anew after a change that is meant:
 """
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from testing.xla import (
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
-from torch_xla_ext import ArrayType, custom_call, debug, register_custom_call
+from torch_xla_ext import ArrayType, custom_call, debug, define_operator, register_custom_call
+from torch_xla_ext.calls import call as call_module
 from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.targets import registration
 
@@ -65,6 +67,47 @@ def test_parameters_arrive(device: torch.device, api: str) -> None:
     (out, workspace), expected = gather(device, api, negate=True, window=9)
     torch.testing.assert_close(out.cpu(), -expected)
     assert workspace.cpu()[0] == 9
+
+
+def shown_options(api: str, **change: object) -> str:
+    (text,) = custom_call(
+        "TestOptions",
+        [operand(3).double()],
+        [((200,), torch.uint8)],
+        attributes=kernels.OPTIONS | change,
+        api=api,
+    )
+    return bytes(text.cpu().tolist()).rstrip(b"\0").decode()
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_text_arrays_and_dicts_arrive(api: str) -> None:
+    assert shown_options(api) == kernels.described(kernels.OPTIONS)
+    empty = {"mode": "", "shifts": [], "weights": [], "halves": [], "steps": [1, 2, -3]}
+    assert shown_options(api, **empty) == kernels.described(kernels.OPTIONS | empty)
+    # Each of them is in the program's hash.
+    nested = {"range": {"low": 3, "unit": "m"}}
+    assert shown_options(api, **nested) == kernels.described(kernels.OPTIONS | nested)
+    with pytest.raises(TypeError, match=r"TestOptions: unknown parameter 'range\.high'; range has"):
+        shown_options(api, range={"low": 3, "unit": "m", "high": 4})
+
+
+def test_an_operator_with_lists() -> None:
+    operator = define_operator(
+        "custom_call_test::options(Tensor x, str mode, int[] shifts, float[] weights) -> Tensor",
+        target="TestOptions",
+        attributes=lambda **args: {
+            name: value for name, value in kernels.OPTIONS.items() if name not in args
+        },
+        sizes=lambda **args: {"size": 200},
+        replace=True,
+    )
+    for on in ("cpu", "xla"):
+        for shifts in ([1, 2], [1, 3]):
+            text = operator(torch.zeros(3, dtype=torch.float64, device=on), "m", shifts, [0.25])
+            given = {"mode": "m", "shifts": shifts, "weights": [0.25]}
+            shown = bytes(text.cpu().tolist()).rstrip(b"\0").decode()
+            assert shown == kernels.described(kernels.OPTIONS | given)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -262,6 +305,22 @@ def test_hlo(device: torch.device, name: str) -> None:
 def test_side_effect_is_in_the_hlo(device: torch.device) -> None:
     (line,) = custom_call_lines(*echo(has_side_effect=True))
     assert "custom_call_has_side_effect=true" in line
+
+
+def test_a_side_effect_without_an_alias_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_module, "_warned", set())
+    x, y = operand(3), operand(5)
+    with pytest.warns(UserWarning, match=r"'TestEcho': has_side_effect keeps .* aliases=\{0: 1\}"):
+        custom_call("TestEcho", [x, y, y], [y], payload=b"\x01", has_side_effect=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        echo(has_side_effect=True)  # only once
+        call_module._warned.clear()
+        custom_call("TestEcho", [x], [x], payload=b"\x01", has_side_effect=True, aliases={})
+        # A kernel with a signature says what it writes to.
+        custom_call("TestIncrement", [x], [x], has_side_effect=True)
+    with pytest.warns(UserWarning, match="pass another output, and aliases=.its number: the input"):
+        custom_call("TestEcho", [x], [y], payload=b"\x01", has_side_effect=True)
 
 
 def test_alias_skips_absent_operands(device: torch.device) -> None:

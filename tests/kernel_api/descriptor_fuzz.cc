@@ -53,8 +53,11 @@ void Parse(const Signature& signature, const char* data, size_t size) {
   Check(
       descriptor.views.size() == static_cast<size_t>(signature.num_arguments()),
       "all arrays are there");
+  Check(params_size == internal::kVariableSize ||
+            params_size == descriptor.params_size,
+        "parameters of a fixed size have that size");
   Check(descriptor.params >= data &&
-            descriptor.params + params_size == data + size,
+            descriptor.params + descriptor.params_size == data + size,
         "the parameters are the end of the payload");
   for (const auto& view : descriptor.views) {
     for (int i = 0; i < view.rank; ++i) {
@@ -62,7 +65,8 @@ void Parse(const Signature& signature, const char* data, size_t size) {
     }
   }
   Params params{};
-  if (internal::UnpackParams(descriptor.params, &params).ok()) {
+  if (internal::UnpackParams(descriptor.params, descriptor.params_size, &params)
+          .ok()) {
     (void)internal::CheckParams(params);
   }
 }
@@ -75,6 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::unique_ptr<char[]> copy(new char[size]);
   if (size != 0) std::memcpy(copy.get(), data, size);
   Parse<GatherParams>(kGather, copy.get(), size);
+  Parse<OptionsParams>(kOptions, copy.get(), size);
   Parse<NoParams>(kAdd, copy.get(), size);
   return 0;
 }

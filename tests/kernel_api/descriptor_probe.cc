@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "tests/kernel_api/describe.h"
 #include "tests/kernel_api/gather.h"
 
 namespace {
@@ -13,7 +14,8 @@ using torch_xla_ext::Status;
 using torch_xla_ext::internal::Descriptor;
 
 // Formats the parsed values: "F32[2, 3] absent … | 1 -2 0.5 …".
-std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
+template <typename Params>
+std::string Describe(const Descriptor& descriptor, const Params& params) {
   std::string text;
   for (const BufferView& view : descriptor.views) {
     text += view.dtype == torch_xla_ext::DType::kAbsent
@@ -22,29 +24,24 @@ std::string Describe(const Descriptor& descriptor, const GatherParams& params) {
                       torch_xla_ext::internal::DimsText(view.dims, view.rank);
     text += ' ';
   }
-  text += '|';
-  torch_xla_ext::internal::ForEachField<GatherParams>([&](const auto& field) {
-    text += ' ';
-    text += torch_xla_ext::internal::NumberText(params.*field.member);
-  });
-  return text;
+  return text + "| " + DescribeParams(params);
 }
 
-}  // namespace
-
-// Parses like TestGather's untyped entry, and writes "ok: " and the parsed
+// Parses like the untyped entry of a kernel, and writes "ok: " and the parsed
 // values, or the error, into `text`, which has `room` bytes.
-extern "C" __attribute__((visibility("default"))) void ProbeDescriptor(
-    const char* data, size_t size, char* text, size_t room) {
-  const uint64_t hash = torch_xla_ext::SchemaHash(
-      torch_xla_ext::SchemaText<GatherParams>(kGather));
+template <typename Params>
+void Probe(const Signature& signature, const char* data, size_t size,
+           char* text, size_t room) {
+  const uint64_t hash =
+      torch_xla_ext::SchemaHash(torch_xla_ext::SchemaText<Params>(signature));
   Descriptor descriptor;
-  GatherParams params{};
+  Params params{};
   Status status = torch_xla_ext::internal::ParseDescriptor(
-      kGather, hash, torch_xla_ext::internal::PackedSize<GatherParams>(), data,
+      signature, hash, torch_xla_ext::internal::PackedSize<Params>(), data,
       size, &descriptor);
   if (status.ok()) {
-    status = torch_xla_ext::internal::UnpackParams(descriptor.params, &params);
+    status = torch_xla_ext::internal::UnpackParams(
+        descriptor.params, descriptor.params_size, &params);
   }
   if (status.ok()) status = torch_xla_ext::internal::CheckParams(params);
   const std::string result =
@@ -54,8 +51,28 @@ extern "C" __attribute__((visibility("default"))) void ProbeDescriptor(
   text[length] = '\0';
 }
 
-extern "C" __attribute__((visibility("default"))) const char* ProbeSchema() {
+}  // namespace
+
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED void ProbeDescriptor(const char* data, size_t size, char* text,
+                              size_t room) {
+  Probe<GatherParams>(kGather, data, size, text, room);
+}
+
+EXPORTED void ProbeOptions(const char* data, size_t size, char* text,
+                           size_t room) {
+  Probe<OptionsParams>(kOptions, data, size, text, room);
+}
+
+EXPORTED const char* ProbeSchema() {
   static const std::string text =
       torch_xla_ext::SchemaText<GatherParams>(kGather);
+  return text.c_str();
+}
+
+EXPORTED const char* ProbeOptionsSchema() {
+  static const std::string text =
+      torch_xla_ext::SchemaText<OptionsParams>(kOptions);
   return text.c_str();
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/kernel_api/describe.h"
 #include "tests/kernel_api/gather.h"
 
 using torch_xla_ext::AnyBuffer;
@@ -47,6 +48,17 @@ Status Gather(AnyBuffer table, Buffer<S32, 1> index,
   return Status::Ok();
 }
 
+// The parameters as text, and zeros.
+Status Options(Buffer<torch_xla_ext::F64> x, Result<U8> text,
+               const OptionsParams& params) {
+  const std::string described = DescribeParams(params);
+  for (int64_t i = 0; i < text.size(); ++i) {
+    const bool inside = i < static_cast<int64_t>(described.size());
+    text.data()[i] = static_cast<uint8_t>(inside ? described[i] : 0);
+  }
+  return Status::Ok();
+}
+
 // Adds 1 in place: in the call, the result has the operand's buffer.
 Status Increment(Buffer<F32> x, Result<F32> out) {
   for (int64_t i = 0; i < out.size(); ++i) out.data()[i] = x.data()[i] + 1;
@@ -65,5 +77,6 @@ inline constexpr Signature kThrow =
 }  // namespace
 
 XLA_KERNEL_HOST(TestGather, kGather, Gather);
+XLA_KERNEL_HOST(TestOptions, kOptions, Options);
 XLA_KERNEL_HOST(TestIncrement, kIncrement, Increment);
 XLA_KERNEL_HOST(TestThrow, kThrow, Throw);

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from testing.xla import check_golden
 
+from kernel_api import kernels
 from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.kernel_schema.dtypes import XLA_TYPES
-from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema, parse_parameters
 from torch_xla_ext.targets import registration
 
 PROBE = ctypes.CDLL(os.environ["DESCRIPTOR_PROBE"])
 PROBE.ProbeSchema.restype = ctypes.c_char_p
+PROBE.ProbeOptionsSchema.restype = ctypes.c_char_p
 SCHEMA = Schema.parse(PROBE.ProbeSchema().decode())
+OPTIONS = Schema.parse(PROBE.ProbeOptionsSchema().decode())
 
 
-def parse(payload: bytes) -> str:
+def parse(payload: bytes, probe: Callable[..., None] = PROBE.ProbeDescriptor) -> str:
     """What the kernel's parser says: "ok: …" or its error."""
-    text = ctypes.create_string_buffer(4096)
-    PROBE.ProbeDescriptor(payload, ctypes.c_size_t(len(payload)), text, ctypes.c_size_t(4096))
+    text = ctypes.create_string_buffer(8192)
+    probe(payload, ctypes.c_size_t(len(payload)), text, ctypes.c_size_t(8192))
     return text.value.decode()
 
 
@@ -200,6 +205,126 @@ def test_numbers_of_numpy_and_torch() -> None:
     )
 
 
+def test_parameters_of_every_type_are_in_the_schema() -> None:
+    text = (
+        "mode: str, shifts: i64[], flag: bool, range: {low: i32 in [0, 9], unit: str}, "
+        "weights: f64[], halves: f32[], steps: i32[]"
+    )
+    assert OPTIONS.text.endswith(f"\nparams({text})")
+    assert [(p.name, p.type) for p in OPTIONS.parameters][:4] == [
+        ("mode", "str"),
+        ("shifts", "i64[]"),
+        ("flag", "bool"),
+        ("range", "dict"),
+    ]
+    low, unit = OPTIONS.parameters[3].fields
+    assert (low.name, low.type, low.min, low.max, unit.type) == ("low", "i32", 0, 9, "str")
+
+
+OPTION_ARRAYS = [ArrayType((3,), torch.float64), ArrayType((9,), torch.uint8)]
+OPTION_VALUES = kernels.OPTIONS
+names = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=20)
+options = st.fixed_dictionaries(
+    {
+        "mode": names,
+        "shifts": st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6).map(tuple),
+        "flag": st.booleans(),
+        "range": st.fixed_dictionaries({"low": st.integers(0, 9), "unit": names}),
+        "weights": st.lists(st.floats(allow_nan=False), max_size=6).map(tuple),
+        "halves": st.lists(st.floats(width=32, allow_nan=False), max_size=6).map(tuple),
+        "steps": st.lists(st.integers(-(2**31), 2**31 - 1), max_size=6).map(tuple),
+    }
+)
+
+
+@given(options)
+def test_the_kernel_reads_text_arrays_and_dicts(values: dict[str, object]) -> None:
+    payload = untyped_payload.pack(OPTIONS, OPTION_ARRAYS, values)
+    in_order = untyped_payload.parameter_values(OPTIONS, values)
+    expected = f"ok: F64[3] U8[9] | {kernels.described(in_order)}"
+    assert parse(payload, PROBE.ProbeOptions) == expected
+    assert untyped_payload.unpack(OPTIONS, payload).parameters == values
+
+
+@given(st.integers(0, len(untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES)) - 1))
+def test_truncated_parameters_of_variable_size(length: int) -> None:
+    payload = untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES)
+    assert parse(payload[:length], PROBE.ProbeOptions).startswith("payload: ")
+    # The size in the header says that this is all.
+    begin = len(payload) - struct.unpack_from("<I", payload, 4)[0]
+    if length >= begin:
+        cut = payload[:4] + struct.pack("<I", length - begin) + payload[8:length]
+        assert re.fullmatch(r"parameter [\w.]+: truncated", parse(cut, PROBE.ProbeOptions))
+        with pytest.raises(ValueError, match="not a descriptor of this kernel"):
+            untyped_payload.unpack(OPTIONS, cut)
+
+
+def test_bytes_behind_the_parameters() -> None:
+    payload = untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES)
+    (size,) = struct.unpack_from("<I", payload, 4)
+    longer = payload[:4] + struct.pack("<I", size + 1) + payload[8:] + b"\0"
+    assert parse(longer, PROBE.ProbeOptions) == "payload: 1 bytes follow the parameters"
+    assert parse(payload + b"\0", PROBE.ProbeOptions).startswith("payload: 1 bytes follow the end")
+
+
+def test_limits_in_a_dict_are_checked_by_the_kernel_too() -> None:
+    payload = untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES)
+    low, unit = struct.pack("<i", OPTION_VALUES["range"]["low"]), OPTION_VALUES["range"]["unit"]
+    text = struct.pack("<I", len(unit.encode())) + unit.encode()
+    changed = payload.replace(low + text, struct.pack("<i", 10) + text)
+    assert changed != payload
+    expected = "parameter range.low: expected 0 to 9 but got 10"
+    assert parse(changed, PROBE.ProbeOptions) == expected
+
+
+WRONG_OPTIONS = {
+    "no str": ({"mode": 3}, TypeError, "parameter mode: expected a str but got int"),
+    "bytes": ({"mode": b"a"}, TypeError, "parameter mode: expected a str but got bytes"),
+    "surrogate": ({"mode": "\ud800"}, ValueError, "mode: expected a str but got .*not valid text"),
+    "no array": ({"shifts": 3}, TypeError, r"shifts: expected i64\[\] but got int"),
+    "a str": ({"shifts": "12"}, TypeError, r"shifts: expected i64\[\] but got str"),
+    "floats": ({"shifts": [1, 1.0]}, TypeError, r"expected i64\[\] but element 1 is of type float"),
+    "bools": ({"weights": [True]}, TypeError, r"expected f64\[\] but element 0 is of type bool"),
+    "matrix": ({"weights": np.ones((2, 2))}, TypeError, "but element 0 is of type list"),
+    "i32": ({"steps": [0, 2**31]}, ValueError, "steps: expected i32 but got 2147483648, which is"),
+    "f32": ({"halves": [1e39]}, ValueError, r"halves: expected f32 but got 1e\+39, which is out"),
+    "no dict": ({"range": 3}, TypeError, "range: expected a dict but got int"),
+    "missing": ({"range": {"low": 1}}, TypeError, "parameter range.unit is missing"),
+    "unknown": (
+        {"range": {"low": 1, "unit": "m", "high": 3}},
+        TypeError,
+        "unknown parameter 'range.high'; range has low, unit",
+    ),
+    "limits": (
+        {"range": {"low": 10, "unit": "m"}},
+        ValueError,
+        "parameter range.low: expected 0 to 9 but got 10",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "text"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_wrong_options(change: dict[str, object], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match="TestOptions: .*" + text):
+        untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES | change)
+
+
+def test_arrays_of_numpy_and_torch() -> None:
+    plain = OPTION_VALUES | {"shifts": [1, 2], "weights": (0.5, 2)}
+    others = OPTION_VALUES | {"shifts": np.array([1, 2]), "weights": torch.tensor([0.5, 2.0])}
+    assert untyped_payload.pack(OPTIONS, OPTION_ARRAYS, plain) == untyped_payload.pack(
+        OPTIONS, OPTION_ARRAYS, others
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a: ", "a: {b: i32", "a: i32}", "a: i32,, b: i32", "a: i32 in [1]", "a: {b}"]
+)
+def test_texts_that_are_no_parameters(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_parameters(text)
+
+
 def added(dtype: torch.dtype, *shape: int) -> bytes:
     schema = registration.schema("XlaGpuSimpleAdd")
     return untyped_payload.pack(schema, [ArrayType(shape, dtype)] * 3, {})
@@ -212,6 +337,13 @@ SEED_FILES: dict[str, Callable[[], bytes]] = {
     "TestGather-empty": lambda: untyped_payload.pack(SCHEMA, arrays(row=(0, 7, 1, 1)), GOOD),
     "TestGather-bfloat16": lambda: untyped_payload.pack(
         SCHEMA, arrays((2, 3), torch.bfloat16), GOOD
+    ),
+    "TestOptions": lambda: untyped_payload.pack(OPTIONS, OPTION_ARRAYS, OPTION_VALUES),
+    "TestOptions-empty": lambda: untyped_payload.pack(
+        OPTIONS,
+        OPTION_ARRAYS,
+        {"mode": "", "flag": False, "range": {"low": 0, "unit": ""}}
+        | dict.fromkeys(("shifts", "weights", "halves", "steps"), ()),
     ),
     "XlaGpuSimpleAdd-scalar": lambda: added(torch.int64),
     "XlaGpuSimpleAdd-vector": lambda: added(torch.float32, 1000),

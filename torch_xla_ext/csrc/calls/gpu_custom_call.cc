@@ -19,6 +19,56 @@ namespace {
       "in front of it, for example b\"\\x01\"");
 }
 
+// The white space of JSON.
+constexpr std::string_view kSpace = " \t\n\r";
+
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == text.npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+}
+
+// Whether XLA's GpuBackendConfig may have a field of this name, as in the
+// message or in JSON: "custom_call_backend_config", "customCallBackendConfig".
+bool MayBeField(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    if (c == '\\') return true;  // an escape, which may stand for anything
+    if (c != '_') plain += c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c;
+  }
+  constexpr std::string_view kConfig = "config";
+  if (plain.size() >= kConfig.size() &&
+      plain.compare(plain.size() - kConfig.size(), kConfig.size(), kConfig) ==
+          0) {
+    return true;
+  }
+  for (const std::string_view field :
+       {"operationqueueid", "waitonoperationqueues", "forceearliestschedule",
+        "reificationcost", "devicetype"}) {
+    if (plain == field) return true;
+  }
+  return false;
+}
+
+// Whether XLA:GPU may be able to read a payload as its message. It cannot if
+// the first name is none of a field: then it passes the payload on as it is.
+bool MayBeGpuBackendConfig(std::string_view payload) {
+  const std::string_view text = Trimmed(payload);
+  if (text.size() < 2 || text.front() != '{' || text.back() != '}') {
+    return false;
+  }
+  std::string_view inside = Trimmed(text.substr(1, text.size() - 2));
+  if (inside.empty()) return true;
+  // Protobuf also reads names in single quotes, and without any.
+  const char quote = inside.front();
+  if (quote == '"' || quote == '\'') {
+    const std::string_view rest = inside.substr(1);
+    const size_t end = rest.find(quote);
+    return end != rest.npos && MayBeField(rest.substr(0, end));
+  }
+  return MayBeField(Trimmed(inside.substr(0, inside.find(':'))));
+}
+
 }  // namespace
 
 CustomCallConfig GpuCustomCallConfig(std::string target) {
@@ -46,24 +96,18 @@ bool RunsByCudnn(const std::string& target) {
 }
 
 void CheckGpuPayload(const std::string& target, const std::string& payload) {
-  if (RunsByCudnn(target)) return;
-  std::string_view text = payload;
-  const size_t begin = text.find_first_not_of(" \t\n\v\f\r");
-  text.remove_prefix(begin == text.npos ? text.size() : begin);
-  if (text.substr(0, 1) != "{" && text.substr(0, 4) != "null") return;
-  ThrowWouldBeReplaced(target, "payload begins with ", text.substr(0, 4));
+  if (RunsByCudnn(target) || !MayBeGpuBackendConfig(payload)) return;
+  constexpr size_t kShown = 40;
+  ThrowWouldBeReplaced(target, "payload is ",
+                       std::string_view(payload).substr(0, kShown));
 }
 
 void CheckBackendConfig(const std::string& target,
                         const std::string& backend_config) {
-  std::string text;
-  for (const char c : backend_config) {
-    if (std::string_view(" \t\n\v\f\r").find(c) == std::string_view::npos) {
-      text += c;
-    }
-    if (text.size() > 2) return;
-  }
-  if (text == "{}") ThrowWouldBeReplaced(target, "backend_config is ", text);
+  const std::string_view text = Trimmed(backend_config);
+  if (text.size() < 2 || text.front() != '{' || text.back() != '}') return;
+  if (!Trimmed(text.substr(1, text.size() - 2)).empty()) return;
+  ThrowWouldBeReplaced(target, "backend_config is ", "{}");
 }
 
 }  // namespace torch_xla_ext

@@ -25,6 +25,7 @@ CudaDriver Load() {
   CudaDriver driver;
   LookUp(library, "cuCtxGetCurrent", &driver.CtxGetCurrent);
   LookUp(library, "cuCtxGetDevice", &driver.CtxGetDevice);
+  LookUp(library, "cuFuncGetAttribute", &driver.FuncGetAttribute);
   LookUp(library, "cuFuncSetAttribute", &driver.FuncSetAttribute);
   LookUp(library, "cuGetErrorName", &driver.GetErrorName);
   LookUp(library, "cuGetErrorString", &driver.GetErrorString);
@@ -32,7 +33,7 @@ CudaDriver Load() {
   LookUp(library, "cuMemAllocAsync", &driver.MemAllocAsync);
   LookUp(library, "cuMemFreeAsync", &driver.MemFreeAsync);
   LookUp(library, "cuModuleGetFunction", &driver.ModuleGetFunction);
-  LookUp(library, "cuModuleLoadData", &driver.ModuleLoadData);
+  LookUp(library, "cuModuleLoadDataEx", &driver.ModuleLoadDataEx);
   LookUp(library, "cuModuleUnload", &driver.ModuleUnload);
   LookUp(library, "cuThreadExchangeStreamCaptureMode",
          &driver.ThreadExchangeStreamCaptureMode);
@@ -41,15 +42,20 @@ CudaDriver Load() {
 
 }  // namespace
 
-void CudaDriver::Check(CUresult result, const char* function) const {
-  if (result == CUDA_SUCCESS) return;
+std::string CudaDriver::Text(CUresult result, const char* function) const {
   const char* name = nullptr;
   const char* text = nullptr;
   GetErrorName(result, &name);
   GetErrorString(result, &text);
-  throw std::runtime_error(std::string(function) + ": " +
-                           (name == nullptr ? "unknown error" : name) + " (" +
-                           (text == nullptr ? "" : text) + ")");
+  return std::string(function) + ": " +
+         (name == nullptr ? "unknown error" : name) + " (" +
+         (text == nullptr ? "" : text) + ")";
+}
+
+void CudaDriver::Check(CUresult result, const char* function) const {
+  if (result != CUDA_SUCCESS) {
+    throw std::runtime_error(Text(result, function));
+  }
 }
 
 const CudaDriver& GetCudaDriver() {

@@ -13,6 +13,7 @@ namespace torch_xla_ext {
 struct CudaDriver {
   decltype(&::cuCtxGetCurrent) CtxGetCurrent;
   decltype(&::cuCtxGetDevice) CtxGetDevice;
+  decltype(&::cuFuncGetAttribute) FuncGetAttribute;
   decltype(&::cuFuncSetAttribute) FuncSetAttribute;
   decltype(&::cuGetErrorName) GetErrorName;
   decltype(&::cuGetErrorString) GetErrorString;
@@ -20,12 +21,14 @@ struct CudaDriver {
   decltype(&::cuMemAllocAsync) MemAllocAsync;
   decltype(&::cuMemFreeAsync) MemFreeAsync;
   decltype(&::cuModuleGetFunction) ModuleGetFunction;
-  decltype(&::cuModuleLoadData) ModuleLoadData;
+  decltype(&::cuModuleLoadDataEx) ModuleLoadDataEx;
   decltype(&::cuModuleUnload) ModuleUnload;
   decltype(&::cuThreadExchangeStreamCaptureMode)
       ThreadExchangeStreamCaptureMode;
 
-  // Throws std::runtime_error with the function's name and the driver's text.
+  // The function's name and the driver's text for what it returned.
+  std::string Text(CUresult result, const char* function) const;
+  // Throws std::runtime_error with Text, unless the function succeeded.
   void Check(CUresult result, const char* function) const;
 };
 

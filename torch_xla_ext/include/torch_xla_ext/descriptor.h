@@ -12,9 +12,12 @@
 //     u8   dtype        xla::PrimitiveType; 0 for an absent operand
 //     u8   rank         0 for an absent operand
 //     i64  dims[rank]
-//   params_size bytes of parameters, one after another
+//   params_size bytes of parameters, one after another: numbers; strings and
+//   arrays as a u32, how many bytes or numbers, and these; the parameters of
+//   nested structs
 //
-// torch_xla_ext/descriptor.py packs it, from the same schema.
+// torch_xla_ext/kernel_schema/untyped_payload.py packs it, from the same
+// schema.
 #ifndef TORCH_XLA_EXT_DESCRIPTOR_H_
 #define TORCH_XLA_EXT_DESCRIPTOR_H_
 
@@ -26,6 +29,7 @@
 #include <vector>
 
 #include "torch_xla_ext/buffer.h"
+#include "torch_xla_ext/byte_reader.h"
 #include "torch_xla_ext/check.h"
 #include "torch_xla_ext/dtype.h"
 #include "torch_xla_ext/params.h"
@@ -64,38 +68,7 @@ struct Descriptor {
   std::vector<BufferView> views;  // operands, then results
   std::vector<int64_t> dims;      // what the views point into
   const char* params = nullptr;   // params_size bytes of the payload
-};
-
-// Reads values from memory and never beyond its end.
-class ByteReader {
- public:
-  ByteReader(const char* data, size_t size) : data_(data), left_(size) {}
-
-  size_t left() const { return left_; }
-
-  template <typename T>
-  bool Read(T* value) {
-    if (left_ < sizeof(T)) return false;
-    std::memcpy(value, data_, sizeof(T));
-    Skip(sizeof(T));
-    return true;
-  }
-  // Null if fewer than `size` bytes are left.
-  const char* Take(size_t size) {
-    if (left_ < size) return nullptr;
-    const char* taken = data_;
-    Skip(size);
-    return taken;
-  }
-
- private:
-  void Skip(size_t size) {
-    data_ += size;
-    left_ -= size;
-  }
-
-  const char* data_;
-  size_t left_;
+  size_t params_size = 0;
 };
 
 inline Status ExpectedButGot(const char* what, uint64_t expected,
@@ -145,7 +118,8 @@ inline Status ReadView(ByteReader* reader, const std::string& name,
 
 // Reads and checks a payload of `size` bytes at `data`: that it is a version 1
 // descriptor of this schema, complete and without trailing bytes, and that it
-// matches `signature`. Reads no byte beyond `size`.
+// matches `signature`. Reads no byte beyond `size`. `params_size` is
+// PackedSize().
 inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
                               size_t params_size, const char* data, size_t size,
                               Descriptor* descriptor) {
@@ -178,7 +152,7 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
     return ExpectedButGot("the number of results to be", signature.num_results,
                           num_results);
   }
-  if (packed_params_size != params_size) {
+  if (params_size != kVariableSize && packed_params_size != params_size) {
     return ExpectedButGot("the size of the parameters to be", params_size,
                           packed_params_size);
   }
@@ -196,7 +170,8 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
     view.dims = dims;
     dims += view.rank;
   }
-  descriptor->params = reader.Take(params_size);
+  descriptor->params_size = packed_params_size;
+  descriptor->params = reader.Take(packed_params_size);
   if (descriptor->params == nullptr) {
     return Status::Error("payload: truncated at the parameters");
   }

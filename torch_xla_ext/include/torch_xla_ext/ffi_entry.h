@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -65,20 +67,62 @@ inline Status DecodeViews(const Signature& signature, uint64_t absent,
   return CheckArguments(signature, views->data());
 }
 
+template <typename Params>
+Status DecodeFields(const xla::ffi::Dictionary& attributes,
+                    const std::string& prefix, Params* params);
+
+// How XLA's FFI hands over a parameter.
+template <typename T>
+auto AttributeType() {
+  if constexpr (IsNested<T>::value) {
+    return Identity<xla::ffi::Dictionary>();
+  } else if constexpr (IsNumbers<T>::value) {
+    return Identity<xla::ffi::Span<const typename T::value_type>>();
+  } else {
+    return Identity<T>();
+  }
+}
+
 template <typename T>
 Status DecodeAttribute(const xla::ffi::Dictionary& attributes,
-                       std::string_view name, T* value) {
+                       const std::string& prefix, std::string_view name,
+                       T* value) {
+  using Attribute = typename decltype(AttributeType<T>())::Type;
   if (!attributes.contains(name)) {
-    return Status::Error("attribute ", name, ": ", ParamType<T>(),
+    return Status::Error("attribute ", prefix, name, ": ", ParamType<T>(),
                          " is missing");
   }
-  const auto attribute = attributes.get<T>(name);
+  const auto attribute = attributes.get<Attribute>(name);
   if (!attribute.has_value()) {
-    return Status::Error("attribute ", name, ": expected ", ParamType<T>(),
-                         ": ", attribute.error().message());
+    return Status::Error("attribute ", prefix, name, ": expected ",
+                         ParamType<T>(), ": ", attribute.error().message());
   }
-  *value = *attribute;
+  if constexpr (IsNested<T>::value) {
+    const std::string inner = prefix + std::string(name) + ".";
+    XLA_KERNEL_RETURN_IF_ERROR(DecodeFields(*attribute, inner, value));
+    if (attribute->size() == std::tuple_size_v<decltype(T::Fields())>) {
+      return Status::Ok();
+    }
+    return Status::Error("attribute ", prefix, name, ": expected ",
+                         ParamType<T>(), " and got other attributes, too");
+  } else if constexpr (IsNumbers<T>::value) {
+    value->assign(attribute->begin(), attribute->end());
+  } else {
+    *value = *attribute;
+  }
   return Status::Ok();
+}
+
+template <typename Params>
+Status DecodeFields(const xla::ffi::Dictionary& attributes,
+                    const std::string& prefix, Params* params) {
+  Status status = Status::Ok();
+  ForEachField<Params>([&](const auto& field) {
+    if (!status.ok()) return;
+    status = DecodeAttribute(attributes, prefix, field.name,
+                             &(params->*field.member));
+  });
+  return status;
 }
 
 // Reads the parameters, and which operands are absent. Unknown attributes are
@@ -86,19 +130,13 @@ Status DecodeAttribute(const xla::ffi::Dictionary& attributes,
 template <typename Params>
 Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Params* params,
                         uint64_t* absent) {
-  Status status = Status::Ok();
-  size_t known = 0;
-  ForEachField<Params>([&](const auto& field) {
-    ++known;
-    if (!status.ok()) return;
-    status = DecodeAttribute(attributes, field.name, &(params->*field.member));
-  });
-  XLA_KERNEL_RETURN_IF_ERROR(status);
+  size_t known = std::tuple_size_v<decltype(Params::Fields())>;
+  XLA_KERNEL_RETURN_IF_ERROR(DecodeFields(attributes, "", params));
   if (attributes.contains(kAbsentOperands)) {
     ++known;
     int64_t bits = 0;
     XLA_KERNEL_RETURN_IF_ERROR(
-        DecodeAttribute(attributes, kAbsentOperands, &bits));
+        DecodeAttribute(attributes, "", kAbsentOperands, &bits));
     *absent = static_cast<uint64_t>(bits);
   }
   if (attributes.size() == known) return Status::Ok();

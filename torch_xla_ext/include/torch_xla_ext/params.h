@@ -1,4 +1,4 @@
-// A kernel's parameters: its arguments that are numbers.
+// A kernel's parameters: its arguments that are not arrays of the device.
 //
 //   struct GatherParams {
 //     int64_t window;
@@ -11,7 +11,9 @@
 //
 // Fields() lists all members in order, each with its name and, optionally, its
 // minimum and maximum. A member that is missing or listed twice is a compile
-// error.
+// error. Members are numbers (bool, int32_t, int64_t, float, double), text
+// (std::string_view, which lives as long as the call), arrays of numbers
+// (std::vector of one of them but bool), and other such structs.
 #ifndef TORCH_XLA_EXT_PARAMS_H_
 #define TORCH_XLA_EXT_PARAMS_H_
 
@@ -25,7 +27,9 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "torch_xla_ext/byte_reader.h"
 #include "torch_xla_ext/status.h"
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
@@ -37,11 +41,38 @@ struct NoParams {
 
 namespace internal {
 
-// The names of parameter types: those of MLIR, by which Python and XLA's FFI
-// know them.
 template <typename T>
-constexpr std::string_view ParamType() {
-  if constexpr (std::is_same_v<T, bool>) {
+inline constexpr bool kIsNumber =
+    std::is_same_v<T, bool> || std::is_same_v<T, int32_t> ||
+    std::is_same_v<T, int64_t> || std::is_same_v<T, float> ||
+    std::is_same_v<T, double>;
+
+template <typename T>
+struct IsNumbers : std::false_type {};
+template <typename T>
+struct IsNumbers<std::vector<T>>
+    : std::bool_constant<kIsNumber<T> && !std::is_same_v<T, bool>> {};
+
+// A struct with parameters of its own.
+template <typename T, typename = void>
+struct IsNested : std::false_type {};
+template <typename T>
+struct IsNested<T, std::void_t<decltype(T::Fields())>> : std::true_type {};
+
+template <typename Params>
+std::string ParamsText();
+
+// The names of parameter types: for numbers those of MLIR, by which Python and
+// XLA's FFI know them.
+template <typename T>
+std::string ParamType() {
+  if constexpr (IsNested<T>::value) {
+    return "{" + ParamsText<T>() + "}";
+  } else if constexpr (IsNumbers<T>::value) {
+    return ParamType<typename T::value_type>() + "[]";
+  } else if constexpr (std::is_same_v<T, std::string_view>) {
+    return "str";
+  } else if constexpr (std::is_same_v<T, bool>) {
     return "bool";
   } else if constexpr (std::is_same_v<T, int32_t>) {
     return "i32";
@@ -51,7 +82,9 @@ constexpr std::string_view ParamType() {
     return "f32";
   } else {
     static_assert(std::is_same_v<T, double>,
-                  "a parameter is a bool, int32_t, int64_t, float or double");
+                  "a parameter is a bool, int32_t, int64_t, float, double, "
+                  "std::string_view, std::vector of numbers, or a struct with "
+                  "Fields()");
     return "f64";
   }
 }
@@ -88,11 +121,13 @@ template <typename Params, typename T>
 struct ParamField {
   using Type = T;
   using Member = T Params::*;
+  // Only numbers have limits.
+  using Limit = std::conditional_t<kIsNumber<T>, T, bool>;
   std::string_view name;
   Member member;
   bool limited;
-  T min;
-  T max;
+  Limit min;
+  Limit max;
 };
 
 // Converts to anything but the struct itself, to count how many members that
@@ -172,49 +207,103 @@ void ForEachField(Visitor&& visit) {
   std::apply([&](const auto&... field) { (visit(field), ...); }, kFields);
 }
 
-// The bytes that the parameters take in a payload: one after another.
+// The size of parameters that differs from call to call.
+inline constexpr size_t kVariableSize = static_cast<size_t>(-1);
+
+// The bytes that the parameters take in a payload, one after another.
 template <typename Params>
 size_t PackedSize() {
   size_t size = 0;
   ForEachField<Params>([&](const auto& field) {
-    size += sizeof(typename std::decay_t<decltype(field)>::Type);
+    using T = typename std::decay_t<decltype(field)>::Type;
+    size_t own = kVariableSize;
+    if constexpr (IsNested<T>::value) {
+      own = PackedSize<T>();
+    } else if constexpr (kIsNumber<T>) {
+      own = sizeof(T);
+    }
+    const bool varies = size == kVariableSize || own == kVariableSize;
+    size = varies ? kVariableSize : size + own;
   });
   return size;
 }
 
-// Reads the parameters from PackedSize() bytes. A bool is 0 or 1.
 template <typename Params>
-Status UnpackParams(const char* bytes, Params* params) {
-  std::string bad_bool;
-  ForEachField<Params>([&](const auto& field) {
-    using T = typename std::decay_t<decltype(field)>::Type;
-    if constexpr (std::is_same_v<T, bool>) {
-      const auto byte = static_cast<unsigned char>(*bytes);
-      if (byte > 1 && bad_bool.empty()) bad_bool = field.name;
-      params->*field.member = byte == 1;
-    } else {
-      std::memcpy(&(params->*field.member), bytes, sizeof(T));
+Status UnpackFields(const std::string& prefix, ByteReader* reader,
+                    Params* params);
+
+template <typename T>
+Status UnpackValue(const std::string& name, ByteReader* reader, T* value) {
+  const auto truncated = [&name] {
+    return Status::Error("parameter ", name, ": truncated");
+  };
+  if constexpr (IsNested<T>::value) {
+    return UnpackFields(name + ".", reader, value);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    uint8_t byte = 0;
+    if (!reader->Read(&byte)) return truncated();
+    if (byte > 1) {
+      return Status::Error("parameter ", name, ": expected a bool, 0 or 1");
     }
-    bytes += sizeof(T);
+    *value = byte == 1;
+  } else if constexpr (kIsNumber<T>) {
+    if (!reader->Read(value)) return truncated();
+  } else {
+    uint32_t count = 0;
+    if (!reader->Read(&count)) return truncated();
+    const size_t size = count * sizeof(typename T::value_type);
+    const char* bytes = reader->Take(size);
+    if (bytes == nullptr) return truncated();
+    if constexpr (std::is_same_v<T, std::string_view>) {
+      *value = T(bytes, size);
+    } else {
+      value->resize(count);
+      if (size > 0) std::memcpy(value->data(), bytes, size);
+    }
+  }
+  return Status::Ok();
+}
+
+template <typename Params>
+Status UnpackFields(const std::string& prefix, ByteReader* reader,
+                    Params* params) {
+  Status status = Status::Ok();
+  ForEachField<Params>([&](const auto& field) {
+    if (!status.ok()) return;
+    status = UnpackValue(prefix + std::string(field.name), reader,
+                         &(params->*field.member));
   });
-  if (bad_bool.empty()) return Status::Ok();
-  return Status::Error("parameter ", bad_bool, ": expected a bool, 0 or 1");
+  return status;
+}
+
+// Reads the parameters from all of `size` bytes, to which text refers then.
+template <typename Params>
+Status UnpackParams(const char* bytes, size_t size, Params* params) {
+  ByteReader reader(bytes, size);
+  XLA_KERNEL_RETURN_IF_ERROR(UnpackFields("", &reader, params));
+  if (reader.left() == 0) return Status::Ok();
+  return Status::Error("payload: ", reader.left(),
+                       " bytes follow the parameters");
 }
 
 // Whether every parameter is within its limits.
 template <typename Params>
-Status CheckParams(const Params& params) {
+Status CheckParams(const Params& params, const std::string& prefix = "") {
   Status status = Status::Ok();
   ForEachField<Params>([&](const auto& field) {
-    const auto value = params.*field.member;
-    // Written so that a NaN is out of any limits.
-    if (!status.ok() || !field.limited ||
-        (value >= field.min && value <= field.max)) {
-      return;
+    using T = typename std::decay_t<decltype(field)>::Type;
+    const T& value = params.*field.member;
+    if (!status.ok()) return;
+    if constexpr (IsNested<T>::value) {
+      status = CheckParams(value, prefix + std::string(field.name) + ".");
+    } else if constexpr (kIsNumber<T>) {
+      // Written so that a NaN is out of any limits.
+      if (!field.limited || (value >= field.min && value <= field.max)) return;
+      status =
+          Status::Error("parameter ", prefix, field.name, ": expected ",
+                        NumberText(field.min), " to ", NumberText(field.max),
+                        " but got ", NumberText(value));
     }
-    status = Status::Error("parameter ", field.name, ": expected ",
-                           NumberText(field.min), " to ", NumberText(field.max),
-                           " but got ", NumberText(value));
   });
   return status;
 }
@@ -240,13 +329,15 @@ std::string ParamsText() {
 template <typename Params, typename T>
 constexpr internal::ParamField<Params, T> Field(std::string_view name,
                                                 T Params::* member) {
-  return {internal::CheckedName(name), member, false, T(), T()};
+  using Limit = typename internal::ParamField<Params, T>::Limit;
+  return {internal::CheckedName(name), member, false, Limit(), Limit()};
 }
 
 template <typename Params, typename T>
 constexpr internal::ParamField<Params, T> Field(
     std::string_view name, T Params::* member, internal::NotDeduced<T> min,
     internal::NotDeduced<T> max = std::numeric_limits<T>::max()) {
+  static_assert(internal::kIsNumber<T>, "only numbers have limits");
   if (!(min <= max)) throw "a parameter's minimum exceeds its maximum";
   return {internal::CheckedName(name), member, true, min, max};
 }

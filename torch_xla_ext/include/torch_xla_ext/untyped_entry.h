@@ -69,7 +69,8 @@ void CallUntyped(const char* entry, void* const* operands, void* const* results,
                                                PackedSize<Params>(), opaque,
                                                opaque_len, &descriptor));
     Params params{};
-    XLA_KERNEL_RETURN_IF_ERROR(UnpackParams(descriptor.params, &params));
+    XLA_KERNEL_RETURN_IF_ERROR(
+        UnpackParams(descriptor.params, descriptor.params_size, &params));
     void* const* next = operands;
     for (int i = 0; i < kSignature.num_arguments(); ++i) {
       if (i == kSignature.num_operands && results != nullptr) next = results;

@@ -44,10 +44,12 @@ define_in_place_operator = operators.define_in_place_operator
 __all__ = [
     "ArrayType",
     "CaptureError",
+    "CudaKernel",
     "Target",
     "TritonKernel",
     "capture",
     "compile_triton_kernel",
+    "cuda_kernel",
     "custom_call",
     "debug",
     "define_in_place_operator",
@@ -67,8 +69,10 @@ __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
+    "CudaKernel": "cuda_kernels.kernel",
     "TritonKernel": "existing_kernels.triton_kernel",
     "compile_triton_kernel": "existing_kernels.triton",
+    "cuda_kernel": "cuda_kernels.kernel",
     "register_torch_operator": "existing_kernels.torch_operators",
     "run_torch_operator": "existing_kernels.torch_operators",
     "triton_call": "existing_kernels.triton",

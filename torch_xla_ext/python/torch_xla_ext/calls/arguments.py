@@ -11,7 +11,7 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import sharding
 from torch_xla_ext.kernel_schema import ffi_attributes, untyped_payload
-from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
+from torch_xla_ext.kernel_schema.schema import ArrayType, Parameter, Schema
 from torch_xla_ext.sharding import rule as rules
 from torch_xla_ext.targets import registration
 from torch_xla_ext.targets.platforms import APIS, platform_of
@@ -266,7 +266,7 @@ def _payload_of(
             return untyped_payload.encode(schema, arrays, values)
         absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
         return ffi_attributes.encode(
-            _typed(schema, values) | ({_ABSENT_OPERANDS: absent} if absent else {})
+            _typed(schema.parameters, values) | ({_ABSENT_OPERANDS: absent} if absent else {})
         )
     if api == "untyped":
         if values:
@@ -278,13 +278,21 @@ def _payload_of(
     return ffi_attributes.encode(values or {})
 
 
-def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
+def _typed(parameters: Sequence[Parameter], values: Mapping[str, object]) -> dict[str, object]:
     """Parameters as numbers of the widths that the kernel declares."""
     import numpy as np
 
     types = {"bool": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
     types["str"] = str
-    return {p.name: types[p.type](values[p.name]) for p in schema.parameters}
+
+    def typed(parameter: Parameter, value: object) -> object:
+        if parameter.type == "dict":
+            return _typed(parameter.fields, value)
+        if parameter.is_array:
+            return np.array(value, types[parameter.element])
+        return types[parameter.type](value)
+
+    return {p.name: typed(p, values[p.name]) for p in parameters}
 
 
 def _check_own_payload(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,6 +13,7 @@ from torch_xla_ext import sharding
 from torch_xla_ext.calls import arguments, reference, transforms
 from torch_xla_ext.calls.arguments import Arguments
 from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets import registration
 
 _XLAC = torch_xla._XLAC
 
@@ -48,7 +50,9 @@ def custom_call(
         aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
             the operand if something else needs it: the caller's tensor does not change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results. The
-            program contains the call as long as Python holds one of the results when it runs.
+            program contains the call as long as Python holds one of the results when it runs. A
+            kernel that writes to an operand needs an alias as well: a warning says so for a target
+            without kernel.h, unless `aliases` is given, perhaps as {}.
         sharding_rule: the dimensions of sharded inputs that devices may share, as in
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
             on its shard, with these attributes or this payload. Without it, sharded inputs are
@@ -76,7 +80,40 @@ def custom_call(
     checked = arguments.checked(
         target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
     )
+    if has_side_effect and aliases is None:
+        _warn_of_lost_writes(checked, tensors)
     return _call(checked, tensors, outputs, attributes)
+
+
+# The targets that _warn_of_lost_writes has warned of.
+_warned: set[str] = set()
+
+
+def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Warns that an operand that a kernel writes to needs an alias; once for each target.
+
+    A kernel with a signature says what it writes to, and checks the alias itself.
+    """
+    target = checked.target
+    if target in _warned or registration.schema(target, "untyped") is not None:
+        return
+    if registration.schema(target, "ffi") is not None:
+        return
+    _warned.add(target)
+    results = list(zip(checked.output_shapes, checked.output_dtypes, strict=True))
+    alike = {
+        output: number
+        for number, tensor in reversed(list(enumerate(tensors)))
+        for output, (shape, dtype) in enumerate(results)
+        if tensor is not None and (tuple(tensor.shape), tensor.dtype) == (tuple(shape), dtype)
+    }
+    remedy = f"aliases={alike}" if alike else "another output, and aliases={its number: the input}"
+    warnings.warn(
+        f"custom call {target!r}: has_side_effect keeps the call, but XLA does not know of writes "
+        "to its operands: they are lost, or seen by other uses of the tensor. If the kernel writes "
+        f"to an input, pass {remedy} and use the result; if it does not, pass aliases={{}}",
+        stacklevel=3,
+    )
 
 
 def call_operator(

@@ -13,18 +13,14 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.calls import custom_call
 from torch_xla_ext.cuda.driver import compute_capability
-from torch_xla_ext.existing_kernels.triton_kernel import (
-    Grid,
-    TritonKernel,
-    compile_jit_function,
-    normalized_grid,
-)
+from torch_xla_ext.cuda_kernels import launch as launches
+from torch_xla_ext.cuda_kernels.launch import Grid, Launch, normalized_grid
+from torch_xla_ext.existing_kernels.triton_kernel import TritonKernel, compile_jit_function
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets import registration
 
-TARGET = "XlaGpuTritonKernel"
+_THREADS_PER_WARP = 32
 _log = logging.getLogger(__name__)
 # A kernel as @triton.jit, @triton.heuristics or @triton.autotune makes it, or one that is compiled.
 Kernel = Any
@@ -353,41 +349,41 @@ def _launch(
         if type_ == "constexpr":
             continue
         if name in outputs:
-            words.append(f"r{outputs.index(name)}")
+            words.append(launches.result(outputs.index(name)))
         elif name in arguments.written:
-            words.append(f"r{len(outputs) + arguments.written.index(name)}")
+            words.append(launches.result(len(outputs) + arguments.written.index(name)))
         elif name in operands:
-            words.append(f"t{operands.index(name)}")
+            words.append(launches.operand(operands.index(name)))
         else:
-            words.append(f"x{kernel.packed(name, arguments.values[name]).hex()}")
-    scratch = "x" + bytes(8).hex()
+            words.append(launches.value(kernel.packed(name, arguments.values[name])))
+    scratch = launches.NULL
     if kernel.scratch:
         size = kernel.scratch * int(np.prod(blocks)) * int(np.prod(kernel.cluster))
         results.append(ArrayType((size,), torch.uint8))
-        scratch = f"r{len(results) - 1}"
-    words += [scratch, "x" + bytes(8).hex()][: kernel.scratch_pointers]
-    made = custom_call(
-        TARGET,
+        scratch = launches.result(len(results) - 1)
+    words += [scratch, launches.NULL][: kernel.scratch_pointers]
+    launch = Launch(
+        module=kernel.cubin,
+        digest=kernel.digest,
+        kernel=kernel.name,
+        # Like for Triton's own launcher, the grid is given in clusters.
+        grid=tuple(b * c for b, c in zip(blocks, kernel.cluster, strict=True)),
+        block=(_THREADS_PER_WARP * kernel.num_warps, 1, 1),
+        cluster=kernel.cluster,
+        shared=kernel.shared,
+        cooperative=kernel.cooperative,
+        dependent=kernel.dependent,
+        spread=True,
+    )
+    made = launch.call(
         [arguments.values[name] for name in operands],
         results,
-        attributes={
-            "cubin": kernel.cubin,
-            "digest": kernel.digest,
-            "kernel": kernel.name,
-            "grid": np.array(blocks, np.int32),
-            "cluster": np.array(kernel.cluster, np.int32),
-            "num_warps": np.int32(kernel.num_warps),
-            "shared": np.int32(kernel.shared),
-            "cooperative": kernel.cooperative,
-            "dependent": kernel.dependent,
-            "parameters": " ".join(words),
-        },
-        api="ffi",
-        aliases={
+        words,
+        {
             len(outputs) + index: operands.index(name)
             for index, name in enumerate(arguments.written)
         },
-        has_side_effect=has_side_effect,
+        has_side_effect,
     )
     return made[: len(outputs) + len(arguments.written)]
 

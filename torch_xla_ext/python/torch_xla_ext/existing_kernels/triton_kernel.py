@@ -6,15 +6,16 @@ import base64
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
+
+from torch_xla_ext.cuda_kernels.launch import digest_of
 
 # How the compiled signature's types lie in memory.
 _FORMATS = {
@@ -58,7 +59,7 @@ class TritonKernel:
 
     @functools.cached_property
     def digest(self) -> str:
-        return hashlib.sha256(self.name.encode() + b"\0" + self.cubin).hexdigest()
+        return digest_of(self.name, self.cubin)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the kernel to a file, for machines without Triton."""
@@ -227,20 +228,3 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
         scratch=metadata.global_scratch_size,
         scratch_pointers=1 if version < (3, 5) else 2,
     )
-
-
-# A grid, or what makes one of the arguments.
-Grid = int | tuple[int, ...] | Callable[[Mapping[str, object]], tuple[int, ...]]
-
-
-def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tuple[int, int, int]:
-    """Three numbers of blocks.
-
-    Raises:
-        ValueError: it is none.
-    """
-    given = grid(values) if callable(grid) else grid
-    given = (given,) if isinstance(given, int) else tuple(given)
-    if not 1 <= len(given) <= 3 or any(not isinstance(n, int) or n < 0 for n in given):
-        raise ValueError(f"{kernel}: grid must be 1 to 3 numbers of blocks, but is {given!r}")
-    return (*given, 1, 1)[:3]

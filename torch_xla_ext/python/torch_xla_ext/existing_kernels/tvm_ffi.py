@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch_xla
 
-from torch_xla_ext.existing_kernels import tvm_ffi_signature
+from torch_xla_ext.kernel_schema import written_signature
 from torch_xla_ext.kernel_schema.schema import Schema
 from torch_xla_ext.targets import elf, libraries, registration
 from torch_xla_ext.targets.platforms import PLATFORMS
@@ -75,7 +75,7 @@ def register_tvm_ffi_kernel(
     registration.check_choice("platform", platform, PLATFORMS)
     schema = None
     if signature is not None:
-        schema = tvm_ffi_signature.parse(name, signature, parameters)
+        schema = written_signature.parse(name, signature, parameters)
     elif parameters:
         raise TypeError(f"custom-call target {name!r}: parameters require a signature")
     words = _words(name, arguments, schema)

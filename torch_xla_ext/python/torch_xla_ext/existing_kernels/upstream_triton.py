@@ -20,8 +20,8 @@ import numpy as np
 import torch
 import torch_xla
 
+from torch_xla_ext.cuda_kernels.launch import Grid
 from torch_xla_ext.existing_kernels.triton import triton_call as call_kernel
-from torch_xla_ext.existing_kernels.triton_kernel import Grid
 
 # A kernel under @triton.jit.
 Kernel = Any

@@ -67,11 +67,13 @@ def _value(name: str, value: object) -> str:
         return _string(name, value)
     if isinstance(value, bytes):
         return _bytes(value)
+    if isinstance(value, Mapping):
+        return _dictionary(value, f"{name}.")
     array = _numpy(name, value) if value is not None else None
     if array is None or array.ndim > 1 or array.dtype not in [*_INTEGERS, *_FLOATS]:
         raise TypeError(
-            f"attribute {name}: expected a bool, int, float, str, bytes, a numpy number, or a "
-            "sequence or 1-dimensional array of numbers, but got one of type "
+            f"attribute {name}: expected a bool, int, float, str, bytes, a numpy number, a "
+            "sequence or 1-dimensional array of numbers, or a dict, but got one of type "
             f"{type(value).__name__}"
         )
     if array.dtype in _INTEGERS:
@@ -90,17 +92,21 @@ def encode(attributes: Mapping[str, object]) -> str:
     Args:
         attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (a string
             that need not be text), numpy numbers of other widths (``numpy.int32(3)`` is i32), and
-            sequences or 1-dimensional arrays of numbers.
+            sequences or 1-dimensional arrays of numbers, and dicts of all these.
 
     Raises:
         TypeError: a value is of another type, or a name is not a str.
         ValueError: an int does not fit into 64 bits, or a str has a lone surrogate.
     """
+    return _dictionary(attributes, "")
+
+
+def _dictionary(attributes: Mapping[str, object], prefix: str) -> str:
     for name in attributes:
         if not isinstance(name, str) or not name:
             raise TypeError(f"an attribute's name must be a str that is not empty, but is {name!r}")
     parts = []
     for name, value in sorted(attributes.items()):
         key = name if _BARE_NAME.fullmatch(name) else _string(name, name)
-        parts.append(f"{key} = {_value(name, value)}")
+        parts.append(f"{key} = {_value(prefix + name, value)}")
     return "{" + ", ".join(parts) + "}"

@@ -6,6 +6,7 @@ into the wheel or in a registered library. There is no second copy that could di
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,11 @@ class ArrayType(NamedTuple):
                 f"got one of type {type(value).__name__}"
             )
         return ArrayType(_checked_shape(shape), dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
 
     def __str__(self) -> str:
         return f"{xla_name(self.dtype)}{list(self.shape)}"
@@ -112,12 +118,34 @@ class Argument:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A number that the kernel takes beside its operands."""
+    """What the kernel takes beside its operands.
+
+    Attributes:
+        type: bool, i32, i64, f32 or f64; str; an array of numbers, as in "i64[]"; or "dict".
+        fields: of a dict, its parameters.
+    """
 
     name: str
-    type: str  # bool, i32, i64, f32 or f64; str of a TVM-FFI function
+    type: str
     min: float | None = None
     max: float | None = None
+    fields: tuple[Parameter, ...] = ()
+
+    @property
+    def element(self) -> str:
+        """The type of the numbers of an array."""
+        return self.type.removesuffix("[]")
+
+    @property
+    def is_array(self) -> bool:
+        return self.type.endswith("[]")
+
+    @property
+    def type_text(self) -> str:
+        """The type as the schema has it, without limits."""
+        if self.type != "dict":
+            return self.type
+        return "{" + ", ".join(f"{each.name}: {each.type_text}" for each in self.fields) + "}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +168,7 @@ _SIGNATURE = re.compile(r" *(\w+) *\((.*?)\) *-> *\((.*?)\) *(?:where (.*))?")
 _ARGUMENT = re.compile(r" *(\w+) *(\?)? *(?:: *(\w+) *\[(.*?)\])? *,?")
 _DIM = re.compile(r"(?P<star>\*)?(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?P<offset>[+-]\d+)?")
 _MULTIPLE = re.compile(r" *(\w+) *% *(\w+) *== *0 *")
-_PARAMETER = re.compile(r"(\w+): (\w+)(?: in \[(\S+), (\S+)\])?(?:, |$)")
+_PARAMETER = re.compile(r"\s*(\w+)\s*:\s*(?:(\{)|(\w+(?:\[\])?)(?: in \[(\S+), (\S+)\])?)")
 
 
 def _dim(text: str) -> Dim:
@@ -200,6 +228,36 @@ def _number(text: str, kind: str) -> float | None:
     return float(text) if kind.startswith("f") else int(text)
 
 
+def parse_parameters(text: str) -> tuple[Parameter, ...]:
+    """``"eps: f64 in [0, 1], shifts: i64[], range: {low: i32, unit: str}"``.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return _parameters(text, 0, "")[0]
+
+
+def _parameters(text: str, at: int, closing: str) -> tuple[tuple[Parameter, ...], int]:
+    """The parameters up to `closing`, a brace or the end, and the position behind it."""
+    end = re.compile(r"\s*" + (re.escape(closing) or r"\Z"))
+    result: list[Parameter] = []
+    while (match := end.match(text, at)) is None:
+        if result:
+            comma = re.compile(r"\s*,").match(text, at)
+            at = comma.end() if comma is not None else at
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None or (result and comma is None):
+            raise ValueError(f"not parameters: {text[at:]!r}")
+        name, nested, kind, low, high = parameter.groups()
+        at, fields = parameter.end(), ()
+        if nested:
+            kind = "dict"
+            fields, at = _parameters(text, at, "}")
+        low, high = _number(low or "", kind), _number(high or "", kind)
+        result.append(Parameter(name, kind, low, high, fields))
+    return tuple(result), match.end()
+
+
 # Sizes that parameters give: pairs of a name and a size.
 Sizes = tuple[tuple[str, int], ...]
 # A kernel's function (include/torch_xla_ext/sizes.h) of the sizes and dtypes of its operands.
@@ -254,10 +312,7 @@ class Schema:
             results=_arguments(results, "result", operands),
             variables=variables,
             constraints=constraints,
-            parameters=tuple(
-                Parameter(name, kind, _number(low, kind), _number(high, kind))
-                for name, kind, low, high in _PARAMETER.findall(parameters[:-1])
-            ),
+            parameters=parse_parameters(parameters[:-1]),
         )
 
     @property

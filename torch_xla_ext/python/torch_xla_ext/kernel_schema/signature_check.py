@@ -59,10 +59,10 @@ def infer(
     return [call.result(argument) for argument in schema.results[:num_results]]
 
 
-def sizes(schema: Schema, operands: Sequence[ArrayType | None]) -> dict[str, int]:
-    """The sizes of the signature's names, from operands that are checked already."""
-    call = _Call(schema, (), operands)
-    for argument, array in zip(schema.operands, operands, strict=True):
+def sizes(schema: Schema, arrays: Sequence[ArrayType | None], given: Sizes = ()) -> dict[str, int]:
+    """The sizes of the signature's names, from checked operands, results, if there, and `given`."""
+    call = _Call(schema, given, arrays)
+    for argument, array in zip(schema.arguments, arrays, strict=False):
         call.check(argument, array)
     return call.known_sizes()
 

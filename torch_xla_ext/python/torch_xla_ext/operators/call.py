@@ -24,6 +24,13 @@ _registered: set[tuple[str, str, str]] = set()
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
+def _is_symbolic(value: Value) -> bool:
+    """Whether a number, or one in a list, is known only at run time."""
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(item, _SYMBOLS) for item in value)
+    return isinstance(value, _SYMBOLS)
+
+
 class Checked(NamedTuple):
     """The checked arguments of an operator by name, and what follows from them.
 
@@ -40,8 +47,7 @@ class Checked(NamedTuple):
         """Whether a size or a parameter is known only at run time, and checked only then."""
         shapes = [shape for shape, _ in self.results]
         shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
-        values = itertools.chain(self.parameters.values(), *shapes)
-        return any(isinstance(value, _SYMBOLS) for value in values)
+        return any(map(_is_symbolic, itertools.chain(self.parameters.values(), *shapes)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +143,7 @@ class KernelCall:
         values = {p.name: args[p.name] for p in self.schema.parameters if p.name in args}
         if self.attributes is not None:
             values |= self.attributes(**args)
-        if any(isinstance(value, _SYMBOLS) for value in values.values()):
+        if any(map(_is_symbolic, values.values())):
             return values  # they are checked when they are known
         return untyped_payload.parameter_values(self.schema, values)
 
@@ -170,10 +176,19 @@ class KernelCall:
         )
         if parts is not None:
             checked = self._checked_parts(args, results, parts)
-            args, results = checked.args, checked.results
         if self.payload is not None:
             parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
             tensors = [tensor for tensor in tensors if tensor is not None]
+        return self._arguments(checked, tensors, aliases, parts)
+
+    def _arguments(
+        self,
+        checked: Checked,
+        tensors: Sequence[torch.Tensor | None],
+        aliases: Mapping[int, int],
+        parts: sharding.Parts | None,
+    ) -> dict[str, object]:
+        """The arguments of calls.call_operator for what each device has."""
         name, api = self.target, None
         if self.schema is not None:
             self._check_registered(registration.device_platform(), ("ffi", "untyped"))
@@ -181,9 +196,9 @@ class KernelCall:
         return {
             "target": name,
             "inputs": tensors,
-            "outputs": results,
+            "outputs": checked.results,
             "attributes": checked.parameters if self.schema else None,
-            "payload": self.payload(**args) if self.payload else None,
+            "payload": self.payload(**checked.args) if self.payload else None,
             "api": api,
             "aliases": aliases,
             "parts": parts,
@@ -296,15 +311,24 @@ class KernelCall:
             for i, (shape, dtype) in enumerate(checked.results)
         ]
         written = [results[i] for i in self.in_place]
-        torch_xla._XLAC._xla_call_custom_call_target(
-            self._target(platform),
-            platform,
-            [_operand(tensor, written) for tensor in inputs],
-            self.payload(**args) if self.payload else self._descriptor(checked),
-            results,
-            stream,
-        )
+        operands = [_operand(tensor, written) for tensor in inputs]
+        self._run_target(platform, checked, operands, results, stream)
         return results
+
+    def _run_target(
+        self,
+        platform: str,
+        checked: Checked,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        stream: int,
+    ) -> None:
+        """Calls the target's function with contiguous tensors."""
+        target = self._target(platform)
+        payload = self.payload(**checked.args) if self.payload else self._descriptor(checked)
+        torch_xla._XLAC._xla_call_custom_call_target(
+            target, platform, operands, payload, results, stream
+        )
 
     def _run_on_stream(self, checked: Checked) -> Sequence[torch.Tensor]:
         with torch.cuda.device(self._inputs(checked.args)[0].device):

@@ -8,28 +8,28 @@ The kernel's signature determines the operator's arguments and results; argument
 - meta and fake tensors (torch.compile, torch.export): only the results' shapes and dtypes.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as _replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch_xla
 
-from torch_xla_ext.operators import arguments, autograd, binding, functionalization
+from torch_xla_ext.kernel_schema.schema import Schema
+from torch_xla_ext.operators import arguments, autograd, batching, binding, functionalization
 from torch_xla_ext.operators.arguments import Tensors, Value
+from torch_xla_ext.operators.batching import VmapInfo
 from torch_xla_ext.operators.call import KernelCall, Result
 from torch_xla_ext.sharding import rule as rules
 
+if TYPE_CHECKING:
+    from torch_xla_ext.cuda_kernels.kernel import CudaKernel
+
 _XLAC = torch_xla._XLAC
-
-
-class VmapInfo(Protocol):
-    """The first argument that torch.library.register_vmap passes to a batching rule."""
-
-    batch_size: int
-    randomness: str
 
 
 # The keys by which torch dispatches under torch.autocast.
@@ -51,7 +51,7 @@ _kernels: dict[str, list[object]] = {}
 def define_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     sizes: Callable[..., Mapping[str, int]] | None = None,
@@ -61,6 +61,7 @@ def define_operator(
     backward: Callable[..., Tensors] | None = None,
     jvp: Callable[..., Tensors] | None = None,
     vmap: Callable[..., tuple[Tensors, int | tuple[int | None, ...]]] | None = None,
+    vmap_method: str | None = None,
     promotes: bool = False,
     environment: Sequence[str] | None = None,
     sharding_rule: str | None = None,
@@ -86,7 +87,7 @@ def define_operator(
         schema: namespace, name, arguments and results in PyTorch's notation,
             ``"my_ns::scale(Tensor x, float factor=1.0) -> Tensor"``, without keyword-only
             arguments.
-        target: the kernel's name.
+        target: the kernel's name, or a `cuda_kernel` with a signature, grid and block.
         check: raises TypeError or ValueError for calls that the signature allows but the kernel
             does not support. It also gets meta and fake tensors, whose sizes may be symbolic.
         attributes: returns parameters that are not arguments of the operator, or that differ from
@@ -101,7 +102,13 @@ def define_operator(
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
-            of the batch is checked. Without it, torch.vmap calls the operator in a loop and warns.
+            of the batch is checked. Without it and without `vmap_method`, torch.vmap calls the
+            operator in a loop and warns.
+        vmap_method: a batching rule by name, as in JAX: "sequential" calls the operator for each
+            example; "expand_dims" calls it once, with the batch as the first dimension of the
+            tensors that have it, and a first dimension of 1 of the others; "broadcast_all" once,
+            with the batch as the first dimension of all tensors. For the latter two, the kernel
+            takes dimensions in front (``x: F32[*batch, n]``) and returns them.
         promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
             their dtypes, as for torch.addcmul.
         environment: the environment variables that `check`, `attributes`, `sizes`, `results` and
@@ -135,12 +142,14 @@ def define_operator(
         tensor([2., 2.])
     """
     name = binding.qualified_name(schema)
-    kernel = binding.kernel_schema(name, target, results, payload)
+    call_type, kernel = _call_type(name, target, results, payload)
+    if vmap is not None and vmap_method is not None:
+        raise TypeError(f"define_operator: {name}: pass vmap or vmap_method, not both")
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
-        call = KernelCall(
-            operator, target, kernel, check, attributes, sizes, results, payload, environment
+        call = call_type(
+            operator, str(target), kernel, check, attributes, sizes, results, payload, environment
         )
         call = _replace(call, sharding_rule=_parsed(name, sharding_rule))
         if kernel is not None:
@@ -149,6 +158,8 @@ def define_operator(
             }
             call = _replace(call, in_place=in_place)
         binding.check(call)
+        if vmap_method is not None:
+            vmap = batching.rule_of(call, vmap_method)
     except BaseException:
         _close_library(name)
         raise
@@ -170,7 +181,7 @@ def define_operator(
 def define_in_place_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     environment: Sequence[str] | None = None,
@@ -202,7 +213,7 @@ def define_in_place_operator(
     """
     name = binding.qualified_name(schema)
     functional_name, functional_schema = binding.functional_form(name, schema)
-    kernel = binding.kernel_schema(name, target)
+    call_type, kernel = _call_type(name, target)
     library = _open_library(name, replace)
     try:
         operator = _declare(library, name, schema)
@@ -211,9 +222,9 @@ def define_in_place_operator(
         names = [argument.name for argument in declared]
         written = [i for i, argument in enumerate(declared) if argument.is_write]
         in_place = {result: names[i] for result, i in enumerate(written)}
-        functional_call = KernelCall(
+        functional_call = call_type(
             functional,
-            target,
+            str(target),
             kernel,
             check,
             attributes,
@@ -273,6 +284,26 @@ def define_in_place_operator(
         name, lambda *args: in_place_call.checked(args) and None, lib=library
     )
     return operator
+
+
+def _call_type(
+    name: str,
+    target: str | CudaKernel,
+    results: Callable[..., object] | None = None,
+    payload: Callable[..., object] | None = None,
+) -> tuple[Callable[..., KernelCall], Schema | None]:
+    """What makes the operator's calls, and its kernel's schema."""
+    if not isinstance(target, str):
+        from torch_xla_ext.operators.cuda_kernel_call import CudaKernel, CudaKernelCall
+
+        if not isinstance(target, CudaKernel):
+            raise TypeError(
+                f"define_operator: {name}: target must be a str or a cuda_kernel, but is of type "
+                f"{type(target).__name__}"
+            )
+        kernel = binding.cuda_kernel_schema(name, target, results, payload)
+        return functools.partial(CudaKernelCall, kernel=target), kernel
+    return KernelCall, binding.kernel_schema(name, target, results, payload)
 
 
 def _parsed(name: str, sharding_rule: str | None) -> rules.Rule | None:

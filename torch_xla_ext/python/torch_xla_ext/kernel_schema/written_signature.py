@@ -6,7 +6,7 @@ import itertools
 import re
 
 from torch_xla_ext.kernel_schema.dtypes import TORCH_TYPES
-from torch_xla_ext.kernel_schema.schema import Argument, Parameter, Schema
+from torch_xla_ext.kernel_schema.schema import Argument, Schema, parse_parameters
 
 _TYPES = ("bool", "i32", "i64", "f32", "f64", "str")
 _WHERE = re.compile(r"(\w+):(\w+(\|\w+)*|\d+\.\.\d*)|(\w+)%(\w+)==0")
@@ -20,12 +20,20 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
         signature: as in kernel.h (docs/kernels.md), without the name:
             ``"(x: T[n, d]) -> (out: T[n, d]) where T: F16 | BF16"``.
         parameters: ``"eps: f64, causal: bool"``: names and types of the other arguments: bool,
-            i32, i64, f32, f64 and str, numbers perhaps with limits, ``"window: i64 in [1, 4096]"``.
+            i32, i64, f32, f64 and str, numbers perhaps with limits, ``"window: i64 in [1, 4096]"``,
+            and arrays of numbers, ``"shifts: i64[]"``.
 
     Raises:
         ValueError: one of them cannot be read.
     """
     where = f"custom-call target {name!r}: signature {signature!r}"
+    try:
+        parse_parameters(parameters)
+    except ValueError:
+        raise ValueError(
+            f'{where}: parameters must have the form "eps: f64, causal: bool", but are '
+            f"{parameters!r}"
+        ) from None
     try:
         schema = Schema.parse(f"{name}{signature}\nparams({parameters})")
     except (ValueError, TypeError) as error:
@@ -42,7 +50,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
         if not _WHERE.fullmatch(condition):
             raise ValueError(f"{where}: {condition!r} is not a condition")
     _check_names(schema, where)
-    _check_parameters(schema, parameters, where)
+    _check_parameters(schema, where)
     return schema
 
 
@@ -81,19 +89,12 @@ def _check_names(schema: Schema, where: str) -> None:
             raise ValueError(f"{where}: no operand or result is of dtype {min(unused - nested)}")
 
 
-def _check_parameters(schema: Schema, parameters: str, where: str) -> None:
-    def one(parameter: Parameter) -> str:
-        return f"{parameter.name}:{parameter.type}"
-
-    given = re.sub(r" in \[[^\]]*\]|\s", "", parameters)
-    if given != ",".join(map(one, schema.parameters)):
-        raise ValueError(
-            f'{where}: parameters must have the form "eps: f64, causal: bool", but are '
-            f"{parameters!r}"
-        )
+def _check_parameters(schema: Schema, where: str) -> None:
     for parameter in schema.parameters:
-        if parameter.type not in _TYPES:
+        if parameter.type == "dict":
+            raise ValueError(f"{where}: parameter {parameter.name} must not be a dict")
+        if parameter.element not in _TYPES or parameter.type in ("str[]", "bool[]"):
             raise ValueError(
-                f"{where}: parameter {parameter.name} must be one of {', '.join(_TYPES)}, but is "
-                f"{parameter.type}"
+                f"{where}: parameter {parameter.name} must be one of {', '.join(_TYPES)}, or an "
+                f"array of numbers, as in i64[], but is {parameter.type}"
             )

@@ -1,0 +1,118 @@
+"""What a cubin or PTX says of itself: its architecture, and its kernels with their parameters."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+_EM_CUDA = 190
+_SHT_SYMTAB = 2
+_STT_FUNC = 2
+_LOCAL = 0  # symbols that other modules do not see; kernels of templates are weak
+# Of an attribute in .nv.info: its format with a size and content, and a parameter's layout.
+_SIZED = 0x04
+_PARAMETER = 0x17
+_FATBIN_MAGIC = 0xBA55ED50
+_PTX_SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A module.
+
+    Attributes:
+        architecture: what it is compiled for: "sm_90" of a cubin, "compute_90" of PTX, "any" of a
+            fatbin, in which the driver looks for the GPU's.
+        kernels: by name, the sizes of the parameters in bytes; None if it does not say.
+    """
+
+    architecture: str
+    kernels: dict[str, tuple[int, ...] | None]
+
+
+def read(module: bytes) -> Binary:
+    """Reads a module.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if module[:4] == b"\x7fELF":
+        try:
+            return _read_cubin(module)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise ValueError(f"the cubin is damaged: {error}") from None
+    if len(module) >= 4 and struct.unpack_from("<I", module)[0] == _FATBIN_MAGIC:
+        return Binary("any", {})
+    target = re.search(rb"^\s*\.target\s+sm_(\d+[af]?)", module, re.MULTILINE)
+    if target is None:
+        raise ValueError("it is neither a cubin, a fatbin nor PTX")
+    return Binary(f"compute_{target[1].decode()}", _ptx_kernels(module.decode(errors="replace")))
+
+
+def _ptx_kernels(text: str) -> dict[str, tuple[int, ...] | None]:
+    kernels: dict[str, tuple[int, ...] | None] = {}
+    for name, body in re.findall(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?", text):
+        sizes = []
+        for part in body.split(","):
+            if not part.strip():
+                continue
+            match = re.search(r"\.[busf](8|16|32|64)\s+[\w$]+\s*(?:\[(\d+)\])?\s*$", part)
+            if match is None:
+                kernels[name] = None
+                break
+            sizes.append(_PTX_SIZES[match[1]] * int(match[2] or 1))
+        else:
+            kernels[name] = tuple(sizes)
+    return kernels
+
+
+def _read_cubin(module: bytes) -> Binary:
+    machine = struct.unpack_from("<H", module, 18)[0]
+    if module[4] != 2 or machine != _EM_CUDA:
+        raise ValueError(f"it is an ELF file for machine {machine}, not a cubin")
+    (sections_at,) = struct.unpack_from("<Q", module, 40)
+    (flags,) = struct.unpack_from("<I", module, 48)
+    count, names_index = struct.unpack_from("<HH", module, 60)
+    # CUDA 13 has made room for flags below the architecture (ABI version 8).
+    capability = (flags >> 8) & 0xFF if module[8] >= 8 else flags & 0xFF
+    headers = [
+        struct.unpack_from("<IIQQQQIIQQ", module, sections_at + 64 * i) for i in range(count)
+    ]
+
+    def content(index: int) -> bytes:
+        return module[headers[index][4] : headers[index][4] + headers[index][5]]
+
+    def text(table: bytes, at: int) -> str:
+        return table[at : table.index(b"\0", at)].decode()
+
+    names = content(names_index)
+    sections = {text(names, header[0]): i for i, header in enumerate(headers)}
+    kernels: dict[str, tuple[int, ...] | None] = {}
+    for i, header in enumerate(headers):
+        if header[1] != _SHT_SYMTAB:
+            continue
+        symbols, strings = content(i), content(header[6])
+        for name_at, info, *_ in struct.iter_unpack("<IBBHQQ", symbols):
+            name = text(strings, name_at)
+            is_kernel = f".nv.info.{name}" in sections and f".text.{name}" in sections
+            if info & 0xF == _STT_FUNC and info >> 4 != _LOCAL and is_kernel:
+                kernels[name] = _parameter_sizes(content(sections[f".nv.info.{name}"]))
+    return Binary(f"sm_{capability}", kernels)
+
+
+def _parameter_sizes(info: bytes) -> tuple[int, ...] | None:
+    """The sizes of a kernel's parameters, from its attributes."""
+    sizes, at = {}, 0
+    while at + 4 <= len(info):
+        layout, kind, value = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if layout != _SIZED:
+            continue
+        if kind == _PARAMETER and value == 12:
+            _, number, _, bits = struct.unpack_from("<IHHI", info, at)
+            sizes[number] = bits >> 18
+        at += value
+    if sorted(sizes) != list(range(len(sizes))):
+        return None
+    return tuple(sizes[number] for number in range(len(sizes)))
