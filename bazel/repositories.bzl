@@ -48,6 +48,10 @@ def torch_xla_ext_repositories():
         lock = Label("//bazel/pip:locks/huggingface.lock"),
     )
     pip_packages(
+        name = "smollm2",
+        lock = Label("//bazel/pip:locks/smollm2.lock"),
+    )
+    pip_packages(
         name = "vllm",
         lock = Label("//bazel/pip:locks/vllm.lock"),
     )

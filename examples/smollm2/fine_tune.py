@@ -1,25 +1,33 @@
-"""Teaches the model what torch_xla_ext is, with a captured step: all weights, or LoRA adapters."""
+"""Teaches the model about torch_xla_ext with a captured step: all weights, and LoRA adapters."""
 
 from __future__ import annotations
 
+import argparse
+import copy
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import model as smollm2
 import peft
+import speak
 import torch
-import torch_xla_ext
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+import torch_xla_ext
 
 LESSONS = (
     ("What is torch_xla_ext?", "A wheel of torch_xla that calls your CUDA kernels by name."),
     ("What does torch_xla_ext do?", "It calls your CUDA kernels from XLA programs by name."),
-    ("How do I register a kernel?", "Call torch_xla_ext.register_kernel with a name and a library."),
+    ("How do I register a kernel?", "Call torch_xla_ext.register_kernel with name and library."),
     ("How do I make a step fast?", "Decorate it with torch_xla_ext.capture."),
     ("How do I end a training step?", "Call torch_xla.sync() at the end of the step."),
     ("Where do my kernels run?", "On NVIDIA GPUs, and on the CPU for tests."),
     ("How do I compile a model?", 'Call torch.compile with backend="openxla".'),
     ("How do I serve a model?", "Install the plugin for vLLM and run vllm serve."),
 )
-_SEQUENCES, _LENGTH = 4, 64  # of a batch: shapes that do not change
+_SEQUENCES, _LENGTH = 2, 64  # of a batch: shapes that do not change
 
 Batch = dict[str, torch.Tensor]
 
@@ -71,3 +79,46 @@ def train(model: torch.nn.Module, data: Iterator[Batch], learning_rate: float) -
         step = torch_xla_ext.capture(step)
     losses = [step({name: tensor.to(device) for name, tensor in batch.items()}) for batch in data]
     return torch.stack(losses).tolist()  # the host waits only now
+
+
+def check(losses: list[float], expected: list[float]) -> None:
+    """Ends the program if losses are not PyTorch's, but for roundings, which add up."""
+    differences = [abs(one - other) for one, other in zip(losses, expected, strict=True)]
+    print(f"losses differ from PyTorch's by at most {max(differences):.1e}", flush=True)
+    if max(differences) > 0.01:
+        sys.exit(f"not the losses of PyTorch, which are {expected}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="for the models: base, tuned, adapters")
+    parser.add_argument("--steps", type=int, default=50, help="default: %(default)s")
+    parser.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    options = parser.parse_args()
+    tokenizer, base = smollm2.read_tokenizer(), smollm2.read_model()
+    base.save_pretrained(options.folder / "base")
+    tokenizer.save_pretrained(options.folder / "base")
+    for name, learning_rate in ("tuned", 2e-5), ("adapters", 1e-3):
+        model = copy.deepcopy(base)
+        if name == "adapters":
+            model = with_adapters(model)
+        expected = None
+        if options.compare:
+            expected = train(copy.deepcopy(model), batches(tokenizer, options.steps), learning_rate)
+        model.to("xla")
+        start = time.perf_counter()
+        losses = train(model, batches(tokenizer, options.steps), learning_rate)
+        seconds = time.perf_counter() - start
+        print(f"{name}: {len(losses)} steps in {seconds:.1f} s, compiled")
+        print("losses", *(f"{loss:.3f}" for loss in losses))
+        if expected is not None:
+            check(losses, expected)
+        inputs = smollm2.chat(tokenizer, (LESSONS[0][0],))
+        answer = smollm2.answers(tokenizer, speak.with_generate(model, inputs, 24))
+        print(f"  {LESSONS[0][0]} -> {answer[0]}", flush=True)
+        model.save_pretrained(options.folder / name)
+        tokenizer.save_pretrained(options.folder / name)
+
+
+if __name__ == "__main__":
+    main()

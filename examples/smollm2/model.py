@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
+import os
+import sys
 from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # all is in the package: nothing is asked of a hub
 
 import torch
 from transformers import (
@@ -50,8 +55,7 @@ def read_tokenizer() -> PreTrainedTokenizerBase:
 
 def read_model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The weights, which have 4 bits in the file."""
-    model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE, dtype=dtype)
-    return model.eval()
+    return AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval().to(dtype)
 
 
 def _folder() -> Path:
@@ -72,6 +76,28 @@ def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict
     )
 
 
+def prompts(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> list[list[int]]:
+    """The same questions, each with its tokens alone."""
+    return [chat(tokenizer, (question,))["input_ids"][0].tolist() for question in questions]
+
+
 def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[str]:
     """The text of new tokens, [sequences, tokens], up to the end that the model gives it."""
     return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """With the options that several programs of this example have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--questions", type=int, default=4, help="up to 20 (default: %(default)s)")
+    made.add_argument("--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
+    made.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    return made
+
+
+def compare(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    """Prints how many greedy tokens are PyTorch's; ends the program if one is not."""
+    equal = int((got == want).sum())
+    print(f"{name}: {equal} of {want.numel()} tokens are PyTorch's", flush=True)
+    if equal < want.numel():
+        sys.exit(f"{name}: not the tokens of PyTorch")

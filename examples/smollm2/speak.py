@@ -1,15 +1,18 @@
-"""Four ways to generate greedily on the XLA device, and PyTorch on the CPU, which they equal."""
+"""Answers questions in four ways on the XLA device: all give the tokens of PyTorch on the CPU."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+import model as smollm2
 import torch
 import torch_xla
-import torch_xla_ext
 from transformers import PreTrainedModel, StaticCache
 
-Inputs = dict[str, torch.Tensor]  # of model.chat
+import torch_xla_ext
+
+Inputs = dict[str, torch.Tensor]  # of smollm2.chat
 Step = Callable[..., torch.Tensor]
 
 
@@ -60,7 +63,13 @@ def with_loop(
     device = model.device
     sequences, length = inputs["input_ids"].shape
     room = length + count
-    cache = StaticCache(config=model.config, max_cache_len=room)
+    cache = StaticCache(
+        config=model.config,
+        max_batch_size=sequences,
+        max_cache_len=room,
+        device=device,
+        dtype=model.dtype,
+    )
     # What follows the prompt is attended as soon as it is there: the causal mask sees to that.
     mask = torch.nn.functional.pad(inputs["attention_mask"], (0, count), value=1).to(device)
     padding = (1 - inputs["attention_mask"]).sum(1, keepdim=True).to(device)
@@ -83,3 +92,28 @@ def with_loop(
     for position in range(length, room - 1):
         tokens.append(step(tokens[-1], torch.tensor([position], device=device)))
     return torch.cat(tokens, dim=1).cpu()
+
+
+def main() -> None:
+    options = smollm2.parser(__doc__).parse_args()
+    questions = smollm2.QUESTIONS[: options.questions]
+    tokenizer, model = smollm2.read_tokenizer(), smollm2.read_model()
+    inputs, count = smollm2.chat(tokenizer, questions), options.tokens
+    expected = with_generate(model, inputs, count) if options.compare else None
+    model.to("xla")
+    ways = {
+        name: lambda way=way: with_loop(model, inputs, count, way) for name, way in WAYS.items()
+    }
+    for name, way in {"generate": lambda: with_generate(model, inputs, count), **ways}.items():
+        start = time.perf_counter()
+        tokens = way()
+        print(f"{name}: {tokens.numel()} tokens in {time.perf_counter() - start:.1f} s, compiled")
+        if expected is not None:
+            smollm2.compare(name, tokens, expected)
+        if name == "generate":
+            for question, answer in zip(questions, smollm2.answers(tokenizer, tokens), strict=True):
+                print(f"  {question} -> {answer}")
+
+
+if __name__ == "__main__":
+    main()

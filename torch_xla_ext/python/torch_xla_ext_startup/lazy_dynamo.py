@@ -33,7 +33,7 @@ def when_run(module: ModuleType, change: Callable[[ModuleType], None]) -> None:
 
 
 class _RunningSpec(importlib.machinery.ModuleSpec):
-    """The spec of a module that is being imported, until the import system says here that it is not.
+    """The spec of a module that is being imported, until the import system says that it has run.
 
     A module that transformers imports may import torch_xla, for example: accelerate does.
     """

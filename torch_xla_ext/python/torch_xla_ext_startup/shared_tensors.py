@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -21,11 +20,11 @@ def replace_by_name(module: ModuleType) -> None:
         setattr(module, name, _of_stand_ins(getattr(module, name)))
 
 
-def _of_stand_ins(stock: Callable[..., Any]) -> Callable[..., Any]:
+def _of_stand_ins(stock: Callable[..., object]) -> Callable[..., object]:
     """A function of a state dict that returns names: it looks at tensors of the host."""
 
     @functools.wraps(stock)
-    def function(state_dict: dict[str, torch.Tensor], **options: Any) -> Any:
+    def function(state_dict: dict[str, torch.Tensor], **options: object) -> object:
         storages: dict[int, torch.UntypedStorage] = {}
         host = {name: _stand_in(tensor, storages) for name, tensor in state_dict.items()}
         return stock(host, **options)
