@@ -113,9 +113,9 @@ def main() -> None:
         print("losses", *(f"{loss:.3f}" for loss in losses))
         if expected is not None:
             check(losses, expected)
-        inputs = smollm2.chat(tokenizer, (LESSONS[0][0],))
-        answer = smollm2.answers(tokenizer, speak.with_generate(model, inputs, 24))
-        print(f"  {LESSONS[0][0]} -> {answer[0]}", flush=True)
+        questions = tuple(question for question, _ in LESSONS)
+        tokens = speak.with_generate(model, smollm2.chat(tokenizer, questions), 24)
+        smollm2.show(questions, smollm2.answers(tokenizer, tokens))
         model.save_pretrained(options.folder / name)
         tokenizer.save_pretrained(options.folder / name)
 

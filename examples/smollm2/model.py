@@ -86,6 +86,12 @@ def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[st
     return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
 
 
+def show(questions: tuple[str, ...], said: list[str]) -> None:
+    """Prints each answer in one line."""
+    for question, answer in zip(questions, said, strict=True):
+        print(f"  {question} -> {' '.join(answer.split())}", flush=True)
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """With the options that several programs of this example have."""
     made = argparse.ArgumentParser(description=description)

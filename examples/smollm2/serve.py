@@ -101,8 +101,7 @@ def main() -> None:
     prompts = smollm2.prompts(tokenizer, questions)
     tokens = torch.tensor(offline(folder / "base", prompts, count))
     print("the model, offline")
-    for question, answer in zip(questions, smollm2.answers(tokenizer, tokens), strict=True):
-        print(f"  {question} -> {answer}")
+    smollm2.show(questions, smollm2.answers(tokenizer, tokens))
     if options.compare:
         model = AutoModelForCausalLM.from_pretrained(folder / "base").eval()
         inputs = smollm2.chat(tokenizer, questions)
@@ -114,8 +113,7 @@ def main() -> None:
     ):
         answers = served(base, lessons, count, adapters)
         print(f"{name}, by the server")
-        for question, answer in zip(lessons, answers, strict=True):
-            print(f"  {question} -> {answer}")
+        smollm2.show(lessons, answers)
 
 
 if __name__ == "__main__":

@@ -111,8 +111,7 @@ def main() -> None:
         if expected is not None:
             smollm2.compare(name, tokens, expected)
         if name == "generate":
-            for question, answer in zip(questions, smollm2.answers(tokenizer, tokens), strict=True):
-                print(f"  {question} -> {answer}")
+            smollm2.show(questions, smollm2.answers(tokenizer, tokens))
 
 
 if __name__ == "__main__":
