@@ -7,6 +7,9 @@ def _example_impl(ctx):
     script = ctx.actions.declare_file(ctx.label.name + ".sh")
     arguments = ["--wheel-dir=" + ctx.files._wheel[0].short_path]
     arguments += ["--requirement=" + requirement for requirement in ctx.attr.requirements]
+    arguments += ["--lock=" + lock.short_path for lock in ctx.files.locks]
+    if ctx.file.setup:
+        arguments.append("--setup=" + ctx.file.setup.short_path)
     arguments += [ctx.file.src.short_path] + [
         ctx.expand_location(argument, ctx.attr.data)
         for argument in ctx.attr.arguments
@@ -25,7 +28,8 @@ def _example_impl(ctx):
         ]),
         is_executable = True,
     )
-    files = [ctx.file.src, ctx.file._run, ctx.file._fetch, python.stamp]
+    files = [ctx.file.src, ctx.file._run, ctx.file._fetch, python.stamp] + ctx.files.locks
+    files += [ctx.file.setup] if ctx.file.setup else []
     return [DefaultInfo(
         executable = script,
         runfiles = ctx.runfiles(files = files + ctx.files._wheel + ctx.files.data),
@@ -40,7 +44,16 @@ examples share and that is kept, and runs the example there.""",
             doc = "Arguments before the user's; $(rootpath LABEL) of `data` is expanded.",
         ),
         "data": attr.label_list(allow_files = True, doc = "Files that the example reads."),
+        "locks": attr.label_list(
+            allow_files = [".lock"],
+            doc = "Lock files of more packages, which are installed without what they require.",
+        ),
         "requirements": attr.string_list(doc = "Packages that it needs besides torch."),
+        "setup": attr.label(
+            allow_single_file = [".py"],
+            doc = "A script that installs what the example needs besides, run there once. `data` " +
+                  "has its files.",
+        ),
         "src": attr.label(allow_single_file = [".py"], mandatory = True, doc = "The example."),
         "_fetch": attr.label(allow_single_file = True, default = "//bazel/pip:fetch.py"),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),

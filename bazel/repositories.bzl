@@ -52,6 +52,10 @@ def torch_xla_ext_repositories():
         lock = Label("//bazel/pip:locks/jax.lock"),
     )
     pip_packages(
+        name = "smollm2",
+        lock = Label("//bazel/pip:locks/smollm2.lock"),
+    )
+    pip_packages(
         name = "vllm",
         lock = Label("//bazel/pip:locks/vllm.lock"),
     )

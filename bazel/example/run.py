@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pip"))
@@ -120,8 +122,27 @@ class Environment:
         check_room(self.folder, FULL_GB)
         self._install(TORCH, TORCH)
 
-    def prepare(self, device: str, wheel: Path, requirements: list[str]) -> None:
-        """Installs what is missing. Raises ExampleError."""
+    def run(self, script: Path) -> int:
+        """Runs a Python script in the environment; returns its exit status."""
+        return subprocess.run([self.python, script]).returncode
+
+    def prepare(
+        self,
+        device: str,
+        wheel: Path,
+        requirements: list[str],
+        locks: Sequence[Path] = (),
+        setup: Path | None = None,
+    ) -> None:
+        """Installs what is missing. Raises ExampleError.
+
+        Args:
+            device: PJRT_DEVICE.
+            wheel: the built wheel.
+            requirements: packages, with what they require.
+            locks: files of packages with their SHA-256, without what they require.
+            setup: a script that installs the rest, once for each wheel.
+        """
         if "torch" not in self.installed():
             self._make()
             self._install_torch(device)
@@ -135,6 +156,16 @@ class Environment:
             if requirement not in self.installed():
                 self._install(requirement, requirement)
                 self._remember(requirement, "")
+        if setup is not None and self.installed().get(str(setup)) != wheel.name:
+            say(f"running {setup}")
+            if self.run(setup):
+                raise ExampleError(f"{setup} failed: see above")
+            self._remember(str(setup), wheel.name)
+        for lock in locks:  # after the setup, whose packages they may need
+            content = hashlib.sha256(lock.read_bytes()).hexdigest()
+            if self.installed().get(lock.name) != content:
+                self._install(lock.name, "--no-deps", "--require-hashes", "-r", str(lock))
+                self._remember(lock.name, content)
 
 
 def only_wheel(folder: Path) -> Path:
@@ -146,6 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheel-dir", type=Path, required=True)
     parser.add_argument("--requirement", action="append", default=[])
+    parser.add_argument("--lock", type=Path, action="append", default=[])
+    parser.add_argument("--setup", type=Path)
     parser.add_argument("example", type=Path)
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -155,7 +188,8 @@ def main() -> None:
         environment.folder.parent.mkdir(parents=True, exist_ok=True)
         with open(f"{environment.folder}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            environment.prepare(device, only_wheel(args.wheel_dir), args.requirement)
+            wheel = only_wheel(args.wheel_dir)
+            environment.prepare(device, wheel, args.requirement, args.lock, args.setup)
     except ExampleError as error:
         sys.exit(f"example: {error}")
     except OSError as error:

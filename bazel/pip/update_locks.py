@@ -22,7 +22,7 @@ from pathlib import Path
 LOCKS = Path(__file__).parent / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
 # `.in` files whose packages are wanted without what they require.
-WITHOUT_DEPENDENCIES = {"torch", "torch_xla", "xla_headers", "cuda"}
+WITHOUT_DEPENDENCIES = {"torch", "torch_xla", "xla_headers", "cuda", "smollm2"}
 # Locks whose packages are installed beside those of another: that one's versions hold in both, and
 # what it has is left out, unless the `.in` file names it.
 BESIDE = {"huggingface": "test_env", "jax": "test_env", "vllm": "test_env"}

@@ -236,9 +236,25 @@ def test_duplicate_arguments() -> None:
     a, b = torch.zeros(3, device="xla"), torch.zeros(3, device="xla")
     for expected in (2, 4):
         assert step(a, a)[1].tolist() == [expected] * 3
+    assert step.num_captures == 1
     assert step(b, a)[1].tolist() == [4] * 3
     assert (a.tolist(), b.tolist()) == ([2] * 3, [1] * 3)
     assert step(a, a[:])[1].tolist() == [6] * 3
+
+
+def test_labels_that_are_the_inputs() -> None:
+    """`model(input_ids=ids, labels=ids)`, besides tensors that are state and views."""
+    weight = torch.zeros(2, device="xla")
+
+    @capture
+    def step(batch: dict[str, torch.Tensor], view: torch.Tensor, state: torch.Tensor) -> Any:
+        weight.add_(batch["ids"] - batch["labels"] + view)
+        return state * 2
+
+    for number in range(1, 6):
+        ids, whole = on_device(2, seed=number), torch.ones(4, device="xla")
+        assert step({"ids": ids, "labels": ids}, whole[1:3], weight).tolist() == [2 * number] * 2
+    assert step.num_captures == 1
 
 
 def test_argument_that_is_state() -> None:

@@ -31,6 +31,10 @@ class FakeEnvironment(run.Environment):
         self.asked += arguments
         return self.failures.get(arguments[0])
 
+    def run(self, script: Path) -> int:
+        self.asked.append(f"run {script}")
+        return len(self.failures)
+
 
 @pytest.fixture(autouse=True)
 def room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +51,30 @@ def test_installs_once(tmp_path: Path) -> None:
     newer = WHEEL.with_name(WHEEL.name.replace("a0000000", "b0000000"))
     again.prepare("CPU", newer, [])
     assert again.asked == [str(newer)]
+
+
+def test_locked_packages_and_a_setup(tmp_path: Path) -> None:
+    lock = tmp_path / "model.lock"
+    lock.write_text("model==1 --hash=sha256:00")
+    setup, install = Path("install.py"), ["--no-deps", "--require-hashes", "-r", str(lock)]
+    environment = FakeEnvironment(tmp_path / "env")
+    environment.prepare("CPU", WHEEL, [], [lock], setup)
+    assert environment.asked[2:] == ["run install.py", *install]
+    again = FakeEnvironment(tmp_path / "env")
+    again.prepare("CPU", WHEEL, [], [lock], setup)
+    assert again.asked == []
+    lock.write_text("model==2 --hash=sha256:00")
+    newer = WHEEL.with_name(WHEEL.name.replace("a0000000", "b0000000"))
+    again.prepare("CPU", newer, [], [lock], setup)
+    assert again.asked == [str(newer), "run install.py", *install]
+
+
+def test_a_setup_that_fails(tmp_path: Path) -> None:
+    environment = FakeEnvironment(tmp_path / "env", {"no such package": ""})
+    for _ in range(2):
+        with pytest.raises(run.ExampleError, match=r"install\.py failed: see above"):
+            environment.prepare("CPU", WHEEL, [], [], Path("install.py"))
+    assert environment.asked.count("run install.py") == 2
 
 
 def test_takes_the_whole_torch_where_there_is_no_cpu_build(tmp_path: Path) -> None:

@@ -44,6 +44,16 @@ FAMILIES = {
         query_pre_attn_scalar=64,
         hidden_act="gelu_pytorch_tanh",  # as in the models' own config.json
     ),
+    # One layer of three attends to everything, with another base of its rotary embedding.
+    "gemma3": transformers.Gemma3TextConfig(
+        **_COMMON | {"num_hidden_layers": 3},
+        head_dim=64,
+        sliding_window=_WINDOW,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_local_base_freq=100.0,
+        query_pre_attn_scalar=64,
+        hidden_activation="gelu_pytorch_tanh",
+    ),
     "mixtral": transformers.MixtralConfig(
         **_COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None
     ),

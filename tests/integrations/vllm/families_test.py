@@ -1,4 +1,4 @@
-"""Greedy tokens of seven families are transformers', and no program is compiled for them."""
+"""Greedy tokens of each family are transformers', and no program is compiled for them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,27 @@ def when_run(module: ModuleType, change: Callable[[ModuleType], None]) -> None:
         if isinstance(module, _NotRun):
             _when_run.append(change)
             return
+    spec = module.__spec__
+    if getattr(spec, "_initializing", False):  # its own imports have led to torch_xla's
+        spec._torch_xla_ext_change = change
+        spec.__class__ = _RunningSpec
+        return
     change(module)
+
+
+class _RunningSpec(importlib.machinery.ModuleSpec):
+    """The spec of a module that is being imported, until the import system says that it has run.
+
+    A module that transformers imports may import torch_xla, for example: accelerate does.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = importlib.machinery.ModuleSpec
+            change = self.__dict__.pop("_torch_xla_ext_change")
+            if self.name in sys.modules:  # it has not failed
+                change(sys.modules[self.name])
 
 
 class _NotRun(ModuleType):

@@ -4,9 +4,9 @@ Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
 (activation_checkpoint), torch.inference_mode(), torch.autocast, what torch_xla replaces of PyTorch
-(patched_functions), optimizers with fused=True (fused_optimizers), and model.generate of
-transformers. They are arranged here. A function here that needs the package torch_xla_ext imports
-it when it is called.
+(patched_functions), optimizers with fused=True (fused_optimizers), model.generate of transformers,
+and files of safetensors (shared_tensors). They are arranged here. A function here that needs the
+package torch_xla_ext imports it when it is called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -39,6 +39,7 @@ from torch_xla_ext_startup import (
     module_parameters,
     patched_functions,
     root_logger,
+    shared_tensors,
     strided_views,
 )
 
@@ -120,7 +121,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds five modules of torch_xla, one of torch, and one of transformers.
+    """Finds five modules of torch_xla, one of torch, and four of Hugging Face's libraries.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -211,6 +212,9 @@ _REPLACED = {
     _BRIDGE: _replace_bridge,
     _BACKEND: _replace_backend,
     _AUTOCAST: autocast.replace_module,
+    "safetensors.torch": shared_tensors.replace_by_name,
+    "huggingface_hub.serialization._torch": shared_tensors.replace_by_name,
+    "accelerate.utils.modeling": shared_tensors.replace_identity,
 }
 
 

@@ -467,10 +467,9 @@ class Tracer:
         for place, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
             state_storages.setdefault(storage, place)
-        arguments = sorted(
-            (known for known in self._known if known.argument is not None),
-            key=lambda known: known.argument,
-        )
+        # One that is passed twice is known once.
+        leaves = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
+        arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
         program = _XLAC._XlaCapturedProgram(
             key,
             parameters,
@@ -479,10 +478,7 @@ class Tracer:
             constants,
             [positions[number] for number in written],
             new,
-            [
-                state_storages.get(_XLAC._xla_capture_storage(known.tensor), -1)
-                for known in arguments
-            ],
+            [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
         )
         copied_back = [
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written

