@@ -1,6 +1,6 @@
 """A real model end to end: SmolLM2-135M-Instruct answers, learns by heart, and is served.
 
-    PJRT_DEVICE=CPU python smollm2.py            # on two cores, about a quarter of an hour
+    PJRT_DEVICE=CPU python smollm2.py            # on two cores, most of the time is training
     PJRT_DEVICE=CPU python smollm2.py --compare --questions 20 --tokens 64
 
 Each part is a program of its own: speak.py, fine_tune.py, serve.py. With --compare, each compares

@@ -1,7 +1,7 @@
 """examples/smollm2: a real model generates and learns on XLA as PyTorch does on the CPU.
 
 SMOLLM2_FULL=1 in the environment (`bazel test --test_env=SMOLLM2_FULL=1`) runs all of the model's
-layers, 20 questions with 64 tokens each, and 50 steps: half an hour.
+layers, 20 questions with 64 tokens each, and 50 steps.
 """
 
 from __future__ import annotations

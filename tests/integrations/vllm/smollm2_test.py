@@ -12,33 +12,33 @@ import model as smollm2
 import pytest
 import serve
 import speak
-import torch
 
 _IS_FULL = os.environ.get("SMOLLM2_FULL") == "1"
 _QUESTIONS = smollm2.QUESTIONS if _IS_FULL else smollm2.QUESTIONS[:2]
 _TOKENS = 64 if _IS_FULL else 10
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("smollm2")
-    smollm2.read_tokenizer().save_pretrained(path)
-    smollm2.read_model().save_pretrained(path)
-    return path
+class Saved:
+    """The model in a folder, and what PyTorch says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tokenizer, model = folder, smollm2.read_tokenizer(), smollm2.read_model()
+        self.tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+        self.tokens = speak.with_generate(model, smollm2.chat(self.tokenizer, _QUESTIONS), _TOKENS)
 
 
 @pytest.fixture(scope="module")
-def expected() -> torch.Tensor:
-    inputs = smollm2.chat(smollm2.read_tokenizer(), _QUESTIONS)
-    return speak.with_generate(smollm2.read_model(), inputs, _TOKENS)
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return Saved(tmp_path_factory.mktemp("smollm2"))
 
 
-def test_offline(folder: Path, expected: torch.Tensor) -> None:
-    prompts = smollm2.prompts(smollm2.read_tokenizer(), _QUESTIONS)
-    assert serve.offline(folder, prompts, _TOKENS) == expected.tolist()
+def test_offline(saved: Saved) -> None:
+    prompts = smollm2.prompts(saved.tokenizer, _QUESTIONS)
+    assert serve.offline(saved.folder, prompts, _TOKENS) == saved.tokens.tolist()
 
 
-def test_served(folder: Path, expected: torch.Tensor) -> None:
-    got = serve.served(folder, _QUESTIONS, _TOKENS)
-    assert got == smollm2.answers(smollm2.read_tokenizer(), expected)
+def test_served(saved: Saved) -> None:
+    got = serve.served(saved.folder, _QUESTIONS, _TOKENS)
+    assert got == smollm2.answers(saved.tokenizer, saved.tokens)
     assert got[0] == "The capital of France is Paris."
