@@ -13,7 +13,7 @@ from torch_xla_ext import sharding
 from torch_xla_ext.kernel_schema import ffi_attributes, untyped_payload
 from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
 from torch_xla_ext.sharding import rule as rules
-from torch_xla_ext.targets import registration
+from torch_xla_ext.targets import kernel_symbols, registration
 from torch_xla_ext.targets.platforms import APIS, platform_of
 
 # The prefix of the targets that XLA:GPU itself runs, by cuDNN.
@@ -192,7 +192,7 @@ def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
         names = sorted(
             {t.name for t in registration.registered_targets(platform) if api in (None, t.api)}
         )
-        if near := registration.did_you_mean(name, names):
+        if near := kernel_symbols.did_you_mean(name, names):
             text += near
         elif names:
             text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")

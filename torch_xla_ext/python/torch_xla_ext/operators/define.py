@@ -17,9 +17,16 @@ from typing import Protocol
 import torch
 import torch_xla
 
-from torch_xla_ext.operators import arguments, autograd, binding, functionalization
+from torch_xla_ext.operators import (
+    arguments,
+    autograd,
+    binding,
+    declaration,
+    functionalization,
+)
 from torch_xla_ext.operators.arguments import Tensors, Value
-from torch_xla_ext.operators.call import KernelCall, Result
+from torch_xla_ext.operators.call import KernelCall
+from torch_xla_ext.operators.checked import Result
 from torch_xla_ext.sharding import rule as rules
 
 _XLAC = torch_xla._XLAC
@@ -134,7 +141,7 @@ def define_operator(
         >>> torch.ops.my_ns.plus(torch.ones(2, device="xla"), torch.ones(2, device="xla")).cpu()
         tensor([2., 2.])
     """
-    name = binding.qualified_name(schema)
+    name = declaration.qualified_name(schema)
     kernel = binding.kernel_schema(name, target, results, payload)
     library = _open_library(name, replace)
     try:
@@ -200,8 +207,8 @@ def define_in_place_operator(
     Raises:
         As `define_operator`.
     """
-    name = binding.qualified_name(schema)
-    functional_name, functional_schema = binding.functional_form(name, schema)
+    name = declaration.qualified_name(schema)
+    functional_name, functional_schema = declaration.functional_form(name, schema)
     kernel = binding.kernel_schema(name, target)
     library = _open_library(name, replace)
     try:
