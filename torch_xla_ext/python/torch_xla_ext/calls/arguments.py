@@ -18,8 +18,6 @@ from torch_xla_ext.targets.platforms import APIS, platform_of
 
 # The prefix of the targets that XLA:GPU itself runs, by cuDNN.
 CUDNN_PREFIX = "__cudnn$"
-# The attribute with which an FFI call lists the optional operands that it omits (ffi_entry.h).
-_ABSENT_OPERANDS = "absent_operands"
 # Targets and APIs that were found. A registration is never undone.
 _known: set[tuple[str, str]] = set()
 
@@ -264,10 +262,7 @@ def _payload_of(
             schema.check(tuple(arrays), schema.sizes(values))
         if api == "untyped":
             return untyped_payload.encode(schema, arrays, values)
-        absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
-        return ffi_attributes.encode(
-            _typed(schema, values) | ({_ABSENT_OPERANDS: absent} if absent else {})
-        )
+        return ffi_attributes.encode(ffi_attributes.of_kernel(schema, arrays, values))
     if api == "untyped":
         if values:
             raise TypeError(
@@ -276,15 +271,6 @@ def _payload_of(
             )
         return b""
     return ffi_attributes.encode(values or {})
-
-
-def _typed(schema: Schema, values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters as numbers of the widths that the kernel declares."""
-    import numpy as np
-
-    types = {"bool": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
-    types["str"] = str
-    return {p.name: types[p.type](values[p.name]) for p in schema.parameters}
 
 
 def _check_own_payload(
