@@ -40,8 +40,8 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 def renamed(text: str) -> str:
     """A module of torch_xla_ext as one of torch_xla_gpu."""
-    return re.sub(r"\btorch_xla_ext\.", "torch_xla_gpu.", re.sub(
-        r"^(\s*from) torch_xla_ext import", r"\1 torch_xla_gpu import", text, flags=re.M))
+    text = re.sub(r"^(\s*from) torch_xla_ext import", r"\1 torch_xla_gpu import", text, flags=re.M)
+    return re.sub(r"\btorch_xla_ext\.", "torch_xla_gpu.", text)
 
 
 def contents(sources: list[Path], shared: list[Path], libraries: list[Path]) -> dict[str, bytes]:
@@ -59,7 +59,8 @@ def contents(sources: list[Path], shared: list[Path], libraries: list[Path]) -> 
             name = f"torch_xla_gpu/{Path(pattern).parent}/{path.name}"
             files[name] = renamed(path.read_text()).encode()
     for path in sources:
-        name = "/".join(path.parts[path.parts.index("torch_tpu") + 1 :])
+        folder = path.parts.index("torch_tpu", path.parts.index("integrations"))
+        name = "/".join(path.parts[folder + 1 :])
         files[name] = path.read_bytes()  # in place of a shared one
     for path in libraries:
         files[f"torch_xla_gpu/{path.name}"] = path.read_bytes()

@@ -5,9 +5,9 @@ XLA's plugin for CUDA or the CPU. Kernels that are made with torch_xla_ext/kerne
 operators on it, with `register_kernel` and `define_operator`, as in torch_xla_ext.
 """
 
-from torch_xla_gpu import versions
+import torch_xla_gpu_versions
 
-versions.check()
+torch_xla_gpu_versions.check()
 
 from torch_xla_gpu import device  # noqa: E402  # only with the versions that it is for
 

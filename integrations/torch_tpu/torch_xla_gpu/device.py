@@ -7,7 +7,8 @@ import os
 import threading
 from typing import NamedTuple
 
-from torch_xla_gpu import front, versions
+import torch_xla_gpu_versions as versions
+from torch_xla_gpu import front
 from torch_xla_gpu.cuda import discovery
 from torch_xla_gpu.cuda.options import client_create_options
 
@@ -29,6 +30,11 @@ class Device(NamedTuple):
     plugin: str
     package: str
     remarks: dict[str, str | None]
+
+
+def api_version() -> tuple[int, int]:
+    """The version of the PJRT API of the plugin."""
+    return front.api_version()
 
 
 _lock = threading.Lock()
@@ -138,4 +144,4 @@ def _install_mends(found: Device) -> None:
 
     attention.install(found.platform)
     compiled.install()
-    linear_algebra.install(found.platform)
+    linear_algebra.install()

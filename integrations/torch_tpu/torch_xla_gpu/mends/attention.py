@@ -3,6 +3,8 @@
 Here it is PyTorch's composition of products and a softmax. # cuDNN
 """
 
+import math
+
 import torch
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -26,6 +28,9 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = zeros.masked_fill(~attn_mask, -math.inf)
     result, _ = torch.ops.aten._scaled_dot_product_attention_math(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
