@@ -13,6 +13,8 @@ def _torch_tpu_wheel_impl(ctx):
     arguments.add_all(ctx.files.srcs, before_each = "--source")
     arguments.add_all(ctx.files.shared, before_each = "--shared")
     arguments.add_all(ctx.files.libraries, before_each = "--library")
+    if ctx.attr.unpacked:
+        arguments.add("--unpacked")
     arguments.add("--out", folder.path)
     ctx.actions.run(
         executable = env.interpreter,
@@ -27,7 +29,7 @@ def _torch_tpu_wheel_impl(ctx):
 
 torch_tpu_wheel = rule(
     implementation = _torch_tpu_wheel_impl,
-    doc = "A folder of this name with the wheel of the front end for torch-tpu.",
+    doc = "A folder of this name with the wheel of //integrations/torch_tpu.",
     attrs = {
         "libraries": attr.label_list(allow_files = [".so"], doc = "Shared libraries in the package."),
         "package": attr.label(
@@ -41,6 +43,7 @@ torch_tpu_wheel = rule(
             doc = "torch_xla_ext's Python files, of which the program takes some.",
         ),
         "srcs": attr.label_list(allow_files = True, doc = "The package's own files."),
+        "unpacked": attr.bool(doc = "The folder has the wheel's files instead, for PYTHONPATH."),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
     },
 )

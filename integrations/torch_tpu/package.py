@@ -104,10 +104,17 @@ def main() -> None:
     parser.add_argument("--source", type=Path, action="append", default=[])
     parser.add_argument("--shared", type=Path, action="append", default=[])
     parser.add_argument("--library", type=Path, action="append", default=[])
+    parser.add_argument("--unpacked", action="store_true", help="the files, and no wheel")
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     args = parser.parse_args()
     project = tomllib.loads(args.project.read_text())["project"]
-    write_wheel(project, contents(args.source, args.shared, args.library), args.out)
+    files = contents(args.source, args.shared, args.library)
+    if args.unpacked:
+        for path, content in files.items():
+            (args.out / path).parent.mkdir(parents=True, exist_ok=True)
+            (args.out / path).write_bytes(content)
+    else:
+        write_wheel(project, files, args.out)
 
 
 if __name__ == "__main__":

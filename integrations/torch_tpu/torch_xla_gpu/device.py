@@ -140,8 +140,9 @@ def _load_front_end() -> None:
 
 
 def _install_mends(found: Device) -> None:
-    from torch_xla_gpu.mends import attention, compiled, linear_algebra
+    from torch_xla_gpu.mends import attention, checks, compiled, on_cpu
 
     attention.install(found.platform)
+    checks.install()
     compiled.install()
-    linear_algebra.install()
+    on_cpu.install(found.platform)
