@@ -68,6 +68,41 @@ def test_gradients_of_a_compiled_function_of_a_view(
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_results_and_incoming_gradients_that_are_views(
+    view: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.sin(x) * 2
+        return view(y), y.t() * torch.exp(y.t())
+
+    outcomes = []
+    for device in ("cpu", TPU):
+        x = torch.linspace(-1, 1, 24).view(4, 6).to(device).requires_grad_()
+        results = (function if device == "cpu" else torch.compile(function))(x)
+        weights = [torch.arange(r.numel(), device=device).view(r.t().shape).t() for r in results]
+        loss = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+        outcomes.append([*(r.detach().cpu() for r in results), *torch.autograd.grad(loss, x)])
+    torch.testing.assert_close([x.cpu() for x in outcomes[1]], outcomes[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_linear_layer_with_transposed_operands() -> None:
+    outcomes = []
+    for device in ("cpu", TPU):
+        torch.manual_seed(0)
+        x = torch.randn(3, 5, 7).to(device).requires_grad_()
+        w = torch.randn(3, 4).to(device).requires_grad_()
+
+        def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = torch.tanh(F.linear(x.transpose(0, 2), w.t()))
+            return (y.permute(1, 2, 0) * torch.exp(y.permute(1, 2, 0))).sum()
+
+        called = function if device == "cpu" else torch.compile(function)
+        called(x, w).backward()
+        outcomes.append([x.grad.cpu(), w.grad.cpu()])
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("mask", ["none", "causal", "bool", "float", "grouped"])
 def test_attention(mask: str, compiled: bool) -> None:
