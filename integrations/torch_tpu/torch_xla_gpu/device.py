@@ -14,6 +14,8 @@ from torch_xla_gpu.cuda.options import client_create_options
 
 # PyTorch's name of the device.
 TYPE = "tpu"
+# XLA:CPU's minima and maxima leave out NaN otherwise, which PyTorch's are.
+_EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
 
 
 class Device(NamedTuple):
@@ -96,6 +98,9 @@ def _has_cuda() -> bool:
 
 
 def _find_cpu() -> Device:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _EXACT_MINIMA_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_EXACT_MINIMA_FLAG}=false".strip()
     if path := os.environ.get(discovery.PLUGIN_VARIABLE):
         return Device("Host", path, f"from {discovery.PLUGIN_VARIABLE}", {})
     if importlib.util.find_spec("lammps_jax_pjrt_cpu") is None:

@@ -1,5 +1,6 @@
 """The device: tensors, training, what differs from PyTorch's own on the CPU."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -168,6 +169,14 @@ def test_scans(function: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
     torch.testing.assert_close(function(x.to(TPU), 1).cpu(), function(x, 1))
     if function is torch.cumsum:
         torch.testing.assert_close(x.to(TPU).cumsum_(0).cpu(), x.cumsum(0))
+
+
+@pytest.mark.parametrize("function", [torch.amax, torch.amin, torch.argmax, torch.argmin])
+def test_nan_in_minima_and_maxima(
+    function: Callable[[torch.Tensor, int], torch.Tensor],
+) -> None:
+    x = torch.tensor([[math.nan, 1, 2], [1, math.nan, 3], [4, 5, 6]])
+    torch.testing.assert_close(function(x.to(TPU), 1).cpu(), function(x, 1), equal_nan=True)
 
 
 def test_index_reduce() -> None:
