@@ -5,6 +5,7 @@ import importlib.util
 import io
 import os
 import threading
+import warnings
 from typing import NamedTuple
 
 import torch_xla_gpu_versions as versions
@@ -147,7 +148,9 @@ def _load_front_end() -> None:
 def _install_mends(found: Device) -> None:
     from torch_xla_gpu.mends import attention, checks, compiled, on_cpu
 
-    attention.install(found.platform)
-    checks.install()
-    compiled.install()
-    on_cpu.install(found.platform)
+    with warnings.catch_warnings():  # of kernels that take the place of torch-tpu's
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        attention.install(found.platform)
+        checks.install()
+        compiled.install()
+        on_cpu.install(found.platform)

@@ -185,6 +185,22 @@ def test_index_reduce() -> None:
     torch.testing.assert_close(result.cpu(), x.index_reduce(0, index, source, "amax"))
 
 
+def test_an_operator_that_torch_tpu_lacks_is_computed_on_the_cpu() -> None:
+    x = torch.linspace(-2, 2, 12).view(3, 4)
+    leaves = [x.clone().requires_grad_(), x.to(TPU).requires_grad_()]
+    for leaf in leaves:
+        torch.erfc(leaf).sum().backward()
+    torch.testing.assert_close(leaves[1].grad.cpu(), leaves[0].grad)
+    out = torch.empty(0, device=TPU)
+    assert torch.hypot(x.to(TPU), x.to(TPU), out=out) is out
+    torch.testing.assert_close(out.cpu(), torch.hypot(x, x))
+    values, indices = torch.kthvalue(x.to(TPU), 2)
+    torch.testing.assert_close((values.cpu(), indices.cpu()), tuple(torch.kthvalue(x, 2)))
+    assert torch.ones(1000, device=TPU).geometric_(0.5).max().item() > 1
+    with pytest.raises(Exception, match="aten::erfc.* is computed on the CPU"):
+        torch.compile(torch.erfc)(x.to(TPU))
+
+
 def test_a_product_of_vectors_of_two_sizes() -> None:
     a = torch.arange(3.0, device=TPU)
     assert torch.dot(a, a).item() == 5
