@@ -4,9 +4,10 @@
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
 
 The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
-eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in bfloat16, with
-torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON: milliseconds of
-a step that is waited for and of steps in flight, the host's part, TFLOP/s, and gigabytes.
+eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in
+bfloat16, with torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON:
+milliseconds of a step that is waited for and of steps in flight, the host's part, TFLOP/s, and
+gigabytes.
 """
 
 from __future__ import annotations

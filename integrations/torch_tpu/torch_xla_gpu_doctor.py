@@ -35,8 +35,8 @@ def _self_test() -> str:
 
 def report() -> tuple[list[str], list[str]]:
     """The lines of the report, and the problems."""
-    from torch_xla_gpu_versions import problems as wrong_versions
     from torch_xla_gpu_versions import installed
+    from torch_xla_gpu_versions import problems as wrong_versions
 
     packages = ("torch", "torch-tpu", "torch-xla-gpu", "jax-cuda13-pjrt", "jax-cuda12-pjrt")
     packages += ("lammps-jax-pjrt-cpu",)

@@ -1,4 +1,4 @@
-"""The device that the sweep looks at: torch_xla's, or with SWEEP_DEVICE=torch_xla_gpu that package's."""
+"""The device of the sweep: torch_xla's, or torch_xla_gpu's with SWEEP_DEVICE=torch_xla_gpu."""
 
 from __future__ import annotations
 

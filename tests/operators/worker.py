@@ -104,7 +104,9 @@ def _compute(runs: list[_Run], mode: str, name: str) -> None:
     found: list[object]
     try:
         if flags.is_compiled:
-            found = _results([one.case.on(devices.chosen().type) for one in runs], flags, is_compiled=True)
+            found = _results(
+                [one.case.on(devices.chosen().type) for one in runs], flags, is_compiled=True
+            )
         else:
             found = [_traced(one, flags) for one in runs]
         devices.chosen().sync()

@@ -40,10 +40,10 @@ struct FfiExtension {
   PJRT_Error* (*register_handler)(RegisterHandlerArgs* args);
 };
 
-// The extension that describes a TPU's topology, of which torch-tpu asks for the
-// number of chips when it calls a kernel. All its functions that return a single
-// number count processes, chips, cores or devices: here, there is one of each.
-// No Python package has headers with it.
+// The extension that describes a TPU's topology, of which torch-tpu asks for
+// the number of chips when it calls a kernel. All its functions that return a
+// single number count processes, chips, cores or devices: here, there is one of
+// each. No Python package has headers with it.
 constexpr int kTopologyExtensionType = 16;
 constexpr int kNumTopologyFunctions = 30;
 constexpr int kFirstCount = 7, kLastCount = 15;
@@ -253,8 +253,8 @@ EXPORT const char* TorchXlaGpuLoad(const char* path) {
   return Failed(std::string("the PJRT plugin ") + path + " " + wrong);
 }
 
-EXPORT const char* TorchXlaGpuCreateClient(
-    const torch_xla_gpu::Option* options, size_t size) {
+EXPORT const char* TorchXlaGpuCreateClient(const torch_xla_gpu::Option* options,
+                                           size_t size) {
   State& state = GetState();
   const std::lock_guard<std::mutex> lock(state.mutex);
   if (state.plugin == nullptr) return Failed("no PJRT plugin is loaded");
@@ -274,16 +274,15 @@ EXPORT const char* TorchXlaGpuRegisterHandler(const char* name,
   State& state = GetState();
   const std::lock_guard<std::mutex> lock(state.mutex);
   if (state.plugin == nullptr) return Failed("no PJRT plugin is loaded");
-  const torch_xla_gpu::FfiExtension* ffi =
-      torch_xla_gpu::FindFfi(state.plugin);
+  const torch_xla_gpu::FfiExtension* ffi = torch_xla_gpu::FindFfi(state.plugin);
   if (ffi == nullptr) {
     return Failed("the PJRT plugin " + state.path +
                   " has no extension for XLA's FFI, so that no kernel can be "
                   "registered with it");
   }
   torch_xla_gpu::RegisterHandlerArgs args = {};
-  args.struct_size =
-      offsetof(torch_xla_gpu::RegisterHandlerArgs, traits) + sizeof(args.traits);
+  args.struct_size = offsetof(torch_xla_gpu::RegisterHandlerArgs, traits) +
+                     sizeof(args.traits);
   args.target_name = name;
   args.target_name_size = std::strlen(name);
   args.handler = handler;

@@ -9,6 +9,7 @@ import warnings
 from typing import NamedTuple
 
 import torch_xla_gpu_versions as versions
+
 from torch_xla_gpu import front
 from torch_xla_gpu.cuda import discovery
 from torch_xla_gpu.cuda.options import client_create_options

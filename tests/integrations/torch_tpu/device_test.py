@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torch_xla_gpu
 import torch_xla_gpu_versions
+from torch.nn import functional
 
 TPU = torch_xla_gpu.device.TYPE
 
@@ -23,7 +23,7 @@ def _train(device: str, compiled: bool, steps: int = 6) -> list[float]:
     tokens = torch.randint(50, (4, 17), generator=torch.Generator().manual_seed(1)).to(device)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+        return functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     function = torch.compile(loss) if compiled else loss
     losses = []
@@ -95,7 +95,7 @@ def test_a_linear_layer_with_transposed_operands() -> None:
         w = torch.randn(3, 4).to(device).requires_grad_()
 
         def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            y = torch.tanh(F.linear(x.transpose(0, 2), w.t()))
+            y = torch.tanh(functional.linear(x.transpose(0, 2), w.t()))
             return (y.permute(1, 2, 0) * torch.exp(y.permute(1, 2, 0))).sum()
 
         called = function if device == "cpu" else torch.compile(function)
@@ -126,7 +126,7 @@ def test_attention(mask: str, compiled: bool) -> None:
         given = {n: x.to(device) if torch.is_tensor(x) else x for n, x in options.items()}
 
         def attention(*operands: torch.Tensor, given: dict = given) -> torch.Tensor:
-            return F.scaled_dot_product_attention(*operands, **given)
+            return functional.scaled_dot_product_attention(*operands, **given)
 
         called = torch.compile(attention) if compiled and device == TPU else attention
         result = called(*operands)
@@ -197,7 +197,7 @@ def test_an_operator_that_torch_tpu_lacks_is_computed_on_the_cpu() -> None:
     values, indices = torch.kthvalue(x.to(TPU), 2)
     torch.testing.assert_close((values.cpu(), indices.cpu()), tuple(torch.kthvalue(x, 2)))
     assert torch.ones(1000, device=TPU).geometric_(0.5).max().item() > 1
-    with pytest.raises(Exception, match="aten::erfc.* is computed on the CPU"):
+    with pytest.raises(Exception, match=r"aten::erfc.* is computed on the CPU"):
         torch.compile(torch.erfc)(x.to(TPU))
 
 

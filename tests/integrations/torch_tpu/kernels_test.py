@@ -32,8 +32,9 @@ def test_operands_are_row_major() -> None:
     a, b = _operands(3, 4)
     on_device = a.to(TPU), b.to(TPU)
     assert torch.equal(ops.simple_add(on_device[0].t(), on_device[1].t()).cpu(), (a + b).t())
-    assert torch.equal(ops.simple_add(on_device[0][:, 1:3], on_device[1][:, ::2]).cpu(),
-                       a[:, 1:3] + b[:, ::2])
+    assert torch.equal(
+        ops.simple_add(on_device[0][:, 1:3], on_device[1][:, ::2]).cpu(), a[:, 1:3] + b[:, ::2]
+    )
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -102,13 +103,13 @@ def test_a_library_of_ones_own() -> None:
 
 
 def test_a_kernel_that_is_not_there() -> None:
-    with pytest.raises(AttributeError, match="has no kernel 'XlaGpuScael'.* XlaGpuScale"):
+    with pytest.raises(AttributeError, match=r"has no kernel 'XlaGpuScael'.* XlaGpuScale"):
         torch_xla_gpu.register_kernel("XlaGpuScael", SCALE)
     with pytest.raises(FileNotFoundError, match=r"/nowhere\.so: no such file"):
         torch_xla_gpu.register_kernel("XlaGpuScale", "/nowhere.so")
     with pytest.raises(TypeError, match=r"the order is register_kernel\(name, library\)"):
         torch_xla_gpu.register_kernel(3, SCALE)
-    with pytest.raises(ValueError, match="no kernel 'XlaGpuSimpelAdd'.*did you mean 'XlaGpuSimpl"):
+    with pytest.raises(ValueError, match=r"no kernel 'XlaGpuSimpelAdd'.*did you mean 'XlaGpuSimpl"):
         torch_xla_gpu.define_operator("my_ns::f(Tensor x) -> Tensor", target="XlaGpuSimpelAdd")
 
 

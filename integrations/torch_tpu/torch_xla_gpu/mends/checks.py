@@ -21,8 +21,8 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         )
     if a.numel() != b.numel():
         raise RuntimeError(
-            "inconsistent tensor size, expected tensor [{}] and src [{}] to have the same number "
-            "of elements".format(a.numel(), b.numel())
+            f"inconsistent tensor size, expected tensor [{a.numel()}] and src [{b.numel()}] to "
+            "have the same number of elements"
         )
     return torch.mv(a.unsqueeze(0), b).squeeze(0)
 

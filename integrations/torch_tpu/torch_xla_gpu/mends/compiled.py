@@ -9,7 +9,6 @@ the compiler and when the program runs.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch_tpu._internal.compile import _backend
@@ -25,25 +24,26 @@ class _RowMajor(CompiledArtifact):
         super().__init__()
         self._program = program
 
-    def __call__(self, *args: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], (list, tuple)):
-            return self._program([_row_major(each) for each in args[0]])
+    def __call__(self, *args: object) -> object:
+        if len(args) == 1 and isinstance(args[0], list):
+            # The same list: the program empties it, and frees what only that kept.
+            args[0][:] = [_row_major(each) for each in args[0]]
+            return self._program(args[0])
         return self._program(*[_row_major(each) for each in args])
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         return _RowMajor, (self._program,)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name.startswith("__") or name == "_program":
             raise AttributeError(name)
         return getattr(self._program, name)
 
 
-def _row_major(value: Any) -> Any:
+def _row_major(value: object) -> object:
     """A tensor in a buffer of its own, row-major; anything else, and such a tensor, as it is."""
     if not isinstance(value, torch.Tensor) or (
-        value.is_contiguous()
-        and value.untyped_storage().nbytes() == value.numel() * value.itemsize
+        value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize
     ):
         return value
     return value.clone(memory_format=torch.contiguous_format)
@@ -58,7 +58,7 @@ def _compile_graph_module(
     compiled_artifacts: list[CompiledArtifact],
     graph_module: torch.fx.GraphModule,
     example_inputs: Sequence[object],
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     others = (compiler_instance, is_fwd, custom_module_name, debug, compiled_artifacts)
     if is_fwd:
         return _compile(self, *others, graph_module, example_inputs)

@@ -81,7 +81,6 @@ class _Call(OperatorCall):
         )
 
 
-
 def _own_buffer(
     tensor: torch.Tensor, is_written: bool, written: Sequence[torch.Tensor]
 ) -> torch.Tensor:
