@@ -69,8 +69,31 @@ def install(platform: str) -> None:
     operators += [in_place for in_place, other in _IN_PLACE.items() if other in operators]
     for operator in operators:
         _LIBRARY.impl(operator, _Fallback(operator), "PrivateUse1", allow_override=True)
+    if platform == "Host":
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            _LIBRARY.impl(_aten.repeat_interleave.self_Tensor, _repeated, key, allow_override=True)
     for operator in missing():
         _LIBRARY.impl(operator, _Fallback(operator, warns=True), "PrivateUse1")
+
+
+def _repeated(
+    tensor: torch.Tensor,
+    repeats: torch.Tensor,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> torch.Tensor:
+    """repeat_interleave as PyTorch composes it: torch-tpu's own contains a scan."""
+    if dim is None:
+        tensor, dim = tensor.flatten(), 0
+    if repeats.numel() == 1:
+        repeats = repeats.reshape(1).expand(tensor.shape[dim])
+    if repeats.numel() != tensor.shape[dim]:
+        raise RuntimeError(
+            "repeats must have the same size as input along dim, but got repeats.size(0) = "
+            f"{repeats.numel()} and input.size({dim}) = {tensor.shape[dim]}"
+        )
+    return tensor.index_select(dim, torch.repeat_interleave(repeats, output_size=output_size))
 
 
 def missing() -> list[torch._ops.OpOverload]:
@@ -119,6 +142,7 @@ class _Fallback:
             warnings.warn(
                 f"torch-tpu has no {name}: it is computed on the CPU", UserWarning, stacklevel=2
             )
+        args = self._with_tensors(args)
         cpu_args, cpu_kwargs = pytree.tree_map(_to_cpu, (args, kwargs))
         results = self._operator(*cpu_args, **cpu_kwargs)
         written = self._written(args, kwargs, cpu_args, cpu_kwargs)
@@ -134,6 +158,16 @@ class _Fallback:
             return value.to(device.TYPE) if isinstance(value, torch.Tensor) else value
 
         return pytree.tree_map(back, results)
+
+    def _with_tensors(self, args: tuple) -> tuple:
+        """Numbers in the place of tensors as tensors: PyTorch hands those over as numbers."""
+        declared = self._operator._schema.arguments
+        return tuple(
+            torch.tensor(value)
+            if isinstance(value, (bool, int, float, complex)) and str(each.type) == "Tensor"
+            else value
+            for value, each in zip(args, declared, strict=False)
+        )
 
     def _written(
         self, args: tuple, kwargs: dict, cpu_args: tuple, cpu_kwargs: dict
