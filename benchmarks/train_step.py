@@ -3,10 +3,11 @@
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
 
-The same file runs with this wheel (captured, openxla, lazy) and with a CUDA build of PyTorch
-(compile, eager). The models are plain PyTorch in bfloat16, with
-torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON: milliseconds of
-a step that is waited for and of steps in flight, the host's part, TFLOP/s, and gigabytes.
+The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
+eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in
+bfloat16, with torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON:
+milliseconds of a step that is waited for and of steps in flight, the host's part, TFLOP/s, and
+gigabytes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 OURS, PEERS = ("captured", "openxla", "lazy"), ("compile", "eager")
+TORCH_TPU = "torch_tpu"
 IMAGE, PATCH, CLASSES = 224, 16, 1000
 
 
@@ -134,7 +136,11 @@ class Training:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_ours = args.way in OURS
-        if self.is_ours:
+        if args.way == TORCH_TPU:
+            import torch_xla_gpu
+
+            self.device = torch.device(torch_xla_gpu.device.TYPE)
+        elif self.is_ours:
             import torch_xla
 
             self.device = torch_xla.device()
@@ -158,12 +164,15 @@ class Training:
         self.data, self.labels = (tensor.to(self.device) for tensor in data)
         # A captured step reads the learning rate on the device.
         rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
-        # Dynamo does not compile a fused optimizer.
-        options = {"capturable": True} if args.way == "openxla" else {"fused": True}
+        # Dynamo does not compile a fused optimizer, and torch-tpu has none.
+        is_compiled = args.way in ("openxla", TORCH_TPU)
+        options = {"capturable": True} if is_compiled else {"fused": True}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, **options)
         self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
-        if args.way == "compile":
+        if args.way in ("compile", TORCH_TPU):
             self.forward = torch.compile(self.model)
+        if args.way == TORCH_TPU:
+            self.optimizer.step = torch.compile(self.optimizer.step)
         self.run: Callable[[], torch.Tensor] = self.step
         if args.way == "captured":
             import torch_xla_ext
@@ -195,11 +204,13 @@ class Training:
 
             xm.wait_device_ops()
         else:
-            torch.cuda.synchronize()
+            torch.accelerator.synchronize()
 
     def peak_gigabytes(self) -> float | None:
-        if not self.is_ours:
+        if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated() / 1e9
+        if not self.is_ours:  # torch-tpu counts no bytes
+            return None
         import torch_xla.core.xla_model as xm
 
         try:
@@ -210,7 +221,7 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--way", choices=(*OURS, *PEERS), default="captured")
+    parser.add_argument("--way", choices=(*OURS, *PEERS, TORCH_TPU), default="captured")
     parser.add_argument("--model", choices=("llama", "vit"), default="llama")
     parser.add_argument("--batch", type=int, default=8, help="sequences or images (8)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a sequence (1024)")

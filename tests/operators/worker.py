@@ -15,9 +15,8 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
-import torch_xla
 
-from operators import cases, compare, sums
+from operators import cases, compare, devices, sums
 
 # More programs at once are more memory, and what torch.compile traces slows down.
 _COMPILED_TOGETHER = 8
@@ -101,14 +100,16 @@ def _compute(runs: list[_Run], mode: str, name: str) -> None:
     """Runs cases on the device in one program, and compares."""
     flags = cases.MODES[mode]
     torch.manual_seed(0)
-    torch_xla.manual_seed(0)
+    devices.chosen().manual_seed(0)
     found: list[object]
     try:
         if flags.is_compiled:
-            found = _results([one.case.on("xla") for one in runs], flags, is_compiled=True)
+            found = _results(
+                [one.case.on(devices.chosen().type) for one in runs], flags, is_compiled=True
+            )
         else:
             found = [_traced(one, flags) for one in runs]
-        torch_xla.sync()
+        devices.chosen().sync()
         for one, result in zip(runs, found, strict=True):
             if one.what == "right" and one.case.is_on_a_device() and _is_on_cpu(result):
                 one.fail("wrong", "a result is on the CPU")
@@ -128,7 +129,7 @@ def _compute(runs: list[_Run], mode: str, name: str) -> None:
 
 def _traced(one: _Run, mode: cases.Mode) -> object:
     try:
-        return _results([one.case.on("xla")], mode)[0]
+        return _results([one.case.on(devices.chosen().type)], mode)[0]
     except Exception as error:
         one.fail("error", _line(error))
         return None
@@ -184,7 +185,7 @@ def _results(
     function: Callable = call
     if is_compiled:
         torch._dynamo.reset()
-        function = torch.compile(call, backend="openxla")
+        function = torch.compile(call, backend=devices.chosen().backend)
     results = function([(case.args, case.kwargs) for case in on_device])
     if not mode.has_gradients:
         return list(results)
@@ -221,6 +222,7 @@ def main() -> None:
     outcomes = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     torch.set_num_threads(1)
+    devices.chosen()
     for line in sys.stdin:
         try:
             reply = run(json.loads(line))

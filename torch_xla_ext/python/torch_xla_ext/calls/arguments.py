@@ -11,15 +11,13 @@ from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import sharding
 from torch_xla_ext.kernel_schema import ffi_attributes, untyped_payload
-from torch_xla_ext.kernel_schema.schema import ArrayType, Parameter, Schema
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
 from torch_xla_ext.sharding import rule as rules
-from torch_xla_ext.targets import registration
+from torch_xla_ext.targets import kernel_symbols, registration
 from torch_xla_ext.targets.platforms import APIS, platform_of
 
 # The prefix of the targets that XLA:GPU itself runs, by cuDNN.
 CUDNN_PREFIX = "__cudnn$"
-# The attribute with which an FFI call lists the optional operands that it omits (ffi_entry.h).
-_ABSENT_OPERANDS = "absent_operands"
 # Targets and APIs that were found. A registration is never undone.
 _known: set[tuple[str, str]] = set()
 
@@ -192,7 +190,7 @@ def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
         names = sorted(
             {t.name for t in registration.registered_targets(platform) if api in (None, t.api)}
         )
-        if near := registration.did_you_mean(name, names):
+        if near := kernel_symbols.did_you_mean(name, names):
             text += near
         elif names:
             text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
@@ -264,10 +262,7 @@ def _payload_of(
             schema.check(tuple(arrays), schema.sizes(values))
         if api == "untyped":
             return untyped_payload.encode(schema, arrays, values)
-        absent = sum(1 << i for i, array in enumerate(arrays) if array is None)
-        return ffi_attributes.encode(
-            _typed(schema.parameters, values) | ({_ABSENT_OPERANDS: absent} if absent else {})
-        )
+        return ffi_attributes.encode(ffi_attributes.of_kernel(schema, arrays, values))
     if api == "untyped":
         if values:
             raise TypeError(
@@ -276,23 +271,6 @@ def _payload_of(
             )
         return b""
     return ffi_attributes.encode(values or {})
-
-
-def _typed(parameters: Sequence[Parameter], values: Mapping[str, object]) -> dict[str, object]:
-    """Parameters as numbers of the widths that the kernel declares."""
-    import numpy as np
-
-    types = {"bool": bool, "i32": np.int32, "i64": np.int64, "f32": np.float32, "f64": np.float64}
-    types["str"] = str
-
-    def typed(parameter: Parameter, value: object) -> object:
-        if parameter.type == "dict":
-            return _typed(parameter.fields, value)
-        if parameter.is_array:
-            return np.array(value, types[parameter.element])
-        return types[parameter.type](value)
-
-    return {p.name: typed(p, values[p.name]) for p in parameters}
 
 
 def _check_own_payload(

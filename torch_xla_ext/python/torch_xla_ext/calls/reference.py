@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import torch
 import torch_xla
 
-from torch_xla_ext.targets import registration
+from torch_xla_ext.targets import kernel_symbols
 
 ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
 
@@ -74,7 +74,7 @@ def replacement(target: str) -> Reference | None:
 def _missing_text(target: str) -> str:
     text = f"custom call {target!r}: there is no reference implementation that could take its place"
     with _lock:
-        text += registration.did_you_mean(target, _references)
+        text += kernel_symbols.did_you_mean(target, _references)
     return text + "; give one to torch_xla_ext.debug.register_reference"
 
 

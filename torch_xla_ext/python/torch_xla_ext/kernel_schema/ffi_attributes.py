@@ -7,8 +7,24 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch_xla_ext.kernel_schema.schema import Parameter, Schema
+
+# The attribute with which a call lists the optional operands that it omits (ffi_entry.h).
+_ABSENT_OPERANDS = "absent_operands"
+# The types of a kernel's parameters.
+_PARAMETERS = {
+    "bool": bool,
+    "i32": np.int32,
+    "i64": np.int64,
+    "f32": np.float32,
+    "f64": np.float64,
+    "str": str,
+}
 
 # Python numbers have 64 bits; numbers of numpy's types have the width of their type.
 _INTEGERS = {np.dtype(f"int{bits}"): f"i{bits}" for bits in (8, 16, 32, 64)} | {
@@ -26,13 +42,14 @@ _ESCAPED = [
 
 
 @functools.lru_cache(maxsize=256)  # compiled kernels are long, and the same in each layer
-def _bytes(data: bytes) -> str:
+def string(data: bytes) -> str:
+    """Encodes bytes as an MLIR string literal."""
     return f'"{"".join([_ESCAPED[byte] for byte in data])}"'
 
 
 def _string(name: str, value: str) -> str:
     try:
-        return _bytes(value.encode())
+        return string(value.encode())
     except UnicodeEncodeError:
         raise ValueError(f"attribute {name!r}: {value!r} is not valid text") from None
 
@@ -66,7 +83,7 @@ def _value(name: str, value: object) -> str:
     if isinstance(value, str):
         return _string(name, value)
     if isinstance(value, bytes):
-        return _bytes(value)
+        return string(value)
     if isinstance(value, Mapping):
         return _dictionary(value, f"{name}.")
     array = _numpy(name, value) if value is not None else None
@@ -110,3 +127,27 @@ def _dictionary(attributes: Mapping[str, object], prefix: str) -> str:
         key = name if _BARE_NAME.fullmatch(name) else _string(name, name)
         parts.append(f"{key} = {_value(prefix + name, value)}")
     return "{" + ", ".join(parts) + "}"
+
+
+def of_kernel(
+    schema: Schema, operands: Sequence[object | None], values: Mapping[str, object]
+) -> dict[str, object]:
+    """The attributes of a call of a kernel that is made with torch_xla_ext/kernel.h.
+
+    Args:
+        schema: the kernel's.
+        operands: of the call, None for one that is left out.
+        values: of the parameters. They become numbers of the widths that the kernel declares.
+    """
+    attributes = {p.name: _of_parameter(p, values[p.name]) for p in schema.parameters}
+    absent = sum(1 << i for i, operand in enumerate(operands) if operand is None)
+    return attributes | ({_ABSENT_OPERANDS: absent} if absent else {})
+
+
+def _of_parameter(parameter: Parameter, value: object) -> object:
+    """The value as numbers of the widths that the kernel declares."""
+    if parameter.type == "dict":
+        return {each.name: _of_parameter(each, value[each.name]) for each in parameter.fields}
+    if parameter.is_array:
+        return np.array(value, _PARAMETERS[parameter.element])
+    return _PARAMETERS[parameter.type](value)

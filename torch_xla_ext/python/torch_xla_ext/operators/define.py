@@ -20,10 +20,18 @@ import torch
 import torch_xla
 
 from torch_xla_ext.kernel_schema.schema import Schema
-from torch_xla_ext.operators import arguments, autograd, batching, binding, functionalization
+from torch_xla_ext.operators import (
+    arguments,
+    autograd,
+    batching,
+    binding,
+    declaration,
+    functionalization,
+)
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.batching import VmapInfo
-from torch_xla_ext.operators.call import KernelCall, Result
+from torch_xla_ext.operators.call import KernelCall
+from torch_xla_ext.operators.checked import Result
 from torch_xla_ext.sharding import rule as rules
 
 if TYPE_CHECKING:
@@ -141,7 +149,7 @@ def define_operator(
         >>> torch.ops.my_ns.plus(torch.ones(2, device="xla"), torch.ones(2, device="xla")).cpu()
         tensor([2., 2.])
     """
-    name = binding.qualified_name(schema)
+    name = declaration.qualified_name(schema)
     call_type, kernel = _call_type(name, target, results, payload)
     if vmap is not None and vmap_method is not None:
         raise TypeError(f"define_operator: {name}: pass vmap or vmap_method, not both")
@@ -211,8 +219,8 @@ def define_in_place_operator(
     Raises:
         As `define_operator`.
     """
-    name = binding.qualified_name(schema)
-    functional_name, functional_schema = binding.functional_form(name, schema)
+    name = declaration.qualified_name(schema)
+    functional_name, functional_schema = declaration.functional_form(name, schema)
     call_type, kernel = _call_type(name, target)
     library = _open_library(name, replace)
     try:

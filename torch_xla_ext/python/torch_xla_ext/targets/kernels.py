@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torch_xla_ext.targets import libraries, registration
+from torch_xla_ext.targets import kernel_symbols, libraries, registration
 from torch_xla_ext.targets.registration import Target
 
 
@@ -43,7 +43,7 @@ def register_kernel(
             f"register_kernel: library must be a path, but is of type {type(library).__name__}"
         )
     loaded = libraries.load(library)
-    if registration.schema_of(loaded, name) is None:
+    if kernel_symbols.schema_of(loaded, name) is None:
         exported = libraries.exported(loaded)
         if name in exported:
             raise AttributeError(
@@ -57,8 +57,8 @@ def register_kernel(
             + libraries.alike(name, names or exported)
         )
     registered = []
-    for platform, api in registration.ENTRIES:
-        if libraries.function_of(loaded, registration.entry(name, platform, api)) is not None:
+    for platform, api in kernel_symbols.ENTRIES:
+        if libraries.function_of(loaded, kernel_symbols.entry(name, platform, api)) is not None:
             registration.register_custom_call(name, loaded, platform=platform, api=api)
             registered.append(Target(name, platform, api))
     return registered

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch_xla
 
-from torch_xla_ext.kernel_schema.schema import Schema, SizeFunction
+from torch_xla_ext.kernel_schema.schema import Schema
 from torch_xla_ext.targets import libraries
+from torch_xla_ext.targets.kernel_symbols import ENTRIES, entry, schema_of, size_function
 from torch_xla_ext.targets.platforms import APIS, PLATFORMS, platform_of
 
 _XLAC = torch_xla._XLAC
-# The suffixes of the symbols of a kernel made with kernel.h, after the target's name.
-ENTRIES = {
-    ("CUDA", "untyped"): "",
-    ("CUDA", "ffi"): "Ffi",
-    ("Host", "untyped"): "Host",
-    ("Host", "ffi"): "HostFfi",
-}
 
 
 class Target(NamedTuple):
@@ -39,28 +32,11 @@ class Target(NamedTuple):
         return _XLAC._xla_custom_call_function(*self)
 
 
-_SIZE_FUNCTION = ctypes.CFUNCTYPE(
-    ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_uint8)
-)
-
-
-def _size_function(address: int) -> SizeFunction:
-    """A kernel's function of include/torch_xla_ext/sizes.h."""
-    function = _SIZE_FUNCTION(address)
-
-    def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
-        return function(
-            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_uint8 * len(dtypes))(*dtypes)
-        )
-
-    return size
-
-
 def _static_schemas() -> dict[str, Schema]:
     """The schemas of the kernels that are linked into the wheel."""
     schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
     for target, name, address in _XLAC._xla_kernel_sizes():
-        functions = {**schemas[target].size_functions, name: _size_function(address)}
+        functions = {**schemas[target].size_functions, name: size_function(address)}
         schemas[target] = replace(schemas[target], size_functions=functions)
     return schemas
 
@@ -106,12 +82,6 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
     It is the schema for the platform of this process's device.
     """
     return _schemas.get(_current(target, device_platform(), api))
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A suggestion for an error: those of `names` that are similar to `name`; may be empty."""
-    near = difflib.get_close_matches(name, sorted(set(names)), n=3)
-    return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
@@ -269,32 +239,6 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
         known = " and ".join(repr(choice) for choice in choices)
         hint = '; the CPU is "Host"' if value in ("CPU", "cpu", "host") else ""
         raise ValueError(f"register_custom_call: unknown {name} {value!r}; known are {known}{hint}")
-
-
-def entry(name: str, platform: str, api: str) -> str:
-    """The symbol of a kernel's function for a platform and an API."""
-    return name + ENTRIES[platform, api]
-
-
-def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
-    """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
-    function = libraries.function_of(library, name + "Schema")
-    if function is None:
-        return None
-    function.restype = ctypes.c_char_p
-    result = Schema.parse(function().decode())
-    if result.target != name:
-        raise ValueError(
-            f"custom-call target {name!r}: {library._name} returns for it the signature of "
-            f"{result.target!r}: load libraries without RTLD_GLOBAL, and use different names "
-            "for the C++ constants of two kernels"
-        )
-    functions = {}
-    for size in result.open_sizes():
-        function = libraries.function_of(library, f"{name}Size_{size}")
-        if function is not None:
-            functions[size] = _size_function(ctypes.cast(function, ctypes.c_void_p).value)
-    return replace(result, size_functions=functions)
 
 
 def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:

@@ -17,7 +17,7 @@ from torch_xla_ext.cuda import driver
 from torch_xla_ext.debug import register_reference
 from torch_xla_ext.operators import define_operator
 from torch_xla_ext.operators.arguments import Value
-from torch_xla_ext.operators.call import Result
+from torch_xla_ext.operators.checked import Result
 
 DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 HEAD_DIM_MULTIPLE = 8

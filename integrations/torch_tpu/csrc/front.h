@@ -1,0 +1,65 @@
+// A PJRT plugin in front of the real one, for torch-tpu.
+//
+// torch-tpu loads the plugin that TPU_LIBRARY_PATH names, which it takes for a
+// TPU's. This library, given there, hands out the API of XLA's CUDA or CPU
+// plugin with two changes: PJRT_Client_Create gets the options that suit that
+// plugin, not a TPU's (premapped_buffer_size), which it refuses; and an
+// extension tells how many chips there are.
+//
+// torch-tpu ends the process if there is no client. Therefore the client is
+// made here, before torch-tpu asks for it, where a failure is an error text.
+//
+// Python calls the functions (torch_xla_gpu/front.py). Those that can fail
+// return null, or a text, which the next call in this thread replaces.
+#ifndef INTEGRATIONS_TORCH_TPU_CSRC_FRONT_H_
+#define INTEGRATIONS_TORCH_TPU_CSRC_FRONT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+namespace torch_xla_gpu {
+
+// The oldest API that torch-tpu 0.2.0 was run with: that of JAX's plugins
+// 0.11.2.
+inline constexpr int kOldestMinor = 114;
+
+// An option of a client. `type` is a PJRT_NamedValue_Type and says which value
+// counts; `size` is the number of integers.
+struct Option {
+  const char* name;
+  int32_t type;
+  const char* string;
+  const int64_t* integers;
+  size_t size;
+  float real;
+  bool boolean;
+};
+
+}  // namespace torch_xla_gpu
+
+extern "C" {
+
+// Loads the plugin at `path` and checks that its API is one that torch-tpu can
+// use. Loading the same plugin again does nothing.
+const char* TorchXlaGpuLoad(const char* path);
+
+// Makes the client of the loaded plugin that torch-tpu will get.
+const char* TorchXlaGpuCreateClient(const torch_xla_gpu::Option* options,
+                                    size_t size);
+
+// Registers a handler of XLA's FFI with the loaded plugin, for the platform
+// "CUDA" or "Host". The name must be new.
+const char* TorchXlaGpuRegisterHandler(const char* name, const char* platform,
+                                       void* handler);
+
+// The loaded plugin's API version, major and minor; 0 before TorchXlaGpuLoad.
+void TorchXlaGpuApiVersion(int32_t* major, int32_t* minor);
+
+// Called by torch-tpu. Null before TorchXlaGpuLoad.
+const PJRT_Api* GetPjrtApi();
+
+}  // extern "C"
+
+#endif  // INTEGRATIONS_TORCH_TPU_CSRC_FRONT_H_

@@ -1,0 +1,31 @@
+"""Today's PyTorch on XLA:GPU, and on XLA:CPU for tests: ``import torch_xla_gpu``.
+
+The import brings up the device "tpu", which is the name that torch-tpu gives to its device, with
+XLA's plugin for CUDA or the CPU. Kernels that are made with torch_xla_ext/kernel.h become PyTorch
+operators on it, with `register_kernel` and `define_operator`, as in torch_xla_ext.
+"""
+
+import torch_xla_gpu_versions
+
+torch_xla_gpu_versions.check()
+
+from torch_xla_gpu import device  # noqa: E402  # only with the versions that it is for
+
+device.bring_up()
+
+from torch_xla_gpu.kernels import Target, register_kernel, registered_targets  # noqa: E402
+from torch_xla_gpu.operators import (  # noqa: E402
+    VmapInfo,
+    define_in_place_operator,
+    define_operator,
+)
+
+__all__ = [
+    "Target",
+    "VmapInfo",
+    "define_in_place_operator",
+    "define_operator",
+    "device",
+    "register_kernel",
+    "registered_targets",
+]

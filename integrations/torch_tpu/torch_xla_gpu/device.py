@@ -1,0 +1,157 @@
+"""Brings up torch-tpu's device on XLA's plugin for CUDA or the CPU."""
+
+import contextlib
+import importlib.util
+import io
+import os
+import threading
+import warnings
+from typing import NamedTuple
+
+import torch_xla_gpu_versions as versions
+
+from torch_xla_gpu import front
+from torch_xla_gpu.cuda import discovery
+from torch_xla_gpu.cuda.options import client_create_options
+
+# PyTorch's name of the device.
+TYPE = "tpu"
+# XLA:CPU's minima and maxima leave out NaN otherwise, which PyTorch's are.
+_EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
+
+
+class Device(NamedTuple):
+    """What the device runs on.
+
+    Attributes:
+        platform: XLA's: "CUDA" or "Host".
+        plugin: the path of the plugin.
+        package: where the plugin comes from.
+        remarks: what else was found, by name: the driver and the libraries of CUDA.
+    """
+
+    platform: str
+    plugin: str
+    package: str
+    remarks: dict[str, str | None]
+
+
+def api_version() -> tuple[int, int]:
+    """The version of the PJRT API of the plugin."""
+    return front.api_version()
+
+
+_lock = threading.Lock()
+_device: Device | None = None
+
+
+def current() -> Device:
+    """The device of this process, which `import torch_xla_gpu` has brought up."""
+    if _device is None:
+        raise RuntimeError("there is no device yet: import torch_xla_gpu first")
+    return _device
+
+
+def bring_up() -> Device:
+    """Makes the client, and registers the device with PyTorch. Does so once.
+
+    Environment:
+        PJRT_DEVICE: CPU or CUDA; by default CUDA where there is a plugin or a driver for it.
+        TORCH_XLA_EXT_PJRT_PLUGIN: the path of the plugin, in place of an installed package's.
+
+    Raises:
+        PluginError: there is no client; CudaRuntimeError: something of CUDA is missing.
+        ValueError: PJRT_DEVICE is another device.
+    """
+    global _device
+    with _lock:
+        if _device is None:
+            # PyTorch loads torch-tpu when it is imported, and that ends the process without a
+            # library of this name.
+            os.environ["TPU_LIBRARY_PATH"] = str(front.PATH)
+            found = find()
+            front.load(found.plugin)
+            front.create_client(_options(found))
+            _load_front_end()
+            _install_mends(found)
+            _device = found
+        return _device
+
+
+def find() -> Device:
+    """Looks for the plugin, and for what it needs."""
+    chosen = os.environ.get("PJRT_DEVICE") or ("CUDA" if _has_cuda() else "CPU")
+    if chosen == "CPU":
+        return _find_cpu()
+    if chosen == "CUDA":
+        return _find_cuda()
+    raise ValueError(f"PJRT_DEVICE must be CPU or CUDA, but is {chosen!r}")
+
+
+def _has_cuda() -> bool:
+    system = discovery.System.current()
+    if discovery.find_plugins(system):
+        return True
+    try:
+        system.load_library("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _find_cpu() -> Device:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _EXACT_MINIMA_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_EXACT_MINIMA_FLAG}=false".strip()
+    if path := os.environ.get(discovery.PLUGIN_VARIABLE):
+        return Device("Host", path, f"from {discovery.PLUGIN_VARIABLE}", {})
+    if importlib.util.find_spec("lammps_jax_pjrt_cpu") is None:
+        raise front.PluginError(
+            "no PJRT plugin for the CPU: pip install --no-deps "
+            f"lammps-jax-pjrt-cpu=={versions.CPU_PLUGIN}, or set {discovery.PLUGIN_VARIABLE}"
+        )
+    from lammps_jax_pjrt_cpu import PLUGIN_PATH
+
+    version = versions.installed("lammps-jax-pjrt-cpu")
+    return Device("Host", str(PLUGIN_PATH), f"lammps-jax-pjrt-cpu {version}", {})
+
+
+def _find_cuda() -> Device:
+    runtime = discovery.prepare(discovery.System.current())
+    remarks = {
+        "driver": runtime.driver.text,
+        "cuDNN": runtime.cudnn_version,
+        "CUDA data": runtime.data_dir,
+        **runtime.libraries,
+    }
+    return Device("CUDA", runtime.plugin.path, runtime.plugin.package, remarks)
+
+
+def _options(found: Device) -> dict[str, object]:
+    if found.platform == "Host":
+        # The plugin's own number is 4; torch-tpu uses one in a process.
+        return {"cpu_device_count": 1}
+    options = client_create_options(os.environ)
+    # torch-tpu uses one device in a process, and no other may take part of its memory.
+    return {"visible_devices": [0], "preallocate": False, **options}
+
+
+def _load_front_end() -> None:
+    """Imports torch-tpu, which looks for a TPU on the PCI bus, and has it use the library."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        from torch_tpu import _loader
+        from torch_tpu._internal.utils import hardware
+
+        hardware.get_tpu_device_count = lambda: 1
+        _loader.load()
+
+
+def _install_mends(found: Device) -> None:
+    from torch_xla_gpu.mends import attention, checks, compiled, on_cpu
+
+    with warnings.catch_warnings():  # of kernels that take the place of torch-tpu's
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        attention.install(found.platform)
+        checks.install()
+        compiled.install()
+        on_cpu.install(found.platform)

@@ -1,0 +1,95 @@
+"""The library in front of XLA's plugin (csrc/front.h)."""
+
+import ctypes
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PATH = Path(__file__).with_name("libtorch_xla_gpu.so")
+
+# PJRT_NamedValue_Type.
+_STRING, _INT64, _INT64_LIST, _FLOAT, _BOOL = range(5)
+
+
+class _Option(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int32),
+        ("string", ctypes.c_char_p),
+        ("integers", ctypes.POINTER(ctypes.c_int64)),
+        ("size", ctypes.c_size_t),
+        ("real", ctypes.c_float),
+        ("boolean", ctypes.c_bool),
+    )
+
+
+class PluginError(RuntimeError):
+    """The plugin cannot be used, or refuses something. The text says what, and the remedy."""
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    if not PATH.is_file():
+        raise PluginError(
+            f"{PATH} is missing, which is a part of the package's wheel: build it with "
+            "`./bazelw build //integrations/torch_tpu:wheel` and install bazel-bin/"
+            "integrations/torch_tpu/wheel/*.whl"
+        )
+    library = ctypes.CDLL(str(PATH))
+    for function in (
+        library.TorchXlaGpuLoad,
+        library.TorchXlaGpuCreateClient,
+        library.TorchXlaGpuRegisterHandler,
+    ):
+        function.restype = ctypes.c_char_p
+    return library
+
+
+def _raise_if(error: bytes | None) -> None:
+    if error is not None:
+        raise PluginError(error.decode(errors="replace"))
+
+
+def load(path: str) -> None:
+    """Loads a plugin. Raises PluginError if torch-tpu cannot use it."""
+    _raise_if(_library().TorchXlaGpuLoad(path.encode()))
+
+
+def create_client(options: Mapping[str, object]) -> None:
+    """Makes the client that torch-tpu will get. Raises PluginError with the plugin's text."""
+    array = (_Option * len(options))(*[_option(name, value) for name, value in options.items()])
+    _raise_if(_library().TorchXlaGpuCreateClient(array, ctypes.c_size_t(len(array))))
+
+
+def _option(name: str, value: object) -> _Option:
+    option = _Option(name=name.encode())
+    if isinstance(value, bool):
+        option.type, option.boolean = _BOOL, value
+    elif isinstance(value, float):
+        option.type, option.real = _FLOAT, value
+    elif isinstance(value, str):
+        option.type, option.string = _STRING, value.encode()
+    elif isinstance(value, int):
+        option.type, option.integers = _INT64, (ctypes.c_int64 * 1)(value)
+    elif isinstance(value, Sequence):
+        option.type, option.size = _INT64_LIST, len(value)
+        option.integers = (ctypes.c_int64 * len(value))(*value)
+    else:
+        raise TypeError(f"option {name}: a value of type {type(value).__name__}")
+    return option
+
+
+def register_handler(name: str, platform: str, address: int) -> None:
+    """Registers a handler of XLA's FFI under a new name. Raises PluginError if it is refused."""
+    _raise_if(
+        _library().TorchXlaGpuRegisterHandler(
+            name.encode(), platform.encode(), ctypes.c_void_p(address)
+        )
+    )
+
+
+def api_version() -> tuple[int, int]:
+    """The plugin's version of the PJRT API."""
+    major, minor = ctypes.c_int32(), ctypes.c_int32()
+    _library().TorchXlaGpuApiVersion(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value

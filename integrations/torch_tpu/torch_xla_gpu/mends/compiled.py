@@ -1,0 +1,71 @@
+"""Programs of torch.compile: the operands of a backward program are dense and row-major.
+
+A forward program returns what its backward program reads, and torch-tpu gives each of these tensors
+a dense buffer of its own; but it compiles the backward program for the strides that the tensor had,
+and for the buffer that they reach over. With a view as argument, `tokens[:, :-1]`, the program then
+gets a buffer that is too small ("E0102: RuntimeProgramInputMismatch"); with a transposed one, the
+buffer has the right size, and the gradients were wrong. Here such operands are row-major, both for
+the compiler and when the program runs.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch_tpu._internal.compile import _backend
+from torch_tpu._internal.compile.torch_tpu_compiled_executable import CompiledArtifact
+
+_compile = _backend.TpuBackend._compile_graph_module
+
+
+class _RowMajor(CompiledArtifact):
+    """A program whose operands are made row-major."""
+
+    def __init__(self, program: CompiledArtifact) -> None:
+        super().__init__()
+        self._program = program
+
+    def __call__(self, *args: object) -> object:
+        if len(args) == 1 and isinstance(args[0], list):
+            # The same list: the program empties it, and frees what only that kept.
+            args[0][:] = [_row_major(each) for each in args[0]]
+            return self._program(args[0])
+        return self._program(*[_row_major(each) for each in args])
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return _RowMajor, (self._program,)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__") or name == "_program":
+            raise AttributeError(name)
+        return getattr(self._program, name)
+
+
+def _row_major(value: object) -> object:
+    """A tensor in a buffer of its own, row-major; anything else, and such a tensor, as it is."""
+    if not isinstance(value, torch.Tensor) or (
+        value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize
+    ):
+        return value
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def _compile_graph_module(
+    self: _backend.TpuBackend,
+    compiler_instance: object,
+    is_fwd: bool,
+    custom_module_name: str | None,
+    debug: object,
+    compiled_artifacts: list[CompiledArtifact],
+    graph_module: torch.fx.GraphModule,
+    example_inputs: Sequence[object],
+) -> Callable[..., object]:
+    others = (compiler_instance, is_fwd, custom_module_name, debug, compiled_artifacts)
+    if is_fwd:
+        return _compile(self, *others, graph_module, example_inputs)
+    inputs = [_row_major(each) for each in example_inputs]
+    return _RowMajor(_compile(self, *others, graph_module, inputs))
+
+
+def install() -> None:
+    """Puts this in the place of torch-tpu's method."""
+    _backend.TpuBackend._compile_graph_module = _compile_graph_module

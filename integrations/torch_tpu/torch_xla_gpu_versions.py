@@ -1,0 +1,60 @@
+"""The versions that this package is for, and the check that they are installed.
+
+torch-tpu's private functions are used (docs/todays_pytorch.md lists them), so that another version
+needs another look at each.
+"""
+
+import importlib.metadata
+import sys
+
+TORCH = "2.11.0"
+TORCH_TPU = "0.2.0"
+CPU_PLUGIN = "0.11.2"
+_OLDEST_PYTHON = (3, 12)
+
+# torch-tpu itself requires libtpu, which is of no use here: hence --no-deps, and what it imports.
+REMEDIES = {
+    "torch": f"pip install torch=={TORCH}",
+    "torch-tpu": f"pip install --no-deps torch-tpu=={TORCH_TPU}, and "
+    "pip install 'numpy>=2' 'absl-py>=2' portpicker 'frozendict>=2' 'immutabledict>=4' 'pyzmq>=27'",
+}
+
+
+class VersionError(ImportError):
+    """A package is missing, or of a version that this one is not for."""
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a package, without its local part (+cu130); None if there is none.
+
+    Args:
+        package: its name in the package index.
+    """
+    try:
+        return importlib.metadata.version(package).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def problems() -> list[str]:
+    """What is missing or of another version, each with a remedy."""
+    found = []
+    if sys.version_info < _OLDEST_PYTHON:
+        found.append(
+            "torch_xla_gpu needs Python {}.{} or newer, but this is {}.{}: use another "
+            "interpreter".format(*_OLDEST_PYTHON, *sys.version_info)
+        )
+    for package, needed in (("torch", TORCH), ("torch-tpu", TORCH_TPU)):
+        version = installed(package)
+        if version != needed:
+            found.append(
+                f"torch_xla_gpu needs {package} {needed}, but this environment has "
+                f"{version or 'none'}: {REMEDIES[package]}"
+            )
+    return found
+
+
+def check() -> None:
+    """Raises VersionError unless everything is there in the right version."""
+    if found := problems():
+        raise VersionError("; ".join(found))

@@ -1,0 +1,43 @@
+"""The device of the sweep: torch_xla's, or torch_xla_gpu's with SWEEP_DEVICE=torch_xla_gpu."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device of PyTorch.
+
+    Attributes:
+        type: as in torch.device.
+        backend: of torch.compile.
+        manual_seed: seeds its random numbers.
+        sync: makes programs of what is pending, and runs them.
+    """
+
+    type: str
+    backend: str
+    manual_seed: Callable[[int], object]
+    sync: Callable[[], object]
+
+
+@functools.cache
+def chosen() -> Device:
+    """The device that the environment names, brought up."""
+    name = os.environ.get("SWEEP_DEVICE", "torch_xla")
+    if name == "torch_xla":
+        import torch_xla
+
+        return Device("xla", "openxla", torch_xla.manual_seed, torch_xla.sync)
+    if name == "torch_xla_gpu":
+        import torch_xla_gpu
+
+        kind = torch_xla_gpu.device.TYPE
+        return Device(kind, kind, torch.manual_seed, torch.accelerator.synchronize)
+    raise ValueError(f"SWEEP_DEVICE must be torch_xla or torch_xla_gpu, but is {name!r}")
