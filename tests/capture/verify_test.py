@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import cProfile
 import logging
+import pstats
 import re
 import sys
 import types
@@ -290,3 +292,21 @@ def test_contract_side_effects() -> None:
         for _ in range(9):
             step(device(1))
     assert stdout.write.call_count == 4  # calls 1, 2, 4 and 8
+
+
+def test_within_a_profile_of_python() -> None:
+    @capture
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    x = torch.arange(3.0, device="xla")
+    with cProfile.Profile() as profile:
+        for _ in range(3):  # captured, verified and replayed
+            assert step(x).tolist() == [0, 2, 4]
+        _marked()
+    functions = {function for _, _, function in pstats.Stats(profile).stats}
+    assert "_marked" in functions  # it goes on after the capture
+
+
+def _marked() -> None:
+    """What the profile is searched for."""

@@ -195,6 +195,7 @@ def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return stock(*args)
 
     monkeypatch.setattr(scaled_dot_product_attention, "_fused", _fused)
+
     def compiled(function: Callable) -> Callable:
         return torch.compile(lambda *args, **kwargs: function(*args, **kwargs), backend="openxla")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import dataclasses
 import random
 import sys
@@ -375,7 +376,10 @@ class ExecutedCode:
         try:
             yield
         finally:
-            sys.setprofile(profile)
+            if isinstance(profile, cProfile.Profile):  # which sys.setprofile does not take back
+                profile.enable()
+            else:
+                sys.setprofile(profile)
 
     def _see(self, frame: types.FrameType, event: str, _argument: object) -> None:
         code, variables = frame.f_code, frame.f_globals
