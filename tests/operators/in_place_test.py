@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch_xla
 
 UNARY = re.findall(
     r"\w+",
@@ -63,7 +64,7 @@ def outcome(operator: Operator, *tensors: torch.Tensor) -> torch.Tensor | str:
 
 
 def assert_same(operator: Operator, *tensors: torch.Tensor) -> None:
-    on_device = [tensor.clone().to("xla") for tensor in tensors]
+    on_device = [tensor.clone().to(torch_xla.device()) for tensor in tensors]
     want = outcome(operator, *(tensor.clone() for tensor in tensors))
     got = outcome(operator, *on_device)
     if isinstance(want, str):
