@@ -64,6 +64,8 @@ def replace_backend(module: ModuleType) -> None:
     from torch.multiprocessing.reductions import StorageWeakRef
 
     stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
+    # Of what the gradient needs, it computes again what is cheap; the default saves all.
+    stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
 
     def merge_view_inputs(
         config: object, inputs: Sequence[object], infos: Sequence[Any], **options: object
@@ -79,7 +81,6 @@ def replace_backend(module: ModuleType) -> None:
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
-        stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
         with (
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
