@@ -5,7 +5,7 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
 
     python kernels/mla_paged_attention/gpu_check.py [--time] LIBRARY
 
-It calls the untyped entry with a packed descriptor, as XLA does, and compares with float64.
+It calls the untyped entry with a packed payload, as XLA does, and compares with float64.
 """
 
 from __future__ import annotations

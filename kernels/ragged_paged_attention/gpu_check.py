@@ -5,7 +5,7 @@ A plain script for a machine with a GPU, any torch with CUDA and the library tha
 
     python kernels/ragged_paged_attention/gpu_check.py [--time] LIBRARY...
 
-It calls the untyped entry with a packed descriptor, as XLA does, and compares with float64.
+It calls the untyped entry with a packed payload, as XLA does, and compares with float64.
 Every library is checked and timed; the peers (torch's SDPA on a dense copy, a matrix product)
 are timed once, in the same run.
 """

@@ -44,7 +44,7 @@ def _vmap(
 
 def _with_examples_first(tensor: torch.Tensor, dim: int | None, batch_size: int) -> torch.Tensor:
     if dim == 0:
-        return tensor  # which a view would hide the sharding of
+        return tensor  # A view would hide its sharding.
     return tensor.expand(batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 

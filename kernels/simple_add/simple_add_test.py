@@ -100,7 +100,7 @@ PAYLOADS = {
     "empty": (b"", "payload: is empty"),
     "truncated header": (GOOD[:15], "payload: truncated"),
     "truncated": (GOOD[:-1], r"payload: truncated at result 0 \(out\)"),
-    "oversized": (GOOD + b"\0", "payload: 1 bytes follow the end of the descriptor"),
+    "oversized": (GOOD + b"\0", "payload: 1 bytes follow the end of the payload"),
     "magic": (b"\2" + GOOD[1:], "payload: expected the magic byte 1 but got 2"),
     "version": (GOOD[:1] + b"\2" + GOOD[2:], "payload: expected version 1 but got 2"),
     "operands": (GOOD[:2] + b"\3" + GOOD[3:], "the number of operands to be 2 but got 3"),
@@ -160,7 +160,7 @@ def test_typed_call_of_wrong_operands_is_refused_by_the_kernel(device: torch.dev
         )[0].cpu()
 
 
-def test_descriptor_is_what_the_header_documents() -> None:
+def test_untyped_payload_is_what_the_header_documents() -> None:
     header = bytes([1, 1, 2, 1, 0, 0, 0, 0]) + struct.pack("<Q", SCHEMA.hash)
     array = bytes([11, 1, 3, 0, 0, 0, 0, 0, 0, 0])
     assert header + array * 3 == GOOD

@@ -149,7 +149,7 @@ KERNEL(TestMemcpy) {
 // Does nothing, for measurements of the host's time.
 KERNEL(TestNothing) {}
 
-// A typed handler: out = a + scale * b.
+// An FFI handler: out = a + scale * b.
 static xla::ffi::Error FfiAddScaled(cudaStream_t stream,
                                     xla::ffi::Buffer<xla::ffi::F32> a,
                                     xla::ffi::Buffer<xla::ffi::F32> b,

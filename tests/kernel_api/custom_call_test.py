@@ -163,7 +163,7 @@ def test_raw_payload(device: torch.device) -> None:
     assert y.cpu().tolist()[0] == 0
 
 
-def test_a_descriptor_of_other_shapes_is_refused(device: torch.device) -> None:
+def test_an_untyped_payload_of_other_shapes_is_refused(device: torch.device) -> None:
     x, larger = torch.zeros(3).to(device), ArrayType((6,), torch.float32)
     payload = untyped_payload.pack(registration.schema("TestIncrement"), [larger, larger], {})
     text = r"TestIncrement: operand 0 \(x\): the payload says F32\[6\], but the call has F32\[3\]"
@@ -174,7 +174,7 @@ def test_a_descriptor_of_other_shapes_is_refused(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"\1\1\1\1", "text"], ids=repr)
-def test_a_payload_that_is_no_descriptor_is_refused_by_the_kernel(
+def test_a_payload_that_is_no_untyped_payload_is_refused_by_the_kernel(
     device: torch.device, payload: bytes | str
 ) -> None:
     x = torch.zeros(3).to(device)
@@ -357,33 +357,35 @@ def raw_typed(device: torch.device, text: str) -> torch.Tensor:
     )[0]
 
 
-TYPED = "window = 1 : i64, offset = 0 : i32, factor = 1.0 : f64, bias = 0.0 : f32, negate = false"
+ATTRIBUTES = (
+    "window = 1 : i64, offset = 0 : i32, factor = 1.0 : f64, bias = 0.0 : f32, negate = false"
+)
 
 
-def typed(parameters: str, absent: int) -> str:
+def ffi_call(parameters: str, absent: int) -> str:
     return f"{{{parameters}, absent_operands = {absent} : i64}}"
 
 
 RAW: dict[str, tuple[str, str]] = {
     "missing": ("{absent_operands = 12 : i64}", "attribute window: i64 is missing"),
     "type": (
-        typed(TYPED.replace("1 : i64", "1 : i32"), 12),
+        ffi_call(ATTRIBUTES.replace("1 : i64", "1 : i32"), 12),
         "attribute window: expected i64: Wrong scalar data type: expected S64 but got S32",
     ),
     "unknown": (
-        typed(TYPED + ", widow = 1 : i64", 12),
+        ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12),
         "and got 1 attributes more",
     ),
     "limits": (
-        typed(TYPED.replace("1 : i64", "0 : i64"), 12),
+        ffi_call(ATTRIBUTES.replace("1 : i64", "0 : i64"), 12),
         "parameter window: expected 1 to 4096 but got 0",
     ),
     "not optional": (
-        typed(TYPED, 1),
+        ffi_call(ATTRIBUTES, 1),
         r"attribute absent_operands: operand 0 \(table\) is not optional",
     ),
-    "no such operand": (typed(TYPED, 16), "there are no such operands"),
-    "absent operands not said": (typed(TYPED, 0), "expected 4 operands but got 2"),
+    "no such operand": (ffi_call(ATTRIBUTES, 16), "there are no such operands"),
+    "absent operands not said": (ffi_call(ATTRIBUTES, 0), "expected 4 operands but got 2"),
 }
 
 

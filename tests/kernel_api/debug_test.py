@@ -13,7 +13,7 @@ from testing.xla import register_host_kernels
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug
-from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
+from torch_xla_ext.kernel_schema.untyped_payload import UntypedPayload
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +50,7 @@ def test_custom_call_of_a_kernel(device: torch.device) -> None:
         operands=("f32[2,3]{1,0}",),
         results=("f32[2,3]{1,0}",),
         api_version=3,
-        payload=Descriptor((array,), (array,), {}),
+        payload=UntypedPayload((array,), (array,), {}),
         aliases={0: 0},
         has_side_effect=True,
     )

@@ -297,7 +297,7 @@ def test_a_kernels_schema_goes_and_comes_with_its_function(device: torch.device)
     assert schema("TestTimes3") is None
     assert custom_call("TestTimes3", [x], [x], payload=b"\1" + bytes(7))[0].tolist() == [7]
     assert schema("TestTimes3", "ffi").text == text
-    assert default_api("TestTimes3") == "untyped"  # the typed one is of the kernel before
+    assert default_api("TestTimes3") == "untyped"  # the FFI one is of the kernel before
     assert name_with_schema("TestTimes3", text) == "TestTimes3#1"
     assert custom_call("TestTimes3#1", [x], [x])[0].tolist() == [21]
     with pytest.raises(ValueError, match="no kernel with the schema"):

@@ -22,14 +22,14 @@ from torch_xla_ext.kernel_schema.dtypes import XLA_TYPES
 from torch_xla_ext.kernel_schema.schema import ArrayType, Schema, parse_parameters
 from torch_xla_ext.targets import registration
 
-PROBE = ctypes.CDLL(os.environ["DESCRIPTOR_PROBE"])
+PROBE = ctypes.CDLL(os.environ["UNTYPED_PAYLOAD_PROBE"])
 PROBE.ProbeSchema.restype = ctypes.c_char_p
 PROBE.ProbeOptionsSchema.restype = ctypes.c_char_p
 SCHEMA = Schema.parse(PROBE.ProbeSchema().decode())
 OPTIONS = Schema.parse(PROBE.ProbeOptionsSchema().decode())
 
 
-def parse(payload: bytes, probe: Callable[..., None] = PROBE.ProbeDescriptor) -> str:
+def parse(payload: bytes, probe: Callable[..., None] = PROBE.ProbeUntypedPayload) -> str:
     """What the kernel's parser says: "ok: …" or its error."""
     text = ctypes.create_string_buffer(8192)
     probe(payload, ctypes.c_size_t(len(payload)), text, ctypes.c_size_t(8192))
@@ -255,7 +255,7 @@ def test_truncated_parameters_of_variable_size(length: int) -> None:
     if length >= begin:
         cut = payload[:4] + struct.pack("<I", length - begin) + payload[8:length]
         assert re.fullmatch(r"parameter [\w.]+: truncated", parse(cut, PROBE.ProbeOptions))
-        with pytest.raises(ValueError, match="not a descriptor of this kernel"):
+        with pytest.raises(ValueError, match="not an untyped payload of this kernel"):
             untyped_payload.unpack(OPTIONS, cut)
 
 
@@ -330,7 +330,7 @@ def added(dtype: torch.dtype, *shape: int) -> bytes:
     return untyped_payload.pack(schema, [ArrayType(shape, dtype)] * 3, {})
 
 
-SEEDS = Path(__file__).parent / "descriptor_corpus" / "seeds"
+SEEDS = Path(__file__).parent / "untyped_payload_corpus" / "seeds"
 SEED_FILES: dict[str, Callable[[], bytes]] = {
     "TestGather-scalar-rows": lambda: untyped_payload.pack(SCHEMA, arrays(row=()), GOOD),
     "TestGather-optional": lambda: untyped_payload.pack(SCHEMA, arrays(optional=True), GOOD),
@@ -359,6 +359,6 @@ def test_seed_of_the_fuzz_target_is_what_is_packed_now(name: str) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1", b"\2" * 100], ids=repr)
-def test_unpack_what_is_no_descriptor(payload: bytes) -> None:
-    with pytest.raises(ValueError, match="TestGather: not a descriptor of this kernel"):
+def test_unpack_what_is_no_untyped_payload(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="TestGather: not an untyped payload of this kernel"):
         untyped_payload.unpack(SCHEMA, payload)

@@ -244,7 +244,7 @@ void TestTargets(const std::string& path) {
   RegisterTarget(plugin, "a", &one, TargetApi::kUntyped);
   EXPECT(std::strcmp(seen->last_target, "a") == 0);
   EXPECT(seen->last_function == &one && seen->last_api == 0);
-  RegisterTarget(plugin, "a", &two, TargetApi::kTyped);
+  RegisterTarget(plugin, "a", &two, TargetApi::kFfi);
   EXPECT(seen->last_function == &two && seen->last_api == 1);
   EXPECT(seen->registrations == 2);
   const std::string refusal = Thrown(

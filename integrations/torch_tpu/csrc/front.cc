@@ -20,7 +20,7 @@ namespace {
 
 using torch_xla_ext::pjrt_bridge::TakeErrorText;
 
-// The members of PJRT_FFI_Extension, and of its function that registers a typed
+// The members of PJRT_FFI_Extension, and of its function that registers a
 // handler, in PJRT 0.114 and 0.115. No Python package has headers with them:
 // those of 0.72 lack the function, and later ones had an `api_version` among
 // its arguments, which the plugins no longer have.

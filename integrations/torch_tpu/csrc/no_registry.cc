@@ -1,6 +1,6 @@
 // XLA's registry of untyped targets, for a library of kernels that is loaded
 // into a process without one. Kernels that are linked statically register their
-// untyped entries when they are loaded; torch-tpu calls the typed ones only,
+// untyped entries when they are loaded; torch-tpu calls the FFI ones only,
 // which Python registers by their symbols.
 #include <string>
 

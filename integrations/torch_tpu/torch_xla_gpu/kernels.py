@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
-    """Registers a kernel's typed entry for this process's device.
+    """Registers a kernel's FFI entry for this process's device.
 
     Registering another function under the same name takes effect for calls that are traced from
     then on; programs that were compiled before keep theirs. The same holds for a library that was

@@ -57,7 +57,7 @@ Args:
     an input. XLA copies the input first if something else needs it.
   api_version: XLA's, 1 to 4. None is 2 (STATUS_RETURNING) for the target
     "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
-    XLA's typed FFI, for which `payload` is the text of the attributes.
+    XLA's FFI, for which `payload` is the text of the attributes.
   has_side_effect: XLA keeps the call although nothing uses its results.
   operand_shards, result_shards: how each device runs the call on its part of
     the inputs (torch_xla_ext.sharding.plan.Shard); shapes are those of the
@@ -153,7 +153,7 @@ PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
                      CustomCallConfig config,
                      std::vector<Shard> result_shards = {}) {
   const TargetApi api = config.api_version == xla::API_VERSION_TYPED_FFI
-                            ? TargetApi::kTyped
+                            ? TargetApi::kFfi
                             : TargetApi::kUntyped;
   CheckIsNotXlas(config.target, CurrentPlatform(), api);
   config.target = CurrentName(config.target, CurrentPlatform(), api);
@@ -382,11 +382,11 @@ void DefineRegistration(py::module_& module) {
   module.def(
       "_xla_default_custom_call_api",
       [](const std::string& name, const std::string& platform) {
-        return DefaultApi(name, platform) == TargetApi::kTyped ? "ffi"
-                                                               : "untyped";
+        return DefaultApi(name, platform) == TargetApi::kFfi ? "ffi"
+                                                             : "untyped";
       },
       py::arg("name"), py::arg("platform"),
-      "By which API calls of a target are made that do not say one.");
+      "The API of calls of a target that do not specify one.");
 
   module.def(
       "_xla_custom_call_function",

@@ -20,7 +20,7 @@ namespace torch_xla_ext {
 struct CustomCallConfig {
   std::string target;
   // What the kernel gets besides its operands: the payload of an untyped call,
-  // the attributes of a typed one. XLA calls it backend_config.
+  // the attributes of an FFI one. XLA calls it backend_config.
   std::string payload;
   int api_version = 0;
   bool has_side_effect = false;

@@ -22,9 +22,9 @@
 namespace torch_xla_ext {
 namespace {
 
-// Typed targets by platform and XLA's name for them: XLA's own registry cannot
+// FFI targets by platform and XLA's name for them: XLA's own registry cannot
 // be read.
-using TypedTargets = std::map<std::pair<std::string, std::string>, void*>;
+using FfiTargets = std::map<std::pair<std::string, std::string>, void*>;
 
 // The functions of a name that was registered more than once, in the order of
 // registration, and the one that calls run.
@@ -44,13 +44,13 @@ struct CudaClient {
 struct Targets {
   // Held from a lookup to the registration that depends on it.
   std::mutex mutex;
-  TypedTargets typed;
+  FfiTargets ffi;
   // By name, platform and API.
   Renewed renewed;
   // Whether `renewed` has entries: a traced call checks this first.
   std::atomic<bool> any_renewed{false};
   // Names and platforms whose untyped function replaced another one after the
-  // typed one was registered: the typed function is not its counterpart.
+  // FFI one was registered: the FFI function is not its counterpart.
   std::set<std::pair<std::string, std::string>> untyped_is_newer;
   std::atomic<uint64_t> num_changes{0};
   CudaClient cuda;
@@ -68,8 +68,8 @@ void* Find(const Targets& targets, const std::string& hlo_name,
   if (api == TargetApi::kUntyped) {
     return xla::CustomCallTargetRegistry::Global()->Lookup(hlo_name, platform);
   }
-  const auto found = targets.typed.find({platform, hlo_name});
-  return found == targets.typed.end() ? nullptr : found->second;
+  const auto found = targets.ffi.find({platform, hlo_name});
+  return found == targets.ffi.end() ? nullptr : found->second;
 }
 
 // XLA's name for the function that was registered as `name` after `index`
@@ -125,7 +125,7 @@ void RegisterWithClient(const CudaClient& cuda, const std::string& name,
                         void* function, TargetApi api) {
   if (cuda.plugin != nullptr) {
     pjrt_bridge::RegisterTarget(cuda.plugin, name, function, api);
-  } else if (api == TargetApi::kTyped) {
+  } else if (api == TargetApi::kFfi) {
     RegisterHandler(name, kCudaPlatform, function);
   }
 }
@@ -142,7 +142,7 @@ void RegisterWithXla(Targets* targets, const std::string& hlo_name,
     return;
   }
   if (platform == kHostPlatform) RegisterHandler(hlo_name, platform, function);
-  targets->typed[{platform, hlo_name}] = function;
+  targets->ffi[{platform, hlo_name}] = function;
 }
 
 }  // namespace
@@ -157,18 +157,18 @@ void CheckPlatform(const std::string& platform) {
 
 TargetApi ParseTargetApi(const std::string& api) {
   if (api == "untyped") return TargetApi::kUntyped;
-  if (api == "ffi") return TargetApi::kTyped;
+  if (api == "ffi") return TargetApi::kFfi;
   throw std::invalid_argument("unknown api " + Quoted(api) +
                               "; known are \"untyped\" and \"ffi\"");
 }
 
 TargetApi ParseTargetApi(int api_version) {
-  for (const TargetApi api : {TargetApi::kUntyped, TargetApi::kTyped}) {
+  for (const TargetApi api : {TargetApi::kUntyped, TargetApi::kFfi}) {
     if (api_version == static_cast<int>(api)) return api;
   }
   throw std::invalid_argument(
       "unknown api_version " + std::to_string(api_version) +
-      "; known are 0, an untyped function, and 1, a typed FFI handler");
+      "; known are 0, an untyped function, and 1, an FFI handler");
 }
 
 void RegisterTarget(const std::string& name, void* function,
@@ -191,8 +191,7 @@ void RegisterTarget(const std::string& name, void* function,
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
   ++targets.num_changes;
-  if (api == TargetApi::kTyped)
-    targets.untyped_is_newer.erase({name, platform});
+  if (api == TargetApi::kFfi) targets.untyped_is_newer.erase({name, platform});
   void* const first = Find(targets, name, platform, api);
   if (first == nullptr) {
     RegisterWithXla(&targets, name, function, platform, api);
@@ -227,11 +226,11 @@ TargetApi DefaultApi(const std::string& name, const std::string& platform) {
   CheckPlatform(platform);
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
-  const std::string typed =
-      CurrentNameOf(targets, name, platform, TargetApi::kTyped);
-  return Find(targets, typed, platform, TargetApi::kTyped) != nullptr &&
+  const std::string ffi_name =
+      CurrentNameOf(targets, name, platform, TargetApi::kFfi);
+  return Find(targets, ffi_name, platform, TargetApi::kFfi) != nullptr &&
                  targets.untyped_is_newer.count({name, platform}) == 0
-             ? TargetApi::kTyped
+             ? TargetApi::kFfi
              : TargetApi::kUntyped;
 }
 
@@ -284,9 +283,9 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
     if (IsBuiltinTarget(name, function)) continue;
     RegisterWithClient(targets.cuda, name, function, TargetApi::kUntyped);
   }
-  for (const auto& [key, function] : targets.typed) {
+  for (const auto& [key, function] : targets.ffi) {
     if (key.first != kCudaPlatform) continue;
-    RegisterWithClient(targets.cuda, key.second, function, TargetApi::kTyped);
+    RegisterWithClient(targets.cuda, key.second, function, TargetApi::kFfi);
   }
 }
 
@@ -309,7 +308,7 @@ std::vector<std::string> RegisteredTargets(const std::string& platform,
   }
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
-  for (const auto& [key, function] : targets.typed) {
+  for (const auto& [key, function] : targets.ffi) {
     if (key.first == platform && key.second.find('#') == std::string::npos) {
       names.push_back(key.second);
     }

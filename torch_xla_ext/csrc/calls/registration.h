@@ -24,7 +24,7 @@ TargetApi ParseTargetApi(const std::string& api);
 TargetApi ParseTargetApi(int api_version);
 
 // Registers `function` as the target `name`: an untyped target in the process's
-// registry, where XLA:CPU looks up its "Host" targets, and a typed "Host"
+// registry, where XLA:CPU looks up its "Host" targets, and an FFI "Host"
 // target with XLA's FFI. A "CUDA" target is also registered with the client: at
 // once if the client exists, else by ForwardTargets. May be called by static
 // initialisers.
@@ -56,8 +56,8 @@ void* CurrentFunction(const std::string& name, const std::string& platform,
 void CheckIsNotXlas(const std::string& name, const std::string& platform,
                     TargetApi api);
 
-// The API of calls of `name` that do not specify one: typed if a typed function
-// is registered, unless an untyped one has replaced another since. Only typed
+// The API of calls of `name` that do not specify one: "ffi" if an FFI function
+// is registered, unless an untyped one has replaced another since. Only FFI
 // calls run inside a CUDA graph.
 TargetApi DefaultApi(const std::string& name, const std::string& platform);
 
@@ -76,7 +76,7 @@ const char* CurrentPlatform();
 void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin);
 
 // The names of the targets of `platform`, sorted, without those that XLA:CPU
-// registers for itself. Of the typed targets, only those registered here: XLA
+// registers for itself. Of the FFI targets, only those registered here: XLA
 // does not list its own.
 std::vector<std::string> RegisteredTargets(const std::string& platform,
                                            TargetApi api = TargetApi::kUntyped);

@@ -64,8 +64,8 @@ void RegisterStaticKernels() {
           "definitions: " +
           Quoted(schema) + " and " + Quoted(kernel.schema));
     }
-    RegisterTarget(kernel.target, reinterpret_cast<void*>(kernel.typed_entry),
-                   kernel.platform, TargetApi::kTyped);
+    RegisterTarget(kernel.target, reinterpret_cast<void*>(kernel.ffi_entry),
+                   kernel.platform, TargetApi::kFfi);
   }
 }
 

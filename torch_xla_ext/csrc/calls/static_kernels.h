@@ -11,12 +11,13 @@
 
 namespace torch_xla_ext {
 
-// Registers all their typed entries; XLA's own macro has registered the untyped
+// Registers all their FFI entries; XLA's own macro has registered the untyped
 // ones. Throws like RegisterTarget, and std::runtime_error if a kernel's two
 // platforms were compiled from different definitions.
 void RegisterStaticKernels();
 
-// Their schemas, by target: SchemaText() of include/torch_xla_ext/descriptor.h.
+// Their schemas, by target: SchemaText() of
+// include/torch_xla_ext/untyped_payload.h.
 std::map<std::string, std::string> StaticKernelSchemas();
 
 // Their functions of sizes.h: target, the size's name, and the address.

@@ -112,7 +112,7 @@ XLA_FFI_Error* OnCuda(XLA_FFI_CallFrame* frame) {
 
 const bool registered = [] {
   RegisterTarget(kTarget, reinterpret_cast<void*>(&OnCuda), kCudaPlatform,
-                 TargetApi::kTyped);
+                 TargetApi::kFfi);
   return true;
 }();
 

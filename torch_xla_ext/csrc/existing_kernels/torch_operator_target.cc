@@ -147,9 +147,9 @@ XLA_FFI_Error* OnCuda(XLA_FFI_CallFrame* frame) {
 
 const bool registered = [] {
   RegisterTarget(kTarget, reinterpret_cast<void*>(&OnHost), kHostPlatform,
-                 TargetApi::kTyped);
+                 TargetApi::kFfi);
   RegisterTarget(kTarget, reinterpret_cast<void*>(&OnCuda), kCudaPlatform,
-                 TargetApi::kTyped);
+                 TargetApi::kFfi);
   return true;
 }();
 

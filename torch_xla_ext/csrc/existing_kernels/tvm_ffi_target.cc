@@ -1,4 +1,4 @@
-// Functions of the TVM-FFI ABI as typed targets, each under its own name.
+// Functions of the TVM-FFI ABI as FFI targets, each under its own name.
 //
 // XLA calls a target through the address of a C function, which does not get
 // the target's name. So each target needs its own C function; the library has a
@@ -180,7 +180,7 @@ void RegisterKernel(const std::string& name, const std::string& platform,
     kernel.words.push_back(tvm_ffi::Word::Parse(word));
   }
   RegisterTarget(name, reinterpret_cast<void*>(FunctionOf(std::move(kernel))),
-                 platform, TargetApi::kTyped);
+                 platform, TargetApi::kFfi);
 }
 
 const bool defined = AddModuleExtension([](py::module_& module) {
@@ -199,7 +199,7 @@ const bool defined = AddModuleExtension([](py::module_& module) {
   module.def("_xla_register_tvm_ffi_kernel", &RegisterKernel, py::arg("name"),
              py::arg("platform"), py::arg("function"), py::arg("arguments"),
              py::arg("in_graphs"), py::arg("schema"),
-             "Registers a TVM-FFI function, by its handle, as a typed target.");
+             "Registers a TVM-FFI function, by its handle, as an FFI target.");
 });
 
 }  // namespace

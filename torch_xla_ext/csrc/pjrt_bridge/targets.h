@@ -20,7 +20,7 @@ namespace torch_xla_ext {
 // How XLA calls a target. The values are those of the extension.
 enum class TargetApi : int {
   kUntyped = 0,  // void f(stream, buffers, opaque, opaque_len, status)
-  kTyped = 1,    // an XLA FFI handler
+  kFfi = 1,      // an XLA FFI handler
 };
 
 namespace pjrt_bridge {

@@ -23,10 +23,11 @@ namespace torch_xla_ext {
 // be read.
 torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin);
 
-// Whether a CPU program, given as HLO text, has a custom call that is not
-// typed. XLA's CPU client does not store whether the results of such a call are
-// a tuple: the kernel of a loaded program would mistake one for the other, and
-// write to a wrong address. So such programs are compiled again.
+// Whether a CPU program, given as HLO text, has a custom call that does
+// not go through XLA's FFI. XLA's CPU client does not store whether the results
+// of such a call are a tuple: the kernel of a loaded program would mistake one
+// for the other, and write to a wrong address. So such programs are compiled
+// again.
 bool HasUntypedCalls(std::string_view hlo);
 
 }  // namespace torch_xla_ext

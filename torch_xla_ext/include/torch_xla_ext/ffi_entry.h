@@ -1,4 +1,4 @@
-// The typed entry: a launch function as a handler of XLA's FFI. For kernel.h.
+// The FFI entry: a launch function as a handler of XLA's FFI. For kernel.h.
 #ifndef TORCH_XLA_EXT_FFI_ENTRY_H_
 #define TORCH_XLA_EXT_FFI_ENTRY_H_
 
@@ -146,10 +146,10 @@ Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Params* params,
 }
 
 template <const Signature& kSignature, auto kLaunch, typename... Stream>
-xla::ffi::Error CallTyped(const char* entry, Stream... stream,
-                          const xla::ffi::RemainingArgs& args,
-                          const xla::ffi::RemainingRets& rets,
-                          const xla::ffi::Dictionary& attributes) {
+xla::ffi::Error CallFfi(const char* entry, Stream... stream,
+                        const xla::ffi::RemainingArgs& args,
+                        const xla::ffi::RemainingRets& rets,
+                        const xla::ffi::Dictionary& attributes) {
   using Params =
       typename LaunchTraits<sizeof...(Stream) != 0, decltype(kLaunch)>::Params;
   const auto call = [&] {
@@ -187,7 +187,7 @@ XLA_FFI_Error* CallCudaHandler(XLA_FFI_CallFrame* frame, HandlerTraits traits) {
           .To(
               [](Stream stream, RemainingArgs args, RemainingRets rets,
                  Dictionary attributes) {
-                return CallTyped<kSignature, kLaunch, Stream>(
+                return CallFfi<kSignature, kLaunch, Stream>(
                     "CUDA ffi", stream, args, rets, attributes);
               },
               traits)
@@ -205,7 +205,7 @@ XLA_FFI_Error* CallHostHandler(XLA_FFI_CallFrame* frame, HandlerTraits traits) {
                              .To(
                                  [](RemainingArgs args, RemainingRets rets,
                                     Dictionary attributes) {
-                                   return CallTyped<kSignature, kLaunch>(
+                                   return CallFfi<kSignature, kLaunch>(
                                        "Host ffi", args, rets, attributes);
                                  },
                                  traits)

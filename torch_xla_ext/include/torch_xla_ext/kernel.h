@@ -24,22 +24,22 @@
 //
 //   symbol                                   platform  API
 //   XlaGpuScale(stream, buffers, …)          CUDA      untyped, version 3
-//   XlaGpuScaleFfi(call_frame)               CUDA      typed FFI, version 4
+//   XlaGpuScaleFfi(call_frame)               CUDA      FFI, version 4
 //   XlaGpuScaleHost(out, operands, …)        Host      untyped, version 3
-//   XlaGpuScaleHostFfi(call_frame)           Host      typed FFI, version 4
+//   XlaGpuScaleHostFfi(call_frame)           Host      FFI, version 4
 //   XlaGpuScaleSchema()                      returns SchemaText()
 //
 // torch_xla_ext.register_kernel registers a library with these symbols. Kernels
 // that are compiled with TORCH_XLA_EXT_STATIC_KERNELS, as Bazel's xla_kernel
 // does, register themselves: the untyped functions with XLA's
-// XLA_REGISTER_CUSTOM_CALL_TARGET, the typed ones under the same name, which
+// XLA_REGISTER_CUSTOM_CALL_TARGET, the FFI ones under the same name, which
 // XLA keeps in a separate registry.
 //
 // A kernel's entries have hidden visibility. With default visibility, two
 // libraries that use the same C++ names would share one definition, and the
 // second would run the functions of the first.
 //
-// The launch function may be followed by traits of the typed entry:
+// The launch function may be followed by traits of the FFI entry:
 // xla::ffi::Traits::kCmdBufferCompatible declares that it only enqueues work on
 // its stream, so that a CUDA graph can capture it.
 #ifndef TORCH_XLA_EXT_KERNEL_H_
@@ -48,7 +48,6 @@
 #include <string>
 
 #include "torch_xla_ext/buffer.h"
-#include "torch_xla_ext/descriptor.h"
 #include "torch_xla_ext/dtype.h"
 #include "torch_xla_ext/ffi_entry.h"
 #include "torch_xla_ext/launch.h"
@@ -58,6 +57,7 @@
 #include "torch_xla_ext/static_kernel.h"
 #include "torch_xla_ext/status.h"
 #include "torch_xla_ext/untyped_entry.h"
+#include "torch_xla_ext/untyped_payload.h"
 #include "xla/service/custom_call_target_registry.h"
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
@@ -130,12 +130,12 @@ const char* Schema() {
   }
 
 #ifdef TORCH_XLA_EXT_STATIC_KERNELS
-#define XLA_KERNEL_REGISTER_(target, untyped, typed, platform)          \
+#define XLA_KERNEL_REGISTER_(target, untyped, ffi, platform)            \
   XLA_REGISTER_CUSTOM_CALL_TARGET_WITH_SYM(#target, untyped, platform); \
-  [[maybe_unused]] static const bool typed##Added =                     \
+  [[maybe_unused]] static const bool ffi##Added =                       \
       ::torch_xla_ext::AddStaticKernel != nullptr &&                    \
       ::torch_xla_ext::AddStaticKernel(                                 \
-          {#target, platform, &typed, target##Schema()})
+          {#target, platform, &ffi, target##Schema()})
 #define XLA_KERNEL_REGISTER_SIZE_(target, size)                   \
   [[maybe_unused]] static const bool target##Size_##size##Added = \
       ::torch_xla_ext::AddStaticSize != nullptr &&                \
@@ -143,7 +143,7 @@ const char* Schema() {
 #else
 #define XLA_KERNEL_REGISTER_SIZE_(target, size) \
   static_assert(true, "takes the semicolon")
-#define XLA_KERNEL_REGISTER_(target, untyped, typed, platform) \
+#define XLA_KERNEL_REGISTER_(target, untyped, ffi, platform) \
   static_assert(true, "takes the semicolon")
 #endif
 

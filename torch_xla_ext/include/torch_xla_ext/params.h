@@ -97,7 +97,7 @@ struct Identity {
 template <typename T>
 using NotDeduced = typename Identity<T>::Type;
 
-// The attribute that lists the optional operands that a typed call omits: an
+// The attribute that lists the optional operands that an FFI call omits: an
 // i64, whose bit i stands for operand i. Without it, none is omitted.
 inline constexpr char kAbsentOperands[] = "absent_operands";
 

@@ -13,11 +13,11 @@ namespace torch_xla_ext {
 struct StaticKernel {
   const char* target;
   const char* platform;  // "CUDA" or "Host"
-  XLA_FFI_Handler* typed_entry;
+  XLA_FFI_Handler* ffi_entry;
   const char* schema;  // SchemaText()
 };
 
-// Keeps `kernel` until torch_xla is imported, which registers its typed entry
+// Keeps `kernel` until torch_xla is imported, which registers its FFI entry
 // and can say what is wrong. Called by static initialisers; always true. Weak:
 // a torch_xla built from source (patches/) links kernels without this library,
 // and has their untyped entries only.

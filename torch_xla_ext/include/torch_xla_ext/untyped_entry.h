@@ -1,4 +1,4 @@
-// The untyped entry: a launch function behind a descriptor. For kernel.h.
+// The untyped entry: a launch function behind an untyped payload. For kernel.h.
 #ifndef TORCH_XLA_EXT_UNTYPED_ENTRY_H_
 #define TORCH_XLA_EXT_UNTYPED_ENTRY_H_
 
@@ -11,11 +11,11 @@
 #include <string>
 
 #include "torch_xla_ext/buffer.h"
-#include "torch_xla_ext/descriptor.h"
 #include "torch_xla_ext/launch.h"
 #include "torch_xla_ext/params.h"
 #include "torch_xla_ext/signature.h"
 #include "torch_xla_ext/status.h"
+#include "torch_xla_ext/untyped_payload.h"
 #include "xla/service/custom_call_status.h"
 
 // Weak, so that a library of kernels need not be linked with torch_xla.
@@ -64,20 +64,20 @@ void CallUntyped(const char* entry, void* const* operands, void* const* results,
   static const uint64_t schema_hash =
       SchemaHash(SchemaText<Params>(kSignature));
   const auto call = [&] {
-    Descriptor descriptor;
-    XLA_KERNEL_RETURN_IF_ERROR(ParseDescriptor(kSignature, schema_hash,
-                                               PackedSize<Params>(), opaque,
-                                               opaque_len, &descriptor));
+    UntypedPayload payload;
+    XLA_KERNEL_RETURN_IF_ERROR(ParseUntypedPayload(kSignature, schema_hash,
+                                                   PackedSize<Params>(), opaque,
+                                                   opaque_len, &payload));
     Params params{};
     XLA_KERNEL_RETURN_IF_ERROR(
-        UnpackParams(descriptor.params, descriptor.params_size, &params));
+        UnpackParams(payload.params, payload.params_size, &params));
     void* const* next = operands;
     for (int i = 0; i < kSignature.num_arguments(); ++i) {
       if (i == kSignature.num_operands && results != nullptr) next = results;
-      BufferView& view = descriptor.views[i];
+      BufferView& view = payload.views[i];
       if (view.dtype != DType::kAbsent) view.data = *next++;
     }
-    return Launch<kSignature, kLaunch>(entry, descriptor.views.data(), params,
+    return Launch<kSignature, kLaunch>(entry, payload.views.data(), params,
                                        stream...);
   };
   const Status status = call();

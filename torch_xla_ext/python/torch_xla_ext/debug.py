@@ -17,7 +17,7 @@ import torch_xla
 
 from torch_xla_ext.calls.reference import register_reference, use_reference
 from torch_xla_ext.kernel_schema import untyped_payload
-from torch_xla_ext.kernel_schema.untyped_payload import Descriptor
+from torch_xla_ext.kernel_schema.untyped_payload import UntypedPayload
 from torch_xla_ext.targets import registration
 from torch_xla_ext.targets.platforms import APIS, CALL_VERSIONS
 from torch_xla_ext.tools.index_checks import check_indices
@@ -71,8 +71,8 @@ class CustomCall:
     operands: tuple[str, ...]
     results: tuple[str, ...]
     api_version: int
-    # Of a kernel made with kernel.h, its descriptor; else the bytes, or the attributes' text.
-    payload: Descriptor | bytes | str
+    # Of a kernel made with kernel.h, its untyped payload; else the bytes, or the attributes' text.
+    payload: UntypedPayload | bytes | str
     aliases: dict[int, int]
     has_side_effect: bool
 
@@ -82,7 +82,7 @@ class CustomCall:
             f"  operands  {', '.join(self.operands)}",
             f"  results   {', '.join(self.results)}",
         ]
-        if isinstance(self.payload, Descriptor):
+        if isinstance(self.payload, UntypedPayload):
             values = ", ".join(f"{k}={v}" for k, v in self.payload.parameters.items())
             lines.append(f"  params    {values or 'none'}")
         else:
@@ -127,7 +127,7 @@ def _unquoted(text: str) -> bytes:
     )
 
 
-def _payload(target: str, api_version: int, config: bytes) -> Descriptor | bytes | str:
+def _payload(target: str, api_version: int, config: bytes) -> UntypedPayload | bytes | str:
     if api_version == APIS["ffi"].call_version:
         return config.decode(errors="replace")
     schema = registration.schema(target)

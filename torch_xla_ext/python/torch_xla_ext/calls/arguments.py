@@ -276,7 +276,7 @@ def _payload_of(
 def _check_own_payload(
     schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
 ) -> None:
-    """Refuses a descriptor of other shapes: the kernel would go beyond its buffers."""
+    """Refuses an untyped payload of other shapes: the kernel would go beyond its buffers."""
     try:
         read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)

@@ -132,8 +132,8 @@ def _compile(
         if cpp_types.types_of(compiled.names[source.name]) is None:  # extern "C"
             probe = f"{_PROBE}<decltype(&{source.name})>"
             text = f"{source.text}\ntemplate <typename F> __global__ void {_PROBE}() {{}}\n"
-            typed = compiler.compile(text, file, options, [probe], known, ptx)
-            names = {**compiled.names, _PROBE: cpp_types.demangled(typed.names[probe])}
+            probed = compiler.compile(text, file, options, [probe], known, ptx)
+            names = {**compiled.names, _PROBE: cpp_types.demangled(probed.names[probe])}
             compiled = nvrtc.Compiled(compiled.module, names, compiled.log)
         return compiled
     except nvrtc.CompilationError as error:

@@ -24,7 +24,7 @@ Grid = Dimensions | Callable[[Mapping[str, object]], Dimensions]
 
 
 def digest_of(kernel: str, module: bytes) -> str:
-    """By which a process finds the loaded function again."""
+    """The key under which a process finds the loaded function again."""
     return hashlib.sha256(kernel.encode() + b"\0" + module).hexdigest()
 
 

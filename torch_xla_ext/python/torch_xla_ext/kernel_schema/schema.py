@@ -1,7 +1,7 @@
 """A kernel's schema: its signature and parameters, from its C++ definition.
 
-The text comes from the kernel itself (``SchemaText`` in include/torch_xla_ext/descriptor.h), linked
-into the wheel or in a registered library. There is no second copy that could differ.
+The text comes from the kernel itself (``SchemaText`` in include/torch_xla_ext/untyped_payload.h),
+linked into the wheel or in a registered library. There is no second copy that could differ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The payload of untyped calls: packs and parses descriptors.
+"""The payload of untyped calls: packs and parses it.
 
-include/torch_xla_ext/descriptor.h documents the format and has the kernels' parser.
+include/torch_xla_ext/untyped_payload.h documents the format and has the kernels' parser.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _in_range(where: str, kind: str, value: float) -> float:
 def pack(
     schema: Schema, arrays: Sequence[ArrayType | None], attributes: Mapping[str, object]
 ) -> bytes:
-    """Packs the descriptor of a call, after the checks that the kernel does, too.
+    """Packs the untyped payload of a call, after the checks that the kernel does, too.
 
     Args:
         schema: the kernel's.
@@ -195,7 +195,7 @@ def _unpacked(parameter: Parameter, payload: bytes, at: int) -> tuple[object, in
 
 @lru_cache(maxsize=4096)
 def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_size: int) -> bytes:
-    """The part of a descriptor before the parameters."""
+    """The part of an untyped payload before the parameters."""
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, params_size, schema.hash)]
     for array in arrays:
@@ -208,16 +208,16 @@ def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_si
 
 
 @dataclass(frozen=True)
-class Descriptor:
-    """The content of a descriptor, for people to read."""
+class UntypedPayload:
+    """The content of an untyped payload, for people to read."""
 
     operands: tuple[ArrayType | None, ...]
     results: tuple[ArrayType, ...]
     parameters: dict[str, object]
 
 
-def unpack(schema: Schema, payload: bytes) -> Descriptor:
-    """Reads a descriptor.
+def unpack(schema: Schema, payload: bytes) -> UntypedPayload:
+    """Reads an untyped payload.
 
     Raises:
         ValueError: it is not one of this schema. The kernel's own error is more exact.
@@ -241,8 +241,10 @@ def unpack(schema: Schema, payload: bytes) -> Descriptor:
         if not at == end == len(payload):
             raise ValueError("a wrong size")
     except (struct.error, KeyError, ValueError) as error:
-        raise ValueError(f"{schema.target}: not a descriptor of this kernel: {error}") from error
-    return Descriptor(
+        raise ValueError(
+            f"{schema.target}: not an untyped payload of this kernel: {error}"
+        ) from error
+    return UntypedPayload(
         tuple(arrays[:num_operands]),
         tuple(arrays[num_operands:]),
         values,

@@ -186,7 +186,7 @@ class KernelCall(OperatorCall):
     ) -> None:
         """Calls the target's function with contiguous tensors."""
         target = self._target(platform)
-        payload = self.payload(**checked.args) if self.payload else self._descriptor(checked)
+        payload = self.payload(**checked.args) if self.payload else self._untyped_payload(checked)
         torch_xla._XLAC._xla_call_custom_call_target(
             target, platform, operands, payload, results, stream
         )
@@ -195,7 +195,7 @@ class KernelCall(OperatorCall):
         with torch.cuda.device(self._inputs(checked.args)[0].device):
             return self._run("CUDA", checked, torch.cuda.current_stream().cuda_stream)
 
-    def _descriptor(self, checked: Checked) -> bytes:
+    def _untyped_payload(self, checked: Checked) -> bytes:
         tensors = [checked.args[name] for name in self.operands]
         arrays = [None if t is None else ArrayType(t.shape, t.dtype) for t in tensors]
         return untyped_payload.encode(

@@ -1,5 +1,5 @@
-// The descriptor: the payload of an untyped call, which otherwise passes a
-// kernel only pointers. Version 1, little-endian, without padding:
+// The payload of an untyped call, which otherwise passes a kernel only
+// pointers. Version 1, little-endian, without padding:
 //
 //   u8   magic          1. No JSON begins with this byte: XLA:GPU would parse a
 //                       JSON payload as its own configuration.
@@ -18,8 +18,8 @@
 //
 // torch_xla_ext/kernel_schema/untyped_payload.py packs it, from the same
 // schema.
-#ifndef TORCH_XLA_EXT_DESCRIPTOR_H_
-#define TORCH_XLA_EXT_DESCRIPTOR_H_
+#ifndef TORCH_XLA_EXT_UNTYPED_PAYLOAD_H_
+#define TORCH_XLA_EXT_UNTYPED_PAYLOAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -39,10 +39,10 @@
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-              "descriptors are read as they lie in memory");
+              "untyped payloads are read as they lie in memory");
 
-inline constexpr uint8_t kDescriptorMagic = 1;
-inline constexpr uint8_t kDescriptorVersion = 1;
+inline constexpr uint8_t kUntypedPayloadMagic = 1;
+inline constexpr uint8_t kUntypedPayloadVersion = 1;
 inline constexpr int kMaxRank = 64;  // torch's
 
 // What caller and kernel must agree on: the signature and the parameters.
@@ -62,9 +62,9 @@ constexpr uint64_t SchemaHash(std::string_view schema) {
 
 namespace internal {
 
-// A parsed descriptor. `views` have no data: the descriptor describes what the
-// call's pointers point to.
-struct Descriptor {
+// A parsed payload. `views` have no data: the untyped payload describes what
+// the call's pointers point to.
+struct UntypedPayload {
   std::vector<BufferView> views;  // operands, then results
   std::vector<int64_t> dims;      // what the views point into
   const char* params = nullptr;   // params_size bytes of the payload
@@ -117,23 +117,24 @@ inline Status ReadView(ByteReader* reader, const std::string& name,
 }
 
 // Reads and checks a payload of `size` bytes at `data`: that it is a version 1
-// descriptor of this schema, complete and without trailing bytes, and that it
+// payload of this schema, complete and without trailing bytes, and that it
 // matches `signature`. Reads no byte beyond `size`. `params_size` is
 // PackedSize().
-inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
-                              size_t params_size, const char* data, size_t size,
-                              Descriptor* descriptor) {
+inline Status ParseUntypedPayload(const Signature& signature,
+                                  uint64_t schema_hash, size_t params_size,
+                                  const char* data, size_t size,
+                                  UntypedPayload* payload) {
   ByteReader reader(data, size);
   uint8_t magic = 0, version = 0, num_operands = 0, num_results = 0;
   uint32_t packed_params_size = 0;
   uint64_t packed_schema_hash = 0;
   if (!reader.Read(&magic)) return Status::Error("payload: is empty");
-  if (magic != kDescriptorMagic) {
-    return ExpectedButGot("the magic byte", kDescriptorMagic, magic);
+  if (magic != kUntypedPayloadMagic) {
+    return ExpectedButGot("the magic byte", kUntypedPayloadMagic, magic);
   }
   if (!reader.Read(&version)) return Status::Error("payload: truncated");
-  if (version != kDescriptorVersion) {
-    return ExpectedButGot("version", kDescriptorVersion, version);
+  if (version != kUntypedPayloadVersion) {
+    return ExpectedButGot("version", kUntypedPayloadVersion, version);
   }
   if (!reader.Read(&num_operands) || !reader.Read(&num_results) ||
       !reader.Read(&packed_params_size) || !reader.Read(&packed_schema_hash)) {
@@ -157,32 +158,31 @@ inline Status ParseDescriptor(const Signature& signature, uint64_t schema_hash,
                           packed_params_size);
   }
   const int count = signature.num_arguments();
-  descriptor->views.assign(count, BufferView());
-  descriptor->dims.clear();
+  payload->views.assign(count, BufferView());
+  payload->dims.clear();
   for (int i = 0; i < count; ++i) {
     XLA_KERNEL_RETURN_IF_ERROR(ReadView(&reader, ArgumentName(signature, i),
-                                        &descriptor->dims,
-                                        &descriptor->views[i]));
+                                        &payload->dims, &payload->views[i]));
   }
   // Set only when `dims` is complete: growing moves its elements.
-  const int64_t* dims = descriptor->dims.data();
-  for (BufferView& view : descriptor->views) {
+  const int64_t* dims = payload->dims.data();
+  for (BufferView& view : payload->views) {
     view.dims = dims;
     dims += view.rank;
   }
-  descriptor->params_size = packed_params_size;
-  descriptor->params = reader.Take(packed_params_size);
-  if (descriptor->params == nullptr) {
+  payload->params_size = packed_params_size;
+  payload->params = reader.Take(packed_params_size);
+  if (payload->params == nullptr) {
     return Status::Error("payload: truncated at the parameters");
   }
   if (reader.left() != 0) {
     return Status::Error("payload: ", reader.left(),
-                         " bytes follow the end of the descriptor");
+                         " bytes follow the end of the payload");
   }
-  return CheckArguments(signature, descriptor->views.data());
+  return CheckArguments(signature, payload->views.data());
 }
 
 }  // namespace internal
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_DESCRIPTOR_H_
+#endif  // TORCH_XLA_EXT_UNTYPED_PAYLOAD_H_

@@ -1,4 +1,4 @@
-// The kernels' descriptor parser as a C function, for property tests.
+// The kernels' parser of untyped payloads as a C function, for property tests.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -11,13 +11,13 @@ namespace {
 using torch_xla_ext::BufferView;
 using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
-using torch_xla_ext::internal::Descriptor;
+using torch_xla_ext::internal::UntypedPayload;
 
 // Formats the parsed values: "F32[2, 3] absent … | 1 -2 0.5 …".
 template <typename Params>
-std::string Describe(const Descriptor& descriptor, const Params& params) {
+std::string Describe(const UntypedPayload& payload, const Params& params) {
   std::string text;
-  for (const BufferView& view : descriptor.views) {
+  for (const BufferView& view : payload.views) {
     text += view.dtype == torch_xla_ext::DType::kAbsent
                 ? "absent"
                 : torch_xla_ext::internal::DTypeName(view.dtype) +
@@ -34,18 +34,18 @@ void Probe(const Signature& signature, const char* data, size_t size,
            char* text, size_t room) {
   const uint64_t hash =
       torch_xla_ext::SchemaHash(torch_xla_ext::SchemaText<Params>(signature));
-  Descriptor descriptor;
+  UntypedPayload payload;
   Params params{};
-  Status status = torch_xla_ext::internal::ParseDescriptor(
+  Status status = torch_xla_ext::internal::ParseUntypedPayload(
       signature, hash, torch_xla_ext::internal::PackedSize<Params>(), data,
-      size, &descriptor);
+      size, &payload);
   if (status.ok()) {
     status = torch_xla_ext::internal::UnpackParams(
-        descriptor.params, descriptor.params_size, &params);
+        payload.params, payload.params_size, &params);
   }
   if (status.ok()) status = torch_xla_ext::internal::CheckParams(params);
   const std::string result =
-      status.ok() ? "ok: " + Describe(descriptor, params) : status.message();
+      status.ok() ? "ok: " + Describe(payload, params) : status.message();
   const size_t length = std::min(result.size(), room - 1);
   std::memcpy(text, result.data(), length);
   text[length] = '\0';
@@ -55,8 +55,8 @@ void Probe(const Signature& signature, const char* data, size_t size,
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-EXPORTED void ProbeDescriptor(const char* data, size_t size, char* text,
-                              size_t room) {
+EXPORTED void ProbeUntypedPayload(const char* data, size_t size, char* text,
+                                  size_t room) {
   Probe<GatherParams>(kGather, data, size, text, room);
 }
 

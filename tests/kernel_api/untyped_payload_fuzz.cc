@@ -1,12 +1,12 @@
-// A libFuzzer target for the parser of descriptors:
+// A libFuzzer target for the parser of untyped payloads:
 //
 //   clang++ -std=c++17 -fsanitize=fuzzer,address,undefined -I…
-//       tests/kernel_api/descriptor_fuzz.cc -o fuzz
-//   ./fuzz -runs=1000000 tests/kernel_api/descriptor_corpus/*
+//       tests/kernel_api/untyped_payload_fuzz.cc -o fuzz
+//   ./fuzz -runs=1000000 tests/kernel_api/untyped_payload_corpus/*
 //
 // With FUZZ_DRIVER it has its own main, which mutates the files of the corpus
 // from a fixed seed. CI runs that, with g++ and the same sanitizers.
-// descriptor_corpus/README.md says how to run it for long.
+// untyped_payload_corpus/README.md says how to run it for long.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,10 +23,10 @@ namespace {
 using torch_xla_ext::NoParams;
 using torch_xla_ext::Signature;
 using torch_xla_ext::Status;
-using torch_xla_ext::internal::Descriptor;
+using torch_xla_ext::internal::UntypedPayload;
 namespace internal = torch_xla_ext::internal;
 
-// The signature of the wheel's kernel whose descriptors are in the corpus.
+// The signature of the wheel's kernel whose untyped payloads are in the corpus.
 inline constexpr Signature kAdd = torch_xla_ext::ParseSignature(
     "XlaGpuSimpleAdd(a: T[*shape], b: T[*shape]) -> (out: T[*shape]) "
     "where T: F16 | BF16 | F32 | F64 | S32 | S64");
@@ -45,27 +45,26 @@ void Parse(const Signature& signature, const char* data, size_t size) {
   static const uint64_t hash =
       torch_xla_ext::SchemaHash(torch_xla_ext::SchemaText<Params>(signature));
   const size_t params_size = internal::PackedSize<Params>();
-  Descriptor descriptor;
-  const Status status = torch_xla_ext::internal::ParseDescriptor(
-      signature, hash, params_size, data, size, &descriptor);
+  UntypedPayload payload;
+  const Status status = torch_xla_ext::internal::ParseUntypedPayload(
+      signature, hash, params_size, data, size, &payload);
   Check(status.ok() == status.message().empty(), "an error has a text");
   if (!status.ok()) return;
-  Check(
-      descriptor.views.size() == static_cast<size_t>(signature.num_arguments()),
-      "all arrays are there");
+  Check(payload.views.size() == static_cast<size_t>(signature.num_arguments()),
+        "all arrays are there");
   Check(params_size == internal::kVariableSize ||
-            params_size == descriptor.params_size,
+            params_size == payload.params_size,
         "parameters of a fixed size have that size");
-  Check(descriptor.params >= data &&
-            descriptor.params + descriptor.params_size == data + size,
+  Check(payload.params >= data &&
+            payload.params + payload.params_size == data + size,
         "the parameters are the end of the payload");
-  for (const auto& view : descriptor.views) {
+  for (const auto& view : payload.views) {
     for (int i = 0; i < view.rank; ++i) {
       Check(view.dims[i] >= 0, "no dimension is negative");
     }
   }
   Params params{};
-  if (internal::UnpackParams(descriptor.params, descriptor.params_size, &params)
+  if (internal::UnpackParams(payload.params, payload.params_size, &params)
           .ok()) {
     (void)internal::CheckParams(params);
   }
@@ -146,7 +145,7 @@ std::string Mutated(std::string input, std::mt19937_64* random) {
 
 }  // namespace
 
-// descriptor_fuzz RUNS FOLDER...
+// untyped_payload_fuzz RUNS FOLDER...
 int main(int argc, char** argv) {
   __sanitizer_set_death_callback(&SaveInput);
   std::vector<std::string> seeds = {""};
@@ -159,7 +158,8 @@ int main(int argc, char** argv) {
     }
   }
   if (argc < 3 || seeds.size() == 1) {
-    std::fprintf(stderr, "usage: descriptor_fuzz RUNS FOLDER..., with seeds\n");
+    std::fprintf(stderr,
+                 "usage: untyped_payload_fuzz RUNS FOLDER..., with seeds\n");
     return 2;
   }
   const long runs = std::atol(argv[1]);
