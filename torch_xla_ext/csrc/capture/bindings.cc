@@ -101,14 +101,14 @@ std::unique_ptr<View> ViewOf(const at::Tensor& tensor) {
   return meta->get_backward_view().view_fn().clone_and_set();
 }
 
-Program MakeProgram(const std::string& hash,
+Program MakeProgram(const std::string& hash, std::string name,
                     const std::vector<std::pair<int, size_t>>& parameters,
                     std::vector<std::string> names,
                     std::vector<at::Tensor> state,
                     std::vector<at::Tensor> constants,
                     std::vector<size_t> written,
                     const std::vector<at::Tensor>& outputs,
-                    std::vector<int64_t> argument_state) {
+                    std::vector<int64_t> argument_state, bool ends_step) {
   Program::Description description;
   if (hash.size() != sizeof description.hash) {
     throw py::value_error("hash must have " +
@@ -116,6 +116,7 @@ Program MakeProgram(const std::string& hash,
                           " bytes, but has " + std::to_string(hash.size()));
   }
   std::memcpy(&description.hash, hash.data(), hash.size());
+  description.name = std::move(name);
   for (const auto& [kind, index] : parameters) {
     description.parameters.push_back({static_cast<Source::Kind>(kind), index});
   }
@@ -130,14 +131,17 @@ Program MakeProgram(const std::string& hash,
     description.outputs.push_back({output.scalar_type(), std::move(shape)});
   }
   description.argument_state = std::move(argument_state);
+  description.ends_step = ends_step;
   return Program(std::move(description));
 }
 
 void DefineProgram(py::module_& module) {
   py::class_<Program>(module, "_XlaCapturedProgram")
-      .def(py::init(&MakeProgram), py::arg("hash"), py::arg("parameters"),
-           py::arg("names"), py::arg("state"), py::arg("constants"),
-           py::arg("written"), py::arg("outputs"), py::arg("argument_state"))
+      .def(py::init(&MakeProgram), py::arg("hash"), py::arg("name"),
+           py::arg("parameters"), py::arg("names"), py::arg("state"),
+           py::arg("constants"), py::arg("written"), py::arg("outputs"),
+           py::arg("argument_state"), py::arg("ends_step"))
+      .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("run", &Program::Run, py::call_guard<py::gil_scoped_release>());
 }
@@ -167,6 +171,9 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);
   });
+  module.def("_xla_capture_has_own_values", &capture::HasOwnValues,
+             "Whether the tensor is a part of another one, or a rearrangement "
+             "of it.");
   module.def("_xla_capture_storage", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(StorageOf(tensor));
   });

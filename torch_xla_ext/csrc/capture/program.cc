@@ -45,7 +45,8 @@ Program::Program(Description description)
   computation_ = torch_xla::XLAGraphExecutor::Get()->GetComputationCache()->Get(
       description_.hash);
   if (computation_ == nullptr) {
-    throw std::runtime_error("captured step: its program was not compiled");
+    throw std::runtime_error(description_.name +
+                             ": its program was not compiled");
   }
   if (computation_->is_sharded) return;
   auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
@@ -64,7 +65,8 @@ at::Tensor Program::Find(const Source& source,
                          const std::vector<at::Tensor>& arguments) const {
   switch (source.kind) {
     case Source::kArgument:
-      return arguments.at(source.index);
+    case Source::kOwnValues:
+      return arguments[source.index];
     case Source::kConstant:
       return description_.constants[source.index];
     case Source::kState:
@@ -91,7 +93,38 @@ bool Program::StorageGroupsMatch() {
   return true;
 }
 
+void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
+  const size_t expected = description_.argument_state.size();
+  if (arguments.size() == expected) return;
+  throw std::invalid_argument(
+      description_.name + ": expected " + std::to_string(expected) +
+      " tensors as arguments but got " + std::to_string(arguments.size()));
+}
+
+std::vector<size_t> Program::ArgumentsToCopy(
+    const std::vector<at::Tensor>& arguments) const {
+  CheckCount(arguments);
+  std::unordered_map<const Storage*, size_t> written;
+  for (size_t parameter : description_.written) {
+    const Source& source = description_.parameters[parameter];
+    if (source.kind == Source::kArgument) {
+      written.emplace(StorageOf(arguments[source.index]), source.index);
+    }
+  }
+  std::vector<size_t> copied;
+  if (written.empty()) return copied;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto found = written.find(StorageOf(arguments[i]));
+    if (found != written.end() &&
+        (found->second != i || HasOwnValues(arguments[i]))) {
+      copied.push_back(i);
+    }
+  }
+  return copied;
+}
+
 bool Program::Matches(const std::vector<at::Tensor>& arguments) {
+  CheckCount(arguments);
   bool same_storages = !state_storages_.empty() || state_.empty();
   for (StateTensor& expected : state_) {
     const at::Tensor tensor(expected.tensor.lock());
@@ -140,11 +173,17 @@ std::vector<Program::Input> Program::Gather(
     }
     const at::Tensor tensor = Find(source, arguments);
     if (!tensor.defined()) {
-      throw std::runtime_error("captured step: " + description_.names[i] +
-                               " has been deleted");
+      throw std::runtime_error(description_.name + ": " +
+                               description_.names[i] + " has been deleted");
     }
-    inputs[i].storage = StorageOf(tensor);
-    inputs[i].base = BaseOf(inputs[i].storage);
+    if (source.kind == Source::kOwnValues) {
+      inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
+      inputs[i].tensor = tensor;
+    } else {
+      inputs[i].storage = StorageOf(tensor);
+      inputs[i].base = BaseOf(inputs[i].storage);
+      inputs[i].tensor = inputs[i].storage->base();
+    }
     if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
   }
   if (!pending.empty()) Materialize(std::move(pending));
@@ -159,7 +198,7 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
       throw std::runtime_error(
-          "captured step: " + description_.names[i] +
+          description_.name + ": " + description_.names[i] +
           " has no value, because the program that should have "
           "computed it failed: create the tensor again");
     }
@@ -219,7 +258,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
         input.base == nullptr
             ? torch_xla::bridge::AtenFromXlaTensor(
                   torch_xla::XLATensor::Create(input.seed, at::kLong))
-            : input.storage->base());
+            : input.tensor);
   }
   std::vector<torch::lazy::BackendDataPtr> donated;
   for (size_t i : description_.written) {
@@ -240,6 +279,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
 }
 
 std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
+  CheckCount(arguments);
   const std::vector<Input> inputs = Gather(arguments);
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
@@ -247,7 +287,10 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
     results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
                                        : Start(std::move(lock), inputs);
   }
-  torch_xla::XLAGraphExecutor::Get()->MarkStep(device_, /*reset_scope=*/false);
+  if (description_.ends_step) {
+    torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,
+                                                 /*reset_scope=*/false);
+  }
   std::vector<at::Tensor> outputs;
   outputs.reserve(results.size());
   for (size_t k = 0; k < results.size(); ++k) {

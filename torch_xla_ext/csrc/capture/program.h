@@ -1,4 +1,5 @@
-// A step that was traced and compiled once, and is run many times.
+// A program that was traced and compiled once, and is run many times: a
+// captured step, or a graph of torch.compile.
 #ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
 #define TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
 
@@ -23,6 +24,9 @@ struct Source {
     kGradient = 2,  // state[index].grad
     kConstant = 3,  // constants[index]
     kSeed = 4,      // of the random number generator
+    // arguments[index], its own values. The other kinds are the values of the
+    // whole storage: its views are made in the program.
+    kOwnValues = 5,
   };
   Kind kind;
   size_t index;
@@ -32,6 +36,7 @@ class Program {
  public:
   struct Description {
     torch::lazy::hash_t hash;
+    std::string name;  // for errors
     std::vector<Source> parameters;
     std::vector<std::string> names;  // of the parameters, for errors
     std::vector<at::Tensor> state;   // held weakly
@@ -47,9 +52,17 @@ class Program {
     // For each argument the number in `state` of a tensor with the same
     // storage, or -1.
     std::vector<int64_t> argument_state;
+    bool ends_step = false;  // as torch_xla.sync() does
   };
 
   explicit Program(Description description);
+
+  // The arguments of which a run needs copies, because it writes to the buffer
+  // of an argument that has its own values (HasOwnValues), or the memory of
+  // another argument. A copy of an argument that the program writes to is to be
+  // copied back.
+  std::vector<size_t> ArgumentsToCopy(
+      const std::vector<at::Tensor>& arguments) const;
 
   // Whether the state, apart from its values, is the same as when the step was
   // captured: every tensor is alive, has the same shape, and shares its storage
@@ -57,8 +70,9 @@ class Program {
   bool Matches(const std::vector<at::Tensor>& arguments);
 
   // Starts the program without waiting for its end, and returns the results
-  // that follow those of the written parameters. Also throws std::runtime_error
-  // if an earlier program failed.
+  // that follow those of the written parameters. Throws std::runtime_error if
+  // an earlier program failed, and std::invalid_argument for another number of
+  // arguments than it was made for.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments);
 
  private:
@@ -74,7 +88,8 @@ class Program {
 
   // The data of a parameter.
   struct Input {
-    Storage* storage = nullptr;
+    Storage* storage = nullptr;  // if the program may write to it
+    at::Tensor tensor;           // not of a parameter that is the seed
     torch_xla::XLATensorPtr base;
     torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
   };
@@ -97,6 +112,8 @@ class Program {
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
   torch::lazy::BackendDevice device_;
+
+  void CheckCount(const std::vector<at::Tensor>& arguments) const;
 
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
   // The written parameters' old values, of this run and of the previous one: a

@@ -26,6 +26,15 @@ torch_xla::XLATensorPtr BaseOf(Storage* storage) {
   return torch_xla::bridge::TryGetXlaTensor(storage->base());
 }
 
+bool HasOwnValues(const at::Tensor& tensor) {
+  Storage* const storage = StorageOf(tensor);
+  if (at::functionalization::impl::isBaseTensor(tensor)) return false;
+  // torch_xla's kernel for detach() shares the tensor's data.
+  const auto own = torch_xla::bridge::TryGetXlaTensor(tensor);
+  return own->torch::lazy::LazyTensor::data() !=
+         BaseOf(storage)->torch::lazy::LazyTensor::data();
+}
+
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor) {
   const auto& data = tensor->torch::lazy::LazyTensor::data();
   if (data->handle != nullptr) return data->handle;

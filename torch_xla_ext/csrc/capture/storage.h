@@ -30,6 +30,11 @@ Storage* StorageOf(const at::Tensor& tensor);
 // The XLA tensor with the values of a storage, after every pending update.
 torch_xla::XLATensorPtr BaseOf(Storage* storage);
 
+// Whether the tensor is a part of its storage's base, or a rearrangement of it.
+// A parameter, say, is a view of the tensor that it was made from, but has all
+// its values.
+bool HasOwnValues(const at::Tensor& tensor);
+
 // The device data of a tensor; null if it has still to be computed or
 // transferred.
 torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);

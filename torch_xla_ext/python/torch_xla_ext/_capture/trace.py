@@ -472,6 +472,7 @@ class Tracer:
         arguments = [self._copies.get(number, leaf) for number, leaf in enumerate(leaves)]
         program = _XLAC._XlaCapturedProgram(
             key,
+            "captured step",
             parameters,
             names,
             [self._known[number].tensor for number in state],
@@ -479,6 +480,7 @@ class Tracer:
             [positions[number] for number in written],
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
+            ends_step=True,
         )
         copied_back = [
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written

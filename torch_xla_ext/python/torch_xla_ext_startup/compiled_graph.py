@@ -1,0 +1,289 @@
+"""A graph of ``torch.compile(backend="openxla")`` as one program, run as a captured step is.
+
+torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
+arguments, and returns the new value of each argument that the graph writes to in another buffer.
+Here the program writes it into the argument's own buffer, which it copies first if something else
+reads it: csrc/capture/program.h does so, and keeps the order with programs before.
+
+Every result is a tensor of its own. An argument is identified by its data: one that is a view, or
+has the data of another argument, is traced as a copy, so that a later call may pass other tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from numbers import Number
+
+import torch
+import torch_xla
+from torch_xla import runtime
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+_XLAC = torch_xla._XLAC
+# csrc/capture/program.h's Source::Kind.
+_ARGUMENT, _CONSTANT, _SEED, _OWN_VALUES = 0, 3, 4, 5
+
+
+def is_supported(arguments: Sequence[object]) -> bool:
+    """Whether all tensors are XLA's, under functionalization (no XLA_DISABLE_FUNCTIONALIZATION)."""
+    tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
+    return all(map(_XLAC._xla_capture_is_supported, tensors))
+
+
+class CompiledGraph:
+    """The graph's programs: one for each value of its numbers, and each sharding of its tensors."""
+
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        self._graph = graph
+        self._programs: dict[object, _Program] = {}
+
+    def run(self, *arguments: object) -> object:
+        """Returns the graph's result, or the list of its results."""
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        if tensors and tensors[0].device.type == "cuda":
+            results = self._run_on_copies(arguments, tensors)
+        else:
+            results = self._program(arguments, tensors).run(tensors)
+        return results[0] if len(results) == 1 else results
+
+    def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
+        shardings = _XLAC._get_xla_sharding_specs(tensors) if runtime.is_spmd() else ()
+        key = (*(a for a in arguments if not isinstance(a, torch.Tensor)), *shardings)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = _trace(self._graph, arguments)
+        return program
+
+    def _run_on_copies(
+        self, arguments: Sequence[object], tensors: list[torch.Tensor]
+    ) -> Sequence[object]:
+        """For CUDA tensors, which torch_xla copies by way of the host's memory."""
+        from torch_xla._dynamo.dynamo_bridge import _maybe_move_tensors_to_device as moved
+
+        own = moved(tuple(arguments), torch_xla.device())
+        own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
+        program = self._program(own, own_tensors)
+        results = program.run(own_tensors)
+        with torch.no_grad():
+            for i in (*program.written, *program.copied_back):
+                tensors[i].copy_(own_tensors[i].cpu())
+        return moved(tuple(results), tensors[0].device)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Argument:
+    """A result that is the tensor argument with this number."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _New:
+    """A result that the program computes."""
+
+    index: int
+
+
+_Result = _Argument | _New | Number | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """One program of a graph.
+
+    Args:
+        program: csrc/capture/program.h's; None if there is nothing to compute.
+        results: what the graph returns.
+        written: the tensor arguments into whose buffers the program writes.
+        copied_back: for other tensor arguments, traced as copies, their new values.
+        donated: the tensor arguments whose buffers the program takes, since the user says that
+            nothing needs them afterwards.
+    """
+
+    program: object | None
+    results: list[_Result]
+    written: set[int]
+    copied_back: dict[int, _New]
+    donated: list[int]
+
+    def run(self, tensors: list[torch.Tensor]) -> list[object]:
+        new: list[torch.Tensor] = []
+        if self.program is not None:
+            self._keep_pending_values([tensors[i] for i in self.donated])
+            copied = self.program.arguments_to_copy(tensors)
+            with torch.no_grad():
+                copies = {i: tensors[i].clone() for i in copied}
+                new = self.program.run([copies.get(i, t) for i, t in enumerate(tensors)])
+                for i in self.written.intersection(copied):
+                    tensors[i].copy_(copies[i])
+                for i, result in self.copied_back.items():
+                    tensors[i].copy_(new[result.index])
+        made = {_Argument: tensors, _New: new}
+        return [
+            made[type(result)][result.index] if type(result) in made else result
+            for result in self.results
+        ]
+
+    @staticmethod
+    def _keep_pending_values(donated: list[torch.Tensor]) -> None:
+        """Computes what still has to be computed from buffers that the program takes."""
+        if not donated:
+            return
+        _XLAC._xla_sync_multi(donated, [], True, True)
+        if _XLAC._xla_is_read_by_pending_values(donated):
+            torch_xla.sync(reset_scope=False)
+
+
+def _trace(graph: Callable[..., object], arguments: Sequence[object]) -> _Program:
+    own = _with_own_data(arguments)
+    own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    running_seed = _XLAC._xla_get_rng_seed()
+    _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
+    seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
+    saved = _XLAC._XlaSavedState()
+    saved.add_all(own_tensors)
+    try:
+        with torch.no_grad():
+            outputs = graph(*own)
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            compilation = _Compilation(own_tensors, saved, seed)
+            return compilation.run(
+                outputs, [a is b for a, b in zip(own_tensors, tensors, strict=True)]
+            )
+    finally:
+        saved.restore()
+        for tensor in own_tensors:
+            torch._sync(tensor)
+        _XLAC._xla_set_rng_seed(running_seed)
+
+
+def _with_own_data(arguments: Sequence[object]) -> list[object]:
+    """The arguments, copies in place of views, and of tensors whose data one before has."""
+    torch_xla.sync(reset_scope=False)
+    known: set[int] = set()
+    own = list(arguments)
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor):
+            storage = _XLAC._xla_capture_storage(argument)
+            if storage in known or _XLAC._xla_capture_has_own_values(argument):
+                with torch.no_grad():
+                    own[i] = argument.clone()
+            known.add(storage)
+    torch_xla.sync(reset_scope=False)
+    return own
+
+
+class _Compilation:
+    """Makes a program of what a graph returned, and wrote to its tensor arguments."""
+
+    def __init__(self, tensors: list[torch.Tensor], saved: object, seed: torch.Tensor) -> None:
+        self._tensors, self._saved, self._seed = tensors, saved, seed
+        self._new: list[torch.Tensor] = []
+
+    def run(self, outputs: list[object], is_passed: list[bool]) -> _Program:
+        """Compiles the program. `is_passed`: which of the tensor arguments are no copies."""
+        changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]
+        written = [i for i in changed if is_passed[i]]
+        if runtime.is_spmd():
+            self._keep_shardings(written)
+            # What is told of sharded data is read in them: programs before have to have run.
+            _XLAC._xla_wait_device_ops([])
+        results = self._results_of(outputs)
+        copied_back = {
+            i: self._add(_XLAC._xla_capture_base(self._tensors[i]))
+            for i in changed
+            if not is_passed[i]
+        }
+        donated = [i for i, t in enumerate(self._tensors) if _XLAC._get_buffer_donation(t)]
+        program = self._compile(written) if written or self._new else None
+        return _Program(program, results, set(written), copied_back, donated)
+
+    def _add(self, tensor: torch.Tensor) -> _New:
+        self._new.append(tensor)
+        return _New(len(self._new) - 1)
+
+    def _results_of(self, outputs: list[object]) -> list[_Result]:
+        """The outputs, each that is no argument as a clone, which a program returns.
+
+        torch_xla computes a clone also if its value is an argument's buffer, so that the two can
+        be written to and donated apart. A clone of what is computed anyway costs no operation.
+        Indices, such as max_pool's, have 32 bits in XLA: a sum has those of their dtype.
+        """
+        made: dict[int, _Argument | _New] = {
+            id(tensor): _Argument(i) for i, tensor in enumerate(self._tensors)
+        }
+        for output in outputs:
+            if isinstance(output, torch.Tensor) and id(output) not in made:
+                is_index = output.dtype == torch.int64
+                made[id(output)] = self._add(output + 0 if is_index else output.clone())
+        return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
+
+    def _keep_shardings(self, written: list[int]) -> None:
+        """Gives a new value without a sharding the one that the argument's value had before."""
+        for i in written:
+            if not _XLAC._get_xla_sharding_spec(self._tensors[i]):
+                sharding = _XLAC._get_xla_op_sharding(self._saved.before(self._tensors[i]))
+                _XLAC._xla_mark_sharding(self._tensors[i], sharding)
+
+    def _compile(self, written: list[int]) -> object:
+        values = {i: _XLAC._xla_capture_base(self._tensors[i]) for i in written}
+        results = [*values.values(), *self._new]
+        for tensor in results:
+            if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
+                _XLAC._xla_optimization_barrier_([tensor])
+        sources, parameters = self._parameters_of(results, written)
+        unread = [i for i in written if (_ARGUMENT, i) not in sources]
+        if unread:
+            # Only the buffer of a parameter can be written to.
+            for i in unread:
+                before = self._saved.before(self._tensors[i])
+                _XLAC._xla_optimization_barrier_([values[i], before])
+            sources, parameters = self._parameters_of(results, written)
+        places = {i: sources.index((_ARGUMENT, i)) for i in written}
+        with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
+            for place in places.values():
+                _XLAC._set_buffer_donation(parameters[place], True)  # may give it another id
+                stack.callback(_XLAC._set_buffer_donation, parameters[place], False)
+            for i, place in places.items():
+                parameter = _XLAC._xla_capture_parameter_id(parameters[place])
+                before = _XLAC._xla_capture_set_alias(values[i], parameter)
+                stack.callback(_XLAC._xla_capture_set_alias, values[i], before)
+            key = _XLAC._get_graph_hash(results)
+            _XLAC._xla_warm_up_cache(results, [])
+        names = {_ARGUMENT: "argument", _OWN_VALUES: "argument", _CONSTANT: "constant"}
+        return _XLAC._XlaCapturedProgram(
+            key,
+            "a function of torch.compile",
+            sources,
+            [f"its {names.get(kind, 'seed')} {index}" for kind, index in sources],
+            [],
+            [p for p, (kind, _) in zip(parameters, sources, strict=True) if kind == _CONSTANT],
+            list(places.values()),
+            self._new,
+            [-1] * len(self._tensors),
+            ends_step=any(kind == _SEED for kind, _ in sources),  # the next one draws others
+        )
+
+    def _parameters_of(
+        self, results: list[torch.Tensor], written: list[int]
+    ) -> tuple[list[tuple[int, int]], list[torch.Tensor]]:
+        """Where the value of each parameter comes from (Source in program.h), and its tensor."""
+        ids, parameters = _XLAC._get_tensors_xla_device_data_node(results)
+        by_address = {self._saved.data_address(t): i for i, t in enumerate(self._tensors)}
+        seed = _XLAC._xla_capture_data_address(self._seed)
+        sources: list[tuple[int, int]] = []
+        num_constants = 0
+        for tensor_id, parameter in zip(ids, parameters, strict=True):
+            address = _XLAC._xla_capture_data_address(parameter)
+            if address in by_address:
+                i = by_address[address]
+                sources.append((_ARGUMENT if i in written else _OWN_VALUES, i))
+            elif address == seed or tensor_id == _XLAC._get_seed_info_id():
+                sources.append((_SEED, 0))
+            else:
+                sources.append((_CONSTANT, num_constants))
+                num_constants += 1
+        return sources, parameters
