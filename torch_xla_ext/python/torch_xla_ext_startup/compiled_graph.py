@@ -36,6 +36,7 @@ class CompiledGraph:
     """The graph's programs: one for each value of its numbers, and each sharding of its tensors."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
+        _write_to_donors_themselves(graph)
         self._graph = graph
         self._programs: dict[object, _Program] = {}
 
@@ -72,6 +73,18 @@ class CompiledGraph:
         return moved(tuple(results), tensors[0].device)
 
 
+def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
+    """Lets the graph use a tensor in place of what torch_xla's operator to donate it returns.
+
+    PyTorch takes that for a new tensor, to which it would copy the argument's new value.
+    """
+    for node in graph.graph.find_nodes(
+        op="call_function", target=torch.ops.xla.dynamo_set_buffer_donor_.default
+    ):
+        node.replace_all_uses_with(node.args[0])
+    graph.recompile()
+
+
 @dataclasses.dataclass(frozen=True)
 class _Argument:
     """A result that is the tensor argument with this number."""
@@ -98,7 +111,7 @@ class _Program:
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
         copied_back: for other tensor arguments, traced as copies, their new values.
-        donated: the tensor arguments whose buffers the program takes, since the user says that
+        donated: other tensor arguments whose buffers the program takes, since the user says that
             nothing needs them afterwards.
     """
 
@@ -197,7 +210,11 @@ class _Compilation:
             for i in changed
             if not is_passed[i]
         }
-        donated = [i for i, t in enumerate(self._tensors) if _XLAC._get_buffer_donation(t)]
+        donated = [
+            i
+            for i, tensor in enumerate(self._tensors)
+            if i not in written and _XLAC._get_buffer_donation(tensor)
+        ]
         program = self._compile(written) if written or self._new else None
         return _Program(program, results, set(written), copied_back, donated)
 
