@@ -54,7 +54,7 @@ def test_threads_of_which_one_syncs(device: torch.device) -> None:
                 torch_xla.sync()
             return
         try:
-            for step in range(40):
+            for step in range(200):
                 x = torch.full((3,), float(step), device=device)
                 for _ in range(4):
                     x.mul_(2)
@@ -62,7 +62,12 @@ def test_threads_of_which_one_syncs(device: torch.device) -> None:
         finally:
             done.set()
 
-    run(work, 2)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that a thread is often stopped within an operation
+    try:
+        run(work, 2)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_threads_that_train(device: torch.device) -> None:

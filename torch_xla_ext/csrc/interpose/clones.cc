@@ -4,6 +4,8 @@
 // (runtime/tensor_lock.h).
 //
 // This works because the stock binary calls it through its PLT.
+#include <optional>
+
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
 #include "torch_xla_ext/csrc/runtime/pending_values.h"
@@ -12,14 +14,20 @@
 namespace torch_xla {
 
 torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
-  torch::lazy::BackendDataPtr data = torch_xla_ext::DataOfPendingClone(*this);
-  if (data != nullptr) return data;
-  const torch::lazy::BackendDataPtr handle = this->data()->handle;
-  if (handle != nullptr) torch_xla_ext::WaitForValue(*handle);
   using Function = torch::lazy::BackendDataPtr(XLATensor*);
   static Function* const stock = Stock(static_cast<Function*>(nullptr),
                                        "_ZN9torch_xla9XLATensor10GetXlaDataEv");
-  return stock(this);
+  // Another thread may be giving the tensor data in place of its operations.
+  std::optional<torch_xla_ext::TensorLock> lock;
+  if (!torch_xla_ext::DeviceIsLocked::ByThisThread()) lock.emplace();
+  torch::lazy::BackendDataPtr data = torch_xla_ext::DataOfPendingClone(*this);
+  if (data != nullptr) return data;
+  data = this->data()->handle;
+  if (data == nullptr) return stock(this);
+  lock.reset();
+  torch_xla_ext::WaitForValue(*data);
+  // Without functionalization, a view may have to be updated.
+  return this->data()->view == nullptr ? data : stock(this);
 }
 
 }  // namespace torch_xla

@@ -99,7 +99,7 @@ torch::lazy::Value XLATensor::GetIrValue() const {
   static Function* const stock =
       Stock(static_cast<Function*>(nullptr),
             "_ZNK9torch_xla9XLATensor10GetIrValueEv");
-  const TensorLock lock;
+  const TensorLock lock(*this);
   return stock(this);
 }
 

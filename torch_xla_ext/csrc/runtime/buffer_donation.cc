@@ -15,6 +15,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+
 namespace torch_xla_ext {
 namespace {
 
@@ -66,6 +68,23 @@ bool ThreadsDonateInTurns(const torch::lazy::BackendDevice& device) {
     threads.earlier.insert(std::exchange(threads.last, own));
   }
   return threads.in_turns;
+}
+
+// Whether another thread may be making an operation of a value that is
+// computed, or of one that would be overwritten.
+bool AnotherThreadTraces(
+    const std::vector<size_t>& donors,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters,
+    const std::vector<torch_xla::XLATensorPtr>& computed) {
+  using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
+  for (const size_t donor : donors) {
+    const auto* info =
+        static_cast<const DeviceDataInfo*>(parameters[donor]->info());
+    if (info != nullptr && LastReadElsewhere(info->tensor_id)) return true;
+  }
+  return std::any_of(computed.begin(), computed.end(), [](const auto& tensor) {
+    return LastReadElsewhere(tensor->GetUniqueId());
+  });
 }
 
 }  // namespace
@@ -148,7 +167,10 @@ std::vector<size_t> FreeDonors(
     const std::vector<torch::lazy::BackendDataPtr>& parameters,
     const torch::lazy::BackendDevice& device,
     const std::vector<torch_xla::XLATensorPtr>& computed) {
-  if (ThreadsDonateInTurns(device)) return {};
+  if (ThreadsDonateInTurns(device) ||
+      AnotherThreadTraces(donors, parameters, computed)) {
+    return {};
+  }
   std::unordered_set<const torch::lazy::BackendData*> data;
   for (const size_t donor : donors) data.insert(parameters[donor].get());
   const auto read = ReadByPendingValues(data, device, computed);

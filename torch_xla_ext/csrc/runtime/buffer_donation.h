@@ -52,8 +52,9 @@ std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
 //
 //   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
 //
-// Nor is anything donated once threads have computed a device's tensors in
-// turns: an operation that another thread is tracing can read any value.
+// Nor is anything donated if another thread was the last to read one of the
+// values, or once threads have computed a device's tensors in turns: an
+// operation that another thread is tracing is in no tensor yet.
 //
 // `computed` are the tensors that the program computes.
 std::vector<size_t> FreeDonors(

@@ -1,6 +1,11 @@
 #include "torch_xla_ext/csrc/runtime/tensor_lock.h"
 
+#include <torch/csrc/autograd/graph_task.h>
+
 #include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
 
 #include "torch_xla_ext/csrc/runtime/failures.h"
 #include "torch_xla_ext/csrc/runtime/without_gil.h"
@@ -16,7 +21,70 @@ std::recursive_mutex& Mutex() {
   return mutex;
 }
 
+// Which thread has read which tensor's operations last. Only one thread does in
+// most processes, so nothing is noted until there is a second one. Guarded by
+// the TensorLock.
+struct Readers {
+  std::thread::id first;
+  bool are_several = false;
+  int64_t first_noted = 0;  // tensors with smaller ids: read by `first`
+  std::unordered_map<int64_t, std::thread::id> last;  // by the tensor's id
+};
+
+Readers& GetReaders() {
+  static auto& readers = *new Readers;
+  return readers;
+}
+
+void KeepLiveTensors(Readers* readers) {
+  constexpr size_t kMany = 1 << 16;
+  if (readers->last.size() < kMany) return;
+  auto last = std::exchange(readers->last, {});
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  for (const auto& tensor : executor->GetLiveTensors(/*device=*/nullptr)) {
+    const auto found = last.find(tensor->GetUniqueId());
+    if (found != last.end()) readers->last.insert(*found);
+  }
+}
+
+void NoteReader(int64_t tensor_id) {
+  // Autograd's thread reads for the one that waits for it.
+  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  Readers& readers = GetReaders();
+  const std::thread::id own = std::this_thread::get_id();
+  if (!readers.are_several) {
+    if (readers.first == std::thread::id()) readers.first = own;
+    if (readers.first == own) return;
+    readers.are_several = true;
+    // Tensors are numbered in the order of their creation.
+    readers.first_noted =
+        torch::lazy::LazyTensor::Data(torch_xla::bridge::GetCurrentDevice())
+            .unique_id;
+  }
+  KeepLiveTensors(&readers);
+  readers.last[tensor_id] = own;
+}
+
 }  // namespace
+
+TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
+  NoteReader(read.GetUniqueId());
+}
+
+bool LastReadElsewhere(int64_t tensor_id) {
+  const TensorLock lock;
+  const Readers& readers = GetReaders();
+  if (!readers.are_several) {
+    return readers.first != std::thread::id() &&
+           readers.first != std::this_thread::get_id();
+  }
+  const auto found = readers.last.find(tensor_id);
+  if (found != readers.last.end()) {
+    return found->second != std::this_thread::get_id();
+  }
+  return tensor_id < readers.first_noted &&
+         readers.first != std::this_thread::get_id();
+}
 
 TensorLock::TensorLock() {
   if (Mutex().try_lock()) return;
@@ -40,6 +108,8 @@ void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
 DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
 
 DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
+
+bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
 
 void WaitForValue(const torch::lazy::BackendData& data) {
   if (data.HasValue()) return;

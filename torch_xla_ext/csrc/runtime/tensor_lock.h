@@ -11,6 +11,7 @@
 #include <torch/csrc/lazy/backend/backend_data.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "torch_xla_ext/csrc/upstream.h"
@@ -24,10 +25,16 @@ namespace torch_xla_ext {
 class TensorLock {
  public:
   TensorLock();
+  // For a thread that reads the tensor's operations; see LastReadElsewhere.
+  explicit TensorLock(const torch_xla::XLATensor& read);
   ~TensorLock();
   TensorLock(const TensorLock&) = delete;
   TensorLock& operator=(const TensorLock&) = delete;
 };
+
+// Whether another thread has read the operations of the tensor with this id
+// last. It may be making an operation of them, which is in no tensor yet.
+bool LastReadElsewhere(int64_t tensor_id);
 
 // Gives the tensors tensors[indices[i]] that have no data the placeholders
 // data[i], and then removes their operations. Upstream removes the operations
@@ -44,6 +51,8 @@ class DeviceIsLocked {
   ~DeviceIsLocked();
   DeviceIsLocked(const DeviceIsLocked&) = delete;
   DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
+
+  static bool ByThisThread();
 };
 
 // Waits for the value of `data`, a tensor's, which a program that another

@@ -305,7 +305,8 @@ class _Forward:
         shapes = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
         key = (*shapes, cache.size, not cache.layers)
         if key not in self._steps:
-            self._steps[key] = CapturedStep(step, as_compiling=True)
+            # A trace takes the time of a hundred tokens; `step` below depends on nothing else.
+            self._steps[key] = CapturedStep(step, verify=2, as_compiling=True)
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
