@@ -6,12 +6,14 @@ later call than the one that compiled it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def address(tensor: torch.Tensor) -> int:
@@ -151,3 +153,25 @@ def test_an_optimizer_s_step_copies_nothing() -> None:
         kept = addresses
     for own, expected in zip(module.parameters(), stock.parameters(), strict=True):
         torch.testing.assert_close(own.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_forward_pass_saved_is_freed() -> None:
+    """torch_xla keeps the arguments of each graph's first call: of a backward pass, activations."""
+
+    def live_bytes() -> int:
+        gc.collect()
+        return sum(
+            tensor.numel() * tensor.element_size()
+            for tensor in gc.get_objects()
+            if isinstance(tensor, torch.Tensor)
+            and not isinstance(tensor, FakeTensor)
+            and tensor.device.type == "xla"
+        )
+
+    torch._dynamo.reset()
+    weight = nn.Parameter(numbers(64, 64).to("xla"))
+    compiled = torch.compile(lambda x: (x @ weight).tanh().sum(), backend="openxla")
+    for _ in range(2):
+        compiled(torch.ones(4096, 64, device="xla")).backward()
+    torch_xla.sync()
+    assert live_bytes() < 4096 * 64 * 4

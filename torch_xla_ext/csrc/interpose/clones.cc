@@ -17,17 +17,18 @@ torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
   using Function = torch::lazy::BackendDataPtr(XLATensor*);
   static Function* const stock = Stock(static_cast<Function*>(nullptr),
                                        "_ZN9torch_xla9XLATensor10GetXlaDataEv");
-  // Another thread may be giving the tensor data in place of its operations.
-  std::optional<torch_xla_ext::TensorLock> lock;
-  if (!torch_xla_ext::DeviceIsLocked::ByThisThread()) lock.emplace();
-  torch::lazy::BackendDataPtr data = torch_xla_ext::DataOfPendingClone(*this);
-  if (data != nullptr) return data;
-  data = this->data()->handle;
-  if (data == nullptr) return stock(this);
-  lock.reset();
-  torch_xla_ext::WaitForValue(*data);
-  // Without functionalization, a view may have to be updated.
-  return this->data()->view == nullptr ? data : stock(this);
+  while (true) {
+    // Another thread may be giving the tensor data in place of its operations.
+    std::optional<torch_xla_ext::TensorLock> lock;
+    if (!torch_xla_ext::DeviceIsLocked::ByThisThread()) lock.emplace();
+    torch::lazy::BackendDataPtr source =
+        torch_xla_ext::DataOfPendingClone(*this);
+    if (source != nullptr) return source;
+    const torch::lazy::BackendDataPtr handle = data()->handle;
+    if (handle == nullptr || handle->HasValue()) return stock(this);
+    lock.reset();
+    torch_xla_ext::WaitForValue(*handle);
+  }
 }
 
 }  // namespace torch_xla

@@ -35,6 +35,7 @@ def replace_bridge(module: ModuleType) -> None:
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
         if not is_supported(graph.xla_args):
             return stock(graph)
+        del graph.xla_args  # a backward graph's are all that the forward pass has saved
         return CompiledGraph(graph).run  # torch.fx wants a function
 
     def partition_fx_graph_for_cpu_fallback(
