@@ -277,6 +277,7 @@ void TestInstantiateInPlugin() {
 
   refuses_states = true;
   EXPECT(Call(result.instantiate, frame) == "refused");
+  EXPECT(Plan::deleted == 2);
   refuses_states = false;
 
   // A plugin of the same version.
@@ -284,7 +285,7 @@ void TestInstantiateInPlugin() {
   EXPECT(Call(result.instantiate, frame).empty());
   EXPECT(state_type == 5);
   DeleteState(state);  // the plugin has its deleter
-  EXPECT(Plan::deleted == 1);
+  EXPECT(Plan::deleted == 2);
   delete static_cast<Plan*>(state);
 
   // A type with a deleter of its own.
@@ -293,7 +294,7 @@ void TestInstantiateInPlugin() {
               Frame(&newer, XLA_FFI_ExecutionStage_INSTANTIATE))
              .empty());
   DeleteState(state);
-  EXPECT(Plan::deleted == 2);
+  EXPECT(Plan::deleted == 3);
   delete static_cast<Plan*>(state);
 
   for (void* newer_handler :

@@ -100,7 +100,17 @@ def test_each_call_of_a_program_has_a_state(device: torch.device, counts: Counts
     assert counts() == {"instantiated": 2, "executed": 6}
 
 
-FORMS = ["path", "library", "capsule", "address", "dictionary"]
+FORMS = ["path", "library", "capsule", "address", "dictionary", "capsules as TransformerEngine's"]
+
+
+def named_capsule(address: int) -> object:
+    arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
+    return new(address, CAPSULE_NAME, None)
+
+
+# XLA's, for its own bindings; a capsule does not copy it.
+CAPSULE_NAME = b"xla._CUSTOM_CALL_TARGET"
 
 
 @pytest.mark.parametrize("given", FORMS)
@@ -115,6 +125,7 @@ def test_stages_of_a_bundle(device: torch.device, counts: Counts, given: str) ->
         "capsule": capsule(bundle),
         "address": bundle,
         "dictionary": dict(zip(names, functions, strict=True)),
+        FORMS[-1]: dict(zip(names, map(named_capsule, functions), strict=True)),
     }[given]
     register_custom_call("ScaleInStages", library, platform="Host", api="ffi")
     factor = 100.0 + FORMS.index(given)  # one that no other program has
@@ -133,7 +144,8 @@ def test_register_kernel_finds_the_bundle(device: torch.device) -> None:
 
 def test_symbols_of_the_stages(device: torch.device) -> None:
     symbols = {"instantiate": "ScaleInstantiate", "execute": "ScaleExecute"}
-    register_custom_call("BySymbols", PATH, symbol=symbols, platform="Host", api="ffi")
+    register_custom_call("BySymbols", PATH, symbol=symbols, platform="Host")
+    assert ("BySymbols", "Host", "ffi") in torch_xla_ext.registered_targets("Host")
     assert scale("BySymbols", x_on(device, 3), 2.0).tolist() == [6]
 
 
@@ -400,7 +412,7 @@ WRONG = {
     "numbers": (
         register(capsule(ctypes.addressof(DATA))),
         ValueError,
-        "target 'x': the capsule's address is 0x.*, which is neither code nor an "
+        "target 'x': the capsule's address is 0x.*, which is not the address of an "
         "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code",
     ),
     "bundle without execute": (
@@ -421,7 +433,7 @@ WRONG = {
     "another type of the same name": (
         register_type("Plan", ctypes.addressof(DATA)),
         ValueError,
-        'FFI type "Plan": another type, whose id is 0x.* \\(.*\\), is registered under this name for '
+        'FFI type "Plan": another type, whose id is 0x.*, is registered under this name for '
         '"Host", and this one.s is .*; register it under another name',
     ),
     "type without a name": (

@@ -94,8 +94,11 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
   XLA_FFI_Error* error = plugin_api->XLA_FFI_State_Set(
       reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
   if (error != nullptr) {
-    const std::lock_guard<std::mutex> lock(states.mutex);
-    states.deleters.erase(args->state);
+    {
+      const std::lock_guard<std::mutex> lock(states.mutex);
+      states.deleters.erase(args->state);
+    }
+    args->deleter(args->state);  // which nobody else has
   }
   return error;
 }

@@ -53,6 +53,10 @@ def handlers(name: str, address: int, what: str) -> dict[str, int]:
     """The handlers, by stage, at an address of a handler or of an XLA_FFI_Handler_Bundle."""
     if libraries.is_code(address):
         return {"execute": address}
+    return _handlers_of_bundle(name, address, what)
+
+
+def _handlers_of_bundle(name: str, address: int, what: str) -> dict[str, int]:
     if not libraries.is_data(address, ctypes.sizeof(_Bundle)):
         raise ValueError(
             f"custom-call target {name!r}: {what} is {address:#x}, which is the address neither of "
@@ -64,7 +68,7 @@ def handlers(name: str, address: int, what: str) -> dict[str, int]:
     for stage, function in found.items():
         if not libraries.is_code(function):
             raise ValueError(
-                f"custom-call target {name!r}: {what} is {address:#x}, which is neither code nor "
+                f"custom-call target {name!r}: {what} is {address:#x}, which is not the address of "
                 f"an XLA_FFI_Handler_Bundle: its {stage} is {function:#x}, which is not the "
                 "address of code in this process"
             )
@@ -97,7 +101,7 @@ def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]
     if libraries.function_of(library, symbol) is None:
         return None
     address = _call(libraries.find(library, name, symbol))
-    return handlers(name, address, f"the result of {symbol} of {library._name}")
+    return _handlers_of_bundle(name, address, f"the result of {symbol} of {library._name}")
 
 
 def register_type_of_library(name: str, library: ctypes.CDLL, platform: str) -> None:

@@ -67,9 +67,12 @@ def is_code(address: int) -> bool:
 
 
 def is_data(address: int, size: int, writable: bool = False) -> bool:
-    """Whether `size` bytes at an address can be read, and written if `writable`."""
+    """Whether `size` bytes at an address can be read, and written if `writable`.
+
+    Constants may be where the code is: that is up to the linker.
+    """
     mode = _mode(address, size)
-    return "r" in mode and "x" not in mode and ("w" in mode or not writable)
+    return "r" in mode and ("w" in mode or not writable)
 
 
 def to_capsule(address: int) -> object:

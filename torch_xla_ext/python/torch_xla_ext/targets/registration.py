@@ -142,7 +142,7 @@ def register_custom_call(
     *,
     symbol: str | Mapping[str, str] | None = None,
     platform: str = "CUDA",
-    api: str = "untyped",
+    api: str | None = None,
     command_buffer_compatible: bool = False,
 ) -> None:
     """Registers a function as the custom-call target `name`.
@@ -166,7 +166,8 @@ def register_custom_call(
             for "Host"), if it has one, which returns the XLA_FFI_Handler_Bundle. The type of the
             handlers' state, which the library's function <name>TypeId returns, is registered, too.
         platform: "CUDA", or "Host" for the CPU.
-        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
+        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI. None:
+            "ffi" for what only that has, stages and command_buffer_compatible, else "untyped".
         command_buffer_compatible: the FFI handler only enqueues work on its stream, so that CUDA
             graphs may capture it. A handler can also say so itself, by its traits.
 
@@ -181,9 +182,11 @@ def register_custom_call(
             stage is unknown or "execute" missing.
     """
     check_name("register_custom_call", name)
+    several = isinstance(library, Mapping) or isinstance(symbol, Mapping)
+    if api is None:
+        api = "ffi" if several or command_buffer_compatible else "untyped"
     check_choice("platform", platform, PLATFORMS)
     check_choice("api", api, APIS)
-    several = isinstance(library, Mapping) or isinstance(symbol, Mapping)
     if api != "ffi" and (several or command_buffer_compatible):
         raise TypeError(
             f"custom-call target {name!r}: "
