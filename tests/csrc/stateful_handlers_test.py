@@ -209,10 +209,9 @@ for number in range(4):
 torch_xla.sync(wait=True)
 print(counts())
 """
-    folder = Path(__file__).parent
     environment = os.environ | {
         "XLA_COMPILATION_CACHE_SIZE": "1",
-        "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
     }
     result = subprocess.run(
         [sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True

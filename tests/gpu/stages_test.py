@@ -76,8 +76,7 @@ def test_an_error_of_instantiate(device: torch.device) -> None:
 
 
 def run(code: str, **variables: str) -> str:
-    folder = str(Path(__file__).parent)
-    path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     result = subprocess.run(
         [sys.executable, "-P", "-c", f"import torch, stages_test as test\n{code}"],
         env=os.environ | {"PYTHONPATH": path} | variables,
