@@ -140,7 +140,8 @@ def test_plugins(machine: Machine, kind: str, text: str) -> None:
     assert output.count(text) == 2
 
 
-FORWARDED = """
+# What the fake plug-in behind the bridge, or at {path}, has seen.
+PLUGIN = """
 import ctypes, torch_xla
 from testing.xla import capsule
 from torch_xla.experimental import plugins
@@ -155,9 +156,14 @@ class Seen(ctypes.Structure):
                 ("options_size", ctypes.c_size_t), ("launch_id", ctypes.c_int),
                 ("zero", ctypes.c_bool), ("fingerprints", ctypes.c_int),
                 ("registrations", ctypes.c_int), ("last_target", ctypes.c_char * 64),
-                ("last_function", ctypes.c_void_p), ("last_api", ctypes.c_int)]
+                ("last_functions", ctypes.c_void_p * 4), ("last_api", ctypes.c_int),
+                ("last_traits", ctypes.c_uint32), ("last_type", ctypes.c_char * 64),
+                ("last_type_id", ctypes.c_int64), ("last_deleter", ctypes.c_void_p)]
 fake.GetFakeObservations.restype = ctypes.POINTER(Seen)
 seen = fake.GetFakeObservations().contents
+"""
+
+FORWARDED = """
 X._xla_register_custom_call_target("early", capsule(4710), "CUDA")
 print("before", seen.registrations)
 X._xla_num_runtime_devices()
@@ -165,14 +171,14 @@ print("made", seen.registrations)
 X._xla_num_runtime_devices()
 print("again", seen.registrations)
 X._xla_register_custom_call_target("late", capsule(4711), "CUDA")
-print("late", seen.registrations, seen.last_target, seen.last_function, seen.last_api)
+print("late", seen.registrations, seen.last_target, seen.last_functions[3], seen.last_api)
 X._xla_register_custom_call_target("late", capsule(4711), "CUDA")
 X._xla_register_custom_call_target("typed", capsule(4712), "CUDA", api_version=1)
 print("typed", seen.registrations, seen.last_api)
 X._xla_register_custom_call_target("host", capsule(4713), "Host")
 print("host", seen.registrations)
 X._xla_register_custom_call_target("late", capsule(4712), "CUDA")
-print("again", seen.registrations, seen.last_target, seen.last_function)
+print("again", seen.registrations, seen.last_target, seen.last_functions[3])
 try:
     X._xla_register_custom_call_target("refused", capsule(1), "CUDA")
 except RuntimeError as error:
@@ -183,15 +189,23 @@ os._exit(0)  # torch_xla's own end asks for a device, and the fake client has no
 """
 
 
-@pytest.mark.parametrize("bridged", [True, False])
-def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
-    """Ours, behind the bridge, and one that a user registers, which is not."""
+def run_with_plugin(machine: Machine, bridged: bool, code: str) -> list[str]:
+    """The lines that the code prints after those of PLUGIN."""
     path = plugin("client" if bridged else "client_equal")
-    code = FORWARDED.format(plugin=path, path="" if bridged else path)
+    code = (PLUGIN + code).format(plugin=path, path="" if bridged else path, **FILES)
     here = str(Path(__file__).parent.parent)
     status, output = machine.run(f"sys.path.insert(0, {here!r})\n{code}", PJRT_DEVICE="CUDA")
     assert status == 0
-    lines = output.splitlines()
+    return output.splitlines()
+
+
+FILES = {"handlers": str(Path(os.environ["STATEFUL_HANDLERS"]).absolute())}
+
+
+@pytest.mark.parametrize("bridged", [True, False])
+def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
+    """Ours, behind the bridge, and one that a user registers, which is not."""
+    lines = run_with_plugin(machine, bridged, FORWARDED)
     assert lines[0] == "before 0"
     made = int(lines[1].split()[1])
     assert made >= 3
@@ -206,6 +220,56 @@ def test_targets_reach_the_plugin(machine: Machine, bridged: bool) -> None:
     assert {"XlaGpuSimpleAdd", "early", "late"} <= set(untyped) and "refused" not in untyped
     assert {"XlaGpuSimpleAdd", "typed"} <= set(typed)
     assert len(untyped) + len(typed) == made + 2
+
+
+STAGES = """
+import torch_xla_ext
+library = ctypes.CDLL({handlers!r})
+def address(symbol):
+    return ctypes.cast(library[symbol], ctypes.c_void_p).value
+def type_id():
+    return ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_int64))(address("ScaleInStagesTypeId"))()[0]
+functions = {{"instantiate": address("ScaleInstantiate"), "prepare": address("ScaleExecute") + 1,
+             "initialize": address("ScaleExecute") + 2, "execute": address("ScaleExecute")}}
+def given():
+    # In place of which handlers there is another function.
+    return [s for s, f in zip(functions, seen.last_functions) if f and f != functions[s]]
+def register(name, stages, compatible):
+    options = {{"api": "ffi", "command_buffer_compatible": compatible}}
+    torch_xla_ext.register_custom_call(name, stages, **options)
+# This process's XLA assigns an id, which is not the plug-in's.
+torch_xla_ext.register_ffi_type("Plan", library.ScaleInStagesTypeId, platform="Host")
+torch_xla_ext.register_ffi_type("Plan", library.ScaleInStagesTypeId)
+print("type", type_id(), seen.last_type)
+register("zz", functions, True)  # by their names, the last one
+X._xla_num_runtime_devices()
+print("type", type_id(), seen.last_type_id, seen.last_type, bool(seen.last_deleter))
+print(seen.last_target, all(seen.last_functions), given(), seen.last_traits)
+register("execute", {{"execute": functions["execute"]}}, False)
+print(seen.last_target, seen.last_functions[:3], given(), seen.last_traits)
+register("execute", {{"execute": functions["execute"]}}, True)
+print(seen.last_target, seen.last_functions[:3], given(), seen.last_traits)
+try:
+    torch_xla_ext.register_ffi_type("Plan", capsule(ctypes.addressof(ctypes.c_int64())))
+except ValueError as error:
+    print(error)
+os._exit(0 if sys.stdout.flush() is None else 1)
+"""
+
+
+@pytest.mark.parametrize("bridged", [True, False])
+def test_stages_and_types_reach_the_plugin(machine: Machine, bridged: bool) -> None:
+    """Of the two plug-ins, the one behind the bridge takes traits and the deleters of types."""
+    lines = run_with_plugin(machine, bridged, STAGES)
+    assert lines[0] == "type 1 b''"
+    assert lines[1] == f"type 100 0 b'Plan' {bridged}"
+    # The handlers are of XLA FFI 0.1: the state that they set has another form in newer plug-ins.
+    adapted = ["instantiate"] if bridged else ["instantiate", "execute"]
+    assert lines[2] == f"b'zz' True {adapted} {int(bridged)}"
+    assert lines[3] == "b'execute' [None, None, None] [] 0"
+    adapted = [] if bridged else ["execute"]
+    assert lines[4] == f"b'execute#2' [None, None, None] {adapted} {int(bridged)}"
+    assert "register it under another name" in lines[5]
 
 
 def test_unknown_api() -> None:

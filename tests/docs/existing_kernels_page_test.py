@@ -1,14 +1,18 @@
 """The programs in docs/existing_kernels.md run, one after the other, on the CPU."""
 
+import ctypes
 import re
 import runpy
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch_xla
 import triton
 import triton.language as tl
+from testing.xla import capsule
 
 import torch_xla_ext
 
@@ -34,15 +38,29 @@ def rms_norm(x_ptr, weight_ptr, y_ptr, columns, epsilon, BLOCK: tl.constexpr):  
     tl.store(y_ptr + row * columns + offsets, x * scale * tl.load(weight_ptr + offsets))
 
 
+def registrations(library: Path) -> dict[str, dict[str, object]]:
+    """A library's handlers in the form of TransformerEngine's, which jax.ffi takes, too."""
+    scale = ctypes.CDLL(str(library))
+    scale.ScaleHostBundle.restype = ctypes.c_void_p
+    instantiate, _, _, execute = (ctypes.c_void_p * 4).from_address(scale.ScaleHostBundle())
+    torch_xla_ext.register_ffi_type("Plan", scale.ScaleTypeId, platform="Host")
+    return {"scale": {"instantiate": capsule(instantiate), "execute": capsule(execute)}}
+
+
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = runpy.run_path("examples/existing_kernels/tvm_ffi_rms_norm.py")
     library = example["compiled_for_cpu"]()
     monkeypatch.chdir(tmp_path)
     Path("norm.so").symlink_to(library)
+    (source,) = re.findall(r"```c\+\+\n(.*?)```", PAGE, re.DOTALL)
+    Path("scale.cc").write_text(source)
+    include = torch_xla_ext.include_dir()
+    options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-isystem", include]
+    subprocess.run(["g++", *options, "scale.cc", "-o", "libscale.so"], check=True)
     rows = 3
     x, weight, positions = torch.randn(rows, 4096), torch.randn(4096), torch.arange(rows)
     normed = torch.nn.functional.rms_norm(x, (4096,), weight, 1e-6)
-    expected = [x * positions[:, None], normed, normed, normed, normed]
+    expected = [x * positions[:, None], normed, normed, normed, normed, 2 * x, 2 * x]
     names = {
         "torch": torch,
         "torch_xla": torch_xla,
@@ -53,6 +71,9 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "weight": weight.to("xla"),
         "positions": positions.to("xla"),
         "platform": "Host",
+        "their_library": SimpleNamespace(
+            registrations=lambda: registrations(tmp_path / "libscale.so")
+        ),
     }
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == len(expected)

@@ -7,11 +7,14 @@
 //   FAKE_NAMED_VALUE_GROWTH the same for the elements of its arrays
 //   FAKE_TABLE_SIZE         the size of its table of functions
 //   FAKE_CLIENT             it makes a client, of no devices
-//   FAKE_NO_EXTENSION       it takes no custom-call targets
+//   FAKE_NO_EXTENSION       it takes no custom-call targets and no types
+//   FAKE_EXTENSION_VERSION  that of its extensions for them: 3 has traits of
+//                           targets, and needs the deleters of types
 //   FAKE_NO_PROFILER        it has no profiler
 #include "tests/pjrt_bridge/fake_plugin.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <string>
@@ -30,6 +33,9 @@
 #ifndef FAKE_NAMED_VALUE_GROWTH
 #define FAKE_NAMED_VALUE_GROWTH 0
 #endif
+#ifndef FAKE_EXTENSION_VERSION
+#define FAKE_EXTENSION_VERSION 2
+#endif
 #ifndef FAKE_TABLE_SIZE
 #define FAKE_TABLE_SIZE PJRT_Api_STRUCT_SIZE
 #endif
@@ -41,7 +47,9 @@ struct PJRT_Error {
 namespace {
 
 using torch_xla_ext::pjrt_bridge::CustomCallExtension;
+using torch_xla_ext::pjrt_bridge::FfiExtension;
 using torch_xla_ext::pjrt_bridge::RegisterCustomCallArgs;
+using torch_xla_ext::pjrt_bridge::RegisterTypeArgs;
 
 FakeObservations observations;
 
@@ -247,30 +255,66 @@ PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
   return nullptr;
 }
 
+constexpr bool kIsVersion3 = FAKE_EXTENSION_VERSION >= 3;
+
 [[maybe_unused]] PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
-  CHECK_SIZE(RegisterCustomCallArgs, sizeof(*args), args);
+  CHECK_SIZE(RegisterCustomCallArgs, offsetof(RegisterCustomCallArgs, traits),
+             args);
   const std::string name(args->function_name, args->function_name_size);
   if (args->api_version > 1) {
     return new PJRT_Error{"API version " + std::to_string(args->api_version) +
                           " not supported for PJRT GPU plugin."};
   }
   if (name == "refused") return new PJRT_Error{"fake plugin: not this one"};
-  if (args->handler_instantiate != nullptr ||
-      args->handler_prepare != nullptr || args->handler_initialize != nullptr) {
-    return new PJRT_Error{"handlers that were not set are not null"};
-  }
   ++observations.registrations;
   std::strncpy(observations.last_target, name.c_str(),
                sizeof(observations.last_target) - 1);
-  observations.last_function = args->handler_execute;
+  void* functions[] = {args->handler_instantiate, args->handler_prepare,
+                       args->handler_initialize, args->handler_execute};
+  std::memcpy(observations.last_functions, functions, sizeof(functions));
   observations.last_api = args->api_version;
+  // As XLA does, for a caller that knows no traits.
+  constexpr size_t kSizeWithTraits =
+      offsetof(RegisterCustomCallArgs, traits) + sizeof(args->traits);
+  observations.last_traits =
+      kIsVersion3 && args->struct_size >= kSizeWithTraits ? args->traits : 0;
+  return nullptr;
+}
+
+// Names have one id each, and an id is assigned where 0 is given.
+[[maybe_unused]] PJRT_Error* RegisterType(RegisterTypeArgs* args) {
+  CHECK_SIZE(
+      RegisterTypeArgs,
+      kIsVersion3 ? sizeof(*args) : offsetof(RegisterTypeArgs, type_info),
+      args);
+  const std::string name(args->type_name, args->type_name_size);
+  static std::map<std::string, int64_t> ids;
+  static int64_t next = 100;
+  observations.last_type_id = args->type_id;
+  std::strncpy(observations.last_type, name.c_str(),
+               sizeof(observations.last_type) - 1);
+  if (kIsVersion3) observations.last_deleter = args->type_info->deleter;
+  const bool is_new = ids.count(name) == 0;
+  if (args->type_id == 0 ? !is_new : !is_new && ids[name] != args->type_id) {
+    return new PJRT_Error{"Type name " + name + " already registered"};
+  }
+  if (args->type_id == 0) args->type_id = next++;
+  ids[name] = args->type_id;
   return nullptr;
 }
 
 #ifndef FAKE_NO_EXTENSION
+// The flag exists since version 3.
 CustomCallExtension custom_call = {
-    {sizeof(CustomCallExtension), PJRT_Extension_Type_Gpu_Custom_Call, nullptr},
+    {kIsVersion3 ? sizeof(CustomCallExtension)
+                 : offsetof(CustomCallExtension, handles_traits),
+     PJRT_Extension_Type_Gpu_Custom_Call, nullptr},
     RegisterCustomCall,
+    true,
+};
+FfiExtension ffi = {
+    {sizeof(FfiExtension), PJRT_Extension_Type_FFI, &custom_call.base},
+    RegisterType,
 };
 #endif
 
@@ -301,7 +345,7 @@ PJRT_Api MakeApi() {
                                       PJRT_Extension_Type_Stream, nullptr};
   api.extension_start = &other;
 #ifndef FAKE_NO_EXTENSION
-  other.next = &custom_call.base;
+  other.next = &ffi.base;
 #endif
 #ifndef FAKE_NO_PROFILER
   profiler.api.struct_size = PLUGIN_Profiler_Api_STRUCT_SIZE + FAKE_GROWTH;

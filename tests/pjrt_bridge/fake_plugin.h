@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 struct FakeObservations {
   int refusals = 0;  // of structures that were too short
@@ -14,8 +15,12 @@ struct FakeObservations {
   int fingerprints = 0;
   int registrations = 0;
   char last_target[64] = {};
-  void* last_function = nullptr;
+  void* last_functions[4] = {};  // instantiate, prepare, initialize, execute
   int last_api = -1;
+  uint32_t last_traits = 0;
+  char last_type[64] = {};
+  int64_t last_type_id = -1;  // as it was passed
+  void (*last_deleter)(void*) = nullptr;
   int profiles = 0;
   int topologies = 0;  // serialized, and not deleted yet
   // Set by a test: the time that an execution takes.

@@ -351,6 +351,38 @@ void DefineRegistration(py::module_& module) {
       kRegisterDoc);
 
   module.def(
+      "_xla_register_ffi_handlers",
+      [](const std::string& name, uintptr_t instantiate, uintptr_t prepare,
+         uintptr_t initialize, uintptr_t execute, const std::string& platform,
+         bool command_buffer_compatible) {
+        TargetFunctions functions;
+        functions.instantiate = reinterpret_cast<void*>(instantiate);
+        functions.prepare = reinterpret_cast<void*>(prepare);
+        functions.initialize = reinterpret_cast<void*>(initialize);
+        functions.execute = reinterpret_cast<void*>(execute);
+        functions.command_buffer_compatible = command_buffer_compatible;
+        RegisterTarget(name, functions, platform, TargetApi::kFfi);
+      },
+      py::arg("name"), py::arg("instantiate"), py::arg("prepare"),
+      py::arg("initialize"), py::arg("execute"), py::arg("platform"),
+      py::arg("command_buffer_compatible"),
+      "Registers the handlers of an FFI target's stages, by their addresses, "
+      "with the errors of _xla_register_custom_call_target.");
+
+  module.def(
+      "_xla_register_ffi_type",
+      [](const std::string& name, uintptr_t type_id, uintptr_t deleter,
+         const std::string& platform) {
+        RegisterFfiType(name, reinterpret_cast<XLA_FFI_TypeId*>(type_id),
+                        reinterpret_cast<pjrt_bridge::Deleter*>(deleter),
+                        platform);
+      },
+      py::arg("name"), py::arg("type_id"), py::arg("deleter"),
+      py::arg("platform"),
+      "Registers a type of handlers' states, by the address of its "
+      "XLA_FFI_TypeId, which gets the id. The deleter may be 0.");
+
+  module.def(
       "_xla_registered_custom_call_targets",
       [](const std::string& platform, const std::string& api) {
         return RegisteredTargets(platform, ParseTargetApi(api));

@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/calls/builtin_targets.h"
+#include "torch_xla_ext/csrc/calls/ffi_checks.h"
+#include "torch_xla_ext/csrc/calls/stages.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
 #include "xla/ffi/api/c_api.h"
@@ -24,16 +26,25 @@ namespace {
 
 // FFI targets by platform and XLA's name for them: XLA's own registry cannot
 // be read.
-using FfiTargets = std::map<std::pair<std::string, std::string>, void*>;
+using FfiTargets =
+    std::map<std::pair<std::string, std::string>, TargetFunctions>;
 
 // The functions of a name that was registered more than once, in the order of
 // registration, and the one that calls run.
 struct Generations {
-  std::vector<void*> functions;
+  std::vector<TargetFunctions> functions;
   size_t current;
 };
 using Renewed =
     std::map<std::tuple<std::string, std::string, TargetApi>, Generations>;
+
+// A type of handlers' states.
+struct FfiType {
+  std::string name;
+  std::string platform;
+  XLA_FFI_TypeId* id;
+  pjrt_bridge::Deleter* deleter;
+};
 
 // A client that does not look "CUDA" targets up in the process's registry.
 struct CudaClient {
@@ -45,6 +56,7 @@ struct Targets {
   // Held from a lookup to the registration that depends on it.
   std::mutex mutex;
   FfiTargets ffi;
+  std::vector<FfiType> types;
   // By name, platform and API.
   Renewed renewed;
   // Whether `renewed` has entries: a traced call checks this first.
@@ -62,14 +74,18 @@ Targets& GetTargets() {
   return targets;
 }
 
-// The function that XLA has registered under a name.
-void* Find(const Targets& targets, const std::string& hlo_name,
-           const std::string& platform, TargetApi api) {
+// The functions that XLA has registered under a name; `execute` is null if
+// there are none.
+TargetFunctions Find(const Targets& targets, const std::string& hlo_name,
+                     const std::string& platform, TargetApi api) {
+  TargetFunctions functions;
   if (api == TargetApi::kUntyped) {
-    return xla::CustomCallTargetRegistry::Global()->Lookup(hlo_name, platform);
+    functions.execute =
+        xla::CustomCallTargetRegistry::Global()->Lookup(hlo_name, platform);
+    return functions;
   }
   const auto found = targets.ffi.find({platform, hlo_name});
-  return found == targets.ffi.end() ? nullptr : found->second;
+  return found == targets.ffi.end() ? functions : found->second;
 }
 
 // XLA's name for the function that was registered as `name` after `index`
@@ -98,16 +114,10 @@ std::string CurrentNameOf(const Targets& targets, const std::string& name,
       "kernel under another name");
 }
 
-void RegisterHandler(const std::string& name, const std::string& platform,
-                     void* handler) {
-  const XLA_FFI_Api* ffi = XLA_FFI_GetApi();
-  XLA_FFI_Handler_Register_Args args = {};
-  args.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE;
-  args.name = {name.data(), name.size()};
-  args.platform = {platform.data(), platform.size()};
-  args.bundle.execute = reinterpret_cast<XLA_FFI_Handler*>(handler);
-  XLA_FFI_Error* error = ffi->XLA_FFI_Handler_Register(&args);
+// Throws std::runtime_error, with `what` and XLA's text, if there is an error.
+void ThrowIfRefused(XLA_FFI_Error* error, const std::string& what) {
   if (error == nullptr) return;
+  const XLA_FFI_Api* ffi = XLA_FFI_GetApi();
   XLA_FFI_Error_GetMessage_Args message = {};
   message.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE;
   message.error = error;
@@ -117,32 +127,78 @@ void RegisterHandler(const std::string& name, const std::string& platform,
   destroy.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
   destroy.error = error;
   ffi->XLA_FFI_Error_Destroy(&destroy);
-  throw std::runtime_error("XLA refuses the custom-call target " +
-                           Quoted(name) + ": " + text);
+  throw std::runtime_error("XLA refuses the " + what + ": " + text);
+}
+
+void RegisterHandler(const std::string& name, const std::string& platform,
+                     const TargetFunctions& functions) {
+  AddFfiChecks();
+  XLA_FFI_Handler_Register_Args args = {};
+  args.struct_size = XLA_FFI_Handler_Register_Args_STRUCT_SIZE;
+  args.name = {name.data(), name.size()};
+  args.platform = {platform.data(), platform.size()};
+  args.bundle = {reinterpret_cast<XLA_FFI_Handler*>(functions.instantiate),
+                 reinterpret_cast<XLA_FFI_Handler*>(functions.prepare),
+                 reinterpret_cast<XLA_FFI_Handler*>(functions.initialize),
+                 reinterpret_cast<XLA_FFI_Handler*>(functions.execute)};
+  if (functions.command_buffer_compatible) {
+    args.traits = XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+  }
+  ThrowIfRefused(XLA_FFI_GetApi()->XLA_FFI_Handler_Register(&args),
+                 "custom-call target " + Quoted(name));
 }
 
 void RegisterWithClient(const CudaClient& cuda, const std::string& name,
-                        void* function, TargetApi api) {
+                        const TargetFunctions& functions, TargetApi api) {
   if (cuda.plugin != nullptr) {
-    pjrt_bridge::RegisterTarget(cuda.plugin, name, function, api);
+    pjrt_bridge::RegisterTarget(
+        cuda.plugin, name,
+        FunctionsForPlugin(name, functions,
+                           pjrt_bridge::TakesTraits(cuda.plugin)),
+        api);
   } else if (api == TargetApi::kFfi) {
-    RegisterHandler(name, kCudaPlatform, function);
+    RegisterHandler(name, kCudaPlatform, functions);
   }
 }
 
 void RegisterWithXla(Targets* targets, const std::string& hlo_name,
-                     void* function, const std::string& platform,
-                     TargetApi api) {
+                     const TargetFunctions& functions,
+                     const std::string& platform, TargetApi api) {
   if (platform == kCudaPlatform && targets->cuda.made) {
-    RegisterWithClient(targets->cuda, hlo_name, function, api);
+    RegisterWithClient(targets->cuda, hlo_name, functions, api);
   }
   if (api == TargetApi::kUntyped) {
-    xla::CustomCallTargetRegistry::Global()->Register(hlo_name, function,
-                                                      platform);
+    xla::CustomCallTargetRegistry::Global()->Register(
+        hlo_name, functions.execute, platform);
     return;
   }
-  if (platform == kHostPlatform) RegisterHandler(hlo_name, platform, function);
-  targets->ffi[{platform, hlo_name}] = function;
+  if (platform == kHostPlatform) {
+    RegisterHandler(hlo_name, platform, FunctionsForHost(hlo_name, functions));
+  }
+  targets->ffi[{platform, hlo_name}] = functions;
+}
+
+void RegisterTypeWithXla(const FfiType& type) {
+  XLA_FFI_TypeId_Register_Args args = {};
+  args.struct_size = XLA_FFI_TypeId_Register_Args_STRUCT_SIZE;
+  args.name = {type.name.data(), type.name.size()};
+  args.type_id = type.id;
+  ThrowIfRefused(XLA_FFI_GetApi()->XLA_FFI_TypeId_Register(&args),
+                 "FFI type " + Quoted(type.name));
+}
+
+void RegisterTypeWithClient(const Targets& targets, const FfiType& type) {
+  if (targets.cuda.plugin == nullptr) return RegisterTypeWithXla(type);
+  // An id that this process's XLA has assigned may be one of the plugin's own
+  // types. Its handlers do not run in a process with a plugin.
+  const bool is_xlas = std::any_of(
+      targets.types.begin(), targets.types.end(), [&](const FfiType& other) {
+        return other.id == type.id && other.platform == kHostPlatform;
+      });
+  type.id->type_id = pjrt_bridge::RegisterType(
+      targets.cuda.plugin, type.name, is_xlas ? 0 : type.id->type_id,
+      type.deleter == nullptr ? &DeleteState : type.deleter);
+  if (type.deleter != nullptr) SetHasDeleter(type.id->type_id);
 }
 
 }  // namespace
@@ -171,7 +227,7 @@ TargetApi ParseTargetApi(int api_version) {
       "; known are 0, an untyped function, and 1, an FFI handler");
 }
 
-void RegisterTarget(const std::string& name, void* function,
+void RegisterTarget(const std::string& name, const TargetFunctions& functions,
                     const std::string& platform, TargetApi api) {
   CheckPlatform(platform);
   if (name.empty()) {
@@ -183,7 +239,7 @@ void RegisterTarget(const std::string& name, void* function,
         ": a name must not contain '#', which distinguishes functions that are "
         "registered under the same name");
   }
-  if (function == nullptr) {
+  if (functions.execute == nullptr) {
     throw std::invalid_argument("custom-call target " + Quoted(name) +
                                 ": the function is null");
   }
@@ -192,21 +248,22 @@ void RegisterTarget(const std::string& name, void* function,
   const std::lock_guard<std::mutex> lock(targets.mutex);
   ++targets.num_changes;
   if (api == TargetApi::kFfi) targets.untyped_is_newer.erase({name, platform});
-  void* const first = Find(targets, name, platform, api);
-  if (first == nullptr) {
-    RegisterWithXla(&targets, name, function, platform, api);
+  const TargetFunctions first = Find(targets, name, platform, api);
+  if (first.execute == nullptr) {
+    RegisterWithXla(&targets, name, functions, platform, api);
     return;
   }
   const std::string before = CurrentNameOf(targets, name, platform, api);
-  auto& [functions, current] =
+  auto& [registered, current] =
       targets.renewed
           .try_emplace({name, platform, api}, Generations{{first}, 0})
           .first->second;
-  const size_t index = std::find(functions.begin(), functions.end(), function) -
-                       functions.begin();
-  if (index == functions.size()) {
-    RegisterWithXla(&targets, HloName(name, index), function, platform, api);
-    functions.push_back(function);
+  const size_t index =
+      std::find(registered.begin(), registered.end(), functions) -
+      registered.begin();
+  if (index == registered.size()) {
+    RegisterWithXla(&targets, HloName(name, index), functions, platform, api);
+    registered.push_back(functions);
     targets.any_renewed = true;
   }
   if (current == 0 && index != 0 && StaticKernelSchemas().count(name) != 0) {
@@ -214,12 +271,52 @@ void RegisterTarget(const std::string& name, void* function,
                  "torch_xla_ext: custom-call target %s for %s: calls run %s "
                  "from now on, instead of the wheel's own kernel\n",
                  Quoted(name).c_str(), Quoted(platform).c_str(),
-                 Described(function).c_str());
+                 Described(functions.execute).c_str());
   }
   current = index;
   if (api == TargetApi::kUntyped && HloName(name, index) != before) {
     targets.untyped_is_newer.insert({name, platform});
   }
+}
+
+void RegisterTarget(const std::string& name, void* function,
+                    const std::string& platform, TargetApi api) {
+  TargetFunctions functions;
+  functions.execute = function;
+  RegisterTarget(name, functions, platform, api);
+}
+
+void RegisterFfiType(const std::string& name, XLA_FFI_TypeId* id,
+                     pjrt_bridge::Deleter* deleter,
+                     const std::string& platform) {
+  CheckPlatform(platform);
+  if (name.empty()) {
+    throw std::invalid_argument("the name of an FFI type is empty");
+  }
+  if (id == nullptr) {
+    throw std::invalid_argument("FFI type " + Quoted(name) +
+                                ": the address of its id is null");
+  }
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  for (const FfiType& type : targets.types) {
+    if (type.platform != platform) continue;
+    if (type.id == id) return;
+    if (type.name == name) {
+      throw std::invalid_argument(
+          "FFI type " + Quoted(name) + ": another type, whose id is " +
+          Described(type.id) + ", is registered under this name for " +
+          Quoted(platform) + ", and this one's is " + Described(id) +
+          "; register it under another name");
+    }
+  }
+  const FfiType type = {name, platform, id, deleter};
+  if (platform == kHostPlatform) {
+    RegisterTypeWithXla(type);
+  } else if (targets.cuda.made) {
+    RegisterTypeWithClient(targets, type);
+  }
+  targets.types.push_back(type);
 }
 
 TargetApi DefaultApi(const std::string& name, const std::string& platform) {
@@ -228,7 +325,8 @@ TargetApi DefaultApi(const std::string& name, const std::string& platform) {
   const std::lock_guard<std::mutex> lock(targets.mutex);
   const std::string ffi_name =
       CurrentNameOf(targets, name, platform, TargetApi::kFfi);
-  return Find(targets, ffi_name, platform, TargetApi::kFfi) != nullptr &&
+  return Find(targets, ffi_name, platform, TargetApi::kFfi).execute !=
+                     nullptr &&
                  targets.untyped_is_newer.count({name, platform}) == 0
              ? TargetApi::kFfi
              : TargetApi::kUntyped;
@@ -250,7 +348,8 @@ void* CurrentFunction(const std::string& name, const std::string& platform,
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
   return Find(targets, CurrentNameOf(targets, name, platform, api), platform,
-              api);
+              api)
+      .execute;
 }
 
 void CheckIsNotXlas(const std::string& name, const std::string& platform,
@@ -281,11 +380,17 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
        xla::CustomCallTargetRegistry::Global()->registered_symbols(
            kCudaPlatform)) {
     if (IsBuiltinTarget(name, function)) continue;
-    RegisterWithClient(targets.cuda, name, function, TargetApi::kUntyped);
+    TargetFunctions functions;
+    functions.execute = function;
+    RegisterWithClient(targets.cuda, name, functions, TargetApi::kUntyped);
   }
-  for (const auto& [key, function] : targets.ffi) {
+  // A handler of a newer version of XLA's FFI has to find its type.
+  for (const FfiType& type : targets.types) {
+    if (type.platform == kCudaPlatform) RegisterTypeWithClient(targets, type);
+  }
+  for (const auto& [key, functions] : targets.ffi) {
     if (key.first != kCudaPlatform) continue;
-    RegisterWithClient(targets.cuda, key.second, function, TargetApi::kFfi);
+    RegisterWithClient(targets.cuda, key.second, functions, TargetApi::kFfi);
   }
 }
 
@@ -308,7 +413,7 @@ std::vector<std::string> RegisteredTargets(const std::string& platform,
   }
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
-  for (const auto& [key, function] : targets.ffi) {
+  for (const auto& [key, functions] : targets.ffi) {
     if (key.first == platform && key.second.find('#') == std::string::npos) {
       names.push_back(key.second);
     }

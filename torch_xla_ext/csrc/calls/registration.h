@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace torch_xla_ext {
 
@@ -37,9 +38,25 @@ TargetApi ParseTargetApi(int api_version);
 // Throws std::invalid_argument for an empty name, one with a '#', or one of
 // XLA's compiler (builtin_targets.h), and
 // std::runtime_error if XLA or the plugin refuses.
+void RegisterTarget(const std::string& name, const TargetFunctions& functions,
+                    const std::string& platform, TargetApi api);
+
+// The same for a function that has no other stages.
 void RegisterTarget(const std::string& name, void* function,
                     const std::string& platform,
                     TargetApi api = TargetApi::kUntyped);
+
+// Registers the type of which `id` is the id, for the states of handlers for
+// `platform`, as RegisterTarget registers a target: XLA or the plugin assigns
+// the id if it is 0, and `deleter` destroys the states that handlers of XLA FFI
+// 0.2 or newer set in the plugin; it may be null. Does nothing if the type is
+// registered already, under whatever name.
+//
+// Throws std::invalid_argument for an empty name, a null `id`, or a name of
+// another type, and std::runtime_error as RegisterTarget does.
+void RegisterFfiType(const std::string& name, XLA_FFI_TypeId* id,
+                     pjrt_bridge::Deleter* deleter,
+                     const std::string& platform);
 
 // The target in the HLO of a call of `name`: the name under which XLA knows the
 // function that was registered last. A name that ends in "#1", "#2" and so on
@@ -47,7 +64,8 @@ void RegisterTarget(const std::string& name, void* function,
 std::string CurrentName(const std::string& name, const std::string& platform,
                         TargetApi api);
 
-// The function that calls of `name` run; null if there is none.
+// The function that calls of `name` run, `execute` of an FFI target; null if
+// there is none.
 void* CurrentFunction(const std::string& name, const std::string& platform,
                       TargetApi api);
 
@@ -68,11 +86,11 @@ uint64_t NumRegistrations();
 // The platform of the device that this process uses, by PJRT_DEVICE.
 const char* CurrentPlatform();
 
-// Registers the "CUDA" targets with a client of `device_type`, if that is CUDA:
-// with its PJRT plugin, which has its own registries, or, if there is no plugin
-// because XLA:GPU is linked into the process, with XLA's FFI. Called once, when
-// the client has been made. Throws std::runtime_error if a target is rejected;
-// a plugin that takes no targets gets none.
+// Registers the "CUDA" types and targets with a client of `device_type`, if
+// that is CUDA: with its PJRT plugin, which has its own registries, or, if
+// there is no plugin because XLA:GPU is linked into the process, with XLA's
+// FFI. Called once, when the client has been made. Throws std::runtime_error if
+// a target is rejected; a plugin that takes no targets gets none.
 void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin);
 
 // The names of the targets of `platform`, sorted, without those that XLA:CPU

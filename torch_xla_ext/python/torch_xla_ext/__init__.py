@@ -26,6 +26,7 @@ from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
 from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets.ffi_handlers import register_ffi_type
 from torch_xla_ext.targets.kernels import register_kernel
 from torch_xla_ext.targets.registration import (
     Target,
@@ -59,6 +60,7 @@ __all__ = [
     "profile",
     "register_cuda_custom_call",
     "register_custom_call",
+    "register_ffi_type",
     "register_kernel",
     "register_torch_operator",
     "registered_targets",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from torch_xla_ext.targets import kernel_symbols, libraries, registration
+from torch_xla_ext.targets import ffi_handlers, kernel_symbols, libraries, registration
+from torch_xla_ext.targets.platforms import PLATFORMS
 from torch_xla_ext.targets.registration import Target
 
 
@@ -12,6 +13,9 @@ def register_kernel(
     name: str, library: object, *, abi: str = "kernel.h", **options: object
 ) -> list[Target]:
     """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
+
+    Or of FFI handlers with several stages: those of the library's functions <name>Bundle, for CUDA,
+    and <name>HostBundle, which return an XLA_FFI_Handler_Bundle.
 
     With ``abi="tvm-ffi"``, registers a TVM-FFI function
     (`torch_xla_ext.existing_kernels.tvm_ffi.register_tvm_ffi_kernel`).
@@ -24,7 +28,8 @@ def register_kernel(
             and cuda_graph.
 
     Returns:
-        The registered targets: for each platform in the library, the untyped and the FFI entry.
+        The registered targets: for each platform in the library, the untyped and the FFI entry, or
+        only the latter if it returns bundles.
 
     Raises:
         As register_custom_call; also AttributeError if the library has no kernel of this name.
@@ -44,6 +49,15 @@ def register_kernel(
         )
     loaded = libraries.load(library)
     if kernel_symbols.schema_of(loaded, name) is None:
+        bundles = [
+            Target(name, platform, "ffi")
+            for platform in PLATFORMS
+            if libraries.function_of(loaded, ffi_handlers.bundle_symbol(name, platform)) is not None
+        ]
+        if bundles:
+            for target in bundles:
+                registration.register_custom_call(name, loaded, platform=target.platform, api="ffi")
+            return bundles
         exported = libraries.exported(loaded)
         if name in exported:
             raise AttributeError(

@@ -51,14 +51,28 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
         return library
 
 
-def _is_executable(address: int) -> bool:
+def _mode(address: int, size: int) -> str:
+    """The permissions, as "rw-p", of the mapping that contains `size` bytes; "" if none does."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, mode = line.split(maxsplit=2)[:2]
             begin, end = (int(part, 16) for part in span.split("-"))
-            if begin <= address < end:
-                return "x" in mode
-    return False
+            if begin <= address and address + size <= end:
+                return mode
+    return ""
+
+
+def is_code(address: int) -> bool:
+    return "x" in _mode(address, 1)
+
+
+def is_data(address: int, size: int, writable: bool = False) -> bool:
+    """Whether `size` bytes at an address can be read, and written if `writable`.
+
+    Constants may be where the code is: that is up to the linker.
+    """
+    mode = _mode(address, size)
+    return "r" in mode and ("w" in mode or not writable)
 
 
 def to_capsule(address: int) -> object:
@@ -77,7 +91,7 @@ def capsule_address(capsule: object) -> int:
 
 
 def code_address(name: str, function: int, what: str) -> int:
-    if not _is_executable(function):
+    if not is_code(function):
         raise ValueError(
             f"custom-call target {name!r}: {what} is {function:#x}, which is not the address of "
             "code in this process; pass the address of a function"

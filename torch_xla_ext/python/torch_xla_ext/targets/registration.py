@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch_xla
 
 from torch_xla_ext.kernel_schema.schema import Schema
-from torch_xla_ext.targets import libraries
+from torch_xla_ext.targets import ffi_handlers, libraries
 from torch_xla_ext.targets.kernel_symbols import ENTRIES, entry, schema_of, size_function
 from torch_xla_ext.targets.platforms import APIS, PLATFORMS, platform_of
 
@@ -140,9 +140,10 @@ def register_custom_call(
     name: str,
     library: object,
     *,
-    symbol: str | None = None,
+    symbol: str | Mapping[str, str] | None = None,
     platform: str = "CUDA",
-    api: str = "untyped",
+    api: str | None = None,
+    command_buffer_compatible: bool = False,
 ) -> None:
     """Registers a function as the custom-call target `name`.
 
@@ -156,60 +157,113 @@ def register_custom_call(
         name: the target, by which calls refer to the function.
         library: the path of a shared library or a ctypes.CDLL that contains `symbol`; or
             the function itself: a ctypes function, a PyCapsule with its address, or the address.
+            With api="ffi" also the address of an XLA_FFI_Handler_Bundle, or a dictionary of the
+            handlers of several stages, {"instantiate": …, "execute": …}, as jax.ffi takes it.
+            The stages are "instantiate", "prepare", "initialize" and "execute".
         symbol: the function's name in the library. By default `name`, or for a kernel that uses
-            kernel.h, its entry for this platform and api.
+            kernel.h, its entry for this platform and api. With api="ffi" also a dictionary of
+            names by stage, and by default the library's function <name>Bundle (<name>HostBundle
+            for "Host"), if it has one, which returns the XLA_FFI_Handler_Bundle. The type of the
+            handlers' state, which the library's function <name>TypeId returns, is registered, too.
         platform: "CUDA", or "Host" for the CPU.
-        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI.
+        api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI. None:
+            "ffi" for what only that has, stages and command_buffer_compatible, else "untyped".
+        command_buffer_compatible: the FFI handler only enqueues work on its stream, so that CUDA
+            graphs may capture it. A handler can also say so itself, by its traits.
 
     Raises:
         FileNotFoundError: the library does not exist.
         OSError: the file is not a library for this machine, or cannot be loaded.
         AttributeError: the library has no such symbol; the text suggests similar ones.
-        TypeError: an argument has a wrong type, for example if name and library are swapped.
+        TypeError: an argument has a wrong type, for example if name and library are swapped, or
+            needs api="ffi".
         ValueError: the name is empty or contains '#', the platform or api is unknown, the address
-            is not that of code, or the symbol is a kernel's entry for another platform or api.
+            is not that of code, the symbol is a kernel's entry for another platform or api, or a
+            stage is unknown or "execute" missing.
     """
     check_name("register_custom_call", name)
+    several = isinstance(library, Mapping) or isinstance(symbol, Mapping)
+    if api is None:
+        api = "ffi" if several or command_buffer_compatible else "untyped"
     check_choice("platform", platform, PLATFORMS)
     check_choice("api", api, APIS)
+    if api != "ffi" and (several or command_buffer_compatible):
+        raise TypeError(
+            f"custom-call target {name!r}: "
+            + ("handlers of stages require" if several else "command_buffer_compatible requires")
+            + f" api='ffi', but api is {api!r}"
+        )
     if isinstance(library, (str, os.PathLike)):
         library = libraries.load(library)
     brought = None
     if isinstance(library, ctypes.CDLL):
-        known = schema_of(library, name)
-        symbol = symbol or (entry(name, platform, api) if known else name)
-        if known:
-            brought = _check_entry(name, symbol, platform, api) and known
-        function = libraries.to_capsule(libraries.find(library, name, symbol))
+        functions, brought = _functions_of_library(name, library, symbol, platform, api)
     elif symbol is not None:
         raise TypeError(
             f"custom-call target {name!r}: symbol requires a library, but library is of type "
             f"{type(library).__name__}"
         )
-    elif isinstance(library, bool):
-        raise TypeError(f"custom-call target {name!r}: library must not be a bool")
-    elif isinstance(library, int):
-        function = libraries.to_capsule(libraries.code_address(name, library, "the address"))
-    elif isinstance(library, ctypes._CFuncPtr):
-        address = ctypes.cast(library, ctypes.c_void_p).value or 0
-        address = libraries.code_address(name, address, "the function's address")
-        function = libraries.to_capsule(address)
-    elif type(library).__name__ == "PyCapsule":
-        libraries.code_address(name, libraries.capsule_address(library), "the capsule's address")
-        function = library
+    elif isinstance(library, Mapping):
+        functions = ffi_handlers.of_stages(name, library)
     else:
+        functions = _functions_at(name, library, api)
+
+    def register() -> None:
+        if api == "ffi":
+            stages = (functions.get(stage, 0) for stage in ffi_handlers.STAGES)
+            _XLAC._xla_register_ffi_handlers(name, *stages, platform, command_buffer_compatible)
+        else:
+            function = libraries.to_capsule(functions["execute"])
+            version = APIS[api].registered_version
+            _XLAC._xla_register_custom_call_target(name, function, platform, version)
+
+    add(Target(name, platform, api), register, library, brought)
+
+
+def _functions_of_library(
+    name: str,
+    library: ctypes.CDLL,
+    symbol: str | Mapping[str, str] | None,
+    platform: str,
+    api: str,
+) -> tuple[dict[str, int], Schema | None]:
+    """The functions of a library by stage, and the schema if they are those of kernel.h."""
+
+    def find(symbol: str) -> int:
+        return libraries.find(library, name, symbol)
+
+    if api == "ffi":
+        ffi_handlers.register_type_of_library(name, library, platform)
+    if isinstance(symbol, Mapping):
+        return ffi_handlers.of_stages(name, symbol, find), None
+    known = schema_of(library, name)
+    is_bundle = api == "ffi" and symbol is None and known is None
+    if is_bundle and (functions := ffi_handlers.of_library(name, library, platform)):
+        return functions, None
+    symbol = symbol or (entry(name, platform, api) if known else name)
+    is_entry = known is not None and _check_entry(name, symbol, platform, api)
+    return {"execute": find(symbol)}, known if is_entry else None
+
+
+def _functions_at(name: str, library: object, api: str) -> dict[str, int]:
+    """The functions by stage that a capsule, an address or a ctypes function stands for."""
+    if isinstance(library, bool):
+        raise TypeError(f"custom-call target {name!r}: library must not be a bool")
+    address = ffi_handlers.address_of(library)
+    if address is None:
         raise TypeError(
             f"custom-call target {name!r}: library must be a path, a ctypes.CDLL, a ctypes "
-            f"function, a PyCapsule or an address, but is of type {type(library).__name__}"
+            "function, a PyCapsule or an address"
+            + (", or a dictionary of them by stage" if api == "ffi" else "")
+            + f", but is of type {type(library).__name__}"
         )
-    add(
-        Target(name, platform, api),
-        lambda: _XLAC._xla_register_custom_call_target(
-            name, function, platform, APIS[api].registered_version
-        ),
-        library,
-        brought or None,
-    )
+    what = "the address"
+    if not isinstance(library, int):
+        is_capsule = type(library).__name__ == "PyCapsule"
+        what = f"the {'capsule' if is_capsule else 'function'}'s address"
+    if api == "ffi":
+        return ffi_handlers.handlers(name, address, what)
+    return {"execute": libraries.code_address(name, address, what)}
 
 
 def add(

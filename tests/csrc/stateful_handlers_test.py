@@ -1,0 +1,505 @@
+"""FFI handlers with several stages and a state, as a user registers and calls them."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from testing.xla import XLAC, capsule, compilations
+
+import torch_xla_ext
+from torch_xla_ext import register_custom_call, register_ffi_type, register_kernel
+
+PATH = os.environ["STATEFUL_HANDLERS"]
+LIBRARY = ctypes.CDLL(PATH)
+
+
+def address(symbol: str) -> int:
+    return ctypes.cast(LIBRARY[symbol], ctypes.c_void_p).value
+
+
+def pointer(symbol: str) -> int:
+    """What a function of the library without arguments returns."""
+    return ctypes.CFUNCTYPE(ctypes.c_void_p)(address(symbol))() or 0
+
+
+def handlers(**others: object) -> dict[str, object]:
+    """The handlers of a scaling, in the form in which jax.ffi.register_ffi_target takes them."""
+    stages = {
+        "instantiate": capsule(address("ScaleInstantiate")),
+        "execute": capsule(address("ScaleExecute")),
+    }
+    return stages | others
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered_type() -> None:
+    register_ffi_type("Plan", pointer("ScaleInStagesTypeId"), platform="Host")
+
+
+class Counts:
+    """How often the library was called since this was made."""
+
+    NAMES = ("instantiated", "prepared", "initialized", "executed", "destroyed")
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> list[int]:
+        values = (ctypes.c_int64 * len(Counts.NAMES))()
+        LIBRARY.CountCalls(values)
+        return list(values)
+
+    def __call__(self) -> dict[str, int]:
+        counts = zip(self.NAMES, self._now(), self._before, strict=True)
+        return {name: now - before for name, now, before in counts if now != before}
+
+
+@pytest.fixture
+def counts() -> Iterator[Counts]:
+    yield Counts()
+
+
+def scale(target: str, x: torch.Tensor, scale: float) -> torch.Tensor:
+    return torch_xla_ext.custom_call(target, [x], [x], attributes={"scale": scale})[0]
+
+
+def x_on(device: torch.device, *values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32).to(device)
+
+
+def test_a_state_lives_as_long_as_its_program(device: torch.device, counts: Counts) -> None:
+    register_custom_call("Scale", handlers(), platform="Host", api="ffi")
+    x = x_on(device, 1, 2)
+    assert scale("Scale", x, 10.0).tolist() == [10, 20]
+    assert counts() == {"instantiated": 1, "executed": 1}
+    compiled = compilations()
+    assert scale("Scale", x, 10.0).tolist() == [11, 21]  # the second execution of its state
+    assert compilations() == compiled
+    assert counts() == {"instantiated": 1, "executed": 2}
+    assert scale("Scale", x, 3.0).tolist() == [3, 6]  # another program
+    assert counts() == {"instantiated": 2, "executed": 3}
+
+
+def test_each_call_of_a_program_has_a_state(device: torch.device, counts: Counts) -> None:
+    register_custom_call("ScaleTwice", handlers(), platform="Host", api="ffi")
+    x = x_on(device, 1)
+    for run in range(3):
+        once = scale("ScaleTwice", x, 2.0)
+        assert scale("ScaleTwice", once * 10, 5.0).tolist() == [(2 + run) * 50 + run]
+    assert counts() == {"instantiated": 2, "executed": 6}
+
+
+FORMS = ["path", "library", "capsule", "address", "dictionary", "capsules as TransformerEngine's"]
+
+
+def named_capsule(address: int) -> object:
+    arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
+    return new(address, CAPSULE_NAME, None)
+
+
+# XLA's, for its own bindings; a capsule does not copy it.
+CAPSULE_NAME = b"xla._CUSTOM_CALL_TARGET"
+
+
+@pytest.mark.parametrize("given", FORMS)
+def test_stages_of_a_bundle(device: torch.device, counts: Counts, given: str) -> None:
+    """Each stage checks that the one before was called with the same state."""
+    bundle = pointer("ScaleInStagesHostBundle")
+    names = ("instantiate", "prepare", "initialize", "execute")
+    functions = (ctypes.c_void_p * 4).from_address(bundle)
+    library = {
+        "path": PATH,
+        "library": LIBRARY,
+        "capsule": capsule(bundle),
+        "address": bundle,
+        "dictionary": dict(zip(names, functions, strict=True)),
+        FORMS[-1]: dict(zip(names, map(named_capsule, functions), strict=True)),
+    }[given]
+    register_custom_call("ScaleInStages", library, platform="Host", api="ffi")
+    factor = 100.0 + FORMS.index(given)  # one that no other program has
+    x = x_on(device, 1, 2)
+    for run in range(3):
+        assert scale("ScaleInStages", x, factor).tolist() == [factor + run, 2 * factor + run]
+    assert counts() == {"instantiated": 1, "prepared": 3, "initialized": 3, "executed": 3}
+
+
+def test_register_kernel_finds_the_bundle(device: torch.device) -> None:
+    (target,) = register_kernel("ScaleInStages", PATH)
+    assert target == ("ScaleInStages", "Host", "ffi")
+    assert target in torch_xla_ext.registered_targets("Host")
+    assert scale("ScaleInStages", x_on(device, 1), 99.0).tolist() == [99]
+
+
+def test_symbols_of_the_stages(device: torch.device) -> None:
+    symbols = {"instantiate": "ScaleInstantiate", "execute": "ScaleExecute"}
+    register_custom_call("BySymbols", PATH, symbol=symbols, platform="Host")
+    assert ("BySymbols", "Host", "ffi") in torch_xla_ext.registered_targets("Host")
+    assert scale("BySymbols", x_on(device, 3), 2.0).tolist() == [6]
+
+
+def test_ctypes_functions_and_absent_stages(device: torch.device) -> None:
+    functions = {
+        "instantiate": LIBRARY.ScaleInstantiate,
+        "prepare": None,
+        "execute": address("ScaleExecute"),
+    }
+    register_custom_call("ByFunctions", functions, platform="Host", api="ffi")
+    assert scale("ByFunctions", x_on(device, 3), 2.0).tolist() == [6]
+
+
+@torch.library.custom_op("stateful_test::scale", mutates_args=())
+def scale_operator(x: torch.Tensor) -> torch.Tensor:
+    return scale("ScaleInStages", x, 7.0)
+
+
+@scale_operator.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_under_torch_compile(device: torch.device, counts: Counts) -> None:
+    register_kernel("ScaleInStages", PATH)
+    compiled = torch.compile(lambda x: scale_operator(x) + 1, backend="openxla", fullgraph=True)
+    x = x_on(device, 1)
+    assert [compiled(x).item() for _ in range(3)] == [8, 9, 10]
+    assert counts() == {"instantiated": 1, "prepared": 3, "initialized": 3, "executed": 3}
+
+
+def test_captured(device: torch.device) -> None:
+    register_kernel("ScaleInStages", PATH)
+    step = torch_xla_ext.capture(lambda x: scale("ScaleInStages", x, 6.0) * 2, verify=False)
+    x = x_on(device, 1)
+    seen = Counts()
+    results = [step(x).item() for _ in range(6)]
+    executed = seen()["executed"]
+    assert seen() == {
+        "instantiated": seen()["instantiated"],
+        "prepared": executed,
+        "initialized": executed,
+        "executed": executed,
+    }
+    assert executed >= 6
+    assert seen()["instantiated"] < 6
+    assert results == sorted(results)
+    assert results[0] == 12
+
+
+def test_states_are_destroyed_with_their_programs() -> None:
+    """A cache of one program, so that the next one replaces it."""
+    script = f"""
+import torch, torch_xla, torch_xla_ext
+import stateful_handlers_test as test
+torch_xla_ext.register_kernel("ScaleInStages", {PATH!r})
+counts = test.Counts()
+x = torch.ones(1, device="xla")
+for number in range(4):
+    assert test.scale("ScaleInStages", x, float(number)).tolist() == [number]
+torch_xla.sync(wait=True)
+print(counts())
+"""
+    environment = os.environ | {
+        "XLA_COMPILATION_CACHE_SIZE": "1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+    }
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    counts = ast.literal_eval(result.stdout)
+    assert counts["instantiated"] == 4
+    assert counts["destroyed"] >= 2
+
+
+def test_registered_again(device: torch.device, counts: Counts) -> None:
+    """Programs that were compiled before keep their handlers and their states."""
+
+    def current() -> str:
+        return XLAC._xla_current_custom_call_target("Again", "Host", "ffi")
+
+    x = x_on(device, 1)
+    register_custom_call("Again", handlers(), platform="Host", api="ffi")
+    register_custom_call("Again", handlers(), platform="Host", api="ffi")
+    assert current() == "Again"
+    assert scale("Again", x, 31.0).tolist() == [31]
+    traced = scale("Again", x, 31.0)
+    register_custom_call(
+        "Again", capsule(pointer("ScaleInStagesHostBundle")), platform="Host", api="ffi"
+    )
+    assert current() == "Again#2"
+    assert scale("Again", x, 31.0).tolist() == [31]  # a state of its own
+    assert traced.tolist() == [32]
+    assert scale("Again#1", x, 31.0).tolist() == [33]
+    # The same handlers with another trait are another registration; the first ones again are not.
+    register_custom_call(
+        "Again", handlers(), platform="Host", api="ffi", command_buffer_compatible=True
+    )
+    assert current() == "Again#3"
+    register_custom_call("Again", handlers(), platform="Host", api="ffi")
+    assert current() == "Again"
+    assert counts() == {
+        "instantiated": 2,
+        "prepared": 1,
+        "initialized": 1,
+        "executed": 4,
+    }
+
+
+def test_a_rebuilt_library(device: torch.device, tmp_path: Path) -> None:
+    """Its type is another one, although its name is the same."""
+    library = tmp_path / "libhandlers.so"
+    shutil.copyfile(PATH, library)
+    register_kernel("ScaleInStages", library)
+    x = x_on(device, 1)
+    assert scale("ScaleInStages", x, 51.0).tolist() == [51]
+    data = library.read_bytes()
+    library.unlink()
+    library.write_bytes(data + b"\0")  # as large as no earlier one
+    register_kernel("ScaleInStages", library)
+    assert scale("ScaleInStages", x, 51.0).tolist() == [51]
+    assert scale("ScaleInStages", x, 51.0).tolist() == [52]
+
+
+def test_command_buffer_compatible_handlers_run(device: torch.device) -> None:
+    """On the CPU the trait has no effect."""
+    for name, library in {"Compatible": handlers(), "CompatibleLibrary": PATH}.items():
+        symbol = {"symbol": {"instantiate": "ScaleInstantiate", "execute": "ScaleExecute"}}
+        register_custom_call(
+            name,
+            library,
+            platform="Host",
+            api="ffi",
+            command_buffer_compatible=True,
+            **(symbol if library is PATH else {}),
+        )
+        assert scale(name, x_on(device, 2), 3.0).tolist() == [6]
+
+
+def test_an_error_of_instantiate_is_one_of_compilation(device: torch.device) -> None:
+    register_custom_call("Negative", handlers(), platform="Host", api="ffi")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Scale: scale must not be negative"):
+            scale("Negative", x_on(device, 1), -1.0).cpu()
+    assert scale("Negative", x_on(device, 1), 1.0).tolist() == [1]
+
+
+def test_an_error_of_prepare_is_one_of_the_call(device: torch.device, counts: Counts) -> None:
+    register_kernel("ScaleInStages", PATH)
+    with pytest.raises(RuntimeError, match="Scale: prepare fails"):
+        scale("ScaleInStages", x_on(device, 1), 77.0).cpu()
+    assert "executed" not in counts()
+    assert scale("ScaleInStages", x_on(device, 1), 78.0).tolist() == [78]
+
+
+def result_of(target: str, device: torch.device) -> torch.Tensor:
+    x = torch.zeros(1).to(device)
+    return torch_xla_ext.custom_call(target, [x], [x])[0].cpu()
+
+
+def execute(symbol: str) -> dict[str, int]:
+    return {"execute": address(symbol)}
+
+
+def test_a_state_whose_type_is_not_registered(device: torch.device) -> None:
+    stages = {"instantiate": address("InstantiateOther")} | execute("ExecuteNothing")
+    register_custom_call("Other", stages, platform="Host", api="ffi")
+    with pytest.raises(RuntimeError, match=r"not registered: call torch_xla_ext.register_ffi_type"):
+        result_of("Other", device)
+
+
+def test_user_data_is_refused(device: torch.device) -> None:
+    """XLA would end the process."""
+    register_custom_call("UserData", address("ExecuteUserData"), platform="Host", api="ffi")
+    with pytest.raises(RuntimeError, match="asks for ffi::UserData, but torch_xla passes none"):
+        result_of("UserData", device)
+
+
+def test_an_asynchronous_prepare_is_refused(device: torch.device) -> None:
+    stages = {"prepare": address("PrepareAsynchronously")} | execute("ExecuteNothing")
+    register_custom_call("Asynchronous", stages, platform="Host", api="ffi")
+    with pytest.raises(RuntimeError, match="must not return a future on the CPU"):
+        result_of("Asynchronous", device)
+
+
+def register(library: object, **options: object) -> Callable[[], None]:
+    options = {"platform": "Host", "api": "ffi"} | options
+    return lambda: register_custom_call("x", library, **options)
+
+
+def register_type(name: object, type_id: object, **options: object) -> Callable[[], None]:
+    return lambda: register_ffi_type(name, type_id, **({"platform": "Host"} | options))
+
+
+DATA = (ctypes.c_int64 * 4)(1, 2, 3, 4)
+
+WRONG = {
+    "unknown stage": (
+        register(handlers(exec=1)),
+        ValueError,
+        "target 'x': unknown stage 'exec'; did you mean 'execute'.?; a target's stages are "
+        "'instantiate', 'prepare', 'initialize', 'execute'",
+    ),
+    "stage that is no text": (
+        register({1: 2}),
+        ValueError,
+        "target 'x': unknown stage 1; a target",
+    ),
+    "no execute": (
+        register({"instantiate": 1}),
+        ValueError,
+        "target 'x': expected a handler for 'execute', .* but got 'instantiate'",
+    ),
+    "no handlers": (register({}), ValueError, "'execute', .* but got no handler at all"),
+    "execute is None": (register({"execute": None}), ValueError, "but got no handler at all"),
+    "stage of a wrong type": (
+        register(handlers(prepare="Prepare")),
+        TypeError,
+        "target 'x': stage 'prepare' must be a PyCapsule, an address or a ctypes function, but is "
+        "of type str",
+    ),
+    "stage that is no code": (
+        register(handlers(execute=ctypes.addressof(DATA))),
+        ValueError,
+        "target 'x': the address for 'execute' is 0x.*, which is not the address of code",
+    ),
+    "untyped stages": (
+        register(handlers(), api="untyped"),
+        TypeError,
+        "target 'x': handlers of stages require api='ffi', but api is 'untyped'",
+    ),
+    "untyped symbols": (
+        register(PATH, symbol={"execute": "ScaleExecute"}, api="untyped"),
+        TypeError,
+        "target 'x': handlers of stages require api='ffi'",
+    ),
+    "untyped in command buffers": (
+        register(address("ScaleExecute"), api="untyped", command_buffer_compatible=True),
+        TypeError,
+        "target 'x': command_buffer_compatible requires api='ffi', but api is 'untyped'",
+    ),
+    "symbols of a dictionary": (
+        register(handlers(), symbol={"execute": "ScaleExecute"}),
+        TypeError,
+        "target 'x': symbol requires a library, but library is of type dict",
+    ),
+    "unknown symbol": (
+        register(PATH, symbol={"execute": "ScaleExecut"}),
+        AttributeError,
+        "has no symbol 'ScaleExecut'; similar are ScaleExecute",
+    ),
+    "symbol of a wrong type": (
+        register(PATH, symbol={"execute": 1}),
+        TypeError,
+        "target 'x': stage 'execute' must be the name of a symbol, but is of type int",
+    ),
+    "no data": (
+        register(12345),
+        ValueError,
+        "target 'x': the address is 0x3039, which is the address neither of code nor of data",
+    ),
+    "numbers": (
+        register(capsule(ctypes.addressof(DATA))),
+        ValueError,
+        "target 'x': the capsule's address is 0x.*, which is not the address of an "
+        "XLA_FFI_Handler_Bundle: its instantiate is 0x1, which is not the address of code",
+    ),
+    "bundle without execute": (
+        lambda: register_kernel("NoExecute", PATH),
+        ValueError,
+        "target 'NoExecute': expected a handler for 'execute', .* but got 'instantiate'",
+    ),
+    "null for a bundle": (
+        lambda: register_kernel("Null", PATH),
+        ValueError,
+        "target 'Null': the result of NullHostBundle of .* is 0x0, which is the address neither",
+    ),
+    "numbers for a bundle": (
+        lambda: register_kernel("Numbers", PATH),
+        ValueError,
+        "target 'Numbers': the result of NumbersHostBundle of .*: its instantiate is 0x1",
+    ),
+    "another type of the same name": (
+        register_type("Plan", ctypes.addressof(DATA)),
+        ValueError,
+        'FFI type "Plan": another type, whose id is 0x.*, is registered under this name for '
+        '"Host", and this one.s is .*; register it under another name',
+    ),
+    "type without a name": (
+        register_type("", pointer("UnregisteredTypeId")),
+        ValueError,
+        "the name of an FFI type is empty",
+    ),
+    "type whose name is no text": (
+        register_type(pointer("UnregisteredTypeId"), "a"),
+        TypeError,
+        "register_ffi_type: name must be a str, but is of type int",
+    ),
+    "type of a wrong type": (
+        register_type("a", "b"),
+        TypeError,
+        "FFI type 'a': type_id must be a PyCapsule, an address or a ctypes function, but is of "
+        "type str",
+    ),
+    "type that is code": (
+        register_type("a", address("ScaleExecute")),
+        ValueError,
+        "FFI type 'a': type_id is 0x.*, which is not the address of data .*pass that of the "
+        "XLA_FFI_TypeId",
+    ),
+    "type that is nothing": (register_type("a", 0), ValueError, "type_id is 0x0, which is not"),
+    "type for an unknown platform": (
+        register_type("a", ctypes.addressof(DATA), platform="CPU"),
+        ValueError,
+        'unknown platform "CPU"; known are "CUDA", "Host"',
+    ),
+    "keys of a type": (
+        register_type("a", {"id": 1}),
+        ValueError,
+        r"FFI type 'a': expected a dictionary with the key 'type_id' .* got the keys \['id'\]",
+    ),
+    "type information that is none": (
+        register_type("a", ctypes.addressof(DATA), type_info=ctypes.addressof(DATA)),
+        ValueError,
+        "FFI type 'a': type_info has the deleter 0x3, which is not the address of code",
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "error", "text"), WRONG.values(), ids=WRONG)
+def test_wrong_registration(
+    function: Callable[[], None], error: type[Exception], text: str
+) -> None:
+    before = torch_xla_ext.registered_targets()
+    with pytest.raises(error, match=re.compile(text, re.DOTALL)):
+        function()
+    assert torch_xla_ext.registered_targets() == before
+
+
+def test_a_type_in_jaxs_form_and_again(device: torch.device) -> None:
+    """The type that the fixture registered, with what newer headers make, and for CUDA."""
+    form = {
+        "type_id": capsule(pointer("ScaleInStagesTypeId")),
+        "type_info": capsule(pointer("NewerTypeInfo")),
+    }
+    for platform in ("Host", "CUDA", "CUDA"):
+        register_ffi_type("Plan", form, platform=platform)
+    register_ffi_type("Plan", LIBRARY.ScaleInStagesTypeId, platform="Host")
+    register_ffi_type("Under another name", form, platform="Host")
+    register_custom_call("Later", handlers(), platform="Host", api="ffi")
+    assert scale("Later", x_on(device, 1), 61.0).tolist() == [61]
+
+
+def test_stages_for_cuda_are_registered_without_a_gpu() -> None:
+    register_custom_call("ForCuda", handlers(), api="ffi", command_buffer_compatible=True)
+    assert ("ForCuda", "CUDA", "ffi") in torch_xla_ext.registered_targets("CUDA")
