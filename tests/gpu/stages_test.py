@@ -123,11 +123,8 @@ print(y.tolist())
         XLA_FLAGS=f"--xla_dump_to={tmp_path} {os.environ.get('XLA_FLAGS', '')}",
     )
     assert output.splitlines()[-1] == str([2.0**12] * 3)
-    thunks = [
-        file.read_text()
-        for file in tmp_path.glob("*.thunk_sequence_after_thunk_passes.txt")
-        if "GpuScaleWithoutState" in file.read_text() or "kCustomCall" in file.read_text()
-    ]
-    (text,) = thunks
-    assert text.count("kCustomCall") == 12
-    assert ("kCommandBuffer" in text) == compatible
+    # XLA writes what the program runs before and, if it changes that, after its passes.
+    texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence*.txt")]
+    calls = [text for text in texts if text.count("kCustomCall") >= 12]
+    assert calls
+    assert any("kCommandBuffer" in text for text in calls) == compatible

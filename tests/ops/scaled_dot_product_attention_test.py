@@ -107,6 +107,11 @@ def run(
     return [tensor.detach().cpu() for tensor in (result, *grads)]
 
 
+def compiled(function: Callable) -> Callable:
+    torch._dynamo.reset()
+    return torch.compile(lambda *args, **kwargs: function(*args, **kwargs), backend="openxla")
+
+
 def expected(tensors: list[torch.Tensor], options: dict) -> list[torch.Tensor]:
     """PyTorch's, in float64."""
     options = dict(options)
@@ -147,6 +152,53 @@ def test_composed(name: str) -> None:
     assert_close(run(tensors, options, "xla"), expected(tensors, options))
 
 
+ONE_QUERY: dict[str, tuple[dict, dict]] = {
+    "plain": ({}, {}),
+    "scale": ({}, {"scale": 0.3}),
+    "groups": ({"kv_heads": 2}, {"enable_gqa": True}),
+    "one head of keys": ({"kv_heads": 1}, {"enable_gqa": True}),
+    "float16": ({"dtype": torch.float16, "kv_heads": 2}, {"enable_gqa": True}),
+    "head_dim of 20": ({"head_dim": 20}, {}),
+    "mask of padding": (
+        {"kv_heads": 2},
+        {"enable_gqa": True, "attn_mask": mask(BATCH, 1, 1, KEYS)},
+    ),
+    "mask of heads": (
+        {"kv_heads": 2},
+        {"enable_gqa": True, "attn_mask": mask(1, HEADS, 1, KEYS)},
+    ),
+    "no key": ({}, {"attn_mask": torch.zeros(1, 1, 1, KEYS, dtype=torch.bool)}),
+    "additive": (
+        {"kv_heads": 2},
+        {"enable_gqa": True, "attn_mask": additive(mask(BATCH, HEADS, 1, KEYS))},
+    ),
+    "causal": ({}, {"is_causal": True}),
+}
+
+
+@pytest.mark.parametrize("name", ONE_QUERY)
+@pytest.mark.parametrize("way", [lambda f: f, compiled], ids=["lazy", "compiled"])
+def test_one_query_has_no_copies_of_the_keys(name: str, way: Callable) -> None:
+    shape, options = ONE_QUERY[name]
+    tensors = inputs(queries=1, **shape)
+    with torch.no_grad():
+        wanted = functional.scaled_dot_product_attention(
+            *(tensor.double() for tensor in tensors),
+            **{
+                k: v.double() if k == "attn_mask" and v.dtype != torch.bool else v
+                for k, v in options.items()
+            },
+        )
+        moved = {k: v.to("xla") if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+        result = way(functional.scaled_dot_product_attention)(
+            *(tensor.to("xla") for tensor in tensors), **moved
+        )
+        text = torch_xla._XLAC._get_xla_tensors_hlo([result])
+    assert_close([result.cpu()], [wanted])
+    if way is not compiled and not options.get("is_causal"):
+        assert " dot(" not in text
+
+
 def test_backends_are_obeyed() -> None:
     tensors = [tensor.to("xla") for tensor in inputs()]
     with sdpa_kernel(SDPBackend.MATH):
@@ -185,7 +237,6 @@ def test_wrong_calls_raise_what_pytorch_raises() -> None:
 
 @pytest.mark.parametrize("name", FUSED)
 def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
     shape, options = FUSED[name]
     tensors = inputs(**shape)
     fused, stock = [], scaled_dot_product_attention._fused
@@ -195,9 +246,6 @@ def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return stock(*args)
 
     monkeypatch.setattr(scaled_dot_product_attention, "_fused", _fused)
-
-    def compiled(function: Callable) -> Callable:
-        return torch.compile(lambda *args, **kwargs: function(*args, **kwargs), backend="openxla")
 
     with cudnn.computing(TARGETS):
         assert_close(run(tensors, options, "xla", compiled), expected(tensors, options))

@@ -1,8 +1,9 @@
 """``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU, by cuDNN.
 
 PyTorch composes the operator, on XLA devices, of products and a softmax: all logits are in memory.
-Here it is a call of cuDNN's attention where that computes the same, forward and backward. Anything
-else is PyTorch's composition.
+Here it is a call of cuDNN's attention where that computes the same, forward and backward. A single
+query, of a decoding step, is multiplied with the keys without a copy of them for each of its heads.
+Anything else is PyTorch's composition.
 """
 
 import math
@@ -43,6 +44,8 @@ def _attention(
 ) -> torch.Tensor:
     if dropout_p == 0 and _is_fused(query, key, value, attn_mask, is_causal, enable_gqa):
         return _fused(query, key, value, attn_mask, is_causal, scale)
+    if dropout_p == 0 and _is_one_query(query, key, value, attn_mask, is_causal, enable_gqa):
+        return _of_one_query(query, key, value, attn_mask, scale)
     return _OPERATOR.decompose(
         query,
         key,
@@ -104,6 +107,72 @@ def _is_fused_mask(
     trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     # cuDNN's gradients with a bias want even lengths.
     return not (trains and (query.shape[-2] % 2 or key.shape[-2] % 2))
+
+
+def _is_one_query(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
+        return False
+    tensors = (query, key, value)
+    if type(query) not in _TENSORS or {tensor.dim() for tensor in tensors} != {4}:
+        return False
+    if {tensor.dtype for tensor in tensors} - {*cudnn_attention.DTYPES}:
+        return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    # A causal query is the first one: it sees the first key only.
+    if query.shape[2] != 1 or is_causal or torch_xla.runtime.is_spmd():
+        return False
+    num_heads, num_kv_heads = query.shape[1], key.shape[1]
+    if key.shape[:3] != value.shape[:3] or key.shape[3] != query.shape[3]:
+        return False
+    if key.shape[0] != query.shape[0] or 0 in (*key.shape, *value.shape):
+        return False
+    if num_heads != num_kv_heads and not (enable_gqa and num_heads % num_kv_heads == 0):
+        return False
+    whole = (query.shape[0], num_heads, 1, key.shape[2])
+    return mask is None or (
+        mask.dim() == 4
+        and mask.device == query.device
+        and all(size in (1, wanted) for size, wanted in zip(mask.shape, whole, strict=True))
+    )
+
+
+def _of_one_query(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float | None,
+) -> torch.Tensor:
+    """Products and sums in float32 that XLA fuses, in place of matrix products.
+
+    A matrix product in float32 would have copies of all keys and values as operands, one for each
+    head of the query.
+    """
+    batch, num_heads, _, head_dim = query.shape
+    num_kv_heads = key.shape[1]
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    groups = query.float().reshape(batch, num_kv_heads, -1, 1, head_dim) * scale
+    logits = (groups * key.float().unsqueeze(2)).sum(-1)  # [batch, kv_heads, group, keys]
+    if mask is not None:
+        by_group = (num_kv_heads, -1) if mask.shape[1] == num_heads else (1, 1)
+        mask = mask.reshape(mask.shape[0], *by_group, mask.shape[3])
+        if mask.dtype == torch.bool:
+            logits = logits.masked_fill(~mask, -math.inf)
+        else:
+            logits = logits + mask.float()
+    weights = logits.softmax(-1)
+    if mask is not None:  # a query that sees no key: 0, as in PyTorch
+        weights = weights.masked_fill(logits.amax(-1, keepdim=True) == -math.inf, 0)
+    result = (weights.unsqueeze(-1) * value.float().unsqueeze(2)).sum(-2)
+    return result.reshape(batch, num_heads, 1, value.shape[3]).to(query.dtype)
 
 
 def _allows_fused_kernels() -> bool:

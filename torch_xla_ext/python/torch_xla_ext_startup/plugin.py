@@ -121,7 +121,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds five modules of torch_xla, one of torch, and four of Hugging Face's libraries.
+    """Finds five modules of torch_xla, one of torch, and five of Hugging Face's libraries.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -205,7 +205,21 @@ def _replace_generation(module: ModuleType) -> None:
     kind.generate = generate
 
 
+def _replace_attention(module: ModuleType) -> None:
+    """Gives attention the heads of keys as they are, where transformers repeats them for CUDA."""
+    stock = module.use_gqa_in_sdpa
+
+    @functools.wraps(stock)
+    def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:
+        if isinstance(key, torch.Tensor) and key.device.type == "xla":
+            return True
+        return stock(attention_mask, key)
+
+    module.use_gqa_in_sdpa = use_gqa_in_sdpa
+
+
 _REPLACED = {
+    "transformers.integrations.sdpa_attention": _replace_attention,
     _GENERATION: _replace_generation,
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
