@@ -1,8 +1,17 @@
 """unity_library: C++ files that are compiled as one, so that their headers are read once."""
 
+def _include_path(file):
+    """The path from the root of the file's repository, which is an include folder of its targets.
+
+    The short path of a file of another repository (a build of upstream has this project as one)
+    begins with ../, which leads out of a repository that is a link to a checkout.
+    """
+    path = file.short_path
+    return path.split("/", 2)[2] if path.startswith("../") else path
+
 def _unity_source_impl(ctx):
     source = ctx.actions.declare_file(ctx.label.name + ".cc")
-    includes = ["#include \"%s\"\n" % src.short_path for src in ctx.files.srcs]
+    includes = ["#include \"%s\"\n" % _include_path(src) for src in ctx.files.srcs]
     ctx.actions.write(source, "// Made by bazel/unity.bzl.\n" + "".join(includes))
     return [DefaultInfo(files = depset([source]))]
 

@@ -478,6 +478,14 @@ void AlwaysCompareShardings() {
       "XLA_DYNAMO_INPUT_SHARDING_CHECK_THRESHOLD", "1000000000000");
 }
 
+// The handlers that the program has given the root logger:
+// torch_xla_ext_startup.root_logger removes those that torch_xla adds. Of
+// torch_xla's own modules, this one is imported first.
+void DefineRootLogHandlers(py::module_& module) {
+  const py::object root = py::module_::import("logging").attr("root");
+  module.attr("_root_log_handlers") = root.attr("handlers").attr("copy")();
+}
+
 }  // namespace
 
 void DefineFunctions(py::module_& module) {
@@ -491,6 +499,7 @@ void DefineFunctions(py::module_& module) {
   DefineCapture(module);
   DefineDonation(module);
   DefineRandomState(module);
+  DefineRootLogHandlers(module);
   AlwaysCompareShardings();
   for (const ModuleExtension define : ModuleExtensions()) define(module);
 }

@@ -49,14 +49,6 @@ void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
   });
 }
 
-// The handlers that the program has given the root logger:
-// torch_xla_ext_startup.root_logger removes those that torch_xla adds. Of
-// torch_xla's own modules, this one is imported first.
-void DefineRootLogHandlers(py::module_& module) {
-  const py::object root = py::module_::import("logging").attr("root");
-  module.attr("_root_log_handlers") = root.attr("handlers").attr("copy")();
-}
-
 // PyInit__XLAC of the stock binary, which is in `lib` next to this library.
 PyObject* InitStockModule() {
   Dl_info info;
@@ -104,7 +96,6 @@ extern "C" PyObject* PyInit__XLAC() {
                                          Take(module, "_clear_pending_irs"));
     torch_xla_ext::DefinePrepareToExit(module,
                                        Take(module, "_prepare_to_exit"));
-    torch_xla_ext::DefineRootLogHandlers(module);
     Take(module, "_xla_gpu_custom_call");
     Take(module, "_xla_custom_call");
     Take(module, "_xla_register_custom_call_target");
