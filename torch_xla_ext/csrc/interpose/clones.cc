@@ -4,8 +4,6 @@
 // (runtime/tensor_lock.h).
 //
 // This works because the stock binary calls it through its PLT.
-#include <optional>
-
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
 #include "torch_xla_ext/csrc/runtime/pending_values.h"
@@ -17,18 +15,9 @@ torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
   using Function = torch::lazy::BackendDataPtr(XLATensor*);
   static Function* const stock = Stock(static_cast<Function*>(nullptr),
                                        "_ZN9torch_xla9XLATensor10GetXlaDataEv");
-  while (true) {
-    // Another thread may be giving the tensor data in place of its operations.
-    std::optional<torch_xla_ext::TensorLock> lock;
-    if (!torch_xla_ext::DeviceIsLocked::ByThisThread()) lock.emplace();
-    torch::lazy::BackendDataPtr source =
-        torch_xla_ext::DataOfPendingClone(*this);
-    if (source != nullptr) return source;
-    const torch::lazy::BackendDataPtr handle = data()->handle;
-    if (handle == nullptr || handle->HasValue()) return stock(this);
-    lock.reset();
-    torch_xla_ext::WaitForValue(*handle);
-  }
+  const torch_xla_ext::ValueLock lock(*this);
+  torch::lazy::BackendDataPtr source = torch_xla_ext::DataOfPendingClone(*this);
+  return source != nullptr ? source : stock(this);
 }
 
 }  // namespace torch_xla

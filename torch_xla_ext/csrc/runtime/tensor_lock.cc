@@ -109,12 +109,20 @@ DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
 
 DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
 
-bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
-
 void WaitForValue(const torch::lazy::BackendData& data) {
   if (data.HasValue()) return;
   if (!device_is_locked) torch_xla::XLAGraphExecutor::Get()->WaitDeviceOps({});
   if (!data.HasValue()) ThrowNoValue("a tensor", data);
+}
+
+ValueLock::ValueLock(const torch_xla::XLATensor& tensor) {
+  while (true) {
+    if (!device_is_locked) lock_.emplace();
+    const torch::lazy::BackendDataPtr handle = tensor.data()->handle;
+    if (handle == nullptr || handle->HasValue()) return;
+    lock_.reset();
+    WaitForValue(*handle);
+  }
 }
 
 }  // namespace torch_xla_ext

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "torch_xla_ext/csrc/upstream.h"
@@ -51,8 +52,6 @@ class DeviceIsLocked {
   ~DeviceIsLocked();
   DeviceIsLocked(const DeviceIsLocked&) = delete;
   DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
-
-  static bool ByThisThread();
 };
 
 // Waits for the value of `data`, a tensor's, which a program that another
@@ -62,6 +61,18 @@ class DeviceIsLocked {
 // While this thread has the device's lock, no program runs there, and it would
 // wait for itself: then the function does not wait.
 void WaitForValue(const torch::lazy::BackendData& data);
+
+// Held while a tensor's data is read: waits until the data has a value, if
+// there is data, and keeps other threads from giving the tensor some in place
+// of its operations. A thread that has a device's lock does not wait for this
+// one.
+class ValueLock {
+ public:
+  explicit ValueLock(const torch_xla::XLATensor& tensor);
+
+ private:
+  std::optional<TensorLock> lock_;
+};
 
 }  // namespace torch_xla_ext
 
