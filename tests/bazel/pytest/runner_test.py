@@ -17,6 +17,7 @@ import os
 
 def test_good():
     assert os.environ["HOME"].startswith(os.environ["TEST_TMPDIR"])
+    assert os.environ["OMP_NUM_THREADS"] == "1"
 
 def test_bad():
     import helper
