@@ -19,7 +19,8 @@ def _pytest_test_impl(ctx):
             "exec '%s' -B '%s' %s -- %s \"$@\"" % (
                 env.interpreter,
                 ctx.file._runner.short_path,
-                " ".join(["--path='%s'" % path for path in paths]),
+                " ".join(["--path='%s'" % path for path in paths] +
+                         ["--preload='%s'" % module for module in ctx.attr.preload]),
                 " ".join(["'%s'" % src.short_path for src in tests]),
             ),
             "",
@@ -28,7 +29,7 @@ def _pytest_test_impl(ctx):
     )
     runfiles = ctx.runfiles(
         files = ctx.files.srcs + ctx.files.data + ctx.files.wheel + ctx.files.packages +
-                [ctx.file._runner, env.stamp],
+                [ctx.file._runner, ctx.file._forked, env.stamp],
     )
     runfiles = runfiles.merge_all([
         target[DefaultInfo].default_runfiles
@@ -45,7 +46,7 @@ def _pytest_test_impl(ctx):
 
 pytest_test = rule(
     implementation = _pytest_test_impl,
-    doc = """Runs pytest on `srcs` in one process.
+    doc = """Runs pytest on `srcs`, in one process or, with `preload`, in one for each file.
 
 `--test_filter=EXPRESSION` is pytest's `-k`; each pytest case is in the test's XML output.
 """,
@@ -61,6 +62,10 @@ pytest_test = rule(
             doc = "Folders of packages to put on PYTHONPATH too.",
             providers = [PythonPackagesInfo],
         ),
+        "preload": attr.string_list(
+            doc = "Modules to import once. Each file then runs in a process that is forked from " +
+                  "there, because importing takes longer than most files.",
+        ),
         "python": attr.label(
             default = "@dev_tools//:python",
             doc = "The environment that has pytest and what the tests import.",
@@ -74,6 +79,10 @@ pytest_test = rule(
         "wheel": attr.label(
             allow_files = True,
             doc = "An installed_wheel to put on PYTHONPATH.",
+        ),
+        "_forked": attr.label(
+            allow_single_file = True,
+            default = "//bazel/pytest:forked.py",
         ),
         "_runner": attr.label(
             allow_single_file = True,
@@ -100,5 +109,25 @@ def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
         imports = ["tests"] + imports,
         python = "@test_env//:python",
         wheel = "//bazel/wheel:installed",
+        **kwargs
+    )
+
+def wheel_tests(name, tests, srcs = [], timeout = "long", **kwargs):
+    """Several wheel_tests in one: torch_xla is imported once, and each file has its own process.
+
+    `--test_filter=NAME_test` runs one of the files.
+
+    Args:
+      name: the test.
+      tests: names of test files, without .py.
+      srcs: the conftest.py and helper modules beside them.
+      timeout: for all files together.
+      **kwargs: passed to wheel_test.
+    """
+    wheel_test(
+        name = name,
+        srcs = [test + ".py" for test in tests] + srcs,
+        preload = ["torch_xla"],
+        timeout = timeout,
         **kwargs
     )

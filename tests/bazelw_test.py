@@ -1,4 +1,4 @@
-"""Which Bazel bazelw runs, with programs that only say who they are."""
+"""Which Bazel bazelw runs, with programs that say who they are, and what it says without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 SUITE = "forky-r1"
 # What bazelw needs of the machine: its PATH has nothing else, and so no Bazel of the machine's.
-TOOLS = ("bash", "cat", "dirname", "env", "g++", "sh", "timeout")
+TOOLS = ("bash", "cat", "dirname", "env", "g++", "python3", "sh", "timeout")
 
 
 @pytest.fixture
@@ -103,21 +103,26 @@ APT_GET = """#!/bin/sh
 for argument; do
   case $argument in
     Dir::State::lists=*) lists=${argument#*=};;
-    update) echo update >"$lists/fetched";;
-    indextargets) if [ -e "$lists/fetched" ]; then echo MIRROR/debian/; fi;;
+    update) echo update >"$lists/fetched_Packages";;
+    indextargets) if [ -e "$lists/fetched_Packages" ]; then echo MIRROR/debian/; fi;;
     install) exit 1;;
   esac
 done
 """
 
 
-def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
+def debian(workspace: Path, apt_get: str) -> None:
+    """A machine where bazelw has to fetch Bazel with this apt-get."""
     for tool in ("flock", "grep", "mkdir", "rm", "tail", "uname"):
         (workspace / "bin" / tool).symlink_to(shutil.which(tool))
-    apt_get = workspace / "bin/apt-get"
-    apt_get.write_text(APT_GET)
-    apt_get.chmod(0o755)
+    for name, text in (("apt-get", apt_get), ("dpkg-deb", "#!/bin/sh\n")):
+        (workspace / "bin" / name).write_text(text)
+        (workspace / "bin" / name).chmod(0o755)
     (workspace / "home" / SUITE / "ok").unlink()
+
+
+def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
+    debian(workspace, APT_GET)
     with pytest.raises(subprocess.CalledProcessError) as error:
         run(workspace)
     assert "could not fetch Bazel" in error.value.stderr, error.value.stderr
@@ -125,8 +130,19 @@ def test_the_mirror_is_found_without_apts_lists(workspace: Path) -> None:
     assert " MIRROR/debian/ forky main" in sources
 
 
-def failure(workspace: Path, *command: str) -> str:
-    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace)}
+def test_offline(workspace: Path) -> None:
+    """apt-get update succeeds without a network, and fetches nothing."""
+    debian(workspace, "#!/bin/sh\n")
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run(workspace, BAZELW_DEBIAN_MIRROR="MIRROR/debian/")
+    first, last = error.value.stderr.splitlines()
+    assert first.startswith("bazelw: fetching Bazel into ")
+    assert "no package lists from MIRROR/debian/" in last
+    assert "check the network and apt's proxy" in last
+
+
+def failure(workspace: Path, *command: str, **variables: str) -> str:
+    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace), **variables}
     result = subprocess.run(
         [str(workspace / "bazelw"), *command], env=environment, capture_output=True, text=True
     )
@@ -136,6 +152,8 @@ def failure(workspace: Path, *command: str) -> str:
 
 def test_no_compiler(workspace: Path) -> None:
     program(workspace / "bin/bazel", "bazel", "7.7.1")
+    error = "bazelw: CC names clang-99, which is not there: set CC to a C++ compiler, or unset it "
+    assert failure(workspace, "build", CC="clang-99") == error + "to use g++"
     (workspace / "bin/g++").unlink()
     error = "bazelw: no C++ compiler: install g++ (Debian: apt-get install g++)"
     assert failure(workspace, "build", "//:wheel") == error
@@ -144,15 +162,49 @@ def test_no_compiler(workspace: Path) -> None:
     assert subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
+def test_no_python(workspace: Path) -> None:
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    (workspace / "bin/python3").unlink()
+    assert failure(workspace, "build").startswith("bazelw: no python3: install Python 3.11 (")
+    error = failure(workspace, "test", PYTHON_BIN_PATH="/nowhere/python")
+    assert error.startswith("bazelw: no /nowhere/python: install ")
+
+
+def test_no_headers(workspace: Path) -> None:
+    """What bazel/python/probe.py says of the Python; probe_test.py has its sentences."""
+    program(workspace / "bin/bazel", "bazel", "7.7.1")
+    python = workspace / "mine"
+    python.write_text('#!/bin/sh\n[ "$3" = "$PROBE" ] && echo "python: no Python.h" >&2\nexit 1\n')
+    python.chmod(0o755)
+    probe = {"PROBE": str(workspace / "bazel/python/probe.py")}
+    error = failure(workspace, "build", PYTHON_BIN_PATH=str(python), **probe)
+    assert error == "bazelw: no Python.h"
+    chosen = [f"--repo_env=PYTHON_BIN_PATH={shutil.which('python3')}", "//:wheel"]
+    command = [str(workspace / "bazelw"), "build", *chosen]
+    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace)}
+    environment |= {"PYTHON_BIN_PATH": str(python), **probe}
+    assert subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
 def test_no_room(workspace: Path) -> None:
     program(workspace / "bin/bazel", "bazel", "7.7.1")
     df = workspace / "bin/df"
     df.write_text(
         "#!/bin/sh\necho Filesystem 1024-blocks Used Available Capacity Mounted on\n"
-        "echo /dev/vda 100 100 7000000 93% /\n"
+        f'[ "$2" = {workspace}/large ] && free=90000000 || free=7000000\n'
+        'echo /dev/vda 100 100 "$free" 93% /\n'
     )
     df.chmod(0o755)
-    assert "build needs 8 GB for ~/.cache/bazel but 7 GB are free" in failure(workspace, "build")
+    cache = workspace / ".cache/bazel"
+    assert f"build needs 8 GB for {cache} but 7 GB are free" in failure(workspace, "build")
     assert "test needs 20 GB" in failure(workspace, "test", "//...")
-    (workspace / ".cache/bazel").mkdir(parents=True)
+    (workspace / "large").mkdir()
+    assert run(workspace, XDG_CACHE_HOME=str(workspace / "large")) == "bazel build //:wheel"
+    # Another build has been made: most of what this one needs is there, but not what tests need.
+    (cache / "_bazel_me/0f3/external/torch").mkdir(parents=True)
     assert run(workspace) == "bazel build //:wheel"
+    assert "test needs 20 GB" in failure(workspace, "test", "//...")
+    (cache / "_bazel_me/0f3/external/test_env").mkdir()
+    command = [str(workspace / "bazelw"), "test", "//..."]
+    environment = {"PATH": str(workspace / "bin"), "HOME": str(workspace)}
+    assert subprocess.run(command, env=environment, check=True, capture_output=True)

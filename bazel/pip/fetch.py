@@ -50,7 +50,9 @@ def explain(output, lock_name):
             "reviewed, run bazel/pip/update_locks.py"
         ).format(lock=lock_name, **mismatch.groupdict())
     unlisted = "(from versions: none)" in output
-    if unlisted and any(sign in output for sign in NETWORK_SIGNS):
+    # Besides the index, pip may look into folders, which list some versions.
+    given_up = unlisted or "Retry(total=0," in output
+    if given_up and any(sign in output for sign in NETWORK_SIGNS):
         return (
             "pip could not reach its package index for {lock}: check the network and "
             "`pip config list`, then build again"

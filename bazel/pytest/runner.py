@@ -1,6 +1,8 @@
 """Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
 
-runner.py [--path=FOLDER ...] -- FILE.py... [PYTEST OPTION ...]
+runner.py [--path=FOLDER ...] [--preload=MODULE ...] -- FILE.py... [PYTEST OPTION ...]
+
+With --preload, each file runs in a process of its own (forked.py).
 """
 
 from __future__ import annotations
@@ -26,14 +28,24 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         # torch_xla imports inductor, which starts a pool of processes that no test needs: four
         # seconds for each import.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Bazel runs as many tests as there are cores. OpenMP's threads of several tests would spin
+        # while they wait for each other: two to three times the processor time of PyTorch's sums.
+        "OMP_NUM_THREADS": "1",
     }
+
+
+def plugins(files: list[str]) -> list[str]:
+    """Leaves out hypothesis's plugin where nothing uses it: a second of each process."""
+    if any("hypothesis" in Path(file).read_text() for file in files if file.endswith(".py")):
+        return []
+    return ["-p", "no:hypothesispytest"]
 
 
 def pytest_options(variables: os._Environ[str], tmp: Path) -> list[str]:
     """Translates Bazel's variables into pytest's options."""
     options = ["-p", "no:cacheprovider", f"--basetemp={tmp / 'pytest'}", "--strict-markers", "-ra"]
     if expression := variables.get("TESTBRIDGE_TEST_ONLY"):
-        options += ["-k", expression]
+        options += [f"-k{expression}"]
     if xml := variables.get("XML_OUTPUT_FILE"):
         options += [f"--junitxml={xml}"]
     if variables.get("TESTBRIDGE_TEST_RUNNER_FAIL_FAST") == "1":
@@ -44,13 +56,18 @@ def pytest_options(variables: os._Environ[str], tmp: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
+    parser.add_argument("--preload", action="append", default=[], help="module, for forked.py")
     parser.add_argument("arguments", nargs="+", help="for pytest")
     args = parser.parse_args()
     tmp = Path(os.environ["TEST_TMPDIR"])
-    command = [sys.executable, "-m", "pytest", *pytest_options(os.environ, tmp), *args.arguments]
+    program = ["-m", "pytest"]
+    if args.preload:
+        forked = str(Path(__file__).with_name("forked.py"))
+        program = [forked, *[f"--preload={module}" for module in args.preload], "--"]
     # A new process, so that PYTHONPATH and HOME hold for Python itself too. -P: the folder that
     # the test runs in has our sources, which must not hide what is installed.
-    command[1:1] = ["-P"]
+    command = [sys.executable, "-P", *program, *plugins(args.arguments)]
+    command += [*pytest_options(os.environ, tmp), *args.arguments]
     os.execve(sys.executable, command, {**os.environ, **environment(args.path, tmp)})
 
 

@@ -2,8 +2,8 @@
 
 To write the goldens anew after a change that is meant:
 
-    UPDATE_GOLDENS=$PWD/tests/csrc/goldens ./bazelw test //tests/csrc:hlo_golden_test \\
-        --test_env=UPDATE_GOLDENS --spawn_strategy=local
+    UPDATE_GOLDENS=$PWD/tests/csrc/goldens ./bazelw test //tests/csrc:csrc_tests \\
+        --test_filter=hlo_golden_test --test_env=UPDATE_GOLDENS --spawn_strategy=local
 """
 
 from collections.abc import Callable, Sequence

@@ -2,8 +2,9 @@
 
 To write the goldens anew after a change that is meant:
 
-    UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_filter=hlo \\
-        //tests/kernel_api:custom_call_test --test_env=UPDATE_GOLDENS --spawn_strategy=local
+    UPDATE_GOLDENS=$PWD/tests/kernel_api/goldens ./bazelw test --test_env=UPDATE_GOLDENS \\
+        --test_filter="custom_call_test and hlo" --spawn_strategy=local \\
+        //tests/kernel_api:kernel_api_tests
 """
 
 import os

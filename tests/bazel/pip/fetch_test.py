@@ -106,8 +106,14 @@ def test_missing_package(index: Path, tmp_path: Path) -> None:
         run_extract(tmp_path, lock(tmp_path, f"toy==1.0 --hash=sha256:{NONE}"))
 
 
-def test_no_network(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other_release", [False, True])
+def test_no_network(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_release: bool
+) -> None:
+    """Also where a folder of pip's configuration lists another release."""
     index.mkdir()
+    if other_release:
+        make_wheel(index, version="2.0")
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")

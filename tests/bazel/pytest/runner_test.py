@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +17,7 @@ import os
 
 def test_good():
     assert os.environ["HOME"].startswith(os.environ["TEST_TMPDIR"])
+    assert os.environ["OMP_NUM_THREADS"] == "1"
 
 def test_bad():
     import helper
@@ -62,6 +65,94 @@ def test_a_filter_that_matches_nothing_is_a_failure(tmp_path: Path) -> None:
     assert run(tmp_path, TESTBRIDGE_TEST_ONLY="nothing").returncode == 5
 
 
+def test_plugins(tmp_path: Path) -> None:
+    (tmp_path / "plain_test.py").write_text("def test_plain(): pass")
+    (tmp_path / "drawn_test.py").write_text("from hypothesis import given")
+    plain, drawn = str(tmp_path / "plain_test.py"), str(tmp_path / "drawn_test.py")
+    assert runner.plugins([plain, "--exitfirst"]) == ["-p", "no:hypothesispytest"]
+    assert runner.plugins([plain, drawn]) == []
+
+
 def test_arguments_reach_pytest(tmp_path: Path) -> None:
     result = run(tmp_path, "--deselect=inner_test.py::test_bad")
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+SECOND = """
+import os, sys
+import helper
+
+def test_it_is_imported_already():
+    assert helper.IMPORTED_BY != os.getpid()
+
+def test_a_process_of_its_own():
+    assert helper.VALUE == 1
+    helper.VALUE = 3
+"""
+DEAD = "import os, signal\n\ndef test_dead():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+def run_forked(tmp_path: Path, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs files like SECOND, each in a process of its own."""
+    (tmp_path / "second_test.py").write_text(SECOND)
+    (tmp_path / "third_test.py").write_text(SECOND)
+    (tmp_path / "dead_test.py").write_text(DEAD)
+    (tmp_path / "packages").mkdir()
+    helper = "import os\nVALUE = 1\nIMPORTED_BY = os.getpid()\n"
+    (tmp_path / "packages/helper.py").write_text(helper)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "TEST_TMPDIR": str(tmp_path / "tmp"),
+        "XML_OUTPUT_FILE": str(tmp_path / "out.xml"),
+        **variables,
+    }
+    options = [f"--path={tmp_path / 'packages'}", "--preload=helper", "--", *more]
+    return subprocess.run(
+        [sys.executable, runner.__file__, *options],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_forked_files_share_only_what_is_imported(tmp_path: Path) -> None:
+    result = run_forked(tmp_path, "second_test.py", "third_test.py")
+    assert result.returncode == 0, result.stdout + result.stderr
+    root = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert [(case.get("classname"), case.get("name")) for case in root.iter("testcase")] == [
+        ("second_test", "test_it_is_imported_already"),
+        ("second_test", "test_a_process_of_its_own"),
+        ("third_test", "test_it_is_imported_already"),
+        ("third_test", "test_a_process_of_its_own"),
+    ]
+
+
+def test_a_forked_process_that_dies(tmp_path: Path) -> None:
+    result = run_forked(tmp_path, "dead_test.py", "third_test.py")
+    assert result.returncode == 128 + signal.SIGKILL, result.stdout + result.stderr
+    assert "dead_test.py: the process ended by signal 9" in result.stdout
+    root = ElementTree.parse(tmp_path / "out.xml").getroot()
+    cases = {case.get("name"): case.find("error") is None for case in root.iter("testcase")}
+    assert cases == {
+        "the whole file": False,
+        "test_it_is_imported_already": True,
+        "test_a_process_of_its_own": True,
+    }
+
+
+def test_a_filter_may_leave_out_forked_files(tmp_path: Path) -> None:
+    only = {"TESTBRIDGE_TEST_ONLY": "third_test"}
+    result = run_forked(tmp_path, "second_test.py", "third_test.py", **only)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(cases(tmp_path)) == 2
+    nothing = {"TESTBRIDGE_TEST_ONLY": "nothing"}
+    shutil.rmtree(tmp_path / "packages")
+    assert run_forked(tmp_path, "second_test.py", **nothing).returncode == 5
+
+
+def test_the_first_failure_of_forked_files_ends_the_run(tmp_path: Path) -> None:
+    first = {"TESTBRIDGE_TEST_RUNNER_FAIL_FAST": "1"}
+    result = run_forked(tmp_path, "dead_test.py", "third_test.py", **first)
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "third_test.py" not in result.stdout

@@ -342,8 +342,8 @@ class CapturedStep:
             remedy = result.remedy or "write into a tensor on the device, or return the value"
             if "['step']" in result.name:
                 remedy = (
-                    "make the optimizer with fused=True or capturable=True, which counts on the "
-                    "device; step one that cannot, such as Adadelta, outside the function"
+                    "make the optimizer with fused=True or capturable=True, which counts its steps "
+                    "on the device, or call optimizer.step() outside the captured function"
                 )
             if "['n_averaged']" in result.name:
                 remedy = "call the average's update_parameters() outside the function"

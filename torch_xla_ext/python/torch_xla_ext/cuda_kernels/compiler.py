@@ -63,7 +63,7 @@ def architecture_for(capability: int, supported: Sequence[int]) -> str:
     if not older:
         raise RuntimeError(
             f"NVRTC compiles for compute capabilities from {min(supported)} on, but the GPU has "
-            f"{capability}; install an older one"
+            f"{capability}; install an older NVRTC"
         )
     return f"compute_{max(older)}"  # PTX, which the driver compiles
 
@@ -83,7 +83,7 @@ def compile_instance(source: Source, architecture: str) -> Instance:
     if int(match[2]) not in compiler.architectures:
         raise ValueError(
             f"NVRTC {'.'.join(map(str, compiler.version))} does not compile for {architecture}; "
-            f"it does for {', '.join(map(str, compiler.architectures))}"
+            f"it compiles for {', '.join(map(str, compiler.architectures))}"
         )
     cuda_folders = nvrtc.header_folders(compiler)
     folders = [*source.include_dirs, *([source.file.parent] if source.file else []), *cuda_folders]

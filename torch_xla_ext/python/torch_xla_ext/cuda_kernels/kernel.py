@@ -422,7 +422,8 @@ class CudaKernel:
         outputs, aliases = outputs or (), aliases or ()
         if not outputs and not aliases:
             raise TypeError(
-                f"{self._where}: it has neither outputs nor aliases, so nothing that it computes"
+                f"{self._where}: it has neither outputs nor aliases, so the call returns no "
+                "tensor; pass one of them"
             )
         if not any(isinstance(value, torch.Tensor) for value in args):
             raise TypeError(f"{self._where}: none of its arguments is an XLA tensor")

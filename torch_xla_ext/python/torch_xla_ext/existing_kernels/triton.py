@@ -104,7 +104,10 @@ def _bind(
     if not arguments.operands:
         raise TypeError(f"{name}: none of its arguments is an XLA tensor")
     if not types and not aliases:
-        raise TypeError(f"{name}: it has neither outputs nor aliases, so nothing that it computes")
+        raise TypeError(
+            f"{name}: it has neither outputs nor aliases, so the call returns no tensor; "
+            "pass one of them"
+        )
     return arguments
 
 
