@@ -59,6 +59,20 @@ def moved_on(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
     return a, c.sum().view(1)
 
 
+def with_a_fallback(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    """histc runs on the host, between two programs; what they write has to come last."""
+    a.mul_(2)
+    counts = torch.histc(b, 4, 0.0, 40.0)
+    before = c + counts.sum()
+    c.copy_(a)
+    return counts, before, a + c
+
+
+def only_written_after_a_fallback(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
+    a.copy_(torch.histc(b, 4, 0.0, 40.0).expand(4, 4))
+    return (b + 1,)
+
+
 def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensors:
     return a, a, b.detach(), b.clone(), c + 1
 
@@ -74,6 +88,8 @@ def inputs_returned(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Tensor
         only_copied,
         exchanged,
         moved_on,
+        with_a_fallback,
+        only_written_after_a_fallback,
         inputs_returned,
     ],
 )

@@ -69,7 +69,7 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
         "print('torch._inductor.lowering' in sys.modules)\n"
         "print([t.tolist() for t in torch.compile(f, backend='openxla')(x)])\n"
         "print('torch._inductor.lowering' in sys.modules)\n"
-        "print(dynamo_bridge.Deduper.dedup.__module__, type(dynamo_bridge).__name__)\n"
+        "print(dynamo_bridge.extract_internal.__module__, type(dynamo_bridge).__name__)\n"
         "from torch_xla.core.dynamo_bridge import extract_compiled_graph\n"
         "print(extract_compiled_graph is dynamo_bridge.extract_compiled_graph)\n"
     )

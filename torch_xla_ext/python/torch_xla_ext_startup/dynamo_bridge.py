@@ -31,31 +31,62 @@ def replace_bridge(module: ModuleType) -> None:
     from torch_xla_ext_startup.compiled_graph import CompiledGraph, is_supported
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
+    copy_ = torch.ops.aten.copy_.default  # how a graph writes to an argument, after all else
+
+    class Collector(module.UnsupportedNodesCollector):
+        def get_unsupported_nodes(self) -> list[torch.fx.Node]:
+            """With some, also writes to arguments: no part may write what another still reads."""
+            nodes = super().get_unsupported_nodes()
+            if nodes:
+                nodes = [*nodes, *self.module.graph.find_nodes(op="call_function", target=copy_)]
+            return nodes
+
+    class Partitioner(module.CapabilityBasedPartitioner):
+        def fuse_partitions(self, *args: object, **options: object) -> torch.fx.GraphModule:
+            """Sorting the parts by what they need has moved the writes, even behind the end."""
+            fused = super().fuse_partitions(*args, **options)
+            (output,) = fused.graph.find_nodes(op="output")
+            for node in fused.graph.find_nodes(op="call_function", target=copy_):
+                output.prepend(node)
+            return fused
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
-        if not is_supported(graph.xla_args):
-            return stock(graph)
-        del graph.xla_args  # a backward graph's are all that the forward pass has saved
-        return CompiledGraph(graph).run  # torch.fx wants a function
+        # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
+        vars(graph).pop("xla_args", None)
+        runs: dict[bool, Callable[..., object]] = {}
+
+        def run(*arguments: object) -> object:
+            is_ours = is_supported(arguments)
+            if is_ours not in runs and is_ours:
+                runs[is_ours] = CompiledGraph(graph).run
+            elif is_ours not in runs:
+                graph.xla_args = arguments
+                runs[is_ours] = stock(graph)
+            return runs[is_ours](*arguments)
+
+        return run
 
     def partition_fx_graph_for_cpu_fallback(
         graph: torch.fx.GraphModule, arguments: Sequence[object], *others: object
     ) -> Callable[..., object]:
         """Compiles the graph whole, if all of it can be."""
-        if is_supported(arguments):
-            collector = module.UnsupportedNodesCollector(graph)
-            saved = torch_xla._XLAC._XlaSavedState()
-            saved.add_all(list(arguments))
-            try:
-                with torch.no_grad():
-                    collector.run(*arguments)
-            finally:
+        if not is_supported(arguments):
+            return stock_parts(graph, arguments, *others)
+        saved = torch_xla._XLAC._XlaSavedState()
+        saved.add_all(list(arguments))
+        try:
+            collector = Collector(graph)
+            with torch.no_grad():
+                collector.run(*arguments)
+            if collector.get_unsupported_nodes():
                 saved.restore()
-            if not collector.get_unsupported_nodes():
-                graph.xla_args = arguments
-                return extract_internal(graph)
-        return stock_parts(graph, arguments, *others)
+                return stock_parts(graph, arguments, *others)
+        finally:
+            saved.restore()
+        return extract_internal(graph)
 
+    module.UnsupportedNodesCollector = Collector
+    module.CapabilityBasedPartitioner = Partitioner
     module.extract_internal = extract_internal
     module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
 
