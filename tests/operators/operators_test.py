@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch_xla
 
 import torch_xla_ext
 
@@ -459,6 +460,21 @@ def test_as_strided_of_a_view() -> None:
     assert x.view(-1).tolist() == [0, 1, 2, 3, -1, 5, 6, 7, 8, -1, 10, 11]
     with pytest.raises(RuntimeError, match="the offset 0 is one from the first element"):
         x[1:].as_strided((2,), (1,), 0)
+
+
+def test_views_of_consecutive_elements_gather_nothing() -> None:
+    """Nor is a parameter of ``to_empty()`` a view, which stock torch_xla copies when it is read."""
+    x = torch.arange(24.0).view(4, 6)
+    for size, stride, offset in [((4, 6), (6, 1), 0), ((6, 4), (1, 6), 0), ((3, 2), (1, 3), 5)]:
+        view = x.to("xla").as_strided(size, stride, offset)
+        assert "gather" not in torch_xla._XLAC._get_xla_tensors_hlo([view + 1])
+        assert torch.equal(view.cpu(), x.as_strided(size, stride, offset))
+    parameter = torch.nn.Linear(6, 4, device="meta").to_empty(device="xla").weight
+    assert not torch_xla._XLAC._xla_capture_has_own_values(parameter)
+    permuted = torch.empty_permuted((4, 6), (1, 0), device="xla")
+    assert torch.equal(permuted.copy_(x).cpu(), x)
+    with pytest.raises(RuntimeError, match="must have each of the 2 dimensions once"):
+        torch.empty_permuted((4, 6), (1, 1), device="xla")
 
 
 def test_strides_of_0_and_of_windows() -> None:

@@ -73,18 +73,18 @@ def payload(line: str) -> dict:
 
 
 def test_the_forward_call() -> None:
-    """As JAX's: operands, row-major layouts, results with a workspace, and the payload."""
+    """As JAX's: operands and results with the heads within the sequence, and the payload."""
     q, k, v, _ = (tensor.to("xla") for tensor in inputs(torch.float16, kv_seq_len=128))
     result = custom_kernel.flash_attention(q, k, v, True, sm_scale=0.5)
     (line,) = custom_call_lines(result)
     assert f'custom_call_target="{FORWARD}"' in line
     assert (
-        "(f16[2,3,64,32]{3,2,1,0}, f32[2,3,64]{2,1,0}, u8[0]{0}) custom-call("
-        "f16[2,3,64,32]{3,2,1,0} " in line
+        "(f16[2,3,64,32]{3,1,2,0}, f32[2,3,64]{2,1,0}, u8[0]{0}) custom-call("
+        "f16[2,64,3,32]{" in line
     )
     assert (
-        "operand_layout_constraints={f16[2,3,64,32]{3,2,1,0}, f16[2,3,128,32]{3,2,1,0}, "
-        "f16[2,3,128,32]{3,2,1,0}}" in line
+        "operand_layout_constraints={f16[2,64,3,32]{3,2,1,0}, f16[2,128,3,32]{3,2,1,0}, "
+        "f16[2,128,3,32]{3,2,1,0}}" in line
     )
     config = payload(line)
     assert (config["fmha_scale"], config["mask_type"]) == (0.5, "CAUSAL")
@@ -93,9 +93,9 @@ def test_the_forward_call() -> None:
     assert (logits["element_type"], logits["dimensions"]) == ("F16", ["2", "3", "64", "128"])
     assert config["bmm2_dot_dimension_numbers"] == {
         "lhs_contracting_dimensions": ["3"],
-        "rhs_contracting_dimensions": ["2"],
+        "rhs_contracting_dimensions": ["1"],
         "lhs_batch_dimensions": ["0", "1"],
-        "rhs_batch_dimensions": ["0", "1"],
+        "rhs_batch_dimensions": ["0", "2"],
     }
     assert "[2,3,64,128]" not in hlo(result).replace(line, "")
 
@@ -109,8 +109,8 @@ def test_the_backward_call() -> None:
         FORWARD,
         BACKWARD,
     ]
-    array = "bf16[2,3,64,32]{3,2,1,0}"
-    results = f"({array}, {array}, {array}, u8[0]{{0}}) custom-call("
+    result, array = "bf16[2,3,64,32]{3,1,2,0}", "bf16[2,64,3,32]{3,2,1,0}"
+    results = f"({result}, {result}, {result}, u8[0]{{0}}) custom-call("
     operands = [array, array, array, "f32[2,3,64]{2,1,0}", array, array]
     assert results in lines[1]
     assert "operand_layout_constraints={" + ", ".join(operands) + "}" in lines[1]
@@ -122,9 +122,9 @@ def test_the_backward_call() -> None:
         if name.endswith("_dot_dimension_numbers")
     }
     assert dots == {
-        "bmm1_grad_gemm1_dot_dimension_numbers": (["2"], ["2"]),
-        "bmm1_grad_gemm2_dot_dimension_numbers": (["3"], ["2"]),
-        "bmm2_grad_gemm1_dot_dimension_numbers": (["2"], ["2"]),
+        "bmm1_grad_gemm1_dot_dimension_numbers": (["2"], ["1"]),
+        "bmm1_grad_gemm2_dot_dimension_numbers": (["3"], ["1"]),
+        "bmm2_grad_gemm1_dot_dimension_numbers": (["2"], ["1"]),
         "bmm2_grad_gemm2_dot_dimension_numbers": (["3"], ["3"]),
     }
 

@@ -133,8 +133,11 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
       operand_shapes.push_back(RowMajor(shape));
     }
     return xla::CustomCallWithLayout(
-        builder, config.target, inputs, RowMajor(result_shape), operand_shapes,
-        config.payload, config.has_side_effect, aliasing,
+        builder, config.target, inputs,
+        tuple && IsCudnnAttention(config.target)
+            ? SequenceBeforeHeads(result_shape)
+            : RowMajor(result_shape),
+        operand_shapes, config.payload, config.has_side_effect, aliasing,
         /*literal=*/nullptr, xla::SCHEDULE_NONE, api_version);
   };
   std::vector<xla::XlaOp> made = {call()};

@@ -2,6 +2,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
 
+#include <cstdint>
 #include <tuple>
 
 #include "torch_xla_ext/csrc/operators/stock.h"
@@ -25,6 +26,33 @@ inline at::Tensor EluBackward(const at::Tensor& grad_output,
       at::mul(at::exp(at::mul(self_or_result, inner)), slope * inner);
   return at::where(at::le(self_or_result, 0), at::mul(grad_output, below),
                    at::mul(grad_output, scale));
+}
+
+// torch_xla has no kernel.
+inline at::Tensor GluBackward(const at::Tensor& grad_output,
+                              const at::Tensor& self, int64_t dim) {
+  const int64_t half = self.size(dim) / 2;
+  const at::Tensor value = self.narrow_copy(dim, 0, half);
+  const at::Tensor gate = at::sigmoid(self.narrow_copy(dim, half, half));
+  const at::Tensor of_value = at::mul(grad_output, gate);
+  const at::Tensor of_gate =
+      at::mul(at::mul(of_value, at::sub(at::ones_like(gate), gate)), value);
+  return at::cat({of_value, of_gate}, dim);
+}
+
+// The stock kernels of these two count -3 and 3 as within.
+inline at::Tensor HardsigmoidBackward(const at::Tensor& grad_output,
+                                      const at::Tensor& self) {
+  return at::where(at::lt(at::abs(self), 3), at::div(grad_output, 6),
+                   at::zeros_like(grad_output));
+}
+
+inline at::Tensor HardswishBackward(const at::Tensor& grad_output,
+                                    const at::Tensor& self) {
+  const at::Tensor within =
+      at::mul(grad_output, at::add(at::div(self, 3), 0.5));
+  return at::where(at::le(self, -3), at::zeros_like(grad_output),
+                   at::where(at::lt(self, 3), within, grad_output));
 }
 
 // The stock kernel computes inf - inf for -inf.

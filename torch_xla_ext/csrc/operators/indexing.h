@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -66,6 +67,41 @@ inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
   return IndexPut_(self, indices, values, accumulate);
 }
 
+// If the elements of a view are contiguous in memory, in some order of its
+// dimensions: that order, from the outermost dimension to the innermost.
+inline std::optional<std::vector<int64_t>> DenseOrder(at::IntArrayRef size,
+                                                      at::IntArrayRef stride) {
+  std::vector<int64_t> order(size.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return stride[a] > stride[b]; });
+  int64_t expected = 1;
+  for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
+    if (size[*dim] == 1) continue;
+    if (stride[*dim] != expected) return std::nullopt;
+    expected *= size[*dim];
+  }
+  return order;
+}
+
+// The `count` elements of `self` from `offset` on, in the shape `size`, whose
+// dimensions follow one another in memory in this order.
+inline at::Tensor DenseView(const at::Tensor& self, at::IntArrayRef size,
+                            at::IntArrayRef order, int64_t offset,
+                            int64_t count) {
+  at::Tensor elements = self;
+  if (count != self.numel()) {
+    elements =
+        at::slice_copy(at::view_copy(self, {-1}), 0, offset, offset + count);
+  }
+  std::vector<int64_t> size_in_memory, places(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    size_in_memory.push_back(size[order[i]]);
+    places[order[i]] = static_cast<int64_t>(i);
+  }
+  return at::permute_copy(at::view_copy(elements, size_in_memory), places);
+}
+
 // The stock kernel takes strides for those of a slice if the sizes are: strides
 // of 0 and of windows gave other elements.
 inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
@@ -74,39 +110,48 @@ inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
   TORCH_CHECK(size.size() == stride.size(), "as_strided: size has ",
               size.size(), " dimensions and stride ", stride.size());
   const int64_t offset = storage_offset.value_or(0);
-  const auto options = self.options().dtype(at::kLong);
-  at::Tensor places = at::full({}, offset, options);
-  int64_t last = offset;
-  bool is_empty = false;
+  int64_t last = offset, count = 1;
   for (size_t i = 0; i < size.size(); ++i) {
     TORCH_CHECK(stride[i] >= 0, "as_strided: a stride is ", stride[i],
                 ", but must not be negative");
     last += (size[i] - 1) * stride[i];
-    is_empty |= size[i] == 0;
+    count *= size[i];
+  }
+  if (count == 0) return at::empty(size, self.options());
+  TORCH_CHECK(0 <= offset && last < self.numel(), "as_strided: size ", size,
+              ", stride ", stride, " and offset ", offset, " reach element ",
+              last, " of a tensor with ", self.numel(), " elements");
+  if (const auto order = DenseOrder(size, stride)) {
+    return DenseView(self, size, *order, offset, count);
+  }
+  const auto options = self.options().dtype(at::kLong);
+  at::Tensor places = at::full({}, offset, options);
+  for (size_t i = 0; i < size.size(); ++i) {
     places = at::add(at::unsqueeze_copy(places, -1),
                      at::mul(at::arange(size[i], options), stride[i]));
   }
-  TORCH_CHECK(is_empty || (0 <= offset && last < self.numel()),
-              "as_strided: size ", size, ", stride ", stride, " and offset ",
-              offset, " reach element ", last, " of a tensor with ",
-              self.numel(), " elements");
-  return is_empty ? at::empty(size, self.options()) : at::take(self, places);
+  return at::take(self, places);
 }
 
-// Whether the elements of a view are contiguous in memory, in some order of its
-// dimensions.
-inline bool IsDense(at::IntArrayRef size, at::IntArrayRef stride) {
-  std::vector<std::tuple<int64_t, int64_t>> dimensions;
-  for (size_t i = 0; i < size.size(); ++i) {
-    if (size[i] != 1) dimensions.emplace_back(stride[i], size[i]);
+// PyTorch makes a tensor in the order of memory and a view of it in the order
+// asked for. XLA chooses the order in memory itself.
+inline at::Tensor EmptyPermuted(c10::SymIntArrayRef size,
+                                at::IntArrayRef physical_layout,
+                                std::optional<at::ScalarType> dtype,
+                                std::optional<at::Layout> layout,
+                                std::optional<at::Device> device,
+                                std::optional<bool> pin_memory) {
+  std::vector<int64_t> dims = physical_layout.vec();
+  std::sort(dims.begin(), dims.end());
+  bool is_permutation = dims.size() == size.size();
+  for (size_t i = 0; i < dims.size(); ++i) {
+    is_permutation &= dims[i] == static_cast<int64_t>(i);
   }
-  std::sort(dimensions.begin(), dimensions.end());
-  int64_t expected = 1;
-  for (const auto& [step, count] : dimensions) {
-    if (step != expected) return false;
-    expected *= count;
-  }
-  return true;
+  TORCH_CHECK(is_permutation, "empty_permuted: physical_layout is ",
+              physical_layout, ", but must have each of the ", size.size(),
+              " dimensions once");
+  return at::empty_symint(size, dtype, layout, device, pin_memory,
+                          std::nullopt);
 }
 
 // The stock kernel writes to consecutive elements, whatever the strides are.
@@ -114,7 +159,7 @@ inline at::Tensor AsStridedScatter(const at::Tensor& self,
                                    const at::Tensor& src, at::IntArrayRef size,
                                    at::IntArrayRef stride,
                                    std::optional<int64_t> storage_offset) {
-  if (!IsDense(size, stride)) {
+  if (!DenseOrder(size, stride)) {
     return OnCpu<at::_ops::as_strided_scatter>(self, src, size, stride,
                                                storage_offset);
   }

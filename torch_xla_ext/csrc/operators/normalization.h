@@ -1,4 +1,4 @@
-// Batch normalization.
+// Batch normalization, of which PyTorch makes group and instance norms.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
 
@@ -38,9 +38,6 @@ struct Channels {
   at::Tensor Sum(const at::Tensor& tensor) const {
     return at::sum(tensor, others);
   }
-  at::Tensor Mean(const at::Tensor& tensor) const {
-    return at::mean(tensor, others);
-  }
 
   at::ScalarType type;
   std::vector<int64_t> shape;
@@ -48,31 +45,47 @@ struct Channels {
   int64_t count;  // numbers per channel
 };
 
-// The mean of each channel, and its variance divided by n.
+// The size along a dimension of a part of the numbers that stands for all in
+// ShiftedMoments.
+inline int64_t SizeOfPart(int64_t size) {
+  return std::max(size / 64, std::min<int64_t>(size, 32));
+}
+
+// The mean of `input` along `dims`, and the variance divided by n; `dims` have
+// size 1 in both.
 //
 // The stock kernel's E[x^2] - E[x]^2 loses all digits where the mean is far
 // above the deviation. Subtracting the mean first costs another pass over the
 // input, half as much again in time. One pass does it after subtracting the
 // mean K of a part of the numbers, n_K of n: K is at most sqrt(n / n_K)
-// deviations off. The part is the first sample of a batch, or a sixteenth of a
-// sample that is alone. See Chan, Golub and LeVeque, "Algorithms for computing
-// the sample variance" (1983).
+// deviations off. See Chan, Golub and LeVeque, "Algorithms for computing the
+// sample variance" (1983).
+inline std::tuple<at::Tensor, at::Tensor> ShiftedMoments(
+    const at::Tensor& input, const at::Tensor& part, at::IntArrayRef dims) {
+  const auto mean_of = [dims](const at::Tensor& tensor) {
+    return at::mean(tensor, dims, /*keepdim=*/true);
+  };
+  if (input.numel() == 0) return {mean_of(input), mean_of(input)};
+  const at::Tensor shift = mean_of(part);
+  const at::Tensor shifted = at::sub(input, shift);
+  const at::Tensor mean = mean_of(shifted);
+  const at::Tensor variance =
+      at::sub(mean_of(at::mul(shifted, shifted)), at::mul(mean, mean));
+  return {at::add(shift, mean), at::clamp_min(variance, 0)};
+}
+
+// The mean of each channel, and its variance divided by n. The part that
+// stands for all is the first sample of a batch, or of one that is alone, as
+// those of group and instance norms are, the first numbers.
 inline std::tuple<at::Tensor, at::Tensor> Moments(const at::Tensor& input,
                                                   const Channels& channels) {
-  const bool is_batch = input.size(0) > 1;
-  const int64_t dim = is_batch || input.dim() < 3 ? 0 : 2;
-  const int64_t size =
-      is_batch ? 1 : std::max<int64_t>(input.size(dim) / 16, 1);
-  if (input.numel() == 0) {
-    const at::Tensor mean = channels.Mean(input);
-    return {mean, mean};
-  }
-  const at::Tensor shift = channels.Mean(input.narrow(dim, 0, size));
-  const at::Tensor shifted = at::sub(input, channels.Spread(shift));
-  const at::Tensor mean = channels.Mean(shifted);
-  const at::Tensor variance =
-      at::sub(channels.Mean(at::mul(shifted, shifted)), at::mul(mean, mean));
-  return {at::add(shift, mean), at::clamp_min(variance, 0)};
+  const bool is_batch = input.size(0) != 1 || input.dim() < 3;
+  const at::Tensor part = is_batch
+                              ? input.slice(0, 0, 1)
+                              : input.slice(2, 0, SizeOfPart(input.size(2)));
+  const auto [mean, variance] = ShiftedMoments(input, part, channels.others);
+  const at::IntArrayRef shape(channels.shape[1]);
+  return {at::view_copy(mean, shape), at::view_copy(variance, shape)};
 }
 
 inline at::Tensor Normalized(const at::Tensor& input, const Channels& channels,
@@ -95,7 +108,7 @@ inline void Update(const at::Tensor& running, const at::Tensor& value,
                     /*non_blocking=*/false);
 }
 
-// PyTorch's native_batch_norm; layer, group and instance norms are made of it.
+// PyTorch's native_batch_norm.
 // The stock kernel's running variance is divided by n, PyTorch's by n - 1.
 inline ThreeTensors NativeBatchNorm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,

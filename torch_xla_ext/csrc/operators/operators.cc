@@ -23,6 +23,7 @@
 #include "torch_xla_ext/csrc/operators/embedding_bag.h"
 #include "torch_xla_ext/csrc/operators/indexing.h"
 #include "torch_xla_ext/csrc/operators/interpolation.h"
+#include "torch_xla_ext/csrc/operators/layer_norm.h"
 #include "torch_xla_ext/csrc/operators/linear_algebra.h"
 #include "torch_xla_ext/csrc/operators/losses.h"
 #include "torch_xla_ext/csrc/operators/normalization.h"
@@ -80,10 +81,26 @@ using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
     const std::optional<at::Scalar>&, bool);
 
 void RegisterForXla(torch::Library& m) {
-  // activations.h
-  m.impl("elu_backward", EluBackward);
-  m.impl("log_sigmoid_backward", LogSigmoidBackward);
-  m.impl("log_sigmoid_forward", LogSigmoidForward);
+  // activations.h, in float32 as PyTorch's
+  m.impl("celu", kFloat32<&Stock::celu>);
+  m.impl("elu", kFloat32<&Stock::elu>);
+  m.impl("elu_backward", kFloat32<&EluBackward>);
+  m.impl("gelu", kFloat32<&Stock::gelu>);
+  m.impl("gelu_backward", kFloat32<&Stock::gelu_backward>);
+  m.impl("glu", kFloat32<&Stock::glu>);
+  m.impl("glu_backward", kFloat32<&GluBackward>);
+  m.impl("hardsigmoid", kFloat32<&Stock::hardsigmoid>);
+  m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
+  m.impl("hardswish", kFloat32<&Stock::hardswish>);
+  m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
+  m.impl("leaky_relu", kFloat32<&Stock::leaky_relu>);
+  m.impl("leaky_relu_backward", kFloat32<&Stock::leaky_relu_backward>);
+  m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
+  m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
+  m.impl("mish", kFloat32<&Stock::mish>);
+  m.impl("silu", kFloat32<&Stock::silu>);
+  m.impl("softplus", kFloat32<&Stock::softplus>);
+  m.impl("softplus_backward", kFloat32<&Stock::softplus_backward>);
   m.impl("softshrink", Softshrink);
   m.impl("threshold", Threshold);
   // composed.h
@@ -129,7 +146,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("expm1", OfFloat<&Stock::expm1>);
   m.impl("reciprocal", OfFloat<&Stock::reciprocal>);
   m.impl("rsqrt", OfFloat<&Stock::rsqrt>);
-  m.impl("sigmoid", OfFloat<&Stock::sigmoid>);
+  m.impl("sigmoid", kFloat32<&OfFloat<&Stock::sigmoid>>);
   m.impl("sin", OfFloat<&Stock::sin>);
   m.impl("sinh", OfFloat<&Stock::sinh>);
   m.impl("sqrt", OfFloat<&Stock::sqrt>);
@@ -148,10 +165,11 @@ void RegisterForXla(torch::Library& m) {
   m.impl("copy", Copy);
   m.impl("copy_", Copy_);
   m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Stock::abs>::Call);
-  m.impl("sigmoid_backward", ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
-                                          &Stock::sigmoid_backward>::Call);
-  m.impl("tanh_backward", ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
-                                       &Stock::tanh_backward>::Call);
+  m.impl("sigmoid_backward",
+         kFloat32<&ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
+                                &Stock::sigmoid_backward>::Call>);
+  m.impl("tanh_backward", kFloat32<&ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
+                                                 &Stock::tanh_backward>::Call>);
   m.impl("view_as_real_copy", ViewAsRealCopy);
   // embedding_bag.h
   m.impl("_embedding_bag", EmbeddingBag);
@@ -184,6 +202,7 @@ void RegisterForXla(torch::Library& m) {
          OfScalarsToo<ScatterReduce, &Stock::scatter_reduce>::Call);
   m.impl("squeeze_copy.dim", SqueezeCopyDim);
   m.impl("squeeze_copy.dims", SqueezeCopyDims);
+  m.impl("empty_permuted", EmptyPermuted);
   m.impl("as_strided_", AsStrided_);
   m.impl("as_strided_copy", AsStridedCopy);
   m.impl("as_strided_scatter", AsStridedScatter);
@@ -249,6 +268,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
   m.impl("native_batch_norm", NativeBatchNorm);
   m.impl("native_batch_norm_backward", NativeBatchNormBackward);
+  // layer_norm.h
+  m.impl("native_layer_norm", NativeLayerNorm);
+  m.impl("native_layer_norm_backward", NativeLayerNormBackward);
   // pooling.h
   m.impl("avg_pool2d",
          kFloat32<&AveragePool<at::_ops::avg_pool2d, &Stock::avg_pool2d>>);
@@ -284,7 +306,6 @@ void RegisterForXla(torch::Library& m) {
   m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
   m.impl("smooth_l1_loss", kFloat32<&Stock::smooth_l1_loss>);
   m.impl("smooth_l1_loss_backward", kFloat32<&Stock::smooth_l1_loss_backward>);
-  m.impl("softplus", kFloat32<&Stock::softplus>);
   // random.h
   m.impl("bernoulli", Bernoulli);
   m.impl("bernoulli.p", BernoulliP);
@@ -345,6 +366,9 @@ void RegisterForXla(torch::Library& m) {
 }
 
 void RegisterForAutograd(torch::Library& m) {
+  // activations.h. Functionalization composes them before there is a kernel.
+  m.impl("mish_backward", kFloat32<&at::native::math_mish_backward>);
+  m.impl("silu_backward", kFloat32<&at::native::math_silu_backward>);
   // composed.h
   m.impl("cross", at::native::cross);
   m.impl("diag", at::native::diag);
@@ -359,6 +383,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std", StdOfAll);
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
+  // layer_norm.h
+  m.impl("native_layer_norm", LayerNormWithGradients);
   // losses.h
   m.impl("ctc_loss.Tensor", CtcLoss);
   // pooling.h

@@ -69,6 +69,7 @@ class Span {
 
   T* begin() const { return data_; }
   T* end() const { return data_ + size_; }
+  size_t size() const { return size_; }
 
  private:
   T* data_ = nullptr;

@@ -113,6 +113,7 @@ struct XLANativeFunctions {
       const at::Tensor& grad_output, const at::Tensor& self,
       const at::Tensor& target, const std::optional<at::Tensor>& weight,
       int64_t reduction);
+  static at::Tensor celu(const at::Tensor& self, const at::Scalar& alpha);
   static at::Tensor constant_pad_nd(const at::Tensor& self, at::IntArrayRef pad,
                                     const at::Scalar& value);
   static at::Tensor cos(const at::Tensor& self);
@@ -126,6 +127,8 @@ struct XLANativeFunctions {
   static at::Tensor div(const at::Tensor& self, const at::Scalar& other);
   static at::Tensor einsum(std::string_view equation, at::TensorList tensors,
                            at::OptionalIntArrayRef path);
+  static at::Tensor elu(const at::Tensor& self, const at::Scalar& alpha,
+                        const at::Scalar& scale, const at::Scalar& input_scale);
   static at::Tensor elu_backward(const at::Tensor& grad_output,
                                  const at::Scalar& alpha,
                                  const at::Scalar& scale,
@@ -141,6 +144,13 @@ struct XLANativeFunctions {
   static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
   static at::Tensor gather(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, bool sparse_grad);
+  static at::Tensor gelu(const at::Tensor& self, std::string_view approximate);
+  static at::Tensor gelu_backward(const at::Tensor& grad,
+                                  const at::Tensor& self,
+                                  std::string_view approximate);
+  static at::Tensor glu(const at::Tensor& self, int64_t dim);
+  static at::Tensor hardsigmoid(const at::Tensor& self);
+  static at::Tensor hardswish(const at::Tensor& self);
   static at::Tensor index(const at::Tensor& self,
                           const c10::List<std::optional<at::Tensor>>& indices);
   static at::Tensor index_add(const at::Tensor& self, int64_t dim,
@@ -165,6 +175,12 @@ struct XLANativeFunctions {
   static std::tuple<at::Tensor, at::Tensor> kthvalue(const at::Tensor& self,
                                                      int64_t k, int64_t dim,
                                                      bool keepdim);
+  static at::Tensor leaky_relu(const at::Tensor& self,
+                               const at::Scalar& negative_slope);
+  static at::Tensor leaky_relu_backward(const at::Tensor& grad_output,
+                                        const at::Tensor& self,
+                                        const at::Scalar& negative_slope,
+                                        bool self_is_result);
   static std::tuple<at::Tensor, at::Tensor> linalg_inv_ex(
       const at::Tensor& self, bool check_errors);
   static at::Tensor linalg_vector_norm(const at::Tensor& self,
@@ -211,6 +227,7 @@ struct XLANativeFunctions {
                          bool keepdim, std::optional<at::ScalarType> dtype);
   static std::tuple<at::Tensor, at::Tensor> min(const at::Tensor& self,
                                                 int64_t dim, bool keepdim);
+  static at::Tensor mish(const at::Tensor& self);
   static at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target,
                              int64_t reduction);
   static at::Tensor mse_loss_backward(const at::Tensor& grad_output,
@@ -309,6 +326,7 @@ struct XLANativeFunctions {
   static at::Tensor sigmoid(const at::Tensor& self);
   static at::Tensor sigmoid_backward(const at::Tensor& grad_output,
                                      const at::Tensor& output);
+  static at::Tensor silu(const at::Tensor& self);
   static at::Tensor sin(const at::Tensor& self);
   static at::Tensor sinh(const at::Tensor& self);
   static at::Tensor slice_copy(const at::Tensor& self, int64_t dim,
@@ -327,6 +345,10 @@ struct XLANativeFunctions {
                                             int64_t reduction, double beta);
   static at::Tensor softplus(const at::Tensor& self, const at::Scalar& beta,
                              const at::Scalar& threshold);
+  static at::Tensor softplus_backward(const at::Tensor& grad_output,
+                                      const at::Tensor& self,
+                                      const at::Scalar& beta,
+                                      const at::Scalar& threshold);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
                                                  int64_t dim, bool descending);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,

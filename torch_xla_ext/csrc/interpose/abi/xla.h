@@ -107,6 +107,7 @@ class Shape {
 
   // Whether every dimension has a fixed size, not a bound or an unknown size.
   bool is_static() const;
+  absl::Span<const int64_t> dimensions() const;
   std::string ToString(bool print_layout = false) const;
 
  private:
@@ -120,6 +121,9 @@ class ShapeUtil {
   static Shape MakeTupleShape(absl::Span<const Shape> shapes);
   static const Shape& GetTupleElementShape(const Shape& shape, int64_t index);
   static int64_t TupleElementCount(const Shape& shape);
+  // Keeps the order in memory.
+  static Shape PermuteDimensions(absl::Span<const int64_t> permutation,
+                                 const Shape& shape);
 };
 
 class LayoutUtil {

@@ -5,6 +5,10 @@ XLA's GpuBackendConfig in JSON, and the last result is a workspace, whose size X
 compiles the program. The calls are the same as those that JAX makes for
 ``jax.nn.dot_product_attention(implementation="cudnn")``
 (jax/_src/cudnn/fused_attention_stablehlo.py).
+
+The operands of the calls are [batch_size, seq_len, num_heads, head_dim], which is what projections
+to heads write: as [batch_size, num_heads, seq_len, head_dim], each would be copied before the call.
+The results of a call have cuDNN's order, heads first.
 """
 
 import json
@@ -36,16 +40,21 @@ def look_at_gpu() -> None:
         max_head_dim = 128
 
 
-# The dimensions of batch and heads, of [batch_size, num_heads, seq_len, head_dim] and of the logits
-# [batch_size, num_heads, q_seq_len, kv_seq_len]: in all products the same.
-_BATCH = ["0", "1"]
-# The contracting dimensions of each of the call's products: of its left and of its right side.
-_FORWARD_PRODUCTS = {"bmm1": ("3", "3"), "bmm2": ("3", "2")}
-_BACKWARD_PRODUCTS = {
-    "bmm1_grad_gemm1": ("2", "2"),
-    "bmm1_grad_gemm2": ("3", "2"),
-    "bmm2_grad_gemm1": ("2", "2"),
-    "bmm2_grad_gemm2": ("3", "3"),
+# The dimensions of batch and heads, and the contracting one, of the left and of the right side of
+# each of a call's products. Those of [batch_size, seq_len, num_heads, head_dim]:
+_BATCH = ("0", "2")
+# Those of the logits, [batch_size, num_heads, q_seq_len, kv_seq_len]:
+_LOGITS_BATCH = ("0", "1")
+_Side = tuple[tuple[str, str], str]
+_FORWARD_PRODUCTS: dict[str, tuple[_Side, _Side]] = {
+    "bmm1": ((_BATCH, "3"), (_BATCH, "3")),
+    "bmm2": ((_LOGITS_BATCH, "3"), (_BATCH, "1")),
+}
+_BACKWARD_PRODUCTS: dict[str, tuple[_Side, _Side]] = {
+    "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), (_BATCH, "1")),
+    "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), (_BATCH, "1")),
+    "bmm2_grad_gemm1": ((_LOGITS_BATCH, "2"), (_BATCH, "1")),
+    "bmm2_grad_gemm2": ((_BATCH, "3"), (_BATCH, "3")),
 }
 
 
@@ -61,16 +70,16 @@ def _check(
         raise TypeError(f"{name}: q must be float16 or bfloat16, but is {q.dtype}")
     if q.dim() != 4 or q.shape[3] > max_head_dim or q.shape[3] % HEAD_DIM_MULTIPLE:
         raise ValueError(
-            f"{name}: q must be [batch_size, num_heads, q_seq_len, head_dim], head_dim a multiple "
+            f"{name}: q must be [batch_size, q_seq_len, num_heads, head_dim], head_dim a multiple "
             f"of {HEAD_DIM_MULTIPLE} up to {max_head_dim}, but is {list(q.shape)}"
         )
-    batch_size, num_heads, q_seq_len, head_dim = q.shape
-    num_kv_heads, kv_seq_len = k.shape[1:3] if k.dim() == 4 else (1, 0)
+    batch_size, q_seq_len, num_heads, head_dim = q.shape
+    kv_seq_len, num_kv_heads = k.shape[1:3] if k.dim() == 4 else (0, 1)
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
             f"{name}: q's {num_heads} heads must be a multiple of k's, which has {num_kv_heads}"
         )
-    expected = {"k": (k, [batch_size, num_kv_heads, kv_seq_len, head_dim])}
+    expected = {"k": (k, [batch_size, kv_seq_len, num_kv_heads, head_dim])}
     expected["v"] = (v, expected["k"][1])
     if bias is not None:
         sizes = [
@@ -90,9 +99,9 @@ def _payload(
     k: torch.Tensor,
     causal: bool,
     sm_scale: float,
-    products: Mapping[str, tuple[str, str]],
+    products: Mapping[str, tuple[_Side, _Side]],
 ) -> bytes:
-    dimensions = [str(size) for size in (*q.shape[:3], k.shape[2])]
+    dimensions = [str(q.shape[0]), str(q.shape[2]), str(q.shape[1]), str(k.shape[1])]
     config = {
         "algorithm": {
             "algo_id": "0",
@@ -116,26 +125,30 @@ def _payload(
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
     }
-    for name, (left, right) in products.items():
+    for name, sides in products.items():
         config[f"{name}_dot_dimension_numbers"] = {
-            "lhs_contracting_dimensions": [left],
-            "rhs_contracting_dimensions": [right],
-            "lhs_batch_dimensions": _BATCH,
-            "rhs_batch_dimensions": _BATCH,
+            f"{side}_{kind}_dimensions": dimensions
+            for side, (batch, contracting) in zip(("lhs", "rhs"), sides, strict=True)
+            for kind, dimensions in (("batch", batch), ("contracting", (contracting,)))
         }
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config}).encode()
 
 
+def _heads_first(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float().transpose(1, 2)
+
+
 def _repeated(k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    return k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    """An operand's heads, each as often as the query's heads share it, first."""
+    return _heads_first(k).repeat_interleave(q.shape[2] // k.shape[2], 1)
 
 
 def _logits(
     inputs: Sequence[torch.Tensor], bias: torch.Tensor | None, attributes: Mapping[str, object]
 ) -> torch.Tensor:
     config = attributes["cudnn_fmha_backend_config"]
-    q, k = inputs[0].float(), inputs[1].float()
-    logits = q @ _repeated(k, q).mT * config["fmha_scale"]
+    q, k = inputs[:2]
+    logits = _heads_first(q) @ _repeated(k, q).mT * config["fmha_scale"]
     if bias is not None:
         logits = logits + bias.float()
     if config["mask_type"] == "CAUSAL":
@@ -148,7 +161,7 @@ def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
     logits = _logits(inputs, inputs[3] if len(inputs) > 3 else None, attributes)
-    result = logits.softmax(-1) @ _repeated(inputs[2].float(), inputs[0])
+    result = logits.softmax(-1) @ _repeated(inputs[2], inputs[0])
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
 
 
@@ -158,13 +171,14 @@ def _backward_reference(
     q, k, v, stats, grad, *bias, result = inputs
     logits = _logits(inputs, bias[0] if bias else None, attributes)
     weights = (logits - stats.unsqueeze(-1)).exp()
-    inner = (grad.float() * result.float()).sum(-1, keepdim=True)
-    grad_of_logits = weights * (grad.float() @ _repeated(v.float(), q).mT - inner)
+    grad = _heads_first(grad)
+    inner = (grad * _heads_first(result)).sum(-1, keepdim=True)
+    grad_of_logits = weights * (grad @ _repeated(v, q).mT - inner)
     grad_of_products = grad_of_logits * attributes["cudnn_fmha_backend_config"]["fmha_scale"]
-    grad_of_q = grad_of_products @ _repeated(k.float(), q)
+    grad_of_q = grad_of_products @ _repeated(k, q)
     grads = [
-        grad_of_heads.unflatten(1, (k.shape[1], -1)).sum(2)
-        for grad_of_heads in (grad_of_products.mT @ q.float(), weights.mT @ grad.float())
+        grad_of_heads.unflatten(1, (k.shape[2], -1)).sum(2)
+        for grad_of_heads in (grad_of_products.mT @ _heads_first(q), weights.mT @ grad)
     ]
     return [*(each.to(q.dtype) for each in (grad_of_q, *grads)), _no_workspace(q)]
 
@@ -177,13 +191,14 @@ _WORKSPACE: Result = ([0], torch.uint8)
 
 
 def _results(q: torch.Tensor, **others: Value) -> Sequence[Result]:
-    return [(q.shape, q.dtype), (q.shape[:3], torch.float32), _WORKSPACE]
+    shape = q.transpose(1, 2).shape
+    return [(shape, q.dtype), (shape[:3], torch.float32), _WORKSPACE]
 
 
 def _backward_results(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **others: Value
 ) -> Sequence[Result]:
-    return [*((tensor.shape, tensor.dtype) for tensor in (q, k, v)), _WORKSPACE]
+    return [*((tensor.transpose(1, 2).shape, q.dtype) for tensor in (q, k, v)), _WORKSPACE]
 
 
 def _forward_payload(
@@ -211,11 +226,12 @@ def _backward(
 ) -> tuple[torch.Tensor | None, ...]:
     q, k, v, *bias, result, stats = ctx.saved_tensors
     operator = _backward_with_bias if bias else _backward_operator
+    grad, result = grad.transpose(1, 2), result.transpose(1, 2)
     grads = operator(q, k, v, stats, grad, *bias, result, ctx.causal, ctx.sm_scale)
-    return (*grads, *(None for _ in bias), None, None)
+    return (*(each.transpose(1, 2) for each in grads), *(None for _ in bias), None, None)
 
 
-_HEADS = "b h _ _"
+_OPERAND, _RESULT = "b _ h _", "b h _ _"
 
 
 def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, ...]:
@@ -223,9 +239,9 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
     register_reference(target, _reference)
     register_reference(f"{target}Backward", _backward_reference)
     rules = {
-        "sharding_rule": f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
-        "backward_rule": f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
-        f"{_HEADS}, {_HEADS}, {_HEADS}",
+        "sharding_rule": f"{_OPERAND}, {_OPERAND}, {_OPERAND} -> {_RESULT}, b h _",
+        "backward_rule": f"{_OPERAND}, {_OPERAND}, {_OPERAND}, b h _, {_OPERAND}, {_OPERAND} -> "
+        f"{_RESULT}, {_RESULT}, {_RESULT}",
     }
     if bias:
         rules = dict.fromkeys(rules)
@@ -285,6 +301,7 @@ def cudnn_attention(
         TypeError, ValueError: another dtype or shape.
         NotImplementedError: q is on a device that is not XLA's.
     """
+    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
     if bias is None:
         return _operator(q, k, v, causal, sm_scale)[0]
     return _operator_with_bias(q, k, v, bias, causal, sm_scale)[0]
