@@ -106,6 +106,17 @@ def test_results(function: Callable[..., Tensors]) -> None:
             torch.testing.assert_close(value.cpu(), wanted, rtol=0, atol=0)
 
 
+def test_a_view_for_an_operator_on_the_host() -> None:
+    """Stock torch_xla drops what a view is computed from, and the program fails."""
+    x = torch.arange(8.0) * 5
+    on_device = x.to("xla")
+    torch_xla.sync()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: torch.histc(x, 4, 0.0, 40.0), backend="openxla")
+    for part in (slice(4), slice(4, 8)):
+        assert torch.equal(compiled(on_device[part]).cpu(), torch.histc(x[part], 4, 0.0, 40.0))
+
+
 def test_copies_are_apart() -> None:
     """What is copied has a buffer of its own: one may be written to without the other."""
     state, x = (torch.arange(4.0, device="xla") * i for i in (1, 2))

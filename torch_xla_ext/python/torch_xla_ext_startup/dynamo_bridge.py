@@ -20,6 +20,8 @@ from unittest import mock
 
 import torch
 import torch_xla
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupport
 from torch.utils.checkpoint import CheckpointPolicy
 
 # docs/debugging.md names it: a program may have configured it.
@@ -31,24 +33,6 @@ def replace_bridge(module: ModuleType) -> None:
     from torch_xla_ext_startup.compiled_graph import CompiledGraph, is_supported
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
-    copy_ = torch.ops.aten.copy_.default  # how a graph writes to an argument, after all else
-
-    class Collector(module.UnsupportedNodesCollector):
-        def get_unsupported_nodes(self) -> list[torch.fx.Node]:
-            """With some, also writes to arguments: no part may write what another still reads."""
-            nodes = super().get_unsupported_nodes()
-            if nodes:
-                nodes = [*nodes, *self.module.graph.find_nodes(op="call_function", target=copy_)]
-            return nodes
-
-    class Partitioner(module.CapabilityBasedPartitioner):
-        def fuse_partitions(self, *args: object, **options: object) -> torch.fx.GraphModule:
-            """Sorting the parts by what they need has moved the writes, even behind the end."""
-            fused = super().fuse_partitions(*args, **options)
-            (output,) = fused.graph.find_nodes(op="output")
-            for node in fused.graph.find_nodes(op="call_function", target=copy_):
-                output.prepend(node)
-            return fused
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
         # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
@@ -69,26 +53,66 @@ def replace_bridge(module: ModuleType) -> None:
     def partition_fx_graph_for_cpu_fallback(
         graph: torch.fx.GraphModule, arguments: Sequence[object], *others: object
     ) -> Callable[..., object]:
-        """Compiles the graph whole, if all of it can be."""
         if not is_supported(arguments):
             return stock_parts(graph, arguments, *others)
-        saved = torch_xla._XLAC._XlaSavedState()
-        saved.add_all(list(arguments))
-        try:
-            collector = Collector(graph)
-            with torch.no_grad():
-                collector.run(*arguments)
-            if collector.get_unsupported_nodes():
-                saved.restore()
-                return stock_parts(graph, arguments, *others)
-        finally:
-            saved.restore()
-        return extract_internal(graph)
+        on_host = _nodes_on_host(graph, arguments, module.UnsupportedNodesCollector)
+        return _in_parts(graph, on_host, extract_internal) if on_host else extract_internal(graph)
 
-    module.UnsupportedNodesCollector = Collector
-    module.CapabilityBasedPartitioner = Partitioner
     module.extract_internal = extract_internal
     module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
+
+
+def _nodes_on_host(
+    graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
+) -> list[torch.fx.Node]:
+    """The graph's operators that torch_xla runs on the host. Leaves the arguments as they are."""
+    saved = torch_xla._XLAC._XlaSavedState()
+    saved.add_all(list(arguments))
+    try:
+        collector = collector_type(graph)
+        with torch.no_grad():
+            collector.run(*arguments)
+        return collector.get_unsupported_nodes()
+    finally:
+        saved.restore()
+
+
+def _in_parts(
+    graph: torch.fx.GraphModule,
+    on_host: Sequence[torch.fx.Node],
+    compiled: Callable[[torch.fx.GraphModule], Callable[..., object]],
+) -> torch.fx.GraphModule:
+    """Compiles what is between operators on the host; each part when it first runs."""
+    copy_ = torch.ops.aten.copy_.default  # how a graph writes to an argument, after all else
+
+    class Support(OperatorSupport):
+        def is_node_supported(self, _modules: object, node: torch.fx.Node) -> bool:
+            if node.op not in ("call_function", "call_module", "call_method"):
+                return False
+            # No part writes what another still reads.
+            return (node not in on_host or node.target is operator.getitem) and (
+                node.target is not copy_
+            )
+
+    partitioner = CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
+    partitions = partitioner.propose_partitions()
+    order = {node: place for place, node in enumerate(graph.graph.nodes)}
+    for partition in partitions:
+        partition.nodes = dict(sorted(partition.nodes.items(), key=lambda item: order[item[0]]))
+    whole = partitioner.fuse_partitions(partitions)
+    (output,) = whole.graph.find_nodes(op="output")
+    # Sorting the parts by what they need may have moved the writes.
+    for node in whole.graph.find_nodes(op="call_function", target=copy_):
+        output.prepend(node)
+    for node in whole.graph.find_nodes(op="call_module"):
+        part = whole.get_submodule(node.target)
+        with whole.graph.inserting_after(node):
+            call = whole.graph.call_function(compiled(part), node.args)
+        node.replace_all_uses_with(call)
+        whole.graph.erase_node(node)
+        whole.delete_submodule(node.target)
+    whole.recompile()
+    return whole
 
 
 class _SharedMemoryError(Exception):

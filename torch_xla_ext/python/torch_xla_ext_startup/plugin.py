@@ -4,9 +4,10 @@ Programs that never import torch_xla_ext need PJRT_DEVICE=CUDA, ``torch.ops.xla_
 operators for TPUs on other devices, its module for Triton, its backend for torch.compile
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
 (activation_checkpoint), torch.inference_mode(), torch.autocast, what torch_xla replaces of PyTorch
-(patched_functions), optimizers with fused=True (fused_optimizers), model.generate of transformers,
-and files of safetensors (shared_tensors). They are arranged here. A function here that needs the
-package torch_xla_ext imports it when it is called.
+(patched_functions), operators without kernels (decompositions), optimizers with fused=True
+(fused_optimizers), model.generate of transformers, and files of safetensors (shared_tensors).
+They are arranged here. A function here that needs the package torch_xla_ext imports it when it is
+called.
 
 torch_xla makes a CudaPlugin on every machine: nothing here may fail or look at the machine before a
 client is made.
@@ -31,6 +32,7 @@ from torch_xla.experimental import plugins
 from torch_xla_ext_startup import (
     activation_checkpoint,
     autocast,
+    decompositions,
     fused_optimizers,
     inference_mode,
     lazy_dynamo,
@@ -251,6 +253,7 @@ def install() -> None:
     inference_mode.replace()
     patched_functions.replace()
     strided_views.replace()
+    decompositions.register()
 
 
 install()

@@ -1,0 +1,78 @@
+"""Operators that torch_xla has no kernels for run on the device, by PyTorch's own decompositions.
+
+torch_xla computes them on the host: slowly, with the device waiting, and not at all in a captured
+step. Interpolation, whose gradients are among them, is in most models that segment images.
+
+A decomposition is made of operators that have gradients, so it needs no gradient of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch._decomp import decomposition_table
+
+# Those whose decompositions are made of operators with gradients: torch._decomp.decompositions,
+# not torch._refs. tests/operators/decompositions_test.py compares each with the CPU's.
+_OPERATORS = (
+    "_adaptive_avg_pool2d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "addmv",
+    "aminmax",
+    "channel_shuffle",
+    "col2im",
+    "grid_sampler_2d",
+    "im2col",
+    "multi_margin_loss",
+    "multilabel_margin_loss_forward",
+    "nansum",
+    "renorm",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "upsample_bicubic2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest3d",
+)
+# These have a kernel, but their gradients have none.
+_FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_trilinear3d")
+
+_NEAREST = 1  # an interpolation mode of grid_sampler_2d
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def register() -> None:
+    """Registers the decompositions for XLA tensors."""
+    for name in _OPERATORS + _FOR_GRADIENTS:
+        operator = getattr(torch.ops.aten, name).default
+        kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
+        _LIBRARY.impl(operator, kernel, "AutogradXLA")
+
+
+def _decomposed(
+    operator: torch._ops.OpOverload, *, only_for_gradients: bool
+) -> Callable[..., object]:
+    decomposition = decomposition_table[operator]
+
+    def kernel(*args: object, **options: object) -> object:
+        if only_for_gradients and not _needs_gradients(*args, *options.values()):
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(*args, **options)
+        result = decomposition(*args, **options)
+        if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
+            # The decomposition has no gradient of a grid that is rounded; PyTorch's is 0.
+            result = result + 0 * args[1].nan_to_num(0, 0, 0).sum()
+        return result
+
+    return kernel
+
+
+def _needs_gradients(*args: object) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(argument, torch.Tensor) and argument.requires_grad for argument in args
+    )
