@@ -10,6 +10,7 @@ import abc
 import dataclasses
 import threading
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from torch_xla_ext.cuda_kernels import binary
 from torch_xla_ext.cuda_kernels.code import Kernel
 from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter
 
-Type = Hashable  # of an argument, as a library calls it
+Type = Any  # of an argument, as a library calls it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class PythonCode(abc.ABC):
         self.library = library
         self.names = tuple(names)
         self._lock = threading.Lock()
-        self._kernels: dict[tuple[int, tuple[Type, ...]], Kernel] = {}
+        self._kernels: dict[tuple[int, Hashable], Kernel] = {}
 
     def __str__(self) -> str:
         return f"a function of {self.library}, which is compiled for the arguments of each call"
@@ -56,6 +57,10 @@ class PythonCode(abc.ABC):
     @abc.abstractmethod
     def types(self, arguments: Sequence[Argument]) -> Sequence[Type]:
         """The types to compile for; TypeError if the library has none for an argument."""
+
+    def key(self, types: Sequence[Type]) -> Hashable:
+        """What tells these types from others."""
+        return tuple(types)
 
     @abc.abstractmethod
     def compile(self, types: Sequence[Type], capability: int) -> tuple[bytes, str]:
@@ -73,14 +78,15 @@ class PythonCode(abc.ABC):
 
     def kernel(self, name: str, capability: int, arguments: Sequence[Argument]) -> Kernel:
         types = tuple(self.types(arguments))
+        key = capability, self.key(types)
         with self._lock:
-            if (capability, types) not in self._kernels:
+            if key not in self._kernels:
                 module, function = self.compile(types, capability)
                 sizes = binary.read(module).kernels[function]
-                self._kernels[capability, types] = _PythonKernel(
+                self._kernels[key] = _PythonKernel(
                     module, function, self.declared(), sizes, self, types
                 )
-            return self._kernels[capability, types]
+            return self._kernels[key]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,6 +38,7 @@ class _TileCode(PythonCode):
         names = inspect.signature(function).parameters
         super().__init__(f"cuda-tile {importlib.metadata.version('cuda-tile')}", names)
         self._kernel = kernel
+        self._name = function.__name__
 
     def types(self, arguments: Sequence[Argument]) -> Sequence[Type]:
         annotations = self._kernel._annotated_function.parameter_annotations
@@ -68,7 +69,7 @@ class _TileCode(PythonCode):
         from cuda import tile
         from cuda.tile.compilation import ArrayConstraint
 
-        dtype = getattr(tile, _name(array.dtype), None)
+        dtype = getattr(tile, _dtype(array.dtype), None)
         if dtype is None:
             raise TypeError(f"{self.library} has no dtype {xla_name(array.dtype)}, as {name} has")
         strides = _strides(array.shape)
@@ -92,12 +93,19 @@ class _TileCode(PythonCode):
             base_addr_divisible_by=_ALIGNMENT,
         )
 
-    def compile(self, types: Sequence[Type], capability: int) -> tuple[bytes, str]:
-        from cuda.tile.compilation import CallingConvention, KernelSignature, export_kernel
+    def key(self, types: Sequence[Type]) -> str:
+        return self._signature(types).symbol
+
+    def _signature(self, types: Sequence[Type]) -> object:
+        from cuda.tile.compilation import CallingConvention, KernelSignature
 
         signature = KernelSignature(types, CallingConvention.cutile_python_v1())
-        signature = signature.with_mangled_symbol(self._kernel._annotated_function.pyfunc.__name__)
-        file = io.BytesIO()
+        return signature.with_mangled_symbol(self._name)
+
+    def compile(self, types: Sequence[Type], capability: int) -> tuple[bytes, str]:
+        from cuda.tile.compilation import export_kernel
+
+        signature, file = self._signature(types), io.BytesIO()
         export_kernel(
             self._kernel, [signature], file, gpu_code=f"sm_{capability}", output_format="cubin"
         )
@@ -128,6 +136,6 @@ def _strides(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def _name(dtype: torch.dtype) -> str:
+def _dtype(dtype: torch.dtype) -> str:
     name = str(dtype).removeprefix("torch.")
     return "bool_" if name == "bool" else name
