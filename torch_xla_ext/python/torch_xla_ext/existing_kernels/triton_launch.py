@@ -50,6 +50,34 @@ def install() -> None:
 
     jit.JITFunction.run = run
     _let_torch_analyse_kernels()
+    _let_triton_operators_write()
+
+
+def _let_triton_operators_write() -> None:
+    """Has operators of torch.library.triton_op write to XLA tensors.
+
+    XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
+    unless it has a kernel for them. The operator's function is one: its launches take such tensors.
+    """
+    from torch._library import custom_ops
+    from torch._library import triton as triton_operators
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    def add_kernel(operator: custom_ops.CustomOpDef) -> None:
+        if operator._opoverload._schema.is_mutable:
+            operator._lib.impl(operator._opoverload, operator._init_fn, "Functionalize")
+
+    stock = triton_operators.custom_op
+
+    def custom_op(*args: object, **kwargs: object) -> custom_ops.CustomOpDef:
+        operator = stock(*args, **kwargs)
+        add_kernel(operator)
+        return operator
+
+    triton_operators.custom_op = custom_op
+    for operator in list(custom_ops.OPDEFS.values()):
+        if FunctionalTensorMode in operator._torch_dispatch_fns:  # triton_op's
+            add_kernel(operator)
 
 
 def _let_torch_analyse_kernels() -> None:
