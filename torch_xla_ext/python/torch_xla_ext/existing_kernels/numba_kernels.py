@@ -111,14 +111,19 @@ class _NumbaCode(PythonCode):
 
 
 def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
-    """Whether such arguments can be passed for declared types: any number for a number."""
+    """Whether such arguments can be passed for declared types: numbers for wider kinds of them."""
     import numba
 
-    array, numbers = numba.types.Array, (numba.types.Number, numba.types.Boolean)
+    types = numba.types
+    kinds = (types.Boolean, types.Integer, types.Float, types.Complex)
+
+    def kind(type_: Type) -> int:
+        return next((i for i, each in enumerate(kinds) if isinstance(type_, each)), -1)
+
     return len(declared) == len(given) and all(
-        isinstance(d, array) and (d.dtype, d.ndim) == (g.dtype, g.ndim) and d.layout in "CA"
-        if isinstance(g, array)
-        else isinstance(d, numbers)
+        isinstance(d, types.Array) and (d.dtype, d.ndim) == (g.dtype, g.ndim) and d.layout in "CA"
+        if isinstance(g, types.Array)
+        else kind(d) >= kind(g)
         for d, g in zip(declared, given, strict=True)
     )
 
