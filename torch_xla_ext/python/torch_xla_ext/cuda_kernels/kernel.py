@@ -20,11 +20,11 @@ from torch_xla_ext.cuda_kernels.signature import Signature
 from torch_xla_ext.existing_kernels import library_kernels
 
 # A kernel of CuPy, Numba or cuTile, which need not be installed.
-LibrarysKernel = object
+LibraryObject = object
 
 
 def cuda_kernel(
-    source: str | os.PathLike[str] | LibrarysKernel,
+    source: str | os.PathLike[str] | LibraryObject,
     name: str | None = None,
     *,
     options: Sequence[str] = (),
