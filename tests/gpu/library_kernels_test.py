@@ -154,7 +154,7 @@ def test_cutile(device: torch.device) -> None:
         grid = (-(-rows // 16), -(-columns // 16), 1)
         out = cupy.zeros((columns, rows), np.float32)
         stream = cupy.cuda.get_current_stream()
-        ct.launch(stream.ptr, grid, transpose, (cupy.asarray(x.numpy()), out, 2.0, 16))
+        ct.launch(stream, grid, transpose, (cupy.asarray(x.numpy()), out, 2.0, 16))
         stream.synchronize()
         (result,) = cuda_kernel(transpose)[grid](x.to(device), 2.0, 16, outputs={"out": x.t()})
         assert bits(result) == cupy.asnumpy(out).tobytes()
