@@ -26,6 +26,7 @@ SHARED = (
     "operators/autograd.py",
     "operators/checked.py",
     "operators/declaration.py",
+    "operators/torch_library.py",
     "ops/*.py",
     "targets/__init__.py",
     "targets/elf.py",

@@ -141,7 +141,7 @@ def test_in_place_on_a_gpu(device: torch.device) -> None:
 def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(301, device=device)
     first = attributes(ops.square(x))
-    monkeypatch.setattr(type(square), "prepared", None)
+    monkeypatch.setattr(type(square.calls), "prepared", None)
     monkeypatch.setattr(nvrtc, "find", None)
     assert attributes(ops.square(x)) == first
 

@@ -7,7 +7,7 @@ from testing.xla import hlo
 from torch import Tensor
 
 from torch_xla_ext.calls import arguments
-from torch_xla_ext.cuda_kernels import kernel
+from torch_xla_ext.cuda_kernels import calls
 from torch_xla_ext.targets import registration
 
 SQUARE = """
@@ -43,7 +43,7 @@ extern "C" __global__ void add_to(float* state, const float* x, float factor, Ra
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are traced as for an H200; they are not run."""
     monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
-    monkeypatch.setattr(kernel, "compute_capability", lambda: 90)
+    monkeypatch.setattr(calls, "compute_capability", lambda: 90)
     monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
 
 

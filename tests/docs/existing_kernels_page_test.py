@@ -12,6 +12,7 @@ import torch
 import torch_xla
 import triton
 import triton.language as tl
+import tvm_ffi
 from testing.xla import capsule
 
 import torch_xla_ext
@@ -47,6 +48,18 @@ def registrations(library: Path) -> dict[str, dict[str, object]]:
     return {"scale": {"instantiate": capsule(instantiate), "execute": capsule(execute)}}
 
 
+def compiled(*args: object, options: str) -> object:
+    """As CuTe-DSL's, a function of TVM-FFI."""
+
+    def norm(x: object, weight: object, out: object, eps: float) -> None:
+        x, weight = torch.from_dlpack(x), torch.from_dlpack(weight)
+        result = torch.nn.functional.rms_norm(x, x.shape[1:], weight, eps)
+        torch.from_dlpack(out).copy_(result)
+
+    assert options == "--enable-tvm-ffi"
+    return tvm_ffi.convert(norm)
+
+
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     example = runpy.run_path("examples/existing_kernels/tvm_ffi_rms_norm.py")
     library = example["compiled_for_cpu"]()
@@ -60,7 +73,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 3
     x, weight, positions = torch.randn(rows, 4096), torch.randn(4096), torch.arange(rows)
     normed = torch.nn.functional.rms_norm(x, (4096,), weight, 1e-6)
-    expected = [x * positions[:, None], normed, normed, normed, normed, 2 * x, 2 * x]
+    expected = [x * positions[:, None], *[normed] * 5, 2 * x, 2 * x]
     names = {
         "torch": torch,
         "torch_xla": torch_xla,
@@ -71,6 +84,9 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "weight": weight.to("xla"),
         "positions": positions.to("xla"),
         "platform": "Host",
+        "cute": SimpleNamespace(compile=compiled),
+        "norm": None,
+        "examples": (),
         "their_library": SimpleNamespace(
             registrations=lambda: registrations(tmp_path / "libscale.so")
         ),

@@ -3,6 +3,8 @@
 
 import triton
 import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 
 @triton.jit
@@ -53,3 +55,33 @@ def transposed_product(a_ptr, b_ptr, c_ptr, SIZE: tl.constexpr):
     at = rows[:, None] * SIZE + rows[None, :]
     c = tl.dot(tl.load(a_ptr + at), tl.trans(tl.load(b_ptr + at)))
     tl.store(c_ptr + at, c.to(tl.float16))
+
+
+@triton.jit
+def scaled_sum(pair, y_ptr, sizes, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < sizes[0]
+    first = tl.load(pair[0] + offsets, mask=inside)
+    second = tl.load(pair[1] + offsets, mask=inside)
+    tl.store(y_ptr + offsets, first * sizes[1] + second, mask=inside)
+
+
+@triton.jit
+def copy_in_pair(pair, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    tl.store(pair[1] + offsets, tl.load(pair[0] + offsets, mask=inside), mask=inside)
+
+
+@gluon.jit
+def doubled(x_ptr, y_ptr, n, BLOCK: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    inside = offsets < n
+    gl.store(y_ptr + offsets, gl.load(x_ptr + offsets, mask=inside) * 2, mask=inside)
+
+
+@triton.jit
+def from_descriptor(descriptor, x_ptr, y_ptr, SIZE: tl.constexpr):
+    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    tl.store(y_ptr + rows * SIZE + columns, descriptor.load([0, 0]) + tl.load(x_ptr))

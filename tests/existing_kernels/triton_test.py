@@ -110,7 +110,7 @@ def test_what_the_target_is_handed(device: torch.device) -> None:
     assert 'custom_call_target="XlaGpuCompiledKernel"' in line
     # Two operands, the result, 100 : i32, 0.5 : f32, and the pointer to no memory.
     text = line.replace('\\"', '"')
-    assert 'parameters = "t0 t1 r0 x64000000 x0000003f x0000000000000000"' in text
+    assert 'parameters = "t0 t1 r0 x64000000 x0000003f x0000000000000000' in text
     assert "block = array<i32: 256, 1, 1>" in text
     assert "grid = array<i32: 4, 1, 1>" in text
     assert 'kernel = "rms_norm"' in text
@@ -132,6 +132,55 @@ def test_clusters_shared_memory_and_aliases(device: torch.device) -> None:
     text = attributes(state)
     assert "output_to_operand_aliasing={{0}: (0, {})}" in text
     assert "r0 t1 x04000000" in text
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_tuples(device: torch.device, tmp_path: Path) -> None:
+    x, sizes = torch.zeros(100).to(device), (100, 3.0)
+    options = {"outputs": {"y_ptr": x}, "sizes": sizes, "BLOCK": 32}
+    (y,) = triton_call(kernels.scaled_sum, (x, x + 1), grid=4, **options)
+    assert "t0 t1 r0 x64000000 x00004040 x0000000000000000" in attributes(y)
+    torch_xla_ext.compile_triton_kernel(kernels.scaled_sum, (x, x), **options, capability=90).save(
+        tmp_path / "kernel.json"
+    )
+    kernel = torch_xla_ext.TritonKernel.load(tmp_path / "kernel.json")
+    names = ["pair.0", "pair.1", "y_ptr", "sizes.0", "sizes.1", "BLOCK"]
+    assert list(kernel.signature) == names
+    (y,) = triton_call(kernel, (x, x + 1), grid=4, outputs={"y_ptr": x}, sizes=(80, 2.0))
+    assert "t0 t1 r0 x50000000 x00000040 x0000000000000000" in attributes(y)
+    with pytest.raises(TypeError, match=r"pair.1 was compiled as \*fp32, but is torch.float16"):
+        triton_call(kernel, (x, x.half()), grid=4, outputs={"y_ptr": x}, sizes=sizes)
+    (copy,) = triton_call(kernels.copy_in_pair, (x, x), 100, BLOCK=32, grid=4, aliases=["pair.1"])
+    text = attributes(copy)
+    assert "output_to_operand_aliasing={{0}: (1, {})}" in text
+    assert "t0 r0 x64000000" in text
+    with pytest.raises(TypeError, match=r"aliases names 'pair\.2'"):
+        triton_call(kernels.copy_in_pair, (x, x), 100, BLOCK=32, grid=4, aliases=["pair.2"])
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_gluon(device: torch.device) -> None:
+    x = torch.zeros(100).to(device)
+    (y,) = triton_call(kernels.doubled, x, outputs=[x], n=100, BLOCK=128, grid=1)
+    assert 'kernel = "doubled"' in attributes(y).replace('\\"', '"')
+    assert "t0 r0 x64000000 x0000000000000000" in attributes(y)
+
+
+def test_gluon_on_the_cpu(device: torch.device) -> None:
+    x = torch.zeros(100).to(device)
+    with pytest.raises(RuntimeError, match="doubled: Triton's interpreter does not know Gluon"):
+        triton_call(kernels.doubled, x, outputs=[x], n=100, BLOCK=128, grid=1)
+
+
+def test_a_kernel_with_a_tensor_descriptor() -> None:
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = torch.zeros(64, 64)
+    descriptor = TensorDescriptor.from_tensor(x, [64, 64])
+    with pytest.raises(NotImplementedError, match=r"it in the kernel, by tl.make_tensor_descript"):
+        torch_xla_ext.compile_triton_kernel(
+            kernels.from_descriptor, descriptor, x, outputs=[x], SIZE=64, capability=90
+        )
 
 
 def test_a_compiled_kernel_is_saved_and_loaded(tmp_path: Path) -> None:

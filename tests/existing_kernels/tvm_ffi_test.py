@@ -208,6 +208,84 @@ def test_a_tensor_that_the_function_makes_is_no_result(
         out.cpu()
 
 
+class Compiled:
+    """As what CuTe-DSL compiles, if the function has defaults: made of a tvm_ffi.Function."""
+
+    def __init__(self, function: object) -> None:
+        self.function = function
+
+    def __tvm_ffi_object__(self) -> object:
+        return self.function
+
+
+@pytest.fixture
+def axpy() -> object:
+    import tvm_ffi as library
+
+    def axpy(x: object, out: object, factor: float, y: object, name: str) -> None:
+        result = torch.from_dlpack(x) * factor
+        if y is not None:
+            result += torch.from_dlpack(y)
+        assert name == "axpy"
+        torch.from_dlpack(out).copy_(result)
+
+    return library.convert(axpy)
+
+
+def test_a_call_in_one_line(axpy: object, device: torch.device) -> None:
+    call, x = torch_xla_ext.tvm_ffi_call, torch.randn(5)
+    on_xla = x.to(device)
+    (y,) = call(axpy, on_xla, 2.0, on_xla, "axpy", outputs={1: on_xla})
+    assert torch.equal(y.cpu(), x * 3)
+    (y,) = call(Compiled(axpy), on_xla, 2.0, None, "axpy", outputs={1: on_xla})
+    assert torch.equal(y.cpu(), x * 2)
+    state = on_xla + 1
+    (new,) = call(axpy, on_xla, state, 3, on_xla, "axpy", aliases=[1])
+    assert torch.equal(new.cpu(), x * 4)
+    assert torch.equal(state.cpu(), x + 1)
+    captured = torch_xla_ext.capture(lambda x: call(axpy, x, 2.0, x, "axpy", outputs={1: x})[0] * 2)
+    for _ in range(3):
+        assert torch.equal(captured(on_xla).cpu(), x * 6)
+
+
+def test_a_call_has_one_target_for_a_function_and_its_kinds_of_arguments(
+    axpy: object, device: torch.device
+) -> None:
+    x, before = torch.ones(5).to(device), len(tvm_ffi._targets)
+    for factor in (2.0, 3.0):
+        torch_xla_ext.tvm_ffi_call(axpy, x, factor, x, "axpy", outputs={1: x})
+    assert len(tvm_ffi._targets) == before + 1
+
+
+def test_a_call_with_a_list_of_outputs(device: torch.device) -> None:
+    import tvm_ffi as library
+
+    def split(x: object, low: object, high: object) -> None:
+        for part, out in zip(torch.from_dlpack(x).chunk(2), (low, high), strict=True):
+            torch.from_dlpack(out).copy_(part)
+
+    x = torch.arange(6.0).to(device)
+    outputs = [((3,), torch.float32)] * 2
+    low, high = torch_xla_ext.tvm_ffi_call(library.convert(split), x, outputs=outputs)
+    assert low.tolist() + high.tolist() == x.tolist()
+
+
+def test_wrong_calls(axpy: object, device: torch.device) -> None:
+    call, x = torch_xla_ext.tvm_ffi_call, torch.ones(5).to(device)
+    with pytest.raises(TypeError, match="none of the function's arguments is an XLA tensor"):
+        call(axpy, 1, outputs=[x])
+    with pytest.raises(TypeError, match="neither outputs nor aliases"):
+        call(axpy, x)
+    with pytest.raises(TypeError, match="outputs has 5, but the function gets 2 arguments"):
+        call(axpy, x, outputs={5: x})
+    with pytest.raises(TypeError, match=r"aliases names \[1\], of which some are not tensors"):
+        call(axpy, x, 2.0, aliases=[1])
+    with pytest.raises(
+        TypeError, match=r"must be a path or a tvm_ffi\.Function, but is of type int"
+    ):
+        call(3, x, outputs=[x])
+
+
 def test_registered_again(
     register: Callable, library: Path, tmp_path: Path, device: torch.device
 ) -> None:

@@ -66,6 +66,7 @@ __all__ = [
     "registered_targets",
     "run_torch_operator",
     "triton_call",
+    "tvm_ffi_call",
 ]
 __version__ = torch_xla.__version__
 
@@ -78,6 +79,7 @@ _LAZY = {
     "register_torch_operator": "existing_kernels.torch_operators",
     "run_torch_operator": "existing_kernels.torch_operators",
     "triton_call": "existing_kernels.triton",
+    "tvm_ffi_call": "existing_kernels.tvm_ffi",
 }
 
 

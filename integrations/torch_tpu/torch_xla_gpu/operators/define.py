@@ -15,7 +15,7 @@ import torch
 from torch_xla_gpu import calls, device, kernels
 from torch_xla_gpu.kernel_schema import ffi_attributes
 from torch_xla_gpu.kernel_schema.schema import ArrayType, Schema
-from torch_xla_gpu.operators import arguments, autograd, declaration
+from torch_xla_gpu.operators import arguments, autograd, declaration, torch_library
 from torch_xla_gpu.operators.arguments import Tensors, Value
 from torch_xla_gpu.operators.checked import Checked, OperatorCall, Result
 from torch_xla_gpu.targets import kernel_symbols
@@ -24,9 +24,6 @@ from torch_xla_gpu.targets import kernel_symbols
 _KEY, _AUTOGRAD_KEY, _AUTOCAST_KEY = "PrivateUse1", "AutogradPrivateUse1", "AutocastPrivateUse1"
 # The dtypes that autocast casts between; it leaves float64 alone.
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-# What operators were defined in, by their names: an operator lives as long as its library.
-_libraries: dict[str, torch.library.Library] = {}
 
 
 class VmapInfo(Protocol):
@@ -129,9 +126,9 @@ def define_operator(
         RuntimeError: the operator is already defined, or PyTorch refuses its schema.
     """
     name = declaration.qualified_name(schema)
-    library = _open_library(name, replace)
+    library = torch_library.open_library(name, replace)
     try:
-        operator = _declare(library, name, schema)
+        operator = torch_library.declare(library, name, schema)
         call = _checked_call(
             operator,
             target,
@@ -142,7 +139,7 @@ def define_operator(
             sizes=sizes,
         )
     except BaseException:
-        _close_library(name)
+        torch_library.close_library(name)
         raise
     library.impl(operator, call.on_device, _KEY)
     differentiated = autograd.make_kernel(operator, setup_context, backward, jvp)
@@ -176,9 +173,9 @@ def define_in_place_operator(
     """
     name = declaration.qualified_name(schema)
     declaration.functional_form(name, schema)  # raises for a schema that writes nothing
-    library = _open_library(name, replace)
+    library = torch_library.open_library(name, replace)
     try:
-        operator = _declare(library, name, schema)
+        operator = torch_library.declare(library, name, schema)
         declared = operator._schema.arguments
         written = [i for i, argument in enumerate(declared) if argument.is_write]
         in_place = {result: declared[i].name for result, i in enumerate(written)}
@@ -186,7 +183,7 @@ def define_in_place_operator(
             operator, target, check=check, attributes=attributes, in_place=in_place
         )
     except BaseException:
-        _close_library(name)
+        torch_library.close_library(name)
         raise
 
     def run(*values: Value) -> None:
@@ -249,27 +246,6 @@ def _schema(name: str, target: str) -> Schema:
             "for one of XLA's own targets"
         )
     return schema
-
-
-def _open_library(name: str, replaces: bool) -> torch.library.Library:
-    if name in _libraries:
-        if not replaces:
-            raise RuntimeError(
-                f"define_operator: {name} is already defined; pass replace=True to replace it"
-            )
-        _close_library(name)
-    _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")
-    return _libraries[name]
-
-
-def _close_library(name: str) -> None:
-    _libraries.pop(name)._destroy()
-
-
-def _declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
-    namespace, _, base = name.partition("::")
-    library.define(schema.partition("::")[2], tags=(torch.Tag.pt2_compliant_tag,))
-    return getattr(getattr(torch.ops, namespace), base).default
 
 
 def _promoting(operator: torch._ops.OpOverload) -> Callable[..., Tensors]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import re
 import threading
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from torch_xla_ext.cuda_kernels import binary, compiler, cpp_types, nvrtc
+from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.cuda_kernels.compiler import Instance, Source
-from torch_xla_ext.cuda_kernels.cpp_types import Parameter
+from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter, label
 
 _FORMAT = "torch_xla_ext CUDA kernel 1"
 
@@ -34,18 +36,47 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     sizes: tuple[int, ...] | None
 
+    @functools.cached_property
+    def digest(self) -> str:
+        return launches.digest_of(self.function, self.module)
+
+    def words(self, where: str, arguments: Sequence[Argument]) -> list[str]:
+        """The parameters of a launch with these arguments.
+
+        Raises:
+            TypeError, ValueError: one does not fit.
+        """
+        sizes = self.sizes or (None,) * len(self.parameters)
+        return [
+            word
+            for i, (argument, size) in enumerate(zip(arguments, sizes, strict=True))
+            for word in self.parameters[i].words(
+                f"{where}: {label(self.parameters, i)}", argument, size
+            )
+        ]
+
 
 class Code(Protocol):
     """A kernel's code for all GPUs."""
 
-    def kernel(self, name: str, capability: int) -> Kernel:
-        """The kernel of this name expression for GPUs of this compute capability."""
-
     def declared(self) -> tuple[Parameter, ...] | None:
         """The parameters as they are known without a compiler; None if they are not."""
 
+    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
+        """The parameters of the kernel of this name expression, to place arguments."""
 
-class SourceCode:
+    def kernel(self, name: str, capability: int, arguments: Sequence[Argument]) -> Kernel:
+        """The kernel for these arguments, for GPUs of this compute capability."""
+
+
+class _CppCode:
+    """What source and files have in common: a name expression says all of a kernel."""
+
+    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
+        return self.kernel(name, capability).parameters
+
+
+class SourceCode(_CppCode):
     """C++, which is compiled for the GPU when it is first called."""
 
     def __init__(self, source: Source) -> None:
@@ -66,7 +97,9 @@ class SourceCode:
                 self._instances[key] = compiler.compile_instance(source, architecture)
             return self._instances[key]
 
-    def kernel(self, name: str, capability: int) -> Kernel:
+    def kernel(
+        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
+    ) -> Kernel:
         if capability not in self._architectures:
             supported = nvrtc.find().architectures
             self._architectures[capability] = compiler.architecture_for(capability, supported)
@@ -77,7 +110,7 @@ class SourceCode:
         return self._kernels[name, architecture]
 
 
-class SavedCode:
+class SavedCode(_CppCode):
     """Instances that are compiled: of a file that `save` has written, or a cubin or PTX."""
 
     def __init__(
@@ -91,10 +124,15 @@ class SavedCode:
         self._declared = declared
         self._kernels: dict[tuple[str, int], Kernel] = {}
 
+    def __str__(self) -> str:
+        return "from a file"
+
     def declared(self) -> tuple[Parameter, ...] | None:
         return self._declared
 
-    def kernel(self, name: str, capability: int) -> Kernel:
+    def kernel(
+        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
+    ) -> Kernel:
         key = name, capability
         if key not in self._kernels:
             self._kernels[key] = _kernel(self._instance(name, capability), self._declared)

@@ -87,7 +87,9 @@ def compile_instance(source: Source, architecture: str) -> Instance:
         )
     cuda_folders = nvrtc.header_folders(compiler)
     folders = [*source.include_dirs, *([source.file.parent] if source.file else []), *cuda_folders]
-    options = [f"-arch={architecture}", "-std=c++17", *source.options]
+    options = [f"-arch={architecture}", *source.options]
+    if not any(re.match("--?std(=|$)", option) for option in source.options):
+        options.append("-std=c++17")
     options += [f"-I{folder}" for folder in folders]
     options.append(f"--pre-include={headers.FIRST}")
     own = [*source.include_dirs, *([source.file.parent] if source.file else [])]

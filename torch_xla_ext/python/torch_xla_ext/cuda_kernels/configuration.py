@@ -18,7 +18,11 @@ _MAX_BLOCK = (1024, 1024, 64)
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """What `cuda_kernel` is given of it."""
+    """What `cuda_kernel` is given of it.
+
+    Attributes:
+        block_is_fixed: the compiler has decided on the block.
+    """
 
     name: str
     grid: Grid | None
@@ -27,14 +31,24 @@ class Configuration:
     cluster: int | Sequence[int] = 1
     cooperative: bool = False
     dependent: bool = False
+    block_is_fixed: bool = False
 
-    def replaced(
-        self, grid: Grid, block: Grid, shared_bytes: Number | None = None
-    ) -> Configuration:
-        given = {"grid": grid, "block": block}
-        if shared_bytes is not None:
-            given["shared_bytes"] = shared_bytes
-        return dataclasses.replace(self, **given)
+    def at(self, key: object) -> Configuration:
+        """That of ``kernel[key]``: grid, block, and perhaps shared_bytes.
+
+        Where the compiler decides on the block, the key is the grid.
+        """
+        if self.block_is_fixed:
+            return dataclasses.replace(self, grid=key)
+        given = key if isinstance(key, tuple) else (key,)
+        if not 2 <= len(given) <= 3:
+            raise TypeError(
+                f"cuda_kernel {self.name!r}: expected kernel[grid, block] or "
+                f"kernel[grid, block, shared_bytes], but got {len(given)} values; several "
+                f"dimensions are a tuple: {self.name}[(2, 3), 128]"
+            )
+        names = ("grid", "block", "shared_bytes")
+        return dataclasses.replace(self, **dict(zip(names, given, strict=False)))
 
     def launch(
         self, module: bytes, digest: str, function: str, values: Mapping[str | int, object]

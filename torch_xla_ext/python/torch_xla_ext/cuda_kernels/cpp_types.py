@@ -10,11 +10,13 @@ import functools
 import math
 import re
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.kernel_schema.dtypes import xla_name
 
 # How numbers lie in memory. long double is not a type of device code.
@@ -61,6 +63,19 @@ CPP_NAMES = {
 
 
 @dataclass(frozen=True)
+class Argument:
+    """What a parameter gets in a call.
+
+    Attributes:
+        value: an ArrayType, None for an absent array, a number, or what a struct is packed from.
+        address: of an array, the word of a launch that stands for its address.
+    """
+
+    value: object
+    address: str | None = None
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A parameter of a kernel.
 
@@ -81,9 +96,23 @@ class Parameter:
         return self.type in _NUMBERS
 
     @property
+    def takes_arrays(self) -> bool:
+        return self.is_pointer
+
+    @property
+    def takes_values(self) -> bool:
+        """Whether it takes what is neither an array nor None."""
+        return not self.is_pointer
+
+    @property
     def is_written(self) -> bool:
-        """Whether it is a pointer through which the kernel may write."""
+        """Whether the kernel may write through it."""
         return self.is_pointer and not self.type.removesuffix("*").rstrip().endswith("const")
+
+    @property
+    def declares_writes(self) -> bool:
+        """Whether its declaration says that the kernel writes through it."""
+        return self.is_written
 
     @property
     def element(self) -> str:
@@ -104,6 +133,16 @@ class Parameter:
                 f"{where}: the kernel's parameter is {self.type}, an array of "
                 f"{xla_name(_ELEMENTS[self.element])}, but the array is {xla_name(dtype)}"
             )
+
+    def words(self, where: str, argument: Argument, size: int | None) -> list[str]:
+        """What a launch passes: an array's address, or a value's bytes.
+
+        Raises:
+            TypeError, ValueError: as of `packed`.
+        """
+        if argument.address is not None:
+            return [argument.address]
+        return [launches.value(self.packed(where, argument.value, size))]
 
     def packed(self, where: str, value: object, size: int | None = None) -> bytes:
         """A value's bytes in memory.
@@ -142,6 +181,12 @@ class Parameter:
             f"{where}: the kernel's parameter is {self.type}, which is passed as bytes, a "
             f"ctypes.Structure or numpy's record, but got one of type {type(value).__name__}"
         )
+
+
+def label(parameters: Sequence[Parameter], index: int) -> str:
+    """``parameter 1 (x)``."""
+    name = parameters[index].name
+    return f"parameter {index} ({name})" if name is not None else f"parameter {index}"
 
 
 def _packed_number(where: str, type_: str, code: str, value: object) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_xla_ext.cuda_kernels.cpp_types import Parameter
+from torch_xla_ext.cuda_kernels.cpp_types import Parameter, label
 from torch_xla_ext.kernel_schema.schema import ArrayType
 
 
@@ -105,18 +105,12 @@ def check(
     for position, (place, value) in enumerate(zip(places.of_arguments, args, strict=True)):
         parameter, named = parameters[place], f"{where}: {label(parameters, place)}"
         if not isinstance(value, torch.Tensor):
-            if parameter.is_number or parameter.is_pointer:
+            if parameter.is_number or not parameter.takes_values:
                 parameter.packed(named, value)
             continue
         parameter.check_dtype(named, value.dtype)
         if position in places.aliases and not parameter.is_written:
             raise TypeError(f"{named} is {parameter.type}: the kernel cannot write to it")
-
-
-def label(parameters: Sequence[Parameter], index: int) -> str:
-    """``parameter 1 (x)``."""
-    name = parameters[index].name
-    return f"parameter {index} ({name})" if name is not None else f"parameter {index}"
 
 
 def _items(outputs: object) -> list[tuple[object, object]]:
@@ -192,9 +186,9 @@ def _fits(
     for position, (place, value) in enumerate(zip(rest, args, strict=True)):
         parameter = parameters[place]
         if isinstance(value, torch.Tensor):
-            if not (parameter.is_pointer and parameter.accepts(value.dtype)):
+            if not (parameter.takes_arrays and parameter.accepts(value.dtype)):
                 return False
-        elif value is not None and parameter.is_pointer:
+        elif value is not None and not parameter.takes_values:
             return False
         if position in aliases and not parameter.is_written:
             return False

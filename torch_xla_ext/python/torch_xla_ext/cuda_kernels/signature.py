@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_xla_ext.cuda_kernels import cpp_types, placing
+from torch_xla_ext.cuda_kernels import cpp_types
 from torch_xla_ext.cuda_kernels import launch as launches
-from torch_xla_ext.cuda_kernels.code import Kernel
+from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter, label
 from torch_xla_ext.kernel_schema import signature_check, untyped_payload, written_signature
 from torch_xla_ext.kernel_schema.dtypes import xla_name
+from torch_xla_ext.kernel_schema.ffi_attributes import PARAMETER_TYPES
 from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
 
 _NONE = "none"
@@ -194,45 +195,48 @@ class Signature:
                 "neither a dtype variable, a size, nor an integer parameter of this call"
             ) from None
 
-    def words(self, where: str, kernel: Kernel, bound: Bound) -> list[str]:
-        """The parameters of the launch."""
+    def arguments_for(
+        self, where: str, parameters: Sequence[Parameter], bound: Bound
+    ) -> list[Argument]:
+        """What the kernel's parameters get, checked against their types."""
         words = self.arguments
         if words is None:
-            words = tuple(parameter.name or "" for parameter in kernel.parameters)
+            words = tuple(parameter.name or "" for parameter in parameters)
             if "" in words:
                 raise ValueError(
                     f"{where}: the names of the kernel's parameters are not known; pass "
                     "arguments='…', a word for each parameter"
                 )
             self.check_words(where, words)
-        if len(words) != len(kernel.parameters):
-            types = ", ".join(parameter.type for parameter in kernel.parameters)
+        if len(words) != len(parameters):
+            types = ", ".join(parameter.type for parameter in parameters)
             raise ValueError(
                 f"{where}: arguments has {len(words)} words, but the kernel has "
-                f"{len(kernel.parameters)} parameters: {types}"
+                f"{len(parameters)} parameters: {types}"
             )
-        return [self._word(where, kernel, i, word, bound) for i, word in enumerate(words)]
+        return [
+            self._argument(f"{where}: {label(parameters, i)}", parameters[i], word, bound)
+            for i, word in enumerate(words)
+        ]
 
-    def _word(self, where: str, kernel: Kernel, index: int, word: str, bound: Bound) -> str:
-        parameter = kernel.parameters[index]
-        label = f"{where}: {placing.label(kernel.parameters, index)}"
+    def _argument(self, where: str, parameter: Parameter, word: str, bound: Bound) -> Argument:
         if word in bound.results:
             array = bound.values[word]
-            parameter.check_dtype(label, array.dtype)
+            parameter.check_dtype(where, array.dtype)
             if not parameter.is_written:
-                raise TypeError(f"{label} is {parameter.type}, through which no result is written")
-            return launches.result(bound.results[word])
+                raise TypeError(f"{where} is {parameter.type}, through which no result is written")
+            return Argument(array, launches.result(bound.results[word]))
         if word in bound.operands:
-            parameter.check_dtype(label, bound.values[word].dtype)
-            return launches.operand(bound.operands[word])
+            parameter.check_dtype(where, bound.values[word].dtype)
+            return Argument(bound.values[word], launches.operand(bound.operands[word]))
         if word == _NONE:
-            value = None
-        elif word.endswith(_SIZE):
+            return Argument(None)
+        if word.endswith(_SIZE):
             array = bound.values[word.removesuffix(_SIZE)]
-            value = array.size if array is not None else 0
-        elif word not in bound.values:
-            raise ValueError(f"{label}: the size {word} does not follow from what is given")
-        else:
-            value = bound.values[word]
-        size = kernel.sizes[index] if kernel.sizes is not None else None
-        return launches.value(parameter.packed(label, value, size))
+            return Argument(array.size if array is not None else 0)
+        if word not in bound.values:
+            raise ValueError(f"{where}: the size {word} does not follow from what is given")
+        value = bound.values[word]
+        # Kernels that are compiled for the types of their arguments get the declared ones.
+        types = [p.type for p in self.schema.parameters if p.name == word and value is not None]
+        return Argument(PARAMETER_TYPES[types[0]](value) if types else value)

@@ -16,7 +16,13 @@ import torch_xla
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.cuda_kernels.launch import Grid, Launch, normalized_grid
-from torch_xla_ext.existing_kernels.triton_kernel import TritonKernel, compile_jit_function
+from torch_xla_ext.existing_kernels.triton_kernel import (
+    TritonKernel,
+    compile_jit_function,
+    part,
+    replaced,
+    tensors_in,
+)
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets import registration
 
@@ -41,11 +47,8 @@ class _Arguments:
 
     @property
     def operands(self) -> list[str]:
-        return [
-            name
-            for name, value in self.values.items()
-            if isinstance(value, torch.Tensor) and name not in self.outputs
-        ]
+        """Their paths: "x", or "tensors.0" in a tuple."""
+        return [path for path in tensors_in(self.values) if path not in self.outputs]
 
 
 def _bind(
@@ -95,8 +98,9 @@ def _bind(
             if default is inspect.Parameter.empty:
                 raise TypeError(f"{name}: no argument for the parameter {key!r}")
             values[key] = default
+    tensors = tensors_in(given)
     for key in aliases:
-        if key not in given or not isinstance(values.get(key), torch.Tensor):
+        if key not in tensors:
             raise TypeError(
                 f"{name}: aliases names {key!r}, which is not one of its tensor arguments"
             )
@@ -132,16 +136,16 @@ def triton_call(
     kernel as a slow reference.
 
     Args:
-        kernel: a function with @triton.jit, @triton.autotune or @triton.heuristics, or a
-            TritonKernel.
-        args: the kernel's first arguments: XLA tensors (at least one in total) and numbers.
-            The kernel gets row-major tensors.
+        kernel: a function with @triton.jit, @gluon.jit, @triton.autotune or @triton.heuristics, or
+            a TritonKernel.
+        args: the kernel's first arguments: XLA tensors (at least one in total), numbers, and tuples
+            of them. The kernel gets row-major tensors.
         grid: one to three numbers of blocks, or a function that computes them from the arguments by
             name.
         outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
             for the first parameters that have no argument. The kernel gets them uninitialized.
-        aliases: the parameters to whose tensors the kernel writes. XLA copies a tensor that is also
-            used elsewhere.
+        aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple. XLA
+            copies a tensor that is also used elsewhere.
         keywords: the other arguments, including constants, and Triton's options
             num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
 
@@ -177,6 +181,8 @@ def triton_call(
         return arguments
 
     tuner = next((layer for layer in layers if type(layer).__name__ == "Autotuner"), None)
+    if host and "Gluon" in type(function).__name__:
+        raise RuntimeError(f"{name}: Triton's interpreter does not know Gluon; it needs a GPU")
     if host:
         config = tuner.configs[0] if tuner is not None else None
         return _interpret(function, bound(config), grid)
@@ -224,7 +230,9 @@ def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         layers.append(kernel)
         kernel = kernel.fn
-    if type(kernel).__name__ not in ("JITFunction", "InterpretedFunction"):
+    if not {"JITFunction", "InterpretedFunction"} & {
+        each.__name__ for each in type(kernel).__mro__
+    }:
         raise TypeError(
             "triton_call: kernel must be a @triton.jit function or a TritonKernel, but is "
             f"of type {type(kernel).__name__}"
@@ -288,14 +296,15 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid
 
 def _timed(kernel: Kernel, arguments: _Arguments, grid: Grid) -> float:
     """Seconds of 20 calls in one program, on zeros."""
-    device = next(arguments.values[name].device for name in arguments.operands)
-    zeros = {
-        name: torch.zeros(arguments.values[name].shape, dtype=arguments.values[name].dtype).to(
-            device
-        )
-        for name in arguments.operands
-    }
-    trial = dataclasses.replace(arguments, values=arguments.values | zeros)
+    operands = arguments.operands
+
+    def zeros(path: str, value: object) -> object:
+        if path not in operands:
+            return value
+        return torch.zeros(value.shape, dtype=value.dtype).to(value.device)
+
+    values = {name: replaced(value, zeros, name) for name, value in arguments.values.items()}
+    trial = dataclasses.replace(arguments, values=values)
     function = _unwrapped(kernel)[1]
     compiled = compile_jit_function(function, trial.values, trial.options, compute_capability())
     times = []
@@ -321,7 +330,9 @@ def _call_compiled(
     if registration.device_platform() == "Host":
         raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}
-    parameters = dict.fromkeys(kernel.signature, inspect.Parameter.empty) | constants
+    names = [path.partition(".")[0] for path in kernel.signature]
+    parameters = dict.fromkeys(names, inspect.Parameter.empty)
+    parameters |= {name: value for name, value in constants.items() if name in parameters}
     arguments = _bind(kernel.name, parameters, args, outputs, aliases, keywords, {})
     return _launch(kernel, arguments, grid)
 
@@ -346,7 +357,7 @@ def _launch(
     blocks = normalized_grid(kernel.name, grid, arguments.values)
     operands, outputs = arguments.operands, list(arguments.outputs)
     results = [arguments.outputs[name] for name in outputs]
-    results += [ArrayType.of(arguments.values[name]) for name in arguments.written]
+    results += [ArrayType.of(part(arguments.values, path)) for path in arguments.written]
     words = []
     for name, type_ in kernel.signature.items():
         if type_ == "constexpr":
@@ -358,7 +369,7 @@ def _launch(
         elif name in operands:
             words.append(launches.operand(operands.index(name)))
         else:
-            words.append(launches.value(kernel.packed(name, arguments.values[name])))
+            words.append(launches.value(kernel.packed(name, part(arguments.values, name))))
     scratch = launches.NULL
     if kernel.scratch:
         size = kernel.scratch * int(np.prod(blocks)) * int(np.prod(kernel.cluster))
@@ -379,7 +390,7 @@ def _launch(
         spread=True,
     )
     made = launch.call(
-        [arguments.values[name] for name in operands],
+        [part(arguments.values, path) for path in operands],
         results,
         words,
         {
@@ -399,7 +410,11 @@ def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torc
     blocks = normalized_grid(name, grid, arguments.values)
     operands = arguments.operands
     tensors = {*operands, *arguments.outputs}
-    plain = {key: value for key, value in arguments.values.items() if key not in tensors}
+
+    def plain_only(path: str, value: object) -> object:
+        return None if path in tensors else value
+
+    plain = {key: replaced(value, plain_only, key) for key, value in arguments.values.items()}
     call = triton_interpreter.Interpretation(
         function.fn,
         blocks,
@@ -411,7 +426,9 @@ def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torc
     key = f"{id(function.fn)} {blocks} {plain} {operands} {call.written} {call.outputs}"
     number = triton_interpreter.number_of(key, call)
     results = run_torch_operator(
-        "torch_xla_ext_triton::interpret", [arguments.values[name] for name in operands], number
+        "torch_xla_ext_triton::interpret",
+        [part(arguments.values, path) for path in operands],
+        number,
     )
     count = len(arguments.written)
     return [*results[count:], *results[:count]]

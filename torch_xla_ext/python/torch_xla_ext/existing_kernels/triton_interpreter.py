@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
+from torch_xla_ext.existing_kernels.triton_kernel import replaced
+
 _LIBRARY = torch.library.Library("torch_xla_ext_triton", "DEF")
 _LIBRARY.define("interpret(Tensor[] operands, int call) -> Tensor[]")
 _lock = threading.RLock()
@@ -22,8 +24,8 @@ class Interpretation:
     Attributes:
         function: the function that @triton.jit was written over.
         grid: three numbers of blocks.
-        values: the arguments by name; those that are tensors are in `operands` or `outputs`.
-        operands: the parameters that are operands, in their order.
+        values: the arguments by name, None for tensors, which are in `operands` or `outputs`.
+        operands: the paths of the tensors that are operands, in their order.
         written: those of them that the kernel writes to: the first results.
         outputs: the other results, with shapes and dtypes.
     """
@@ -42,7 +44,12 @@ class Interpretation:
         tensors |= {name: tensors[name].clone() for name in self.written}
         tensors |= {name: torch.zeros(s, dtype=d) for name, (s, d) in self.outputs.items()}
         with _lock, _interpreting():
-            InterpretedFunction(self.function)[self.grid](**{**self.values, **tensors})
+            InterpretedFunction(self.function)[self.grid](
+                **{
+                    name: replaced(value, lambda path, part: tensors.get(path, part), name)
+                    for name, value in self.values.items()
+                }
+            )
         return [tensors[name] for name in (*self.written, *self.outputs)]
 
     def fake(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -85,6 +92,7 @@ def _interpreting() -> Iterator[None]:
     In a process without TRITON_INTERPRET=1, functions that a kernel calls are for the compiler,
     Triton's own as well; called from here, they are interpreted, too.
     """
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
@@ -106,6 +114,8 @@ def _interpreting() -> Iterator[None]:
         for holder, attributes in saved:
             for name, value in list(vars(holder).items()):
                 if name not in attributes:
-                    delattr(holder, name)
+                    # Functions that the interpreter has rewritten, and keeps, use its own names.
+                    if name not in vars(interpreter):
+                        delattr(holder, name)
                 elif attributes[name] is not value:
                     setattr(holder, name, attributes[name])

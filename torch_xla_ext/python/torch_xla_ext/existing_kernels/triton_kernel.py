@@ -10,7 +10,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -34,7 +34,8 @@ class TritonKernel:
     Attributes:
         name: the function's name in `cubin`.
         cubin: the binary, for GPUs of `capability` (90 for an H200).
-        signature: the parameters' names and Triton's types; "constexpr" is compiled in.
+        signature: the parameters' names and Triton's types; "constexpr" is compiled in. The parts
+            of a tuple are parameters of their own, with names such as "sizes.0".
         constants: the values that are compiled in, as text.
         multiples_of_16: the integers that were compiled for such values only.
         num_warps, num_ctas, shared, cluster, cooperative, dependent: how it is launched; `shared`
@@ -82,7 +83,7 @@ class TritonKernel:
             TypeError, ValueError: with the parameter's name.
         """
         for name, type_ in self.signature.items():
-            value = values[name]
+            value = part(values, name)
             if type_ == "constexpr":
                 if _constant(value) != self.constants[name]:
                     raise ValueError(
@@ -111,6 +112,37 @@ class TritonKernel:
             ) from None
         except struct.error as error:
             raise TypeError(f"{self.name}: {name} is a {type_}, not {value!r}: {error}") from None
+
+
+def part(values: Mapping[str, object], path: str) -> object:
+    """``sizes.0``: the first element of the tuple `sizes`."""
+    name, *indices = path.split(".")
+    value = values[name]
+    for index in indices:
+        value = value[int(index)]
+    return value
+
+
+def replaced(value: object, replace: Callable[[str, object], object], path: str) -> object:
+    """A value in which `replace`, given a path and what is there, has replaced parts of tuples."""
+    if not isinstance(value, tuple):
+        return replace(path, value)
+    items = [replaced(item, replace, f"{path}.{i}") for i, item in enumerate(value)]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def tensors_in(values: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """The tensors among the values and in their tuples, by path."""
+    found: dict[str, torch.Tensor] = {}
+
+    def add(path: str, value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            found[path] = value
+        return value
+
+    for name, value in values.items():
+        replaced(value, add, name)
+    return found
 
 
 def _bfloat16(value: float) -> bytes:
@@ -182,10 +214,10 @@ def compile_jit_function(
     class Aligned(MockTensor):
         """A tensor in one of XLA's buffers, which are aligned to more than 16 bytes."""
 
-    def mocked(value: object) -> object:
+    def mocked(path: str, value: object) -> object:
         return Aligned(value.dtype) if isinstance(value, torch.Tensor) else value
 
-    arguments = [mocked(values[name]) for name in kernel.arg_names]
+    arguments = [replaced(values[name], mocked, name) for name in kernel.arg_names]
     with compiling_for(capability):
         compiled = kernel.run(*arguments, grid=None, warmup=True, **options)
     return _read(compiled, values)
@@ -195,19 +227,30 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
     import triton
 
     metadata, source = compiled.metadata, compiled.src
-    signature = {name: str(type_) for name, type_ in source.signature.items()}
+    signature: dict[str, str] = {}
+
+    def add(path: str, type_: object) -> None:
+        signature[path] = str(type_)
+
+    for name, type_ in source.signature.items():
+        replaced(tuple(type_) if isinstance(type_, list) else type_, add, name)
     for name, type_ in signature.items():
         if type_ not in ("constexpr", "bf16", *_FORMATS) and not type_.startswith("*"):
             raise NotImplementedError(
-                f"{metadata.name}: {name} is a {type_}: tuples and tensor descriptors cannot be "
-                "passed; pass their parts"
+                f"{metadata.name}: {name} is a {type_}: a tensor descriptor of the host has an "
+                "address, which XLA decides on later; make it in the kernel, by "
+                "tl.make_tensor_descriptor"
             )
-    names = list(signature)
-    multiples = [
-        names[path[0]]
+    names = list(source.signature)
+    paths = {
+        ".".join([names[path[0]], *map(str, path[1:])]): attributes
         for path, attributes in source.attrs.items()
+    }
+    multiples = [
+        path
+        for path, attributes in paths.items()
         if ["tt.divisibility", _ALIGNMENT] in [list(attribute) for attribute in attributes]
-        and signature[names[path[0]]][0] != "*"
+        and signature[path][0] != "*"
     ]
     # Triton 3.5 added one for profiling.
     version = tuple(int(part) for part in triton.__version__.split(".")[:2])
@@ -217,12 +260,13 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
         capability=metadata.target.arch,
         signature=signature,
         constants={
-            n: _constant(values[n]) for n, type_ in signature.items() if type_ == "constexpr"
+            n: _constant(part(values, n)) for n, type_ in signature.items() if type_ == "constexpr"
         },
         multiples_of_16=tuple(multiples),
         num_warps=metadata.num_warps,
         shared=metadata.shared,
-        cluster=tuple(metadata.cluster_dims),
+        # Triton 3.6 has left clusters of several dimensions.
+        cluster=tuple(getattr(metadata, "cluster_dims", (metadata.num_ctas, 1, 1))),
         cooperative=bool(metadata.launch_cooperative_grid),
         dependent=bool(getattr(metadata, "launch_pdl", False)),
         scratch=metadata.global_scratch_size,

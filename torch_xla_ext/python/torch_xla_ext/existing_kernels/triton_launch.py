@@ -31,14 +31,53 @@ def install() -> None:
         launch = stock(kernel, grid)
 
         def launch_anywhere(*args: object, **kwargs: object) -> object:
-            if any(_is_xla(value) for value in (*args, *kwargs.values())):
+            if _is_xla((*args, *kwargs.values())):
                 return _launch(kernel, grid, args, kwargs)
             return launch(*args, **kwargs)
 
         return launch_anywhere
 
     jit.KernelInterface.__getitem__ = getitem
+    stock_run = jit.JITFunction.run
+
+    def run(
+        kernel: Kernel, *args: object, grid: object, warmup: bool, **kwargs: object
+    ) -> object | None:
+        """Helion's code launches so."""
+        if not warmup and _is_xla((*args, *kwargs.values())):
+            return _launch(kernel, grid, args, kwargs)
+        return stock_run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+
+    jit.JITFunction.run = run
     _let_torch_analyse_kernels()
+    _let_triton_operators_write()
+
+
+def _let_triton_operators_write() -> None:
+    """Has operators of torch.library.triton_op write to XLA tensors.
+
+    XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
+    unless it has a kernel for them. The operator's function is one: its launches take such tensors.
+    """
+    from torch._library import custom_ops
+    from torch._library import triton as triton_operators
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    def add_kernel(operator: custom_ops.CustomOpDef) -> None:
+        if operator._opoverload._schema.is_mutable:
+            operator._lib.impl(operator._opoverload, operator._init_fn, "Functionalize")
+
+    stock = triton_operators.custom_op
+
+    def custom_op(*args: object, **kwargs: object) -> custom_ops.CustomOpDef:
+        operator = stock(*args, **kwargs)
+        add_kernel(operator)
+        return operator
+
+    triton_operators.custom_op = custom_op
+    for operator in list(custom_ops.OPDEFS.values()):
+        if FunctionalTensorMode in operator._torch_dispatch_fns:  # triton_op's
+            add_kernel(operator)
 
 
 def _let_torch_analyse_kernels() -> None:
@@ -46,12 +85,8 @@ def _let_torch_analyse_kernels() -> None:
 
     Without one torch.compile takes every tensor of a kernel for written to, and warns.
     """
-    from triton.runtime import driver
-
-    lazy = driver.default
-    stock = getattr(lazy, "_init_fn", None)
-    if stock is None:
-        return
+    module = sys.modules["triton.runtime.driver"]
+    stock = module._create_driver
 
     def create() -> object:
         from torch_xla_ext.cuda.driver import compute_capability
@@ -66,10 +101,15 @@ def _let_torch_analyse_kernels() -> None:
         except RuntimeError:
             return Driver(_ANY_CAPABILITY)
 
-    lazy._init_fn = create
+    module._create_driver = create
+    if not isinstance(getattr(type(module.driver), "default", None), property):  # before Triton 3.5
+        module.driver.default._init_fn = create
 
 
 def _is_xla(value: object) -> bool:
+    """Whether it is an XLA tensor, or a tuple that has one."""
+    if isinstance(value, tuple):
+        return any(map(_is_xla, value))
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
@@ -77,20 +117,22 @@ def _launch(
     kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
 ) -> None:
     from torch_xla_ext.existing_kernels.triton import triton_call
+    from torch_xla_ext.existing_kernels.triton_kernel import tensors_in
     from torch_xla_ext.operators import functionalization
 
     function = kernel
     while type(function).__name__ in ("Autotuner", "Heuristics"):
         function = function.fn
     names = list(inspect.signature(function.fn).parameters)
-    tensors = dict(zip(names, args, strict=False)) | dict(keywords)
-    tensors = {name: value for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    tensors = tensors_in(dict(zip(names, args, strict=False)) | dict(keywords))
     for name, tensor in tensors.items():
         if not _is_xla(tensor):
             raise TypeError(
                 f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
             )
-    written = _written_parameters(kernel, function, names, args, keywords)
+    written = list(tensors)  # torch does not analyse kernels with tuples of tensors
+    if not any("." in name for name in tensors):
+        written = _written_parameters(kernel, function, names, args, keywords)
     new_values = triton_call(kernel, *args, grid=grid, aliases=written, **keywords)
     with torch.no_grad():
         for name, new_value in zip(written, new_values, strict=True):

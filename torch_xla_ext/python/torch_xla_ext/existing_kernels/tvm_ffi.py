@@ -1,16 +1,19 @@
-"""TVM-FFI functions as custom-call targets: register_kernel(…, abi="tvm-ffi")."""
+"""TVM-FFI functions as custom-call targets: `register_kernel` and `tvm_ffi_call`."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 import torch_xla
 
+from torch_xla_ext.calls import custom_call
 from torch_xla_ext.kernel_schema import written_signature
-from torch_xla_ext.kernel_schema.schema import Schema
+from torch_xla_ext.kernel_schema.schema import ArrayType, Schema
 from torch_xla_ext.targets import elf, libraries, registration
 from torch_xla_ext.targets.platforms import PLATFORMS
 from torch_xla_ext.targets.registration import Target
@@ -19,6 +22,10 @@ _XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
 # The handles of functions, by the path that their library was loaded from, and their names.
 _functions: dict[tuple[str, str], int] = {}
+# The targets of tvm_ffi_call. Their names are this process's own: a stored program of another one
+# must not find a function under them.
+_targets: dict[tuple[object, ...], str] = {}
+_PROCESS = uuid.uuid4().hex
 
 
 def register_tvm_ffi_kernel(
@@ -49,7 +56,8 @@ def register_tvm_ffi_kernel(
 
     Args:
         name: the target.
-        library: the path of a shared library, or a tvm_ffi.Function.
+        library: the path of a shared library, a tvm_ffi.Function, or what is made of one, as
+            CuTe-DSL's ``cute.compile(…, options="--enable-tvm-ffi")`` is.
         platform: where the function's tensors are: "CUDA", or "Host" for the CPU.
         symbol: the function's name in the library; by default the target's.
         arguments: the function's arguments in order, as a list or as words: ``args`` (all
@@ -89,6 +97,96 @@ def register_tvm_ffi_kernel(
 
     registration.add(target, register, library, schema)
     return [target]
+
+
+def tvm_ffi_call(
+    function: object,
+    *args: object,
+    outputs: Mapping[int, object] | Sequence[object] = (),
+    aliases: Sequence[int] = (),
+    cuda_graph: bool = False,
+) -> list[torch.Tensor]:
+    """Calls a TVM-FFI function on XLA tensors, as part of the XLA program.
+
+    ::
+
+        add = cute.compile(add, …, options="--enable-tvm-ffi")  # add(x, y, out, factor)
+        (total,) = tvm_ffi_call(add, x, y, 2.0, outputs={2: x})
+
+    The function is called as by a target of `register_kernel`. Programs that are stored, and those
+    that several processes run together, need a target of it, whose name is the same everywhere.
+
+    Args:
+        function: a tvm_ffi.Function, or what is made of one: what `cute.compile` returns with
+            ``options="--enable-tvm-ffi"``.
+        args: its arguments without the outputs: XLA tensors, at least one, bools, ints, floats,
+            strs, lists of numbers, and None.
+        outputs: descriptions of the results, each a tensor or (shape, dtype), by their positions
+            among the function's arguments; a list is for the last ones. The function gets them
+            uninitialized.
+        aliases: the positions, among the function's arguments, of the tensors that it writes to.
+            XLA copies a tensor that is also used elsewhere.
+        cuda_graph: as of `register_kernel`.
+
+    Returns:
+        The results, followed by the new values of the tensors that `aliases` names. They have no
+        derivative.
+
+    Raises:
+        ImportError: apache-tvm-ffi is not installed.
+        TypeError, ValueError: a wrong argument.
+        RuntimeError: when the results are read, if the function failed; the text is the function's.
+    """
+    if not isinstance(outputs, Mapping):
+        outputs = dict(enumerate(outputs, len(args)))
+    number = len(args) + len(outputs)
+    rest = iter(args)
+    try:
+        given = [None if i in outputs else next(rest) for i in range(number)]
+    except StopIteration:
+        raise TypeError(
+            f"tvm_ffi_call: outputs has {max(outputs)}, but the function gets {number} arguments"
+        ) from None
+    words, operands, attributes, written = [], [], {}, {}
+    for i, value in enumerate(given):
+        if i in outputs:
+            words.append(f"rets.{list(outputs).index(i)}")
+        elif isinstance(value, torch.Tensor):
+            words.append(f"args.{len(operands)}")
+            if i in aliases:
+                result = len(outputs) + list(aliases).index(i)
+                words[-1], written[result] = f"rets.{result}", len(operands)
+            operands.append(value)
+        elif value is None:
+            words.append("none")
+        else:
+            words.append(f"attrs.argument_{i}")
+            attributes[f"argument_{i}"] = value
+    if len(written) < len(aliases):
+        raise TypeError(f"tvm_ffi_call: aliases names {aliases}, of which some are not tensors")
+    if not operands:
+        raise TypeError("tvm_ffi_call: none of the function's arguments is an XLA tensor")
+    if not outputs and not aliases:
+        raise TypeError(
+            "tvm_ffi_call: it has neither outputs nor aliases, so the call returns no tensor; pass "
+            "one of them"
+        )
+    results = [ArrayType.of(value) for value in outputs.values()]
+    results += [ArrayType.of(given[i]) for i in aliases]
+    platform = registration.device_platform()
+    name = _target_of(function, platform, words, cuda_graph)
+    return custom_call(name, operands, results, attributes=attributes, api="ffi", aliases=written)
+
+
+def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph: bool) -> str:
+    key = _handle("tvm_ffi_call", function, None), platform, tuple(words), cuda_graph
+    if key not in _targets:
+        name = f"tvm_ffi_call_{_PROCESS}_{len(_targets)}"
+        register_tvm_ffi_kernel(
+            name, function, platform=platform, arguments=words, cuda_graph=cuda_graph
+        )
+        _targets[key] = name
+    return _targets[key]
 
 
 def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | None) -> list[str]:
@@ -139,9 +237,15 @@ def _load_runtime(name: str) -> None:
 
 def _handle(name: str, library: object, symbol: str | None) -> int:
     """The function's object; it lives as long as the process."""
+    if hasattr(library, "__tvm_ffi_object__"):
+        library = library.__tvm_ffi_object__()
     if hasattr(library, "__chandle__"):  # a tvm_ffi.Function, whose package is imported
         if symbol is not None:
             raise TypeError(f"custom-call target {name!r}: symbol requires a library's path")
+        if not library.__chandle__():
+            raise ValueError(
+                f"custom-call target {name!r}: the function is compiled for another architecture"
+            )
         return library.__chandle__()
     if not isinstance(library, (str, os.PathLike)):
         raise TypeError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The attribute with which a call lists the optional operands that it omits (ffi_entry.h).
 _ABSENT_OPERANDS = "absent_operands"
 # The types of a kernel's parameters.
-_PARAMETERS = {
+PARAMETER_TYPES = {
     "bool": bool,
     "i32": np.int32,
     "i64": np.int64,
@@ -149,5 +149,5 @@ def _of_parameter(parameter: Parameter, value: object) -> object:
     if parameter.type == "dict":
         return {each.name: _of_parameter(each, value[each.name]) for each in parameter.fields}
     if parameter.is_array:
-        return np.array(value, _PARAMETERS[parameter.element])
-    return _PARAMETERS[parameter.type](value)
+        return np.array(value, PARAMETER_TYPES[parameter.element])
+    return PARAMETER_TYPES[parameter.type](value)

@@ -43,7 +43,7 @@ class CudaKernelCall(KernelCall):
         """At least so many results: a reference does not have the kernel's workspaces."""
         args = [checked.args[name] for name in self.operands] + list(checked.parameters.values())
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
-        return self.kernel.reference_results(args, types, least)
+        return self.kernel.calls.reference_results(args, types, least)
 
     def _arguments(
         self,
@@ -57,7 +57,7 @@ class CudaKernelCall(KernelCall):
             for i, shard in enumerate(parts.results):
                 if shard is not None:
                     shapes[i] = shapes[i]._replace(shape=tuple(shard.shape))
-        launch, words = self.kernel.prepared(
+        launch, words = self.kernel.calls.prepared(
             self._operand_types(checked), shapes, checked.parameters
         )
         present = [tensor for tensor in tensors if tensor is not None]
@@ -96,7 +96,7 @@ class CudaKernelCall(KernelCall):
         stream: int,
     ) -> None:
         shapes = [ArrayType.of(result) for result in checked.results]
-        launch, words = self.kernel.prepared(
+        launch, words = self.kernel.calls.prepared(
             self._operand_types(checked), shapes, checked.parameters
         )
         launch.run(operands, results, words, stream)

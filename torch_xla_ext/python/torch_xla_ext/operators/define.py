@@ -27,6 +27,7 @@ from torch_xla_ext.operators import (
     binding,
     declaration,
     functionalization,
+    torch_library,
 )
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.batching import VmapInfo
@@ -48,12 +49,6 @@ _AUTOCAST_KEY_SET = functools.reduce(
 )
 # The dtypes that autocast casts between; it leaves float64 alone.
 _AUTOCAST_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-
-
-# What operators were defined in, by their names: an operator lives as long as its library.
-_libraries: dict[str, torch.library.Library] = {}
-# The kernels that are C++ (csrc/calls/operator_kernels.h), by their operators' names.
-_kernels: dict[str, list[object]] = {}
 
 
 def define_operator(
@@ -153,9 +148,9 @@ def define_operator(
     call_type, kernel = _call_type(name, target, results, payload)
     if vmap is not None and vmap_method is not None:
         raise TypeError(f"define_operator: {name}: pass vmap or vmap_method, not both")
-    library = _open_library(name, replace)
+    library = torch_library.open_library(name, replace)
     try:
-        operator = _declare(library, name, schema)
+        operator = torch_library.declare(library, name, schema)
         call = call_type(
             operator, str(target), kernel, check, attributes, sizes, results, payload, environment
         )
@@ -169,7 +164,7 @@ def define_operator(
         if vmap_method is not None:
             vmap = batching.rule_of(call, vmap_method)
     except BaseException:
-        _close_library(name)
+        torch_library.close_library(name)
         raise
     _implement(library, call)
     _differentiate(operator, autograd.make_kernel(operator, setup_context, backward, jvp))
@@ -222,10 +217,10 @@ def define_in_place_operator(
     name = declaration.qualified_name(schema)
     functional_name, functional_schema = declaration.functional_form(name, schema)
     call_type, kernel = _call_type(name, target)
-    library = _open_library(name, replace)
+    library = torch_library.open_library(name, replace)
     try:
-        operator = _declare(library, name, schema)
-        functional = _declare(library, functional_name, functional_schema)
+        operator = torch_library.declare(library, name, schema)
+        functional = torch_library.declare(library, functional_name, functional_schema)
         declared = operator._schema.arguments
         names = [argument.name for argument in declared]
         written = [i for i, argument in enumerate(declared) if argument.is_write]
@@ -242,7 +237,7 @@ def define_in_place_operator(
         )
         binding.check(functional_call)
     except BaseException:
-        _close_library(name)
+        torch_library.close_library(name)
         raise
 
     def check_layout(args: Sequence[Value]) -> None:
@@ -323,46 +318,13 @@ def _parsed(name: str, sharding_rule: str | None) -> rules.Rule | None:
         raise type(error)(f"define_operator: {name}: {error}") from None
 
 
-def _open_library(name: str, replaces: bool) -> torch.library.Library:
-    """A library of torch for one operator.
-
-    It is a fragment of its namespace, so that others may define operators there as well: torch
-    allows one "DEF" of a namespace, and that is its owner's.
-    """
-    if name in _libraries:
-        if not replaces:
-            raise RuntimeError(
-                f"define_operator: {name} is already defined; pass replace=True to replace it"
-            )
-        _close_library(name)
-    _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")
-    return _libraries[name]
-
-
-def _close_library(name: str) -> None:
-    """Removes an operator."""
-    for kernels in (name, f"{name}_functional"):
-        _kernels.pop(kernels, None)
-    _libraries.pop(name)._destroy()
-
-
-def _declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
-    namespace, _, base = name.partition("::")
-    library.define(
-        schema.partition("::")[2],
-        # flexible_layout: any strides will do, so inductor need not keep those of the operands.
-        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
-    )
-    return getattr(getattr(torch.ops, namespace), base).default
-
-
 def _keep(
     operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
 ) -> object:
-    """Registers a kernel in C++, which stays while its operator does."""
+    """Registers a kernel of csrc/calls/operator_kernels.h, which stays while its operator does."""
     schema = operator._schema
     kernel = register(name=schema.name, overload=schema.overload_name, **how)
-    _kernels.setdefault(schema.name, []).append(kernel)
+    torch_library.keep(schema.name, kernel)
     return kernel
 
 

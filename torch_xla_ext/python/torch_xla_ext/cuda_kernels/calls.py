@@ -1,0 +1,256 @@
+"""Calls of a CUDA kernel: their checks, what each of its parameters gets, and the reference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from torch_xla_ext.calls import transforms
+from torch_xla_ext.cuda.driver import compute_capability
+from torch_xla_ext.cuda_kernels import launch as launches
+from torch_xla_ext.cuda_kernels import placing
+from torch_xla_ext.cuda_kernels.code import Code, Kernel
+from torch_xla_ext.cuda_kernels.configuration import Configuration
+from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter
+from torch_xla_ext.cuda_kernels.launch import Launch
+from torch_xla_ext.cuda_kernels.signature import Signature
+from torch_xla_ext.kernel_schema.schema import ArrayType
+from torch_xla_ext.targets import registration
+
+Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
+Outputs = Mapping[str | int, object] | Sequence[object]
+
+
+class Calls:
+    """Makes a kernel's calls.
+
+    Attributes:
+        name: the kernel's, or the expression that names it.
+        code: where its machine code comes from.
+        signature: None if it has none.
+        configuration: how it is launched unless a call says it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Code,
+        signature: Signature | None,
+        configuration: Configuration,
+        reference: Reference | None,
+    ) -> None:
+        self.name = name
+        self.code = code
+        self.signature = signature
+        self.configuration = configuration
+        self._reference = reference
+        self._warned: set[int] = set()
+
+    @property
+    def where(self) -> str:
+        """What errors begin with."""
+        return f"cuda_kernel {self.name!r}"
+
+    def prepared(
+        self,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration | None = None,
+    ) -> tuple[Launch, list[str]]:
+        """The launch of checked arguments, for a kernel with a signature.
+
+        Returns:
+            The launch, and its parameters; operands are counted without those that are absent.
+        """
+        bound = self.signature.bind(operands, results, parameters)
+        expression = self.signature.expression(self.name, bound)
+        capability = compute_capability()
+        declared = self.code.parameters(expression, capability)
+        arguments = self.signature.arguments_for(self.where, declared, bound)
+        kernel = self.code.kernel(expression, capability, arguments)
+        configuration = configuration or self.configuration
+        return self._launch(configuration, kernel, arguments, bound.values, results)
+
+    def _launch(
+        self,
+        configuration: Configuration,
+        kernel: Kernel,
+        arguments: Sequence[Argument],
+        values: Mapping[str | int, object],
+        results: Sequence[ArrayType],
+    ) -> tuple[Launch, list[str]]:
+        launch = configuration.launch(kernel.module, kernel.digest, kernel.function, values)
+        _refuse_empty(self.where, launch, results)
+        return launch, kernel.words(self.where, arguments)
+
+    def reference_results(
+        self, args: Sequence[object], types: Sequence[ArrayType], least: int | None = None
+    ) -> list[torch.Tensor]:
+        """What the reference computes, checked.
+
+        Args:
+            types: of the kernel's results.
+            least: how many it has to return; by default all.
+        """
+        if self._reference is None:
+            raise RuntimeError(
+                f"{self.where}: it runs on a GPU only; give it a reference for the CPU: "
+                "cuda_kernel(…, reference=function)"
+            )
+        with torch.no_grad():
+            # Of copies: the caller's tensors do not change, whatever the reference does.
+            given = self._reference(
+                *(each.clone() if isinstance(each, torch.Tensor) else each for each in args)
+            )
+        results = [given] if isinstance(given, torch.Tensor) else list(given)
+        if not (len(types) if least is None else least) <= len(results) <= len(types):
+            raise ValueError(
+                f"{self.where}: the reference returned {len(results)} tensors, but the kernel has "
+                f"{len(types)} results"
+            )
+        came = [ArrayType.of(result) for result in results]
+        if any((*a,) != (*b,) for a, b in zip(came, types, strict=False)):
+            raise ValueError(
+                f"{self.where}: the reference returned {', '.join(map(str, came))}, but the "
+                f"kernel's results are {', '.join(map(str, types))}"
+            )
+        return results
+
+    def _call_reference(
+        self, args: Sequence[object], types: Sequence[ArrayType]
+    ) -> list[torch.Tensor]:
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        transforms.refuse(self.name, tensors)
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+            return self.reference_results(args, types)
+
+        def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return self.reference_results(args, types)
+
+        return list(transforms.WithoutDerivative.apply(self.name, call, *tensors))
+
+    def call(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+        has_side_effect: bool,
+    ) -> list[torch.Tensor]:
+        """A call with XLA tensors; the arguments are those of ``kernel[grid, block](…)``."""
+        if self.signature is not None:
+            if outputs is not None or aliases is not None:
+                raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
+            return self._call_with_signature(configuration, args, has_side_effect)
+        if isinstance(aliases, str):
+            aliases = [aliases]
+        outputs, aliases = outputs or (), aliases or ()
+        if not outputs and not aliases:
+            raise TypeError(
+                f"{self.where}: it has neither outputs nor aliases, so the call returns no "
+                "tensor; pass one of them"
+            )
+        if not any(isinstance(value, torch.Tensor) for value in args):
+            raise TypeError(f"{self.where}: none of its arguments is an XLA tensor")
+        if registration.device_platform() == "Host":
+            places = self._placed(self.code.declared(), args, outputs, aliases)
+            return self._call_reference(args, self._result_types(args, places))
+        parameters = self.code.parameters(self.name, compute_capability())
+        places = self._placed(parameters, args, outputs, aliases)
+        return self._call_placed(configuration, parameters, args, places, has_side_effect)
+
+    @staticmethod
+    def _result_types(args: Sequence[object], places: placing.Places) -> list[ArrayType]:
+        return [*places.outputs, *(ArrayType.of(args[position]) for position in places.aliases)]
+
+    def _call_placed(
+        self,
+        configuration: Configuration,
+        parameters: Sequence[Parameter],
+        args: Sequence[object],
+        places: placing.Places,
+        has_side_effect: bool,
+    ) -> list[torch.Tensor]:
+        given: dict[int, Argument] = {}
+        operands: list[torch.Tensor] = []
+        written: dict[int, int] = {}
+        for number, place in enumerate(places.of_outputs):
+            given[place] = Argument(places.outputs[number], launches.result(number))
+        for position, (place, value) in enumerate(zip(places.of_arguments, args, strict=True)):
+            if not isinstance(value, torch.Tensor):
+                given[place] = Argument(value)
+                continue
+            address = launches.operand(len(operands))
+            if position in places.aliases:
+                number = len(places.outputs) + places.aliases.index(position)
+                address = launches.result(number)
+                written[number] = len(operands)
+            given[place] = Argument(ArrayType.of(value), address)
+            operands.append(value)
+        arguments = [given[place] for place in range(len(parameters))]
+        values: dict[str | int, object] = {i: each.value for i, each in enumerate(arguments)}
+        names = [parameter.name for parameter in parameters]
+        values |= {name: values[i] for i, name in enumerate(names) if name is not None}
+        kernel = self.code.kernel(self.name, compute_capability(), arguments)
+        results = self._result_types(args, places)
+        launch, words = self._launch(configuration, kernel, arguments, values, results)
+        return launch.call(operands, results, words, written, has_side_effect)
+
+    def _placed(
+        self,
+        parameters: Sequence[Parameter] | None,
+        args: Sequence[object],
+        outputs: Outputs,
+        aliases: Sequence[str | int],
+    ) -> placing.Places:
+        """The checked places of a call's arguments."""
+        places = placing.place(self.where, parameters, args, outputs, aliases)
+        if parameters is not None:
+            placing.check(self.where, parameters, args, places)
+            for position, place in enumerate(places.of_arguments):
+                is_tensor = isinstance(args[position], torch.Tensor)
+                if (
+                    is_tensor
+                    and parameters[place].declares_writes
+                    and position not in places.aliases
+                ):
+                    self._warn_of_write(parameters, place)
+        return places
+
+    def _warn_of_write(self, parameters: Sequence[Parameter], place: int) -> None:
+        if place in self._warned:
+            return
+        self._warned.add(place)
+        parameter = parameters[place]
+        alias = "its position" if parameter.name is None else repr(parameter.name)
+        warnings.warn(
+            f"{self.where}: {placing.label(parameters, place)} is {parameter.type}, which "
+            "is not const: if the kernel writes to it, the write is lost, or is seen by other uses "
+            f"of the tensor; pass aliases=[{alias}] then, or declare it const",
+            stacklevel=5,
+        )
+
+    def _call_with_signature(
+        self, configuration: Configuration, args: Sequence[object], has_side_effect: bool
+    ) -> list[torch.Tensor]:
+        tensors, parameters = self.signature.checked_arguments(args)
+        operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
+        results = self.signature.results(operands, parameters)
+        if registration.device_platform() == "Host":
+            return self._call_reference(args, results)
+        launch, words = self.prepared(operands, results, parameters, configuration)
+        present = [tensor for tensor in tensors if tensor is not None]
+        return launch.call(
+            present, results, words, self.signature.aliases(operands), has_side_effect
+        )
+
+
+def _refuse_empty(where: str, launch: Launch, results: Sequence[ArrayType]) -> None:
+    """Refuses a launch of no blocks, which would leave results with whatever was in memory."""
+    if 0 in launch.grid and any(result.size for result in results):
+        raise ValueError(
+            f"{where}: a grid of {launch.grid} has no blocks, but the results have elements"
+        )

@@ -1,0 +1,51 @@
+"""Operators in torch.library: each in a library of its own, which it lives as long as."""
+
+from __future__ import annotations
+
+import torch
+
+_libraries: dict[str, torch.library.Library] = {}
+# What an operator needs beside its library, such as kernels in C++, by the operators' names.
+_kept: dict[str, list[object]] = {}
+
+
+def open_library(name: str, replaces: bool) -> torch.library.Library:
+    """A library of torch for one operator.
+
+    It is a fragment of its namespace, so that others may define operators there as well: torch
+    allows one "DEF" of a namespace, and that is its owner's.
+
+    Raises:
+        RuntimeError: there is such an operator, and it is not to be replaced.
+    """
+    if name in _libraries:
+        if not replaces:
+            raise RuntimeError(
+                f"define_operator: {name} is already defined; pass replace=True to replace it"
+            )
+        close_library(name)
+    _libraries[name] = torch.library.Library(name.partition("::")[0], "FRAGMENT")
+    return _libraries[name]
+
+
+def close_library(name: str) -> None:
+    """Removes an operator, and its functional form."""
+    for kept in (name, f"{name}_functional"):
+        _kept.pop(kept, None)
+    _libraries.pop(name)._destroy()
+
+
+def declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
+    """Defines the operator without kernels."""
+    namespace, _, base = name.partition("::")
+    library.define(
+        schema.partition("::")[2],
+        # flexible_layout: any strides will do, so inductor need not keep those of the operands.
+        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+    )
+    return getattr(getattr(torch.ops, namespace), base).default
+
+
+def keep(name: str, what: object) -> None:
+    """Keeps something until the operator is removed."""
+    _kept.setdefault(name, []).append(what)
