@@ -24,7 +24,6 @@ NAMES = {
     "nn.functional.fold",
     "nn.functional.interpolate",
     "nn.functional.multi_margin_loss",
-    "nn.functional.multilabel_margin_loss",
     "nn.functional.pad",
     "nn.functional.unfold",
     "nn.functional.upsample_bilinear",
@@ -32,12 +31,14 @@ NAMES = {
     "renorm",
 }
 OPERATORS = {f"{op.name} {op.variant_test_name}".strip(): op for op in op_db if op.name in NAMES}
-# What PyTorch has no decomposition of.
+# What PyTorch has no decomposition of, or one that is wrong for infinities.
 ON_HOST = {
     "aten::_adaptive_avg_pool3d",
     "aten::_adaptive_avg_pool3d_backward",
     "aten::reflection_pad2d",
     "aten::reflection_pad2d_backward",
+    "aten::upsample_linear1d",
+    "aten::upsample_linear1d_backward",
 }
 
 
