@@ -29,8 +29,10 @@ _log = logging.getLogger("torch_xla_ext.openxla")
 def replace_bridge(module: ModuleType) -> None:
     """Changes torch_xla._dynamo.dynamo_bridge."""
     from torch_xla_ext_startup.compiled_graph import CompiledGraph, is_supported
+    from torch_xla_ext_startup.shared_memory import SharedMemory
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
+    stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
     copy_ = torch.ops.aten.copy_.default  # how a graph writes to an argument, after all else
 
     class Collector(module.UnsupportedNodesCollector):
@@ -50,9 +52,26 @@ def replace_bridge(module: ModuleType) -> None:
                 output.prepend(node)
             return fused
 
+    memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
+
+    def extract_compiled_graph_helper(
+        graph: torch.fx.GraphModule, arguments: Sequence[object]
+    ) -> Callable[..., object]:
+        nonlocal memory
+        memory = SharedMemory.of(graph, arguments)
+        try:
+            if memory is not None:
+                memory.move(graph)
+                arguments = tuple(memory.views(arguments))
+            return stock_helper(graph, arguments)
+        finally:
+            memory = None
+
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
         # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
         vars(graph).pop("xla_args", None)
+        if memory is not None:
+            return CompiledGraph(graph, memory).run
         runs: dict[bool, Callable[..., object]] = {}
 
         def run(*arguments: object) -> object:
@@ -61,6 +80,8 @@ def replace_bridge(module: ModuleType) -> None:
                 runs[is_ours] = CompiledGraph(graph).run
             elif is_ours not in runs:
                 graph.xla_args = arguments
+                if module._args_on_cuda(arguments):
+                    graph.xla_args = moved(arguments, torch_xla.device())
                 runs[is_ours] = stock(graph)
             return runs[is_ours](*arguments)
 
@@ -87,6 +108,7 @@ def replace_bridge(module: ModuleType) -> None:
 
     module.UnsupportedNodesCollector = Collector
     module.CapabilityBasedPartitioner = Partitioner
+    module.extract_compiled_graph_helper = extract_compiled_graph_helper
     module.extract_internal = extract_internal
     module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
 
