@@ -4,9 +4,11 @@
 #include <ATen/DLConvertor.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -220,11 +222,15 @@ void MarkOverlapping(const std::vector<at::Tensor>& arguments,
 }  // namespace
 
 bool SharesMemory(c10::DeviceType type) {
-  if (type != c10::DeviceType::CUDA && type != c10::DeviceType::CPU) {
-    return false;
-  }
-  return PlatformOf(torch_xla::bridge::GetCurrentDevice()) ==
-         (type == c10::DeviceType::CUDA ? "CUDA" : "CPU");
+  const std::string platform =
+      PlatformOf(torch_xla::bridge::GetCurrentDevice());
+  if (type == c10::DeviceType::CPU) return platform == "CPU";
+  // XLA:GPU's own setting: with it, a program that has been started may not
+  // have been given to the device yet, and no event can tell when it has run.
+  const char* const starts_later =
+      std::getenv("PJRT_GPU_ENABLE_ASYNC_DISPATCH");
+  return type == c10::DeviceType::CUDA && platform == "CUDA" &&
+         (starts_later == nullptr || std::string_view(starts_later) != "1");
 }
 
 bool IsRowMajor(const at::Tensor& tensor) {

@@ -124,6 +124,8 @@ def replace_backend(module: ModuleType) -> None:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    from torch_xla_ext_startup import shared_memory
+
     stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
     # Of what the gradient needs, it computes again what is cheap; the default saves all.
     stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
@@ -145,6 +147,7 @@ def replace_backend(module: ModuleType) -> None:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
+            shared_memory.traced_for_xla(stock.kwargs, inputs),
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):

@@ -7,9 +7,12 @@ work is ordered with that of PyTorch's current stream, without waiting on the ho
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from unittest import mock
 
 import torch
 import torch_xla
@@ -33,9 +36,10 @@ class SharedMemory:
         """
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         devices = {tensor.device for tensor in tensors} or _devices_of(graph)
+        devices = {_with_index(device) for device in devices}
         device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
         is_one = bool(devices) and devices <= {device, torch.device("cpu")}
-        if not is_one or any(tensor.layout != torch.strided for tensor in tensors):
+        if not is_one or not all(map(_has_view, tensors)):
             return None
         is_functional = _XLAC._xla_capture_is_supported(torch.empty(0, device=torch_xla.device()))
         return SharedMemory(device) if is_functional and _XLAC._xla_shares_memory(device) else None
@@ -98,6 +102,53 @@ class _Program:
         if self.device.type == "cuda":
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         return self.program.run(tensors, stream)
+
+
+@contextlib.contextmanager
+def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
+    """Has what is traced meanwhile consist of operators that torch_xla has.
+
+    PyTorch traces those of the inputs' device, some of which only that device has.
+
+    Args:
+        options: those of AOTAutograd, which traces.
+        inputs: the arguments of what it traces.
+    """
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
+        yield
+        return
+    from torch_xla_ext import scaled_dot_product_attention
+
+    with (
+        mock.patch.dict(options, decompositions=_decompositions()),
+        scaled_dot_product_attention.in_graphs_of_own_tensors(),
+    ):
+        yield
+
+
+@functools.cache
+def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+    """PyTorch's own, of operators that torch_xla does not have."""
+    return {
+        operator: decomposition
+        for operator, decomposition in torch._decomp.core_aten_decompositions().items()
+        if isinstance(operator, torch._ops.OpOverload)
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
+    }
+
+
+def _has_view(tensor: torch.Tensor) -> bool:
+    """DLPack, by which torch_xla makes views, has no floating-point numbers of 8 bits."""
+    dtype = tensor.dtype
+    is_float8 = dtype.is_floating_point and dtype.itemsize == 1
+    return tensor.layout == torch.strided and not is_float8
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
