@@ -127,6 +127,16 @@ def test_dtypes(dtype: torch.dtype) -> None:
     assert torch.equal(result.cpu(), torch.where(y, x, torch.zeros_like(x)).cpu())
 
 
+def test_float8() -> None:
+    """DLPack has none: no operand that is, and XLA:CPU's results are copied."""
+    x, float8 = own(16), torch.float8_e4m3fn
+    result = compiled(lambda x: (x * 2).to(float8))(x)
+    assert result.dtype == float8
+    check(result.float(), (x * 2).to(float8).float())
+    result = torch.compile(lambda x: x.float() * 2, backend="openxla")(result)
+    check(result, (x * 2).to(float8).float() * 2)
+
+
 def test_operands_that_are_not_row_major() -> None:
     function = compiled(lambda x, y: x * 2 + y)
     base = own(8, 8)
@@ -347,6 +357,21 @@ def test_operation_that_xla_does_not_have() -> None:
     x, y = own(30), own(30)
     for _ in range(2):
         check(function(x, y), torch.nextafter(x + y, y) * 2)
+
+
+@pytest.mark.parametrize("device", [DEVICE, "xla"])
+def test_write_by_an_operation_that_xla_does_not_have(device: str) -> None:
+    """What only the write needs has to come before it, too."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y.view(4, 4).fill_diagonal_(2)
+        return x, y
+
+    x, y = own(4, 4), own(16).view(4, 4)
+    expected = y.clone().fill_diagonal_(2)
+    x, y = x.to(device), y.to(device)
+    compiled(function)(x, y)
+    assert torch.equal(y.cpu(), expected.cpu())
 
 
 def test_cpu_scalar() -> None:

@@ -23,6 +23,7 @@ struct Driver {
   int (*CtxPopCurrent)(void** context);
   int (*EventCreate)(void** event, unsigned flags);
   int (*EventRecord)(void* event, void* stream);
+  int (*StreamIsCapturing)(void* stream, int* status);
   int (*StreamWaitEvent)(void* stream, void* event, unsigned flags);
   int (*GetErrorName)(int error, const char** name);
 
@@ -30,9 +31,9 @@ struct Driver {
     if (error == 0) return;
     const char* name = nullptr;
     GetErrorName(error, &name);
-    throw std::runtime_error(std::string("ordering PyTorch's and XLA's work: ") +
-                             function + ": " +
-                             (name == nullptr ? "unknown error" : name));
+    throw std::runtime_error(
+        std::string("ordering PyTorch's and XLA's work: ") + function + ": " +
+        (name == nullptr ? "unknown error" : name));
   }
 };
 
@@ -57,6 +58,7 @@ const Driver& GetDriver() {
     LookUp(library, "cuCtxPopCurrent_v2", &result.CtxPopCurrent);
     LookUp(library, "cuEventCreate", &result.EventCreate);
     LookUp(library, "cuEventRecord", &result.EventRecord);
+    LookUp(library, "cuStreamIsCapturing", &result.StreamIsCapturing);
     LookUp(library, "cuStreamWaitEvent", &result.StreamWaitEvent);
     LookUp(library, "cuGetErrorName", &result.GetErrorName);
     return result;
@@ -123,15 +125,14 @@ xla::ffi::Error KeepComputeStream(void* stream) {
 }
 
 XLA_FFI_Error* OnCuda(XLA_FFI_CallFrame* frame) {
-  static auto* handler = xla::ffi::Ffi::Bind()
-                             .Ctx<xla::ffi::PlatformStream<void*>>()
-                             .RemainingArgs()
-                             .RemainingRets()
-                             .To([](void* stream, xla::ffi::RemainingArgs,
-                                    xla::ffi::RemainingRets) {
-                               return KeepComputeStream(stream);
-                             })
-                             .release();
+  static auto* handler =
+      xla::ffi::Ffi::Bind()
+          .Ctx<xla::ffi::PlatformStream<void*>>()
+          .RemainingArgs()
+          .RemainingRets()
+          .To([](void* stream, xla::ffi::RemainingArgs,
+                 xla::ffi::RemainingRets) { return KeepComputeStream(stream); })
+          .release();
   return handler->Call(frame);
 }
 
@@ -147,6 +148,17 @@ bool IsComputeStreamKnown() { return compute_stream.load() != nullptr; }
 
 void XlaWaitsFor(uintptr_t stream) {
   const ComputeStream& ours = GetComputeStream();
+  const CurrentContext context(ours.context);
+  int status = 0;
+  GetDriver().Check(
+      GetDriver().StreamIsCapturing(reinterpret_cast<void*>(stream), &status),
+      "cuStreamIsCapturing");
+  if (status != 0) {
+    // XLA's stream would become a part of the capture.
+    throw std::runtime_error(
+        "torch.compile(backend=\"openxla\"): a CUDA graph cannot capture XLA's "
+        "programs: call the function outside of torch.cuda.graph");
+  }
   Order(ours, reinterpret_cast<void*>(stream), ours.stream);
 }
 

@@ -16,8 +16,9 @@ inline constexpr char kComputeStreamTarget[] = "XlaGpuComputeStream";
 bool IsComputeStreamKnown();
 
 // What XLA is given from now on starts after what `stream`, a CUstream of
-// PyTorch's, has been given so far. Throws std::runtime_error with the CUDA
-// driver's name of an error.
+// PyTorch's, has been given so far. Throws std::runtime_error if a CUDA graph
+// is being captured from the stream, or with the CUDA driver's name of an
+// error.
 void XlaWaitsFor(uintptr_t stream);
 
 // The reverse: what `stream` is given from now on starts after what XLA has

@@ -100,8 +100,9 @@ class Views {
     }
     auto* const made = new Description{tensor.sizes().vec(), {}};
     made->tensor.dl_tensor.data = tensor.data_ptr();
-    made->tensor.dl_tensor.device = {tensor.is_cuda() ? kDLCUDA : kDLCPU,
-                                     tensor.is_cuda() ? tensor.get_device() : 0};
+    made->tensor.dl_tensor.device = {
+        tensor.is_cuda() ? kDLCUDA : kDLCPU,
+        tensor.is_cuda() ? tensor.get_device() : 0};
     made->tensor.dl_tensor.ndim = static_cast<int32_t>(tensor.dim());
     made->tensor.dl_tensor.dtype = at::getDLDataType(tensor);
     made->tensor.dl_tensor.shape = made->sizes.data();
@@ -146,7 +147,6 @@ void CheckDevice(c10::Device device) {
       ": move the tensors to the GPU of torch_xla.device()");
 }
 
-
 torch::lazy::BackendDataPtr DataOfXla(const at::Tensor& tensor) {
   return DataOf(torch_xla::bridge::TryGetXlaTensor(tensor));
 }
@@ -157,28 +157,58 @@ void* AddressOf(const at::Tensor& tensor) {
           DataOfXla(tensor))));
 }
 
-// A tensor over a result's memory. XLA may give the memory to a later program
-// as soon as the data is deleted, so that program has to wait for what
-// PyTorch's stream has been given until then.
-at::Tensor CudaTensorOf(const at::Tensor& result, at::ScalarType dtype,
-                        c10::IntArrayRef sizes, c10::Device device,
-                        uintptr_t stream) {
-  auto release = [data = DataOfXla(result), stream](void*) mutable {
+// The data of results whose tensors are gone, and PyTorch's stream that used
+// them.
+class Unused {
+ public:
+  // Deletes the data. XLA may give its memory to a later program at once, so
+  // that program has to wait for what the stream has been given.
+  void Delete(torch::lazy::BackendDataPtr data, uintptr_t stream) {
     try {
       XlaWaitsFor(stream);
     } catch (const std::runtime_error&) {
-      // Without its context, at exit, CUDA has freed everything.
-      static auto& unfreed = *new std::vector<torch::lazy::BackendDataPtr>;
-      unfreed.push_back(std::move(data));
+      // A CUDA graph is being captured from the stream; or CUDA has shut down.
+      const std::lock_guard<std::mutex> lock(mutex_);
+      kept_.emplace_back(std::move(data), stream);
     }
-    data.reset();
+  }
+
+  // Tries again to delete what could not be deleted when it should have been.
+  void DeleteKept() {
+    std::vector<std::pair<torch::lazy::BackendDataPtr, uintptr_t>> kept;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      kept.swap(kept_);
+    }
+    for (auto& [data, stream] : kept) Delete(std::move(data), stream);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<torch::lazy::BackendDataPtr, uintptr_t>> kept_;
+};
+
+// Never destroyed: tensors may be freed at exit.
+Unused& GetUnused() {
+  static Unused& unused = *new Unused;
+  return unused;
+}
+
+// A tensor over a result's memory.
+at::Tensor CudaTensorOf(const at::Tensor& result, at::ScalarType dtype,
+                        c10::IntArrayRef sizes, c10::Device device,
+                        uintptr_t stream) {
+  auto deleter = [data = DataOfXla(result), stream](void*) mutable {
+    GetUnused().Delete(std::move(data), stream);
   };
-  return at::from_blob(AddressOf(result), sizes, std::move(release),
+  return at::from_blob(AddressOf(result), sizes, std::move(deleter),
                        at::TensorOptions(dtype).device(device), device);
 }
 
-// Waits for the program, and throws its error.
+// Waits for the program, and throws its error. DLPack has no floating-point
+// numbers of 8 bits: these are copied.
 at::Tensor CpuTensorOf(const at::Tensor& result) {
+  if (at::isFloat8Type(result.scalar_type())) return result.cpu();
   return at::fromDLPack(torch_xla::toDLPack(result));
 }
 
@@ -206,9 +236,8 @@ void MarkOverlapping(const std::vector<at::Tensor>& arguments,
     ranges.push_back(
         {begin, begin + size * tensor.element_size(), i, is_written[i]});
   }
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
-    return a.begin < b.begin;
-  });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
   uintptr_t end = 0, end_of_written = 0;  // of the ranges before
   for (const Range& range : ranges) {
     if (range.begin < (range.is_written ? end : end_of_written)) {
@@ -253,7 +282,8 @@ ProgramOnSharedMemory::ProgramOnSharedMemory(std::shared_ptr<Program> program,
   size_t index = 0;
   for (const auto& output : program_->description().outputs) {
     const xla::Shape expected = xla::ShapeUtil::MakeShape(
-        torch_xla::MakeXlaPrimitiveType(output.dtype, &xla_device), output.sizes);
+        torch_xla::MakeXlaPrimitiveType(output.dtype, &xla_device),
+        output.sizes);
     if (expected.ToString() != output.shape.ToString()) {
       throw std::invalid_argument(
           program_->description().name + ": its new value " +
@@ -290,7 +320,10 @@ std::vector<at::Tensor> ProgramOnSharedMemory::Run(
   tensors.reserve(outputs.size());
   try {
     const std::vector<at::Tensor> views = GetViews().Get(arguments);
-    if (on_cuda) XlaWaitsFor(stream);
+    if (on_cuda) {
+      XlaWaitsFor(stream);
+      GetUnused().DeleteKept();
+    }
     const std::vector<at::Tensor> results = program_->RunHere(views);
     if (on_cuda) WaitsForXla(stream);
     const auto tensor_of = [&](const at::Tensor& result, at::ScalarType dtype,
@@ -304,8 +337,7 @@ std::vector<at::Tensor> ProgramOnSharedMemory::Run(
     }
     for (size_t i : program_->WrittenArguments()) {
       const at::Tensor& argument = arguments[i];
-      if (argument.numel() == 0 ||
-          AddressOf(views[i]) == argument.data_ptr()) {
+      if (argument.numel() == 0 || AddressOf(views[i]) == argument.data_ptr()) {
         continue;
       }
       // XLA:CPU does not write into memory that is not its own.

@@ -15,7 +15,6 @@ import torch_xla
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch_xla_ext.tpu_operators import cudnn_attention

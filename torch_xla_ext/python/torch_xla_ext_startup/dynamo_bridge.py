@@ -45,10 +45,15 @@ def replace_bridge(module: ModuleType) -> None:
 
     class Partitioner(module.CapabilityBasedPartitioner):
         def fuse_partitions(self, *args: object, **options: object) -> torch.fx.GraphModule:
-            """Sorting the parts by what they need has moved the writes, even behind the end."""
+            """Sorting the parts by what they need has moved writes, and what only they need.
+
+            Even behind the end of the graph.
+            """
             fused = super().fuse_partitions(*args, **options)
             (output,) = fused.graph.find_nodes(op="output")
-            for node in fused.graph.find_nodes(op="call_function", target=copy_):
+            nodes = list(fused.graph.nodes)
+            behind = nodes[nodes.index(output) + 1 :]
+            for node in (*behind, *fused.graph.find_nodes(op="call_function", target=copy_)):
                 output.prepend(node)
             return fused
 

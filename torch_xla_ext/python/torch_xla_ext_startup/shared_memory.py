@@ -57,9 +57,13 @@ class SharedMemory:
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy that XLA can take as it is."""
         with torch.no_grad():
-            return tensor.to(
-                self.device, copy=True, non_blocking=True, memory_format=torch.contiguous_format
-            ).resolve_conj().resolve_neg()
+            return (
+                tensor.to(
+                    self.device, copy=True, non_blocking=True, memory_format=torch.contiguous_format
+                )
+                .resolve_conj()
+                .resolve_neg()
+            )
 
     def move(self, graph: torch.fx.GraphModule) -> None:
         """Has tensors that the graph makes on this device, and its own ones, be XLA's."""
