@@ -163,9 +163,7 @@ void DefineSharedMemory(py::module_& module) {
       .def("run", &ProgramOnSharedMemory::Run,
            py::call_guard<py::gil_scoped_release>(), py::arg("arguments"),
            py::arg("stream"));
-  module.def("_xla_shares_memory", [](const c10::Device& device) {
-    return capture::SharesMemory(device.type());
-  });
+  module.def("_xla_shares_memory", &capture::SharesMemory);
   module.def("_xla_is_row_major", &capture::IsRowMajor);
   module.def("_xla_views", &capture::ViewsOf,
              py::call_guard<py::gil_scoped_release>());

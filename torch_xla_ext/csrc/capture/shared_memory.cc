@@ -22,12 +22,6 @@ namespace {
 constexpr uintptr_t kCudaAlignment = 16;
 constexpr uintptr_t kCpuAlignment = 64;
 
-// "CUDA" of the device "CUDA:0".
-std::string PlatformOf(const torch::lazy::BackendDevice& device) {
-  const std::string name = device.toString();
-  return name.substr(0, name.find(':'));
-}
-
 // XLA tensors over PyTorch's memory, by address. Making one takes longer than
 // the rest of a call does for a tensor, and PyTorch's allocator gives the same
 // addresses again and again. A view owns nothing: to keep one whose memory has
@@ -133,13 +127,20 @@ torch_xla::runtime::ComputationClient* Client() {
   return torch_xla::runtime::GetComputationClientIfInitialized();
 }
 
-// Throws std::invalid_argument unless it is torch_xla's current device.
-void CheckDevice(c10::Device device) {
-  const std::string current = torch_xla::bridge::GetCurrentDevice().toString();
+// torch_xla's name of a device of PyTorch's.
+std::string XlaNameOf(c10::Device device) {
   const auto found = Client()->LookupAddressableDevice(
       device.has_index() ? device.index() : 0);
-  const std::string name =
-      found.ok() ? Client()->PjRtDeviceToString(*found) : "none of XLA's";
+  return found.ok() ? Client()->PjRtDeviceToString(*found) : "none of XLA's";
+}
+
+std::string CurrentXlaName() {
+  return torch_xla::bridge::GetCurrentDevice().toString();
+}
+
+// Throws std::invalid_argument unless it is torch_xla's current device.
+void CheckDevice(c10::Device device) {
+  const std::string name = XlaNameOf(device), current = CurrentXlaName();
   if (name == current) return;
   throw std::invalid_argument(
       "a compiled function got a tensor on " + device.str() + ", which is " +
@@ -250,15 +251,17 @@ void MarkOverlapping(const std::vector<at::Tensor>& arguments,
 
 }  // namespace
 
-bool SharesMemory(c10::DeviceType type) {
-  const std::string platform =
-      PlatformOf(torch_xla::bridge::GetCurrentDevice());
-  if (type == c10::DeviceType::CPU) return platform == "CPU";
+bool SharesMemory(c10::Device device) {
+  const std::string current = CurrentXlaName();
+  const std::string platform = current.substr(0, current.find(':'));
+  if (device.is_cpu()) {
+    return platform == "CPU" && XlaNameOf(device) == current;
+  }
   // XLA:GPU's own setting: with it, a program that has been started may not
   // have been given to the device yet, and no event can tell when it has run.
   const char* const starts_later =
       std::getenv("PJRT_GPU_ENABLE_ASYNC_DISPATCH");
-  return type == c10::DeviceType::CUDA && platform == "CUDA" &&
+  return device.is_cuda() && platform == "CUDA" &&
          (starts_later == nullptr || std::string_view(starts_later) != "1");
 }
 

@@ -14,9 +14,10 @@
 
 namespace torch_xla_ext::capture {
 
-// Whether PyTorch's tensors of this type of device are in the memory of
-// torch_xla's current device: "CUDA", or "CPU". Not if programs are sharded.
-bool SharesMemory(c10::DeviceType type);
+// Whether PyTorch's tensors on `device` are in the memory of torch_xla's
+// current device: CUDA tensors on any device of "CUDA", and CPU tensors on the
+// first one of "CPU". Not if programs are sharded.
+bool SharesMemory(c10::Device device);
 
 // An XLA tensor over the memory of each tensor, which it does not own. Each has
 // to be on torch_xla's current device, and as IsRowMajor wants it.

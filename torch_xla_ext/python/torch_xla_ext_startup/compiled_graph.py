@@ -122,7 +122,8 @@ class _Program:
             with torch.no_grad():
                 copy = torch.clone if self.memory is None else self.memory.copy
                 copies = {i: copy(tensors[i]) for i in copied}
-                new = self.program.run([copies.get(i, t) for i, t in enumerate(tensors)])
+                arguments = [copies.get(i, t) for i, t in enumerate(tensors)] if copied else tensors
+                new = self.program.run(arguments)
                 for i in self.written.intersection(copied):
                     tensors[i].copy_(copies[i])
                 for i, result in self.copied_back.items():
