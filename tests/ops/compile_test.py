@@ -141,10 +141,11 @@ def test_autocast(device_type: str) -> None:
     assert compiled(x, y).dtype == function(x, y).dtype == torch.float32
 
 
-def test_openxla_on_cpu_tensors_stays_on_the_cpu_and_says_so() -> None:
-    """As upstream's bridge does it: only tensors on XLA and CUDA devices run in XLA."""
+def test_openxla_on_cpu_tensors_runs_in_xla() -> None:
+    """XLA:CPU has the same memory. See tests/users/own_tensors_test.py."""
     compiled = torch.compile(ops.simple_add, backend="openxla")
     programs = compilations()
-    with pytest.warns(UserWarning, match="Please move all tensors to xla device"):
-        compiled(torch.ones(3), torch.ones(3))
-    assert compilations() == programs
+    result = compiled(torch.ones(3), torch.ones(3))
+    assert result.device.type == "cpu"
+    assert torch.equal(result, torch.full((3,), 2.0))
+    assert compilations() == programs + 1

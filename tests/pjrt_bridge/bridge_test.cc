@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/pjrt_bridge/fake_plugin.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
@@ -96,7 +97,7 @@ void TestCalls(const std::string& path, bool grew) {
   EXPECT(seen->refusals == 0);
 
   // Functions that the plugin does not have are missing in the bridge, too.
-  EXPECT(api->PJRT_Buffer_Destroy == nullptr);
+  EXPECT(api->PJRT_Buffer_Device == nullptr);
 
   auto initialize = ARGS(PJRT_Plugin_Initialize_Args);
   EXPECT(api->PJRT_Plugin_Initialize(&initialize) == nullptr);
@@ -238,6 +239,45 @@ void TestFirstExecution(const std::string& path) {
   EXPECT(seen->polls == 0);
   EXPECT(TransfersWhileRunning(seen, Compiled("add")) == 1);
   EXPECT(seen->transfers == 3);
+}
+
+// Starts a program, and returns the text of the start's error.
+std::string Start(FakeObservations* seen) {
+  PJRT_Buffer* output = nullptr;
+  PJRT_Buffer** outputs[] = {&output};
+  PJRT_Event* events[] = {nullptr};
+  auto options = ARGS(PJRT_ExecuteOptions);
+  auto execute = ARGS(PJRT_LoadedExecutable_Execute_Args);
+  execute.options = &options;
+  execute.output_lists = outputs;
+  execute.device_complete_events = events;
+  execute.num_devices = 1;
+  seen->events = seen->buffers = 0;
+  const PJRT_Api* api = GetPjrtApi();
+  PJRT_Error* error = api->PJRT_LoadedExecutable_Execute(&execute);
+  return error == nullptr ? "" : Text(api, error);
+}
+
+void TestFailedStart(const std::string& path) {
+  Load(path);
+  FakeObservations* seen = Observations(path);
+  for (const bool fails : {false, true}) {
+    seen->starts_fail = fails;
+    // The results have the error, and are the caller's.
+    EXPECT(Start(seen).empty());
+    EXPECT(seen->buffers == 1 && seen->events == 1);
+  }
+  {
+    const torch_xla_ext::pjrt_bridge::FailAtStart fail_at_start;
+    EXPECT_TEXT(Start(seen), "the kernel refuses its operands");
+    EXPECT(seen->buffers == 0 && seen->events == 0);
+    std::thread([seen] { EXPECT(Start(seen).empty()); }).join();
+    seen->starts_fail = false;
+    EXPECT(Start(seen).empty());
+    EXPECT(seen->buffers == 1 && seen->events == 1);
+  }
+  seen->starts_fail = true;
+  EXPECT(Start(seen).empty());
 }
 
 TargetFunctions Function(void* execute) {
@@ -434,6 +474,7 @@ const std::map<std::string, std::function<void(const std::string&)>> kCases = {
     {"newer", [](const std::string& path) { TestCalls(path, true); }},
     {"threads", TestThreads},
     {"first_execution", TestFirstExecution},
+    {"failed_start", TestFailedStart},
     {"targets", [](const std::string& path) { TestTargets(path, false); }},
     {"targets_traits",
      [](const std::string& path) { TestTargets(path, true); }},

@@ -175,6 +175,14 @@ PJRT_Error* Execute(PJRT_LoadedExecutable_Execute_Args* args) {
   std::this_thread::sleep_for(
       std::chrono::milliseconds(observations.execution_ms));
   observations.executes = false;
+  if (args->device_complete_events != nullptr) {
+    ++observations.events;
+    observations.polls = 0;
+    args->device_complete_events[0] =
+        reinterpret_cast<PJRT_Event*>(&observations);
+    ++observations.buffers;
+    args->output_lists[0][0] = reinterpret_cast<PJRT_Buffer*>(&observations);
+  }
   return nullptr;
 }
 
@@ -211,7 +219,15 @@ PJRT_Error* ReadyEvent(PJRT_Buffer_ReadyEvent_Args* args) {
   return nullptr;
 }
 PJRT_Error* IsReady(PJRT_Event_IsReady_Args* args) {
-  args->is_ready = ++observations.polls == 3;
+  args->is_ready = ++observations.polls == 3 || observations.starts_fail;
+  return nullptr;
+}
+PJRT_Error* EventError(PJRT_Event_Error_Args*) {
+  if (!observations.starts_fail) return nullptr;
+  return new PJRT_Error{"fake plugin: the kernel refuses its operands"};
+}
+PJRT_Error* DestroyBuffer(PJRT_Buffer_Destroy_Args*) {
+  --observations.buffers;
   return nullptr;
 }
 PJRT_Error* DestroyEvent(PJRT_Event_Destroy_Args*) {
@@ -374,7 +390,9 @@ PJRT_Api MakeApi() {
   api.PJRT_Device_MemoryStats = MemoryStats;
   api.PJRT_Client_Compile = Compile;
   api.PJRT_Client_BufferFromHostBuffer = BufferFromHostBuffer;
+  api.PJRT_Buffer_Destroy = DestroyBuffer;
   api.PJRT_Buffer_ReadyEvent = ReadyEvent;
+  api.PJRT_Event_Error = EventError;
   api.PJRT_Event_IsReady = IsReady;
   api.PJRT_Event_Destroy = DestroyEvent;
   api.PJRT_LoadedExecutable_GetExecutable = GetExecutable;

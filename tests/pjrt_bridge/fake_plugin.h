@@ -30,6 +30,9 @@ struct FakeObservations {
   std::atomic<int> transfers_meanwhile{0};  // while a program executes
   std::atomic<int> events{0};               // made, and not destroyed yet
   std::atomic<int> polls{0};                // of the last event
+  // Set by a test: executions have failed when they are started, or go on.
+  bool starts_fail = false;
+  int buffers = 0;  // results, not destroyed yet
 };
 
 #endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_

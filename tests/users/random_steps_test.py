@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch_xla
 from testing import random_steps
 
 
@@ -22,6 +23,15 @@ def test_random_steps(way: str, count: int, device: torch.device) -> None:
 )
 def test_random_steps_of_views(way: str, count: int, device: torch.device) -> None:
     random_steps.check(way, count, device, views=True)
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_random_steps_of_own_tensors(views: bool) -> None:
+    """PyTorch's own, in the memory of XLA's device (own_tensors_test.py)."""
+    own = torch.device("cuda" if torch_xla.runtime.device_type() == "CUDA" else "cpu")
+    if own.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a torch with CUDA")
+    random_steps.check("openxla", 30, own, views=views)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/capture/cuda_streams.h"
 #include "torch_xla_ext/csrc/capture/program.h"
 #include "torch_xla_ext/csrc/capture/python_guard.h"
 #include "torch_xla_ext/csrc/capture/saved_state.h"
+#include "torch_xla_ext/csrc/capture/shared_memory.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
 
 namespace torch_xla_ext {
@@ -24,6 +26,7 @@ namespace {
 namespace py = pybind11;
 using capture::IsFunctionalXlaTensor;
 using capture::Program;
+using capture::ProgramOnSharedMemory;
 using capture::SavedState;
 using capture::Source;
 using capture::StorageOf;
@@ -128,7 +131,8 @@ Program MakeProgram(const std::string& hash, std::string name,
     const auto tensor = torch_xla::bridge::TryGetXlaTensor(output);
     xla::Shape shape = torch_xla::GetXlaShape(tensor->GetIrValue());
     xla::LayoutUtil::SetToDefaultLayout(&shape);
-    description.outputs.push_back({output.scalar_type(), std::move(shape)});
+    description.outputs.push_back(
+        {output.scalar_type(), output.sizes().vec(), std::move(shape)});
   }
   description.argument_state = std::move(argument_state);
   description.ends_step = ends_step;
@@ -136,14 +140,35 @@ Program MakeProgram(const std::string& hash, std::string name,
 }
 
 void DefineProgram(py::module_& module) {
-  py::class_<Program>(module, "_XlaCapturedProgram")
+  py::class_<Program, std::shared_ptr<Program>>(module, "_XlaCapturedProgram")
       .def(py::init(&MakeProgram), py::arg("hash"), py::arg("name"),
            py::arg("parameters"), py::arg("names"), py::arg("state"),
            py::arg("constants"), py::arg("written"), py::arg("outputs"),
            py::arg("argument_state"), py::arg("ends_step"))
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
-      .def("run", &Program::Run, py::call_guard<py::gil_scoped_release>());
+      .def(
+          "run",
+          [](Program& program, const std::vector<at::Tensor>& arguments) {
+            return program.Run(arguments);
+          },
+          py::call_guard<py::gil_scoped_release>());
+}
+
+void DefineSharedMemory(py::module_& module) {
+  py::class_<ProgramOnSharedMemory>(module, "_XlaProgramOnSharedMemory")
+      .def(py::init<std::shared_ptr<Program>, c10::Device>(),
+           py::arg("program"), py::arg("device"))
+      .def("arguments_to_copy", &ProgramOnSharedMemory::ArgumentsToCopy)
+      .def("run", &ProgramOnSharedMemory::Run,
+           py::call_guard<py::gil_scoped_release>(), py::arg("arguments"),
+           py::arg("stream"));
+  module.def("_xla_shares_memory", &capture::SharesMemory);
+  module.def("_xla_is_row_major", &capture::IsRowMajor);
+  module.def("_xla_views", &capture::ViewsOf,
+             py::call_guard<py::gil_scoped_release>());
+  module.def("_xla_is_compute_stream_known", &capture::IsComputeStreamKnown);
+  module.attr("_xla_compute_stream_target") = capture::kComputeStreamTarget;
 }
 
 void DefineState(py::module_& module) {
@@ -217,6 +242,7 @@ void DefineState(py::module_& module) {
 
 void DefineCapture(py::module_& module) {
   DefineProgram(module);
+  DefineSharedMemory(module);
   DefineState(module);
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -15,6 +16,15 @@ namespace {
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
 };
+
+void Execute(Launch* launch) {
+  const std::vector<torch::lazy::BackendDataPtr> results =
+      torch::lazy::getBackend()->ExecuteComputation(
+          launch->computation, launch->arguments, launch->device);
+  for (size_t i = 0; i < results.size(); ++i) {
+    launch->results[i]->Assign(*results[i]);
+  }
+}
 
 }  // namespace
 
@@ -27,18 +37,18 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
 void Start(std::shared_ptr<Launch> launch) {
   torch_xla::thread::Schedule([launch = std::move(launch)] {
     try {
-      const std::vector<torch::lazy::BackendDataPtr> results =
-          torch::lazy::getBackend()->ExecuteComputation(
-              launch->computation, launch->arguments, launch->device);
-      for (size_t i = 0; i < results.size(); ++i) {
-        launch->results[i]->Assign(*results[i]);
-      }
+      Execute(launch.get());
     } catch (...) {
       for (auto& unlocker : launch->lock) {
         unlocker.SetStatus(std::current_exception());
       }
     }
   });
+}
+
+void StartHere(std::shared_ptr<Launch> launch) {
+  const pjrt_bridge::FailAtStart fail_at_start;
+  Execute(launch.get());
 }
 
 }  // namespace torch_xla_ext::capture

@@ -33,6 +33,10 @@ struct Launch {
 // and the results stay without values.
 void Start(std::shared_ptr<Launch> launch);
 
+// Returns when the program has been started, in this thread, and throws its
+// error, also one that the device has not been given the program for.
+void StartHere(std::shared_ptr<Launch> launch);
+
 }  // namespace torch_xla_ext::capture
 
 #endif  // TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_

@@ -101,15 +101,21 @@ void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
       " tensors as arguments but got " + std::to_string(arguments.size()));
 }
 
+std::vector<size_t> Program::WrittenArguments() const {
+  std::vector<size_t> indices;
+  for (size_t parameter : description_.written) {
+    const Source& source = description_.parameters[parameter];
+    if (source.kind == Source::kArgument) indices.push_back(source.index);
+  }
+  return indices;
+}
+
 std::vector<size_t> Program::ArgumentsToCopy(
     const std::vector<at::Tensor>& arguments) const {
   CheckCount(arguments);
   std::unordered_map<const Storage*, size_t> written;
-  for (size_t parameter : description_.written) {
-    const Source& source = description_.parameters[parameter];
-    if (source.kind == Source::kArgument) {
-      written.emplace(StorageOf(arguments[source.index]), source.index);
-    }
+  for (size_t index : WrittenArguments()) {
+    written.emplace(StorageOf(arguments[index]), index);
   }
   std::vector<size_t> copied;
   if (written.empty()) return copied;
@@ -217,7 +223,7 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
 }
 
 std::vector<torch::lazy::BackendDataPtr> Program::Start(
-    DeviceLock lock, const std::vector<Input>& inputs) {
+    DeviceLock lock, const std::vector<Input>& inputs, StartFunction start) {
   auto launch = std::make_shared<Launch>();
   launch->lock = std::move(lock);
   launch->device = device_;
@@ -244,7 +250,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
         client->CreateDataPlaceholder(device_.toString(), output.shape));
     launch->results.push_back(outputs.back());
   }
-  capture::Start(std::move(launch));
+  start(std::move(launch));
   for (size_t i : description_.written) UpdateViews(inputs[i].storage);
   return outputs;
 }
@@ -278,14 +284,15 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
   return results;
 }
 
-std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments) {
+std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
+                                     StartFunction start) {
   CheckCount(arguments);
   const std::vector<Input> inputs = Gather(arguments);
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
     DeviceLock lock = Prepare(inputs);
     results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
-                                       : Start(std::move(lock), inputs);
+                                       : Start(std::move(lock), inputs, start);
   }
   if (description_.ends_step) {
     torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,

@@ -7,6 +7,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/lazy/core/hash.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -46,6 +47,7 @@ class Program {
     std::vector<size_t> written;
     struct Output {
       at::ScalarType dtype;
+      std::vector<int64_t> sizes;
       xla::Shape shape;
     };
     std::vector<Output> outputs;  // the results after those
@@ -56,6 +58,15 @@ class Program {
   };
 
   explicit Program(Description description);
+
+  const Description& description() const { return description_; }
+
+  // The arguments that the program writes to, in the order of `written`.
+  std::vector<size_t> WrittenArguments() const;
+
+  // Throws std::invalid_argument for another number of arguments than the
+  // program was made for.
+  void CheckCount(const std::vector<at::Tensor>& arguments) const;
 
   // The arguments of which a run needs copies, because it writes to the buffer
   // of an argument that has its own values (HasOwnValues), or the memory of
@@ -71,11 +82,21 @@ class Program {
 
   // Starts the program without waiting for its end, and returns the results
   // that follow those of the written parameters. Throws std::runtime_error if
-  // an earlier program failed, and std::invalid_argument for another number of
-  // arguments than it was made for.
-  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments);
+  // an earlier program failed, and as CheckCount does.
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments) {
+    return Run(arguments, &capture::Start);
+  }
+
+  // The same, but starts the program in this thread, and throws
+  // std::runtime_error also if that fails. The device has been given the
+  // program's work when it returns.
+  std::vector<at::Tensor> RunHere(const std::vector<at::Tensor>& arguments) {
+    return Run(arguments, &capture::StartHere);
+  }
 
  private:
+  using StartFunction = void (*)(std::shared_ptr<Launch> launch);
+
   struct StateTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
     std::vector<int64_t> sizes;
@@ -94,6 +115,8 @@ class Program {
     torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
   };
 
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
+                              StartFunction start);
   at::Tensor Find(const Source& source,
                   const std::vector<at::Tensor>& arguments) const;
   bool StorageGroupsMatch();
@@ -104,7 +127,7 @@ class Program {
   DeviceLock Prepare(const std::vector<Input>& inputs) const;
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
-      DeviceLock lock, const std::vector<Input>& inputs);
+      DeviceLock lock, const std::vector<Input>& inputs, StartFunction start);
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
       DeviceLock lock, const std::vector<Input>& inputs);
 
@@ -112,9 +135,6 @@ class Program {
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
   torch::lazy::BackendDevice device_;
-
-  void CheckCount(const std::vector<at::Tensor>& arguments) const;
-
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
   // The written parameters' old values, of this run and of the previous one: a
   // buffer's destructor may wait for the program that it was donated to.

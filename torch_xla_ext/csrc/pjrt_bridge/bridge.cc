@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/first_execution.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
@@ -123,6 +124,7 @@ const PluginInfo& Load(const std::string& path) {
   widened->extension_start = WithProfiler(plugin->extension_start);
   MakeTopologyCanonical(widened);
   IsolateFirstExecutions(widened);
+  ReportFailedStarts(widened);
   CheckNamedValueSize(path, plugin, widened);
   state.widened = widened;
   state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,

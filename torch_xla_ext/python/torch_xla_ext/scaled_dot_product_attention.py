@@ -6,12 +6,16 @@ query, of a decoding step, is multiplied with the keys without a copy of them fo
 Anything else is PyTorch's composition.
 """
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import torch
 import torch_xla
+from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torch_xla_ext.tpu_operators import cudnn_attention
 
@@ -31,6 +35,25 @@ def install() -> None:
         _LIBRARY.impl(_OPERATOR, _attention, "AutogradXLA")
 
 
+@contextlib.contextmanager
+def in_graphs_of_own_tensors() -> Iterator[None]:
+    """Traces of torch.compile have this operator for PyTorch's own tensors, too, meanwhile.
+
+    PyTorch would choose one of its own kernels for their device, which XLA does not have.
+    """
+    keys = [DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CPU, DispatchKey.CUDA]
+    before = _OPERATOR.py_kernels.copy()
+    _OPERATOR.py_kernels.update(dict.fromkeys(keys, _attention))
+    _OPERATOR._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for key in keys:
+            _OPERATOR.py_kernels.pop(key)
+        _OPERATOR.py_kernels.update(before)
+        _OPERATOR._dispatch_cache.clear()
+
+
 def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -46,16 +69,18 @@ def _attention(
         return _fused(query, key, value, attn_mask, is_causal, scale)
     if dropout_p == 0 and _is_one_query(query, key, value, attn_mask, is_causal, enable_gqa):
         return _of_one_query(query, key, value, attn_mask, scale)
-    return _OPERATOR.decompose(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
+    is_xlas = query.device.type == "xla"
+    with contextlib.nullcontext() if is_xlas else sdpa_kernel(SDPBackend.MATH):
+        return _OPERATOR.decompose(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
 
 
 def _is_fused(

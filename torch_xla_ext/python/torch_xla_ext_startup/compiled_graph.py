@@ -5,6 +5,8 @@ arguments, and returns the new value of each argument that the graph writes to i
 Here the program writes it into the argument's own buffer, which it copies first if something else
 reads it: csrc/capture/program.h does so, and keeps the order with programs before.
 
+CUDA tensors, and CPU tensors if that is XLA's device, are used where they are (shared_memory).
+
 Every result is a tensor of its own. An argument is identified by its data: one that is a view, or
 has the data of another argument, is traced as a copy, so that a later call may pass other tensors.
 """
@@ -21,6 +23,8 @@ import torch_xla
 from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
+from torch_xla_ext_startup.shared_memory import SharedMemory
+
 _XLAC = torch_xla._XLAC
 # csrc/capture/program.h's Source::Kind.
 _ARGUMENT, _CONSTANT, _SEED, _OWN_VALUES = 0, 3, 4, 5
@@ -33,20 +37,22 @@ def is_supported(arguments: Sequence[object]) -> bool:
 
 
 class CompiledGraph:
-    """The graph's programs: one for each value of its numbers, and each sharding of its tensors."""
+    """The graph's programs: one for each value of its numbers, and each sharding of its tensors.
 
-    def __init__(self, graph: torch.fx.GraphModule) -> None:
+    Args:
+        graph: the graph.
+        memory: where its tensors are, if they are PyTorch's own.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
         _write_to_donors_themselves(graph)
-        self._graph = graph
+        self._graph, self._memory = graph, memory
         self._programs: dict[object, _Program] = {}
 
     def run(self, *arguments: object) -> object:
         """Returns the graph's result, or the list of its results."""
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-        if tensors and tensors[0].device.type == "cuda":
-            results = self._run_on_copies(arguments, tensors)
-        else:
-            results = self._program(arguments, tensors).run(tensors)
+        results = self._program(arguments, tensors).run(tensors)
         return results[0] if len(results) == 1 else results
 
     def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
@@ -54,23 +60,8 @@ class CompiledGraph:
         key = (*(a for a in arguments if not isinstance(a, torch.Tensor)), *shardings)
         program = self._programs.get(key)
         if program is None:
-            program = self._programs[key] = _trace(self._graph, arguments)
+            program = self._programs[key] = _trace(self._graph, arguments, self._memory)
         return program
-
-    def _run_on_copies(
-        self, arguments: Sequence[object], tensors: list[torch.Tensor]
-    ) -> Sequence[object]:
-        """For CUDA tensors, which torch_xla copies by way of the host's memory."""
-        from torch_xla._dynamo.dynamo_bridge import _maybe_move_tensors_to_device as moved
-
-        own = moved(tuple(arguments), torch_xla.device())
-        own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
-        program = self._program(own, own_tensors)
-        results = program.run(own_tensors)
-        with torch.no_grad():
-            for i in (*program.written, *program.copied_back):
-                tensors[i].copy_(own_tensors[i].cpu())
-        return moved(tuple(results), tensors[0].device)
 
 
 def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
@@ -107,12 +98,13 @@ class _Program:
     """One program of a graph.
 
     Args:
-        program: csrc/capture/program.h's; None if there is nothing to compute.
+        program: csrc/capture/program.h's, or shared_memory's; None if there is nothing to compute.
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
         copied_back: for other tensor arguments, traced as copies, their new values.
         donated: other tensor arguments whose buffers the program takes, since the user says that
             nothing needs them afterwards.
+        memory: where the arguments are, if they are PyTorch's own.
     """
 
     program: object | None
@@ -120,6 +112,7 @@ class _Program:
     written: set[int]
     copied_back: dict[int, _New]
     donated: list[int]
+    memory: SharedMemory | None
 
     def run(self, tensors: list[torch.Tensor]) -> list[object]:
         new: list[torch.Tensor] = []
@@ -127,8 +120,10 @@ class _Program:
             self._keep_pending_values([tensors[i] for i in self.donated])
             copied = self.program.arguments_to_copy(tensors)
             with torch.no_grad():
-                copies = {i: tensors[i].clone() for i in copied}
-                new = self.program.run([copies.get(i, t) for i, t in enumerate(tensors)])
+                copy = torch.clone if self.memory is None else self.memory.copy
+                copies = {i: copy(tensors[i]) for i in copied}
+                arguments = [copies.get(i, t) for i, t in enumerate(tensors)] if copied else tensors
+                new = self.program.run(arguments)
                 for i in self.written.intersection(copied):
                     tensors[i].copy_(copies[i])
                 for i, result in self.copied_back.items():
@@ -149,7 +144,11 @@ class _Program:
             torch_xla.sync(reset_scope=False)
 
 
-def _trace(graph: Callable[..., object], arguments: Sequence[object]) -> _Program:
+def _trace(
+    graph: Callable[..., object], arguments: Sequence[object], memory: SharedMemory | None
+) -> _Program:
+    if memory is not None:
+        arguments = memory.views(arguments)
     own = _with_own_data(arguments)
     own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
@@ -162,7 +161,7 @@ def _trace(graph: Callable[..., object], arguments: Sequence[object]) -> _Progra
         with torch.no_grad():
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-            compilation = _Compilation(own_tensors, saved, seed)
+            compilation = _Compilation(own_tensors, saved, seed, memory)
             return compilation.run(
                 outputs, [a is b for a, b in zip(own_tensors, tensors, strict=True)]
             )
@@ -192,8 +191,14 @@ def _with_own_data(arguments: Sequence[object]) -> list[object]:
 class _Compilation:
     """Makes a program of what a graph returned, and wrote to its tensor arguments."""
 
-    def __init__(self, tensors: list[torch.Tensor], saved: object, seed: torch.Tensor) -> None:
-        self._tensors, self._saved, self._seed = tensors, saved, seed
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        saved: object,
+        seed: torch.Tensor,
+        memory: SharedMemory | None,
+    ) -> None:
+        self._tensors, self._saved, self._seed, self._memory = tensors, saved, seed, memory
         self._new: list[torch.Tensor] = []
 
     def run(self, outputs: list[object], is_passed: list[bool]) -> _Program:
@@ -204,6 +209,9 @@ class _Compilation:
             self._keep_shardings(written)
             # What is told of sharded data is read in them: programs before have to have run.
             _XLAC._xla_wait_device_ops([])
+        if self._memory is not None:
+            for tensor in self._tensors:  # PyTorch's memory is not XLA's to take
+                _XLAC._set_buffer_donation(tensor, False)
         results = self._results_of(outputs)
         copied_back = {
             i: self._add(_XLAC._xla_capture_base(self._tensors[i]))
@@ -216,7 +224,9 @@ class _Compilation:
             if i not in written and _XLAC._get_buffer_donation(tensor)
         ]
         program = self._compile(written) if written or self._new else None
-        return _Program(program, results, set(written), copied_back, donated)
+        if program is not None and self._memory is not None:
+            program = self._memory.program(program)
+        return _Program(program, results, set(written), copied_back, donated, self._memory)
 
     def _add(self, tensor: torch.Tensor) -> _New:
         self._new.append(tensor)

@@ -31,12 +31,31 @@ _log = logging.getLogger("torch_xla_ext.openxla")
 def replace_bridge(module: ModuleType) -> None:
     """Changes torch_xla._dynamo.dynamo_bridge."""
     from torch_xla_ext_startup.compiled_graph import CompiledGraph, is_supported
+    from torch_xla_ext_startup.shared_memory import SharedMemory
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
+    stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
+
+    memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
+
+    def extract_compiled_graph_helper(
+        graph: torch.fx.GraphModule, arguments: Sequence[object]
+    ) -> Callable[..., object]:
+        nonlocal memory
+        memory = SharedMemory.of(graph, arguments)
+        try:
+            if memory is not None:
+                memory.move(graph)
+                arguments = tuple(memory.views(arguments))
+            return stock_helper(graph, arguments)
+        finally:
+            memory = None
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
         # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
         vars(graph).pop("xla_args", None)
+        if memory is not None:
+            return CompiledGraph(graph, memory).run
         runs: dict[bool, Callable[..., object]] = {}
 
         def run(*arguments: object) -> object:
@@ -45,6 +64,8 @@ def replace_bridge(module: ModuleType) -> None:
                 runs[is_ours] = CompiledGraph(graph).run
             elif is_ours not in runs:
                 graph.xla_args = arguments
+                if module._args_on_cuda(arguments):
+                    graph.xla_args = moved(arguments, torch_xla.device())
                 runs[is_ours] = stock(graph)
             return runs[is_ours](*arguments)
 
@@ -58,6 +79,7 @@ def replace_bridge(module: ModuleType) -> None:
         on_host = _nodes_on_host(graph, arguments, module.UnsupportedNodesCollector)
         return _in_parts(graph, on_host, extract_internal) if on_host else extract_internal(graph)
 
+    module.extract_compiled_graph_helper = extract_compiled_graph_helper
     module.extract_internal = extract_internal
     module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
 
@@ -101,8 +123,10 @@ def _in_parts(
         partition.nodes = dict(sorted(partition.nodes.items(), key=lambda item: order[item[0]]))
     whole = partitioner.fuse_partitions(partitions)
     (output,) = whole.graph.find_nodes(op="output")
-    # Sorting the parts by what they need may have moved the writes.
-    for node in whole.graph.find_nodes(op="call_function", target=copy_):
+    # Sorting the parts by what they need moves writes, and what only they need, behind the end.
+    nodes = list(whole.graph.nodes)
+    behind = nodes[nodes.index(output) + 1 :]
+    for node in (*behind, *whole.graph.find_nodes(op="call_function", target=copy_)):
         output.prepend(node)
     for node in whole.graph.find_nodes(op="call_module"):
         part = whole.get_submodule(node.target)
@@ -126,6 +150,8 @@ def replace_backend(module: ModuleType) -> None:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
+    from torch_xla_ext_startup import shared_memory
+
     stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
     # Of what the gradient needs, it computes again what is cheap; the default saves all.
     stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
@@ -147,6 +173,7 @@ def replace_backend(module: ModuleType) -> None:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
+            shared_memory.traced_for_xla(stock.kwargs, inputs),
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):

@@ -5,6 +5,7 @@
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_
 
 #include <ATen/core/Tensor.h>
+#include <ATen/dlpack.h>
 #include <torch/csrc/lazy/backend/backend_data.h>
 #include <torch/csrc/lazy/backend/lowering_context.h>
 #include <torch/csrc/lazy/core/hash.h>
@@ -243,6 +244,11 @@ struct XlaHelpers {
   static int s_mat_mul_precision;
 };
 
+// The data of an XLA tensor, when it has been computed, in the same memory.
+DLManagedTensor* toDLPack(const at::Tensor& src);
+// An XLA tensor in the memory of `src`, which is not used afterwards.
+at::Tensor fromDLPack(DLManagedTensor* src);
+
 // Whether programs are sharded (SPMD).
 bool UseVirtualDevice(bool force_spmd);
 
@@ -265,6 +271,11 @@ class ComputationClient {
   // Data without a value. Virtual in the stock binary, which runs
   // PjRtComputationClient's.
   DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
+  absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
+      int local_device_id) const;
+  std::string PjRtDeviceToString(xla::PjRtDevice* device) const;
+  // The address of the data on the device.
+  uintptr_t UnsafeBufferPointer(DataPtr handle);
 };
 
 // Virtual in the stock binary. Its vtable refers to these functions by their
@@ -299,6 +310,11 @@ class PjRtComputationClient {
 
   void WaitDeviceOps(absl::Span<const std::string> devices);
 
+  absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
+      int local_device_id) const;
+  std::string PjRtDeviceToString(xla::PjRtDevice* device) const;
+  uintptr_t UnsafeBufferPointer(ComputationClient::DataPtr handle);
+
   std::shared_ptr<ComputationClient::Computation> DeserializeComputation(
       const std::string& serialized);
   torch::lazy::hash_t HashCompilationEnv();
@@ -308,6 +324,23 @@ inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
     std::string device, xla::Shape shape) {
   return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
       std::move(device), std::move(shape), std::nullopt);
+}
+
+inline absl::StatusOr<xla::PjRtDevice*>
+ComputationClient::LookupAddressableDevice(int local_device_id) const {
+  return reinterpret_cast<const PjRtComputationClient*>(this)
+      ->LookupAddressableDevice(local_device_id);
+}
+
+inline std::string ComputationClient::PjRtDeviceToString(
+    xla::PjRtDevice* device) const {
+  return reinterpret_cast<const PjRtComputationClient*>(this)
+      ->PjRtDeviceToString(device);
+}
+
+inline uintptr_t ComputationClient::UnsafeBufferPointer(DataPtr handle) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->UnsafeBufferPointer(
+      std::move(handle));
 }
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient();

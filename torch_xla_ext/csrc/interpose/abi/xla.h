@@ -51,6 +51,7 @@ static_assert(sizeof(OpSharding) == torch_xla_ext::layout::kOpShardingSize);
 
 // Only passed through by pointer.
 class Literal;
+class PjRtDevice;
 
 // Protobuf enums: int, with the values of xla_data.proto.
 enum PrimitiveType : int {
