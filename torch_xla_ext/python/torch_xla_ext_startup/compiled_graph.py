@@ -13,7 +13,6 @@ has the data of another argument, is traced as a copy, so that a later call may 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from numbers import Number
@@ -21,8 +20,8 @@ from numbers import Number
 import torch
 import torch_xla
 from torch_xla import runtime
-from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
+from torch_xla_ext_startup.in_place_program import InPlaceProgram, keep_shardings
 from torch_xla_ext_startup.shared_memory import SharedMemory
 
 _XLAC = torch_xla._XLAC
@@ -205,10 +204,7 @@ class _Compilation:
         """Compiles the program. `is_passed`: which of the tensor arguments are no copies."""
         changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]
         written = [i for i in changed if is_passed[i]]
-        if runtime.is_spmd():
-            self._keep_shardings(written)
-            # What is told of sharded data is read in them: programs before have to have run.
-            _XLAC._xla_wait_device_ops([])
+        keep_shardings([self._tensors[i] for i in written], self._saved)
         if self._memory is not None:
             for tensor in self._tensors:  # PyTorch's memory is not XLA's to take
                 _XLAC._set_buffer_donation(tensor, False)
@@ -248,62 +244,34 @@ class _Compilation:
                 made[id(output)] = self._add(output + 0 if is_index else output.clone())
         return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
 
-    def _keep_shardings(self, written: list[int]) -> None:
-        """Gives a new value without a sharding the one that the argument's value had before."""
-        for i in written:
-            if not _XLAC._get_xla_sharding_spec(self._tensors[i]):
-                sharding = _XLAC._get_xla_op_sharding(self._saved.before(self._tensors[i]))
-                _XLAC._xla_mark_sharding(self._tensors[i], sharding)
-
     def _compile(self, written: list[int]) -> object:
-        values = {i: _XLAC._xla_capture_base(self._tensors[i]) for i in written}
-        results = [*values.values(), *self._new]
-        for tensor in results:
-            if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
-                _XLAC._xla_optimization_barrier_([tensor])
-        sources, parameters = self._parameters_of(results, written)
-        unread = [i for i in written if (_ARGUMENT, i) not in sources]
-        if unread:
-            # Only the buffer of a parameter can be written to.
-            for i in unread:
-                before = self._saved.before(self._tensors[i])
-                _XLAC._xla_optimization_barrier_([values[i], before])
-            sources, parameters = self._parameters_of(results, written)
-        places = {i: sources.index((_ARGUMENT, i)) for i in written}
-        with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
-            for place in places.values():
-                _XLAC._set_buffer_donation(parameters[place], True)  # may give it another id
-                stack.callback(_XLAC._set_buffer_donation, parameters[place], False)
-            for i, place in places.items():
-                parameter = _XLAC._xla_capture_parameter_id(parameters[place])
-                before = _XLAC._xla_capture_set_alias(values[i], parameter)
-                stack.callback(_XLAC._xla_capture_set_alias, values[i], before)
-            key = _XLAC._get_graph_hash(results)
-            _XLAC._xla_warm_up_cache(results, [])
+        lowered = InPlaceProgram([self._tensors[i] for i in written], self._new, self._saved)
+        sources = self._sources_of(lowered, set(written))
         names = {_ARGUMENT: "argument", _OWN_VALUES: "argument", _CONSTANT: "constant"}
         return _XLAC._XlaCapturedProgram(
-            key,
+            lowered.compile(),
             "a function of torch.compile",
             sources,
             [f"its {names.get(kind, 'seed')} {index}" for kind, index in sources],
             [],
-            [p for p, (kind, _) in zip(parameters, sources, strict=True) if kind == _CONSTANT],
-            list(places.values()),
+            [
+                parameter
+                for parameter, (kind, _) in zip(lowered.parameters, sources, strict=True)
+                if kind == _CONSTANT
+            ],
+            lowered.places,
             self._new,
             [-1] * len(self._tensors),
             ends_step=any(kind == _SEED for kind, _ in sources),  # the next one draws others
         )
 
-    def _parameters_of(
-        self, results: list[torch.Tensor], written: list[int]
-    ) -> tuple[list[tuple[int, int]], list[torch.Tensor]]:
-        """Where the value of each parameter comes from (Source in program.h), and its tensor."""
-        ids, parameters = _XLAC._get_tensors_xla_device_data_node(results)
+    def _sources_of(self, lowered: InPlaceProgram, written: set[int]) -> list[tuple[int, int]]:
+        """Where the value of each parameter comes from: Source in program.h."""
         by_address = {self._saved.data_address(t): i for i, t in enumerate(self._tensors)}
         seed = _XLAC._xla_capture_data_address(self._seed)
         sources: list[tuple[int, int]] = []
         num_constants = 0
-        for tensor_id, parameter in zip(ids, parameters, strict=True):
+        for tensor_id, parameter in zip(lowered.ids, lowered.parameters, strict=True):
             address = _XLAC._xla_capture_data_address(parameter)
             if address in by_address:
                 i = by_address[address]
@@ -313,4 +281,4 @@ class _Compilation:
             else:
                 sources.append((_CONSTANT, num_constants))
                 num_constants += 1
-        return sources, parameters
+        return sources

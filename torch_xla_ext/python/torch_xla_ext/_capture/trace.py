@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
-from torch_xla import runtime
-from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+from torch_xla_ext_startup.in_place_program import InPlaceProgram, keep_shardings
 
 from torch_xla_ext._capture import watch
 from torch_xla_ext._capture.bytecode import finds_by_strings, names_of, strings_of
@@ -321,66 +320,21 @@ class Tracer:
             for numbers in self._by_storage.values()
             if saved.is_written(known[numbers[0]].tensor)
         ]
-        if runtime.is_spmd():
-            self._keep_shardings(written)
-            # What is told of sharded data below is read in them: steps before have to have run.
-            _XLAC._xla_wait_device_ops([])
+        keep_shardings([known[number].tensor for number in written], saved)
         new: list[torch.Tensor] = []  # what the program computes besides
         returned = self._plans().of_outputs(outputs, new)
         gradients = self._plans().of_gradients(new)
-        results = [_XLAC._xla_capture_base(known[number].tensor) for number in written]
-        results += new
-        for tensor in results:
-            if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
-                _XLAC._xla_optimization_barrier_([tensor])
-        ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
-        sources = self._find_sources(ids, graph)
-        read = {number for number, _ in sources}
-        if not read.issuperset(written):
-            # Only a parameter can be donated, and what is not gets a new buffer at each replay.
-            for number, result in zip(written, results, strict=False):
-                if number not in read:
-                    before = saved.before(known[number].tensor)
-                    _XLAC._xla_optimization_barrier_([result, before])
-            ids, graph = _XLAC._get_tensors_xla_device_data_node(results)
-            sources = self._find_sources(ids, graph)
-        result_of = dict(zip(written, results, strict=False))
-        donated = [
-            (tensor, result_of[source])
-            for tensor, (source, _) in zip(graph, sources, strict=True)
-            if source in result_of
-        ]
-        with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
-            for tensor, _ in donated:
-                _XLAC._set_buffer_donation(tensor, True)  # may give its data another id
-                stack.callback(_XLAC._set_buffer_donation, tensor, False)
-            for tensor, result in donated:
-                parameter = _XLAC._xla_capture_parameter_id(tensor)
-                before = _XLAC._xla_capture_set_alias(result, parameter)
-                stack.callback(_XLAC._xla_capture_set_alias, result, before)
-            key = _XLAC._get_graph_hash(results)
-            text = ""
-            if self._again is None or self._again.program != key:
-                text = _XLAC._get_xla_tensors_text(results)
-            if results:
-                _XLAC._xla_warm_up_cache(results, [])
+        lowered = InPlaceProgram([known[number].tensor for number in written], new, saved)
+        sources = self._find_sources(lowered)
+        key = lowered.compile()
+        text = ""
+        if self._again is None or self._again.program != key:
+            text = _XLAC._get_xla_tensors_text(lowered.results)
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
-        return lambda: self._replay(key, text, graph, sources, written, new, returned, gradients)
-
-    def _keep_shardings(self, written: list[int]) -> None:
-        """Gives a result that has no sharding the one that the tensor's value had before.
-
-        `cache[:] = value` makes such a result. XLA would choose a sharding for it, which the next
-        replay would not fit.
-        """
-        for number in written:
-            tensor = self._known[number].tensor
-            if not _XLAC._get_xla_sharding_spec(tensor):
-                sharding = _XLAC._get_xla_op_sharding(self._saved.before(tensor))
-                _XLAC._xla_mark_sharding(tensor, sharding)
+        return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
     def _find_sources(
-        self, ids: list[int], graph: list[torch.Tensor]
+        self, lowered: InPlaceProgram
     ) -> list[tuple[int | None, tuple[int, int] | None]]:
         """For each parameter of the program the known tensor that it is, or what else it is."""
         by_address = {
@@ -389,7 +343,8 @@ class Tracer:
         }
         seed = _XLAC._xla_capture_data_address(self._seed)
         sources: list[tuple[int | None, tuple[int, int] | None]] = []
-        for position, (tensor_id, tensor) in enumerate(zip(ids, graph, strict=True)):
+        parameters = zip(lowered.ids, lowered.parameters, strict=True)
+        for position, (tensor_id, tensor) in enumerate(parameters):
             number = by_address.get(_XLAC._xla_capture_data_address(tensor))
             if number is not None:
                 sources.append((number, None))
@@ -415,7 +370,7 @@ class Tracer:
         self,
         key: bytes,
         text: str,
-        graph: list[torch.Tensor],
+        lowered: InPlaceProgram,
         sources: list[tuple[int | None, tuple[int, int] | None]],
         written: list[int],
         new: list[torch.Tensor],
@@ -451,7 +406,7 @@ class Tracer:
             )
 
         parameters, names, constants = [], [], []
-        for (number, other), tensor in zip(sources, graph, strict=True):
+        for (number, other), tensor in zip(sources, lowered.parameters, strict=True):
             if number is not None:
                 parameters.append(source(number))
                 names.append(self._known[number].name)
@@ -462,7 +417,6 @@ class Tracer:
             else:
                 parameters.append(other)
                 names.append("the seed of random numbers")
-        positions = {number: position for position, (number, _) in enumerate(sources)}
         state_storages: dict[int, int] = {}
         for place, number in enumerate(state):
             storage = _XLAC._xla_capture_storage(self._known[number].tensor)
@@ -477,7 +431,7 @@ class Tracer:
             names,
             [self._known[number].tensor for number in state],
             constants,
-            [positions[number] for number in written],
+            lowered.places,
             new,
             [state_storages.get(_XLAC._xla_capture_storage(tensor), -1) for tensor in arguments],
             ends_step=True,
