@@ -65,7 +65,7 @@ class InPlaceProgram:
         self.places = [found[address] for address in addresses]
 
     def _find_parameters(self) -> dict[int, int]:
-        """Sets `ids` and `parameters`. Returns the places of parameters by their data's addresses."""
+        """Sets `ids` and `parameters`. Returns parameters' places by their data's addresses."""
         self.ids, self.parameters = _XLAC._get_tensors_xla_device_data_node(self.results)
         addresses = map(_XLAC._xla_capture_data_address, self.parameters)
         return {address: place for place, address in enumerate(addresses)}
