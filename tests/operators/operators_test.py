@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -460,6 +461,27 @@ def test_as_strided_of_a_view() -> None:
     assert x.view(-1).tolist() == [0, 1, 2, 3, -1, 5, 6, 7, 8, -1, 10, 11]
     with pytest.raises(RuntimeError, match="the offset 0 is one from the first element"):
         x[1:].as_strided((2,), (1,), 0)
+
+
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
+@pytest.mark.parametrize("wrap", [False, True])
+@pytest.mark.parametrize("shape", [(4, 4), (9, 2), (2, 5), (3, 3, 3), (1, 1)])
+def test_fill_diagonal_of_a_view(shape: tuple[int, ...], wrap: bool, way: str) -> None:
+    """PyTorch's composition is refused: it steps through a view by its offset."""
+
+    def fill(x: torch.Tensor) -> torch.Tensor:
+        x[1].fill_diagonal_(7, wrap)
+        return x + 1
+
+    torch._dynamo.reset()
+    on_device = torch.compile(fill, backend="openxla") if way == "openxla" else fill
+    x = torch.arange(2.0 * math.prod(shape)).view(2, *shape)
+    assert torch.equal(on_device(x.to("xla")).cpu(), fill(x))
+
+
+def test_fill_diagonal_of_unequal_sizes() -> None:
+    with pytest.raises(RuntimeError, match="must be of equal length"):
+        torch.zeros(2, 3, 2, device="xla").fill_diagonal_(1)
 
 
 def test_views_of_consecutive_elements_gather_nothing() -> None:

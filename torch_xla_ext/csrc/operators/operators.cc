@@ -397,6 +397,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("flatten.using_ints", Flatten);
   m.impl("ravel", Ravel);
   m.impl("reshape", Reshape);
+  // views.h
+  m.impl("fill_diagonal_", FillDiagonal_);
 }
 
 void RegisterViews(torch::Library& m) {

@@ -121,6 +121,29 @@ inline at::Tensor AsStridedAsView(const at::Tensor& self,
       });
 }
 
+// PyTorch steps through the tensor by as_strided with the tensor's own offset,
+// which XLA does not know of a view.
+inline at::Tensor& FillDiagonal_(at::Tensor& self, const at::Scalar& value,
+                                 bool wrap) {
+  TORCH_CHECK(self.dim() > 1, "dimensions must larger than 1");
+  if (self.dim() == 2) {
+    self.diagonal().fill_(value);
+    const int64_t period = self.size(1) + 1;
+    for (int64_t row = period; wrap && row < self.size(0); row += period) {
+      self.slice(0, row).diagonal().fill_(value);
+    }
+    return self;
+  }
+  at::Tensor diagonal = self;
+  for (int64_t i = 1; i < self.dim(); ++i) {
+    TORCH_CHECK(self.size(i) == self.size(0),
+                "all dimensions of input must be of equal length");
+    diagonal = diagonal.diagonal(0, 0, -1);
+  }
+  diagonal.fill_(value);
+  return self;
+}
+
 // Packs on the device. The counts of steps are a tensor of the CPU, as the
 // lengths are: PyTorch's own registration makes a functional tensor of it,
 // whose data the recurrent layers cannot read.

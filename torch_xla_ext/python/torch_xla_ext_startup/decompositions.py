@@ -39,6 +39,7 @@ _OPERATORS = (
 # These have a kernel, but their gradients have none.
 _FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_trilinear3d")
 
+_ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -58,7 +59,9 @@ def _decomposed(
     decomposition = decomposition_table[operator]
 
     def kernel(*args: object, **options: object) -> object:
-        if only_for_gradients and not _needs_gradients(*args, *options.values()):
+        # The decomposition of a pool to nothing divides by 0.
+        is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
+        if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **options)
         result = decomposition(*args, **options)
