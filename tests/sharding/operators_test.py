@@ -432,10 +432,12 @@ def test_attention_of_cudnn(
     result = custom_kernel.flash_attention(q, k, v)
     result.backward(torch.ones_like(result))
     shape[spec.index("model")] //= num_devices
-    own = f"bf16[{','.join(map(str, shape))}]{{3,2,1,0}}"
+    own, result_of_it = (
+        f"bf16[{','.join(map(str, shape))}]{{{order}}}" for order in ("3,2,1,0", "3,1,2,0")
+    )
     forward, backward = (
         line for line in custom_call_lines(q.grad) if 'target="__cudnn$fmha' in line
     )
-    assert forward.startswith(f"%custom-call = ({own}, f32[")
-    assert backward.startswith(f"%custom-call = ({own}, {own}, {own}, u8[0]")
+    assert forward.startswith(f"%custom-call = ({result_of_it}, f32[")
+    assert backward.startswith(f"%custom-call = ({', '.join([result_of_it] * 3)}, u8[0]")
     assert f"operand_layout_constraints={{{own}, {own}, {own}}}" in forward

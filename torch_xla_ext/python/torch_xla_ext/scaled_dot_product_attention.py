@@ -228,7 +228,9 @@ def _fused(
         key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     if mask is None:
-        return cudnn_attention.cudnn_attention(query, key, value, is_causal, scale)
+        return cudnn_attention.cudnn_attention(
+            query, key, value, is_causal, scale, is_sharded=torch_xla.runtime.is_spmd()
+        )
     sees = mask if mask.dtype == torch.bool else mask > -math.inf
     lowest = 0.7 * torch.finfo(query.dtype).min
     if mask.dtype == torch.bool:

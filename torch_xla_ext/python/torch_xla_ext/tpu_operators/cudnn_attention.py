@@ -8,7 +8,8 @@ compiles the program. The calls are the same as those that JAX makes for
 
 The operands of the calls are [batch_size, seq_len, num_heads, head_dim], which is what projections
 to heads write: as [batch_size, num_heads, seq_len, head_dim], each would be copied before the call.
-The results of a call have cuDNN's order, heads first.
+Only sharded ones are of the latter shape (`heads_first`), in which their shardings are known. The
+results of a call have cuDNN's order, heads first.
 """
 
 import json
@@ -40,22 +41,30 @@ def look_at_gpu() -> None:
         max_head_dim = 128
 
 
-# The dimensions of batch and heads, and the contracting one, of the left and of the right side of
-# each of a call's products. Those of [batch_size, seq_len, num_heads, head_dim]:
-_BATCH = ("0", "2")
-# Those of the logits, [batch_size, num_heads, q_seq_len, kv_seq_len]:
-_LOGITS_BATCH = ("0", "1")
+_LOGITS_BATCH = ("0", "1")  # of the logits, [batch_size, num_heads, q_seq_len, kv_seq_len]
 _Side = tuple[tuple[str, str], str]
-_FORWARD_PRODUCTS: dict[str, tuple[_Side, _Side]] = {
-    "bmm1": ((_BATCH, "3"), (_BATCH, "3")),
-    "bmm2": ((_LOGITS_BATCH, "3"), (_BATCH, "1")),
-}
-_BACKWARD_PRODUCTS: dict[str, tuple[_Side, _Side]] = {
-    "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), (_BATCH, "1")),
-    "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), (_BATCH, "1")),
-    "bmm2_grad_gemm1": ((_LOGITS_BATCH, "2"), (_BATCH, "1")),
-    "bmm2_grad_gemm2": ((_BATCH, "3"), (_BATCH, "3")),
-}
+_Products = Mapping[str, tuple[_Side, _Side]]
+
+
+def _products(heads_first: bool) -> tuple[_Products, _Products]:
+    """Those of the forward and of the backward call.
+
+    Of each side of a product: the dimensions of batch and heads, and the contracting one.
+    """
+    batch, sequence = (("0", "1"), "2") if heads_first else (("0", "2"), "1")
+    heads, summed = (batch, "3"), (batch, sequence)
+    forward = {"bmm1": (heads, heads), "bmm2": ((_LOGITS_BATCH, "3"), summed)}
+    backward = {
+        "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), summed),
+        "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), summed),
+        "bmm2_grad_gemm1": ((_LOGITS_BATCH, "2"), summed),
+        "bmm2_grad_gemm2": (heads, heads),
+    }
+    return forward, backward
+
+
+def _swapped(tensor: torch.Tensor, is_swapped: bool = True) -> torch.Tensor:
+    return tensor.transpose(1, 2) if is_swapped else tensor
 
 
 def _check(
@@ -63,9 +72,12 @@ def _check(
     k: torch.Tensor,
     v: torch.Tensor,
     bias: torch.Tensor | None = None,
+    *,
+    heads_first: bool,
     **others: Value,
 ) -> None:
     name = "xla_gpu::cudnn_attention"
+    q, k, v = (_swapped(t, heads_first) if t.dim() == 4 else t for t in (q, k, v))
     if q.dtype not in DTYPES:
         raise TypeError(f"{name}: q must be float16 or bfloat16, but is {q.dtype}")
     if q.dim() != 4 or q.shape[3] > max_head_dim or q.shape[3] % HEAD_DIM_MULTIPLE:
@@ -97,10 +109,12 @@ def _check(
 def _payload(
     q: torch.Tensor,
     k: torch.Tensor,
+    heads_first: bool,
     causal: bool,
     sm_scale: float,
-    products: Mapping[str, tuple[_Side, _Side]],
+    products: _Products,
 ) -> bytes:
+    q, k = _swapped(q, heads_first), _swapped(k, heads_first)
     dimensions = [str(q.shape[0]), str(q.shape[2]), str(q.shape[1]), str(k.shape[1])]
     config = {
         "algorithm": {
@@ -134,23 +148,37 @@ def _payload(
     return json.dumps({"operation_queue_id": "0", "cudnn_fmha_backend_config": config}).encode()
 
 
-def _heads_first(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float().transpose(1, 2)
-
-
 def _repeated(k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """An operand's heads, each as often as the query's heads share it, first."""
-    return _heads_first(k).repeat_interleave(q.shape[2] // k.shape[2], 1)
+    return k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+
+
+def _in_float(
+    inputs: Sequence[torch.Tensor], attributes: Mapping[str, object]
+) -> list[torch.Tensor]:
+    """A call's operands, those with heads as [batch_size, num_heads, seq_len, head_dim]."""
+    config = attributes["cudnn_fmha_backend_config"]
+    of_q = [
+        products for name, products in config.items() if name.endswith("_dot_dimension_numbers")
+    ]
+    heads_first = all(products["rhs_batch_dimensions"] == ["0", "1"] for products in of_q)
+    # The statistics are [batch_size, num_heads, q_seq_len]; the bias is as large as the logits.
+    bias = {3 if len(inputs) < 6 else 5} if len(inputs) in (4, 7) else set()
+    return [
+        _swapped(each.float(), each.dim() == 4 and not heads_first and number not in bias)
+        for number, each in enumerate(inputs)
+    ]
 
 
 def _logits(
-    inputs: Sequence[torch.Tensor], bias: torch.Tensor | None, attributes: Mapping[str, object]
+    q: torch.Tensor,
+    k: torch.Tensor,
+    bias: torch.Tensor | None,
+    attributes: Mapping[str, object],
 ) -> torch.Tensor:
     config = attributes["cudnn_fmha_backend_config"]
-    q, k = inputs[:2]
-    logits = _heads_first(q) @ _repeated(k, q).mT * config["fmha_scale"]
+    logits = q @ _repeated(k, q).mT * config["fmha_scale"]
     if bias is not None:
-        logits = logits + bias.float()
+        logits = logits + bias
     if config["mask_type"] == "CAUSAL":
         ones = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device)
         logits = logits.masked_fill(ones.triu(1), float("-inf"))
@@ -160,27 +188,28 @@ def _logits(
 def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    logits = _logits(inputs, inputs[3] if len(inputs) > 3 else None, attributes)
-    result = logits.softmax(-1) @ _repeated(inputs[2], inputs[0])
+    q, k, v, *bias = _in_float(inputs, attributes)
+    logits = _logits(q, k, bias[0] if bias else None, attributes)
+    result = logits.softmax(-1) @ _repeated(v, q)
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
 
 
 def _backward_reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, stats, grad, *bias, result = inputs
-    logits = _logits(inputs, bias[0] if bias else None, attributes)
+    q, k, v, stats, grad, *bias, result = _in_float(inputs, attributes)
+    logits = _logits(q, k, bias[0] if bias else None, attributes)
     weights = (logits - stats.unsqueeze(-1)).exp()
-    grad = _heads_first(grad)
-    inner = (grad * _heads_first(result)).sum(-1, keepdim=True)
+    inner = (grad * result).sum(-1, keepdim=True)
     grad_of_logits = weights * (grad @ _repeated(v, q).mT - inner)
     grad_of_products = grad_of_logits * attributes["cudnn_fmha_backend_config"]["fmha_scale"]
     grad_of_q = grad_of_products @ _repeated(k, q)
     grads = [
-        grad_of_heads.unflatten(1, (k.shape[2], -1)).sum(2)
-        for grad_of_heads in (grad_of_products.mT @ _heads_first(q), weights.mT @ grad)
+        grad_of_heads.unflatten(1, (k.shape[1], -1)).sum(2)
+        for grad_of_heads in (grad_of_products.mT @ q, weights.mT @ grad)
     ]
-    return [*(each.to(q.dtype) for each in (grad_of_q, *grads)), _no_workspace(q)]
+    dtype = inputs[0].dtype
+    return [*(each.to(dtype) for each in (grad_of_q, *grads)), _no_workspace(inputs[0])]
 
 
 def _no_workspace(q: torch.Tensor) -> torch.Tensor:
@@ -190,33 +219,44 @@ def _no_workspace(q: torch.Tensor) -> torch.Tensor:
 _WORKSPACE: Result = ([0], torch.uint8)
 
 
-def _results(q: torch.Tensor, **others: Value) -> Sequence[Result]:
-    shape = q.transpose(1, 2).shape
+def _results(q: torch.Tensor, *, heads_first: bool, **others: Value) -> Sequence[Result]:
+    shape = _swapped(q, not heads_first).shape
     return [(shape, q.dtype), (shape[:3], torch.float32), _WORKSPACE]
 
 
 def _backward_results(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **others: Value
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, heads_first: bool, **others: Value
 ) -> Sequence[Result]:
-    return [*((tensor.transpose(1, 2).shape, q.dtype) for tensor in (q, k, v)), _WORKSPACE]
+    shapes = (_swapped(tensor, not heads_first).shape for tensor in (q, k, v))
+    return [*((shape, q.dtype) for shape in shapes), _WORKSPACE]
 
 
 def _forward_payload(
-    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
+    q: torch.Tensor,
+    k: torch.Tensor,
+    heads_first: bool,
+    causal: bool,
+    sm_scale: float,
+    **others: Value,
 ) -> bytes:
-    return _payload(q, k, causal, sm_scale, _FORWARD_PRODUCTS)
+    return _payload(q, k, heads_first, causal, sm_scale, _products(heads_first)[0])
 
 
 def _backward_payload(
-    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
+    q: torch.Tensor,
+    k: torch.Tensor,
+    heads_first: bool,
+    causal: bool,
+    sm_scale: float,
+    **others: Value,
 ) -> bytes:
-    return _payload(q, k, causal, sm_scale, _BACKWARD_PRODUCTS)
+    return _payload(q, k, heads_first, causal, sm_scale, _products(heads_first)[1])
 
 
 def _setup_context(
     ctx: FunctionCtx, inputs: tuple[Value, ...], output: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    *tensors, ctx.causal, ctx.sm_scale = inputs
+    *tensors, ctx.heads_first, ctx.causal, ctx.sm_scale = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -226,12 +266,15 @@ def _backward(
 ) -> tuple[torch.Tensor | None, ...]:
     q, k, v, *bias, result, stats = ctx.saved_tensors
     operator = _backward_with_bias if bias else _backward_operator
-    grad, result = grad.transpose(1, 2), result.transpose(1, 2)
-    grads = operator(q, k, v, stats, grad, *bias, result, ctx.causal, ctx.sm_scale)
-    return (*(each.transpose(1, 2) for each in grads), *(None for _ in bias), None, None)
+    grad, result = (_swapped(each, not ctx.heads_first) for each in (grad, result))
+    attributes = ctx.heads_first, ctx.causal, ctx.sm_scale
+    grads = operator(q, k, v, stats, grad, *bias, result, *attributes)
+    grads = (_swapped(each, not ctx.heads_first) for each in grads)
+    return (*grads, *(None for _ in bias), None, None, None)
 
 
-_OPERAND, _RESULT = "b _ h _", "b h _ _"
+_ATTRIBUTES = "bool heads_first, bool causal, float sm_scale"
+_HEADS = "b h _ _"  # of sharded tensors, whose heads are first
 
 
 def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, ...]:
@@ -239,15 +282,14 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
     register_reference(target, _reference)
     register_reference(f"{target}Backward", _backward_reference)
     rules = {
-        "sharding_rule": f"{_OPERAND}, {_OPERAND}, {_OPERAND} -> {_RESULT}, b h _",
-        "backward_rule": f"{_OPERAND}, {_OPERAND}, {_OPERAND}, b h _, {_OPERAND}, {_OPERAND} -> "
-        f"{_RESULT}, {_RESULT}, {_RESULT}",
+        "sharding_rule": f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
+        "backward_rule": f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
+        f"{_HEADS}, {_HEADS}, {_HEADS}",
     }
     if bias:
         rules = dict.fromkeys(rules)
     forward = define_operator(
-        f"xla_gpu::{name}(Tensor q, Tensor k, Tensor v, {bias}bool causal, float sm_scale) -> "
-        "(Tensor, Tensor)",
+        f"xla_gpu::{name}(Tensor q, Tensor k, Tensor v, {bias}{_ATTRIBUTES}) -> (Tensor, Tensor)",
         target=target,
         check=_check,
         results=_results,
@@ -259,7 +301,7 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
     )
     backward = define_operator(
         f"xla_gpu::{name}_backward(Tensor q, Tensor k, Tensor v, Tensor stats, Tensor grad, "
-        f"{bias}Tensor result, bool causal, float sm_scale) -> (Tensor, Tensor, Tensor)",
+        f"{bias}Tensor result, {_ATTRIBUTES}) -> (Tensor, Tensor, Tensor)",
         target=f"{target}Backward",
         check=_check,
         results=_backward_results,
@@ -283,6 +325,8 @@ def cudnn_attention(
     causal: bool,
     sm_scale: float,
     bias: torch.Tensor | None = None,
+    *,
+    is_sharded: bool = False,
 ) -> torch.Tensor:
     """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
 
@@ -293,6 +337,7 @@ def cudnn_attention(
         causal: query i sees keys 0 to i.
         bias: [batch_size or 1, num_heads or 1, q_seq_len, kv_seq_len], of q's dtype, finite. It
             gets no gradient.
+        is_sharded: each device runs it for the heads or examples that it has of the operands.
 
     Returns:
         As q. It has a first derivative.
@@ -301,7 +346,7 @@ def cudnn_attention(
         TypeError, ValueError: another dtype or shape.
         NotImplementedError: q is on a device that is not XLA's.
     """
-    q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+    q, k, v = (_swapped(tensor, not is_sharded) for tensor in (q, k, v))
     if bias is None:
-        return _operator(q, k, v, causal, sm_scale)[0]
-    return _operator_with_bias(q, k, v, bias, causal, sm_scale)[0]
+        return _operator(q, k, v, is_sharded, causal, sm_scale)[0]
+    return _operator_with_bias(q, k, v, bias, is_sharded, causal, sm_scale)[0]
