@@ -160,6 +160,8 @@ def _trace(
         with torch.no_grad():
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            if memory is not None:
+                outputs = memory.of_their_dtypes(graph, outputs, own)
             compilation = _Compilation(own_tensors, saved, seed, memory)
             return compilation.run(
                 outputs, [a is b for a, b in zip(own_tensors, tensors, strict=True)]
