@@ -144,7 +144,7 @@ class _Program:
 
 
 def _trace(
-    graph: Callable[..., object], arguments: Sequence[object], memory: SharedMemory | None
+    graph: torch.fx.GraphModule, arguments: Sequence[object], memory: SharedMemory | None
 ) -> _Program:
     if memory is not None:
         arguments = memory.views(arguments)
@@ -160,8 +160,7 @@ def _trace(
         with torch.no_grad():
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-            if memory is not None:
-                outputs = memory.of_their_dtypes(graph, outputs, own)
+            outputs = _of_their_dtypes(graph, outputs, own, in_xla=memory is not None)
             compilation = _Compilation(own_tensors, saved, seed, memory)
             return compilation.run(
                 outputs, [a is b for a, b in zip(own_tensors, tensors, strict=True)]
@@ -171,6 +170,40 @@ def _trace(
         for tensor in own_tensors:
             torch._sync(tensor)
         _XLAC._xla_set_rng_seed(running_seed)
+
+
+def _of_their_dtypes(
+    graph: torch.fx.GraphModule,
+    outputs: Sequence[object],
+    arguments: Sequence[object],
+    *,
+    in_xla: bool,
+) -> list[object]:
+    """The graph's outputs in the dtypes that PyTorch says; arguments among them are as before.
+
+    A sum of a float32 tensor and a float64 one without dimensions is float64 in XLA, which
+    torch_xla rounds when the tensor is read, and so may be what is computed of it.
+
+    Args:
+        in_xla: whether nothing rounds them: they have to be of these types in XLA. XLA drops
+            conversions that change nothing.
+    """
+    known = {id(argument) for argument in arguments}
+    (output,) = graph.graph.find_nodes(op="output")
+    (nodes,) = output.args
+    nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
+    converted: dict[int, torch.Tensor] = {}  # an output may be there twice
+    for node, value in zip(nodes, outputs, strict=True):
+        if not isinstance(value, torch.Tensor) or id(value) in known | converted.keys():
+            continue
+        described = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        dtype = described.dtype if isinstance(described, torch.Tensor) else value.dtype
+        if dtype.is_floating_point and in_xla:
+            wider = torch.float64 if dtype == torch.float32 else torch.float32
+            converted[id(value)] = value.to(wider).to(dtype)
+        elif dtype.is_floating_point and dtype != value.dtype:
+            converted[id(value)] = value.to(dtype)
+    return [converted.get(id(value), value) for value in outputs]
 
 
 def _with_own_data(arguments: Sequence[object]) -> list[object]:

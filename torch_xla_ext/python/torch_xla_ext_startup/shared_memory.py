@@ -65,30 +65,6 @@ class SharedMemory:
                 .resolve_neg()
             )
 
-    @staticmethod
-    def of_their_dtypes(
-        graph: torch.fx.GraphModule, outputs: Sequence[object], arguments: Sequence[object]
-    ) -> list[object]:
-        """The graph's outputs in the dtypes that PyTorch says; arguments among them are as before.
-
-        A sum of a float32 tensor and a float64 one without dimensions is float64 in torch_xla,
-        which rounds it only when it is read. XLA drops conversions that change nothing.
-        """
-        known = {id(argument) for argument in arguments}
-        (output,) = graph.graph.find_nodes(op="output")
-        (nodes,) = output.args
-        nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
-        converted: dict[int, torch.Tensor] = {}  # an output may be there twice
-        for node, value in zip(nodes, outputs, strict=True):
-            if not isinstance(value, torch.Tensor) or id(value) in known | converted.keys():
-                continue
-            described = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-            dtype = described.dtype if isinstance(described, torch.Tensor) else value.dtype
-            if dtype.is_floating_point:
-                wider = torch.float64 if dtype == torch.float32 else torch.float32
-                converted[id(value)] = value.to(wider).to(dtype)
-        return [converted.get(id(value), value) for value in outputs]
-
     def move(self, graph: torch.fx.GraphModule) -> None:
         """Has tensors that the graph makes on this device, and its own ones, be XLA's."""
         xla = torch_xla.device()

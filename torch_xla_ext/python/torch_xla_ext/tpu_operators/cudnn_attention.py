@@ -153,18 +153,15 @@ def _repeated(k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def _in_float(
-    inputs: Sequence[torch.Tensor], attributes: Mapping[str, object]
+    inputs: Sequence[torch.Tensor], attributes: Mapping[str, object], bias: int
 ) -> list[torch.Tensor]:
-    """A call's operands, those with heads as [batch_size, num_heads, seq_len, head_dim]."""
+    """A call's operands, all but `bias` as [batch_size, num_heads, seq_len, head_dim]."""
     config = attributes["cudnn_fmha_backend_config"]
-    of_q = [
-        products for name, products in config.items() if name.endswith("_dot_dimension_numbers")
-    ]
-    heads_first = all(products["rhs_batch_dimensions"] == ["0", "1"] for products in of_q)
-    # The statistics are [batch_size, num_heads, q_seq_len]; the bias is as large as the logits.
-    bias = {3 if len(inputs) < 6 else 5} if len(inputs) in (4, 7) else set()
+    is_forward = "bmm1_dot_dimension_numbers" in config
+    product = config[f"bmm{'1' if is_forward else '2_grad_gemm2'}_dot_dimension_numbers"]
+    heads_first = product["lhs_batch_dimensions"] == ["0", "1"]
     return [
-        _swapped(each.float(), each.dim() == 4 and not heads_first and number not in bias)
+        _swapped(each.float(), each.dim() == 4 and number != bias and not heads_first)
         for number, each in enumerate(inputs)
     ]
 
@@ -188,7 +185,7 @@ def _logits(
 def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, *bias = _in_float(inputs, attributes)
+    q, k, v, *bias = _in_float(inputs, attributes, 3)
     logits = _logits(q, k, bias[0] if bias else None, attributes)
     result = logits.softmax(-1) @ _repeated(v, q)
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
@@ -197,7 +194,8 @@ def _reference(
 def _backward_reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, stats, grad, *bias, result = _in_float(inputs, attributes)
+    place_of_bias = 5 if len(inputs) == 7 else -1
+    q, k, v, stats, grad, *bias, result = _in_float(inputs, attributes, place_of_bias)
     logits = _logits(q, k, bias[0] if bias else None, attributes)
     weights = (logits - stats.unsqueeze(-1)).exp()
     inner = (grad * result).sum(-1, keepdim=True)
