@@ -14,7 +14,7 @@ has the data of another argument, is traced as a copy, so that a later call may 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Number
 
 import torch
