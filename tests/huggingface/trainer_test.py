@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
+import torch
 from huggingface import models
 from testing.xla import PLATFORM
 
@@ -37,3 +40,22 @@ def test_losses_of_the_cpu() -> None:
         # XLA:GPU multiplies float32 matrices in TF32.
         rel = 1e-3 if PLATFORM == "CUDA" else 1e-5
         assert got[name]["total"] == pytest.approx(one["total"], rel=rel)
+
+
+def test_last_batch_of_a_loader() -> None:
+    """It is not said of another one, however long the loader has to read ahead."""
+    accelerator = accelerate.Accelerator(gradient_accumulation_steps=2)
+    model = torch.nn.Linear(2, 2)
+    dataset = torch.utils.data.TensorDataset(torch.arange(12.0).view(6, 2))
+    model, loader = accelerator.prepare(model, torch.utils.data.DataLoader(dataset))
+    for _ in range(2):
+        steps, last, values = [], [], []
+        for (x,) in loader:
+            time.sleep(0.1)
+            with accelerator.accumulate(model):
+                steps.append(accelerator.sync_gradients)
+            last.append(accelerator.gradient_state.end_of_dataloader)
+            values.append(x[0, 0].item())
+        assert steps == [False, True] * 3
+        assert last == [False] * 5 + [True]
+        assert values == [0, 2, 4, 6, 8, 10]

@@ -69,6 +69,93 @@ def test_writes(name: str, written: str, way: str) -> None:
             assert torch.equal(result.cpu(), expected)
 
 
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda x: x[:],
+    "transposed": lambda x: x.t(),
+    "columns": lambda x: x[:, 1:],
+    "rows": lambda x: x[1:],
+    "every second": lambda x: x[::2],
+    "from columns": lambda x: x.t().contiguous().t(),
+}
+COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "reshape": lambda x: x.reshape(-1),
+    "flatten": lambda x: x.flatten(),
+    "ravel": lambda x: x.t().ravel(),
+}
+
+
+@pytest.mark.parametrize("way", ["compiled", "captured"])
+@pytest.mark.parametrize("written", ["source", "result"])
+@pytest.mark.parametrize("name", COPIES)
+def test_arguments_that_are_views(name: str, written: str, way: str) -> None:
+    """The same function is called with each kind of view: what it copies differs."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = COPIES[name](x)
+        (x if written == "source" else y).add_(100)
+        return y * 1
+
+    run = torch.compile(step, backend="openxla") if way == "compiled" else None
+    run = run or torch_xla_ext.capture(step)
+    for factor in range(1, 3):
+        for kind, view in VIEWS.items():
+            x = torch.arange(12.0).view(4, 3) * factor
+            on_xla = x.to("xla")
+            own, expected = view(on_xla), view(x)
+            result = step(expected)
+            assert torch.equal(run(own).cpu(), result), kind
+            assert torch.equal(own.cpu(), expected), kind
+            assert torch.equal(on_xla.cpu(), x), kind
+
+
+@pytest.mark.parametrize("way", ["compiled", "captured"])
+def test_views_that_share_memory(way: str) -> None:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x.contiguous()
+        z.add_(100)
+        return z + y
+
+    run = torch.compile(step, backend="openxla") if way == "compiled" else None
+    run = run or torch_xla_ext.capture(step)
+    for view in (lambda x: x.t(), lambda x: x[:], lambda x: x[:, 1:].t()[:, 1:]):
+        for _ in range(3):
+            x = torch.arange(9.0).view(3, 3)
+            on_xla = x.to("xla")
+            y = x[: view(x).size(0), : view(x).size(1)]
+            result = run(view(on_xla), on_xla[: y.size(0), : y.size(1)])
+            assert torch.equal(result.cpu(), step(view(x), y))
+            assert torch.equal(on_xla.cpu(), x)
+
+
+def test_compiled_gradients_of_views() -> None:
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x.contiguous() * y.reshape(-1)).sum()
+
+    run = torch.compile(loss, backend="openxla")
+    tensors = [torch.rand(6, 6, requires_grad=True), torch.rand(3, 2, requires_grad=True)]
+    own = [tensor.detach().to("xla").requires_grad_() for tensor in tensors]
+    for _ in range(2):
+        loss(*(tensor.t() for tensor in tensors)).backward()
+        run(*(tensor.t() for tensor in own)).backward()
+    for tensor, expected in zip(own, tensors, strict=True):
+        torch.testing.assert_close(tensor.grad.cpu(), expected.grad)
+
+
+def test_views_of_dynamic_shape(caplog: pytest.LogCaptureFixture) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x.contiguous()
+        return y.add_(1)
+
+    run = torch.compile(step, backend="openxla", dynamic=True)
+    for size in range(3, 6):
+        x = torch.arange(float(size * 2)).view(2, size)
+        on_xla = x.to("xla")
+        assert torch.equal(run(on_xla.t()).cpu(), step(x.t()))
+        assert torch.equal(on_xla.cpu(), x)
+    assert "is not row-major in PyTorch, and shapes are dynamic" in caplog.text
+
+
 def test_values_of_a_later_write() -> None:
     """As in a cache of which a part was copied before it is written to."""
     cache = torch.zeros(2, 4, 3, device="xla")

@@ -294,7 +294,7 @@ class Program:
     def _views(self, tensors: State) -> State:
         """Views of these, in one of several ways that is the same for all devices."""
         rng = random.Random(str(self))
-        way = rng.randrange(7)
+        way = rng.randrange(9)
         if way == 1:  # of one tensor
             tensors = list(torch.stack(tensors))
         elif way == 2:  # that overlap
@@ -306,6 +306,10 @@ class Program:
             tensors = [tensor.t().contiguous().t() for tensor in tensors]
         elif way == 5:
             tensors = [(tensor * 2).detach()[:] for tensor in tensors]
+        elif way == 7:
+            tensors = [torch.cat([tensor] * 2, 1)[:, 4:] for tensor in tensors]
+        elif way == 8:
+            tensors = [tensor.repeat_interleave(2, 0)[::2] for tensor in tensors]
         elif way == 6:  # a clone of another, whose values it can share
             tensors = [tensors[0][:], tensors[0].clone(), tensors[2].clone()[:]]
         if rng.random() < 0.5:

@@ -1,13 +1,14 @@
 #include "torch_xla_ext/csrc/capture/bindings.h"
 
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
-#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "torch_xla_ext/csrc/capture/saved_state.h"
 #include "torch_xla_ext/csrc/capture/shared_memory.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
+#include "torch_xla_ext/csrc/operators/strides.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -31,26 +33,12 @@ using capture::SavedState;
 using capture::Source;
 using capture::StorageOf;
 
-// Throws unless the strides of a view are known: torch computes the strides of
-// a view of a view from XLA's strides, which are always contiguous.
-void CheckOneStep(const at::Tensor& view, size_t argument) {
-  const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
-  if (meta != nullptr && meta->has_bw_view() &&
-      meta->get_backward_view().has_view_fn()) {
-    const auto& view_fn = meta->get_backward_view().view_fn();
-    // The type_info of these classes is not exported, but their objects refer
-    // to it.
-    const std::string type = typeid(view_fn).name();
-    if (type.find("ChainedViewFunc") == std::string::npos &&
-        type.find("LambdaViewFunc") == std::string::npos) {
-      return;
-    }
-  }
-  throw py::value_error(
-      "tensor argument " + std::to_string(argument) +
-      " is a view that shares memory with another argument, and was derived "
-      "from it "
-      "in several steps: pass a clone() of it, or create it inside");
+// The strides that the tensor has in PyTorch; nothing if it is row-major.
+std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
+  if (!capture::HasOwnValues(tensor)) return std::nullopt;
+  const auto strided = operators::WithStrides(tensor);
+  if (!strided || strided->is_contiguous()) return std::nullopt;
+  return strided->strides().vec();
 }
 
 // Everything about the arguments that a program depends on, except for their
@@ -81,12 +69,23 @@ std::pair<py::bytes, std::vector<size_t>> Signature(
     if (!is_view) continue;
     if (uses[storage] == 1) {
       views.push_back(i);
+      const auto strides = StridesOf(tensor);
+      append(strides.has_value());
+      if (strides) {
+        for (int64_t stride : *strides) append(stride);
+      }
       continue;
     }
-    CheckOneStep(tensor, i);
-    const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    for (int64_t stride : impl->strides_default()) append(stride);
-    append(impl->storage_offset());
+    const auto strided = operators::WithStrides(tensor);
+    if (!strided) {
+      throw py::value_error(
+          "tensor argument " + std::to_string(i) +
+          " is a view that PyTorch does not have, such as view() of a "
+          "transposed tensor, and shares memory with another argument: pass a "
+          "clone() of it, or create it inside");
+    }
+    for (int64_t stride : strided->strides()) append(stride);
+    append(strided->storage_offset());
   }
   return {py::bytes(text), std::move(views)};
 }
@@ -199,6 +198,32 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_has_own_values", &capture::HasOwnValues,
              "Whether the tensor is a part of another one, or a rearrangement "
              "of it.");
+  module.def(
+      "_xla_strides",
+      [](const py::sequence& values)
+          -> std::optional<std::vector<std::optional<std::vector<int64_t>>>> {
+        std::vector<std::optional<std::vector<int64_t>>> all;
+        bool is_any = false;
+        for (const py::handle value : values) {
+          all.emplace_back();
+          if (!THPVariable_Check(value.ptr())) continue;
+          const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
+          if (!IsFunctionalXlaTensor(tensor)) continue;
+          all.back() = StridesOf(tensor);
+          is_any = is_any || all.back();
+        }
+        if (!is_any) return std::nullopt;
+        return all;
+      },
+      "The strides that each XLA tensor has in PyTorch, None for a row-major "
+      "one, and for what is no XLA tensor; None if there is no other.");
+  module.def(
+      "_xla_set_strides",
+      [](const at::Tensor& copy, std::vector<int64_t> strides) {
+        operators::StridesOfCopies::Get().Set(copy, std::move(strides));
+      },
+      "What the operators, which ask for it, take as the strides that "
+      "a tensor has in PyTorch.");
   module.def("_xla_capture_storage", [](const at::Tensor& tensor) {
     return reinterpret_cast<uintptr_t>(StorageOf(tensor));
   });

@@ -411,6 +411,7 @@ void RegisterForFunctionalization(torch::Library& m) {
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
+  m.impl("expand", ExpandAsView);
   m.impl("unfold", UnfoldAsView);
 }
 

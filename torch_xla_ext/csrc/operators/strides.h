@@ -16,10 +16,13 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace torch_xla_ext::operators {
@@ -51,24 +54,67 @@ inline void CallViewOperator(const c10::OperatorHandle& op,
   ViewOperator(op).callBoxed(stack);
 }
 
-// A meta tensor with a view's shape and its strides in PyTorch, if its base is
-// row-major; nothing if it is no view, or one that PyTorch does not have
+// Strides of tensors that are no views, and yet not row-major: of copies that a
+// program is traced with in place of views.
+class StridesOfCopies {
+ public:
+  static StridesOfCopies& Get() {
+    static auto* const strides = new StridesOfCopies;
+    return *strides;
+  }
+
+  // For as long as `copy`, or a view of it, lives.
+  void Set(const at::Tensor& copy, std::vector<int64_t> strides) {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
+                                  [](const Entry& entry) {
+                                    return entry.storage.expired();
+                                  }),
+                   entries_.end());
+    const c10::Storage& storage = copy.unsafeGetTensorImpl()->unsafe_storage();
+    entries_.push_back({storage.getWeakStorageImpl(), std::move(strides)});
+  }
+
+  std::optional<std::vector<int64_t>> Find(c10::StorageImpl* storage) {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_) {
+      // An expired entry keeps the address from being used again.
+      if (entry.storage._unsafe_get_target() == storage) return entry.strides;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::vector<int64_t> strides;
+  };
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if it
+// is row-major, being no view, or a view that PyTorch does not have
 // (`x.t().view(-1)`).
 inline std::optional<at::Tensor> WithStrides(const at::Tensor& self) {
   namespace functionalization = at::functionalization::impl;
   if (!functionalization::isFunctionalTensor(self)) return std::nullopt;
   auto* const wrapper = functionalization::unsafeGetFunctionalWrapper(self);
-  if (wrapper->isBaseTensor()) return std::nullopt;
-  const at::Tensor& base =
+  auto* const storage =
       static_cast<at::functionalization::FunctionalStorageImpl*>(
-          wrapper->storage().unsafeGetStorageImpl())
-          ->base();
+          wrapper->storage().unsafeGetStorageImpl());
+  const auto strides = StridesOfCopies::Get().Find(storage);
+  if (wrapper->isBaseTensor() && !strides) return std::nullopt;
+  const at::Tensor& base = storage->base();
   if (base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
     return std::nullopt;
   }
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto options = base.options().device(at::kMeta);
   const at::Tensor meta =
-      at::empty(base.sizes(), base.options().device(at::kMeta));
+      strides ? at::empty_strided(base.sizes(), *strides, options)
+              : at::empty(base.sizes(), options);
   // The views were recorded as the copying operators that XLA has.
   const c10::impl::IncludeDispatchKeyGuard views(kViewsInsteadOfCopies);
   try {

@@ -85,6 +85,64 @@ inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
       });
 }
 
+// `base` after a write to a view that expands it. PyTorch writes each of the
+// elements that an element is expanded to into the same place; here one that
+// has changed is taken.
+inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
+  const int64_t num_new = view.dim() - base.dim();
+  std::vector<int64_t> expanded, kept, shape = {-1};
+  for (int64_t i = 0; i < view.dim(); ++i) {
+    const bool is_kept = i >= num_new && base.size(i - num_new) == view.size(i);
+    (is_kept ? kept : expanded).push_back(i);
+    if (is_kept) shape.push_back(view.size(i));
+  }
+  if (view.numel() == 0) return at::clone(base);
+  std::vector<int64_t> order = expanded;
+  order.insert(order.end(), kept.begin(), kept.end());
+  const auto flat = [&](const at::Tensor& tensor) {
+    return at::reshape(at::permute(tensor, order), shape);
+  };
+  const at::Tensor after = flat(view);
+  const at::Tensor before = flat(at::expand_copy(base, view.sizes()));
+  at::Tensor is_changed = at::ne(after, before);
+  if (at::isFloatingType(base.scalar_type()) || base.is_complex()) {
+    is_changed = at::logical_and(
+        is_changed,
+        at::logical_not(at::logical_and(at::isnan(after), at::isnan(before))));
+  }
+  const at::Tensor place =
+      at::argmax(is_changed.to(at::kInt), 0, /*keepdim=*/true);
+  return at::reshape(at::gather(after, 0, place), base.sizes());
+}
+
+// The view `self.expand(...)`. In PyTorch's own registration, a write to it
+// adds what each element has changed by: twice what was written if it was
+// written to two of them, and NaN where an infinity was.
+inline at::Tensor ExpandAsView(const at::Tensor& self, at::SymIntArrayRef size,
+                               bool implicit) {
+  const std::vector<c10::SymInt> sizes = size.vec();
+  return AsView(
+      self,
+      std::any_of(
+          sizes.begin(), sizes.end(),
+          [](const c10::SymInt& number) { return number.is_symbolic(); }),
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::expand::call(base, sizes, implicit)
+                   : at::_ops::expand_copy::call(base, sizes, implicit);
+      },
+      [=](const at::Tensor& base, const at::Tensor& view) {
+        if (base.is_xla() &&
+            !base.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+            !view.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+          return OfExpanded(base, view);
+        }
+        return base + at::sum_to(view - base.expand_symint(view.sym_sizes()),
+                                 base.sym_sizes(),
+                                 /*always_return_non_view=*/true);
+      });
+}
+
 // The view `self.as_strided(...)`. It steps through the elements of `self` in
 // the order of a row-major tensor, which is what XLA tensors say of themselves.
 inline at::Tensor AsStridedAsView(const at::Tensor& self,

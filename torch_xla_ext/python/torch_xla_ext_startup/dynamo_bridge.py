@@ -24,6 +24,8 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupport
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torch_xla_ext_startup.argument_strides import compiled_by_strides
+
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
@@ -170,6 +172,13 @@ def replace_backend(module: ModuleType) -> None:
         return merge(config, inputs, infos, **options)
 
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        return compiled_by_strides(
+            lambda inputs: compile_for(graph, inputs, **options), graph, inputs
+        )
+
+    def compile_for(
+        graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
+    ) -> Callable[..., object]:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (

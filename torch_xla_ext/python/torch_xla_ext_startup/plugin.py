@@ -30,6 +30,7 @@ import torch_xla
 from torch_xla.experimental import plugins
 
 from torch_xla_ext_startup import (
+    accelerate_loader,
     activation_checkpoint,
     autocast,
     decompositions,
@@ -230,6 +231,7 @@ _REPLACED = {
     _AUTOCAST: autocast.replace_module,
     "safetensors.torch": shared_tensors.replace_by_name,
     "huggingface_hub.serialization._torch": shared_tensors.replace_by_name,
+    "accelerate.data_loader": accelerate_loader.replace,
     "accelerate.utils.modeling": shared_tensors.replace_identity,
 }
 

@@ -37,8 +37,12 @@ class Description(NamedTuple):
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the strides that a view has in PyTorch: contiguous() asks for them."""
     with torch.no_grad():
-        return tensor.clone().requires_grad_(tensor.requires_grad)
+        copy = tensor.clone().requires_grad_(tensor.requires_grad)
+    if (strides := _XLAC._xla_strides([tensor])) is not None:
+        _XLAC._xla_set_strides(copy, strides[0])
+    return copy
 
 
 def view_of(

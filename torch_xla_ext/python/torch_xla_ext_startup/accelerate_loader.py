@@ -1,0 +1,37 @@
+"""accelerate's data loader for XLA, without the thread that reads batches ahead.
+
+accelerate asks the loader whether its batch is the last one, and then steps the optimizer however
+many gradients are accumulated. With torch_xla's MpDeviceLoader a thread reads up to eight batches
+ahead, and so the loader says it of the batches before the last, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import torch_xla
+
+
+def replace(module: ModuleType) -> None:
+    """Changes accelerate.data_loader."""
+
+    def batches(self: object) -> Iterator[object]:
+        if self._rng_types is not None:
+            module.synchronize_rng_states(self._rng_types, self._loader.synchronized_generator)
+        for batch in self._loader:
+            yield module.send_to_device(batch, self.device)
+            _end_step()
+
+    loader = getattr(module, "MpDeviceLoaderWrapper", None)  # is there if accelerate uses XLA
+    if loader is not None:
+        loader.__iter__ = batches
+
+
+def _end_step() -> None:
+    from torch_xla.debug import profiler
+
+    if profiler.get_tracer_marked_step():  # StepTrace has ended it
+        profiler.set_tracer_marked_step(False)
+    else:
+        torch_xla.sync()
