@@ -97,6 +97,8 @@ REFUSED = {
     "host result": (lambda x: torch.zeros(3), "is on cpu"),
     "data": (assigns_data, r"assigns .*cache\.data"),
     "gradient": (lambda x: x.requires_grad_() * 2, "requires a gradient"),
+    "shape": (lambda x: x.unsqueeze_(0), r"unsqueeze_\(\) changes .* argument 0, .* unsqueeze\(\)"),
+    "size": (lambda x: x.resize_(1, 3), r"resize_\(\) changes .* argument 0, .* reshape\(\)"),
 }
 
 

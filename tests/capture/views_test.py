@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torch_xla_ext import capture
+from torch_xla_ext import CaptureError, capture
 
 VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "view": lambda base: base.view(2, 2),
@@ -87,3 +87,36 @@ def test_view_in_a_call_that_is_not_captured() -> None:
         assert captured(part) is part
     assert captured.num_captures == 1
     assert data[:, 0].tolist() == [2, 1, 1]
+
+
+def test_view_that_was_transposed_in_place(device: torch.device) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        view = x[1:]
+        view.t_()
+        view.add_(torch.arange(2.0, device=x.device))
+        return view * 1
+
+    run = capture(step)
+    for factor in range(1, 4):
+        x = torch.arange(6.0).view(3, 2) * factor
+        own = x.to(device)
+        assert run(own).tolist() == step(x).tolist()
+        assert own.tolist() == x.tolist()
+
+
+def test_result_that_was_transposed_in_place(device: torch.device) -> None:
+    """Square: its shape does not tell."""
+    step = capture(lambda x: x[1:].t_())
+    with pytest.raises(CaptureError, match="shares memory with argument 0 in a way that cannot be"):
+        step(torch.arange(6.0).view(3, 2).to(device))
+
+
+def test_transposed_result_writes_to_the_argument(device: torch.device) -> None:
+    step = capture(lambda x: [x.t(), x[1:].t()[1:]])
+    for _ in range(3):
+        x = torch.arange(9.0).view(3, 3)
+        own = x.to(device)
+        for result, expected in zip(step(own), [x.t(), x[1:].t()[1:]], strict=True):
+            result[1] = 10
+            expected[1] = 10
+        assert own.tolist() == x.tolist()

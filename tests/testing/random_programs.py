@@ -99,6 +99,26 @@ F.gelu({x}, approximate="tanh")
 {x}.reshape(-1)
 {x}.reshape({n}, -1)
 {x}.expand({n}, 4, 4).clone()
+{x}[None].expand(2, 4, 4)
+{x}[{n}].expand(3, 4)
+{x}[:, :1].expand(4, {m})
+{x}.mT
+{x}.movedim(0, 1)
+{x}.view(2, 8)
+{x}.reshape(2, 8)
+{x}.flatten()
+{x}.ravel()
+{x}.t().ravel()
+{x}.unflatten(0, (2, 2))
+{x}[..., None]
+{x}.diagonal({n})
+{x}.unfold({d}, 2, 2)
+{x}.float().view(torch.int32)
+{x}.type_as({y})
+{x}.expand_as({y})
+{x}[{y} > {a}]
+{x}.nonzero()
+torch.view_as_real(torch.complex({x}.float(), {y}.float()))
 {x}.repeat({n}, 1)
 {x}.repeat_interleave({n}, {d})
 {x}.narrow({d}, {n}, 2)
@@ -201,6 +221,39 @@ _STATEMENTS = """
 {x}.index_copy_({d}, torch.arange(4, device={x}.device).roll({n}), {y}.clone())
 {x}.index_put_(({i},), {y}.clone(), accumulate=True)
 {x}.masked_fill_({y}.clone() > {a}, {s})
+{x}.expand(2, *{x}.shape)[1].mul_({s})
+{x}[:, :1].expand(-1, 3)[:, {n} - 1].sub_({s})
+{x}[0].expand(3, -1)[:, {n}].fill_({s})
+{x}.diagonal().mul_({s})
+{x}.diagonal(-{n}).fill_({s})
+{x}.unfold({d}, 2, 2)[0].add_({s})
+{x}.view(2, 8)[:, ::{n}].zero_()
+{x}.reshape(-1)[{n}:].add_({s})
+{x}.flatten()[:4].mul_({n})
+{x}.contiguous().add_({s})
+{x}.ravel()[0] = {s}
+{x}.t()[{n}] += {y}[0].clone()
+{x}.t_()
+{x}.transpose_(0, 1)
+{x}.unsqueeze_({d})
+{x}.squeeze_()
+{x}.clamp_(-{a}, {a})
+{x}[{y}.clone() > {a}] = {s}
+{x}.chunk(2, {d})[1].add_({s})
+{x}.split([1, 3], {d})[0].mul_({n})
+{x}.unbind({d})[{n}].zero_()
+{x}.swapaxes(0, 1)[1:].fill_({s})
+{x}.lerp_({y}.clone(), 0.5)
+{x}.cumsum_({d})
+{x}.tril_({n})
+{x}.round_()
+{x}.scatter_({d}, latin_square({n}, {x}), {y}.clone())
+{x}.scatter_reduce_({d}, latin_square({n}, {x}), {y}.clone(), "amax")
+{x}.put_({i}, {y}.clone()[0], accumulate=True)
+{x}.masked_scatter_({y}.clone() > {a}, {x}.clone())
+F.relu({x}, inplace=True)
+torch.add({x}.clone(), {s}, out={x})
+torch.mul({x}.clone(), {s}, out={x})
 sync()
 """.strip().splitlines()
 
@@ -223,6 +276,10 @@ _LEAVES = {
     "i": lambda g: torch.randint(0, 4, (4,), generator=g),
     "j": lambda g: torch.randint(0, 4, (4,), generator=g),
 }
+
+# Whether these copy depends on the strides of what is computed, which PyTorch makes those of the
+# operands, and XLA does not.
+_COPIES_IF_STRIDED = re.compile(r"\b(v\d+)\.(?:t\(\)\.)?(?:contiguous|flatten|ravel|reshape)\(")
 
 
 def latin_square(shift: int, like: torch.Tensor) -> torch.Tensor:
@@ -295,6 +352,8 @@ class Program:
         """Views of these, in one of several ways that is the same for all devices."""
         rng = random.Random(str(self))
         way = rng.randrange(9)
+        if way == 4 and any(map(_COPIES_IF_STRIDED.search, self.lines)):
+            way = 0
         if way == 1:  # of one tensor
             tensors = list(torch.stack(tensors))
         elif way == 2:  # that overlap
@@ -359,6 +418,10 @@ class Program:
 
     def _works(self, line: str, variables: dict[str, object], names: tuple[str, ...]) -> bool:
         """Runs the line, and says whether its results can be compared."""
+        copied = _COPIES_IF_STRIDED.search(line)
+        source = variables[copied[1]] if copied else None
+        if source is not None and source._base is None and not source.is_contiguous():
+            return False
         if copy := re.fullmatch(r"(\w+)\.copy_\((\w+)\)", line):
             # If the two overlap, PyTorch reads what it has written.
             target, source = (variables[name].untyped_storage() for name in copy.groups())

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -189,6 +190,15 @@ void DefineState(py::module_& module) {
   py::class_<View>(module, "_XlaView").def("__call__", &View::operator());
   module.def("_xla_capture_view", &ViewOf);
   module.def("_xla_capture_signature", &Signature);
+  module.def(
+      "_xla_capture_place",
+      [](const at::Tensor& tensor) {
+        const auto strided = operators::WithStrides(tensor);
+        const at::Tensor& place = strided ? *strided : tensor;
+        return std::make_tuple(place.sizes().vec(), place.strides().vec(),
+                               strided ? place.storage_offset() : 0);
+      },
+      "The sizes, the strides and the offset that a tensor has in PyTorch.");
   module.def("_xla_capture_registrations", &NumRegistrations,
              "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);

@@ -61,12 +61,18 @@ def view_of(
         return None
     if base.shape != root.shape:
         return None
-    return _XLAC._xla_capture_view(tensor)
+    view = _XLAC._xla_capture_view(tensor)
+    if view is not None:
+        with torch.no_grad():
+            made = view(root)
+        if place_of(made) != place_of(tensor):  # t_(), say, changed it since
+            return None
+    return view
 
 
 def place_of(tensor: torch.Tensor) -> tuple:
     """Where a view's elements are in its storage."""
-    return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
+    return _XLAC._xla_capture_place(tensor), tensor.dtype
 
 
 def _value_of(tensor: torch.Tensor) -> str:

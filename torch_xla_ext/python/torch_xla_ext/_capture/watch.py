@@ -49,6 +49,11 @@ _READS = {
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
 }
+# What gives a tensor another shape, with what makes another tensor of that shape.
+_RESHAPES = {
+    f"{name}_": name
+    for name in ("as_strided", "squeeze", "swapaxes", "swapdims", "t", "transpose", "unsqueeze")
+} | {"resize_": "reshape", "resize_as_": "reshape_as"}
 
 
 def is_on_device(value: Any) -> bool:
@@ -123,6 +128,11 @@ class WatchedTensors(TorchFunctionMode):
             if name in _READS:
                 refuse_read(tensor, name, self._name_of(tensor))
             self._see(tensor)
+        if name in _RESHAPES and tensors and (known := self._known_name(tensors[0])):
+            raise CaptureError(
+                f"{name}() changes the shape of {known}, which a replay would not do: make another "
+                f"tensor of it, with {_RESHAPES[name]}()"
+            )
         if name == "__get__":  # an attribute, such as shape
             result = func(*args, **kwargs)
             if is_on_device(result):
