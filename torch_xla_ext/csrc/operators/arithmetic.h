@@ -13,11 +13,42 @@
 
 namespace torch_xla_ext::operators {
 
-// An operand of FloorDivided, which may be a number on the CPU.
+// An operand, which may be a number on the CPU.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
                                   const at::TensorOptions& options) {
   return tensor.device().is_cpu() ? at::full({}, tensor.item(), options)
                                   : tensor.to(options.dtype());
+}
+
+// The type in which PyTorch computes with both.
+inline at::ScalarType CommonType(const at::Tensor& self,
+                                 const at::Tensor& other) {
+  const at::ScalarType dtype = at::result_type(self, other);
+  TORCH_CHECK(dtype != at::kComplexHalf, "of ",
+              c10::toString(self.scalar_type()), " and ",
+              c10::toString(other.scalar_type()),
+              " PyTorch makes complex numbers of 16-bit floats, which XLA does "
+              "not have: convert one of them to torch.complex64");
+  return dtype;
+}
+
+// Stock kernels whose results have the type of one operand, or are refused by
+// XLA, where PyTorch converts both operands to a common type.
+template <auto kStock>
+at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
+  const at::TensorOptions options = (self.device().is_cpu() ? other : self)
+                                        .options()
+                                        .dtype(CommonType(self, other));
+  return kStock(OperandOnDevice(self, options),
+                OperandOnDevice(other, options));
+}
+
+inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
+                        const at::Tensor& other) {
+  const at::TensorOptions options =
+      condition.options().dtype(CommonType(self, other));
+  return Stock::where(condition, OperandOnDevice(self, options),
+                      OperandOnDevice(other, options));
 }
 
 // The stock kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but 9
@@ -88,11 +119,17 @@ inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
 }
 
+inline constexpr auto kStockRemainder =
+    static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(
+        &Stock::remainder);
+
 // The stock kernel multiplies by the divisor, which is NaN for infinite ones.
 inline at::Tensor RemainderTensor(const at::Tensor& self,
                                   const at::Tensor& other) {
-  const at::ScalarType dtype = at::result_type(self, other);
-  if (!at::isFloatingType(dtype)) return Stock::remainder(self, other);
+  const at::ScalarType dtype = CommonType(self, other);
+  if (!at::isFloatingType(dtype)) {
+    return OfCommonType<kStockRemainder>(self, other);
+  }
   const at::TensorOptions options =
       (self.device().is_cpu() ? other : self)
           .options()
@@ -115,6 +152,7 @@ inline at::Tensor RemainderScalar(const at::Tensor& self,
 // To the stock kernels, a negative power of an integer is 0, also of 1 and -1.
 inline at::Tensor PowTensor(const at::Tensor& self,
                             const at::Tensor& exponent) {
+  CommonType(self, exponent);  // the stock kernel ends the process
   const at::Tensor power = Stock::pow(self, exponent);
   if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
     return power;
@@ -251,8 +289,9 @@ at::Tensor OfFloat(const at::Tensor& self) {
   return kStock(IsInteger(self) ? AsFloat(self) : self);
 }
 
-inline at::Tensor Atan2(const at::Tensor& self, const at::Tensor& other) {
-  return Stock::atan2(
+template <auto kStock>
+at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
+  return OfCommonType<kStock>(
       IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
 }
 

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "torch_xla_ext/csrc/operators/arithmetic.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
 namespace torch_xla_ext::operators {
@@ -18,6 +19,20 @@ namespace torch_xla_ext::operators {
 inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
   if (reduction == at::Reduction::Mean) return at::mean(loss);
   return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
+}
+
+// To the stock kernels, the loss has the type of `self`.
+inline at::Tensor MseLoss(const at::Tensor& self, const at::Tensor& target,
+                          int64_t reduction) {
+  const at::ScalarType dtype = CommonType(self, target);
+  return Stock::mse_loss(self.to(dtype), target.to(dtype), reduction);
+}
+
+inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
+                               int64_t reduction, double beta) {
+  const at::ScalarType dtype = CommonType(self, target);
+  return Stock::smooth_l1_loss(self.to(dtype), target.to(dtype), reduction,
+                               beta);
 }
 
 // The lengths may be on the CPU, as on CUDA.

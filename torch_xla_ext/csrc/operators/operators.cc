@@ -130,7 +130,17 @@ void RegisterForXla(torch::Library& m) {
   m.impl("pow.Tensor_Tensor", PowTensor);
   m.impl("remainder.Scalar", RemainderScalar);
   m.impl("remainder.Tensor", RemainderTensor);
-  m.impl("atan2", Atan2);
+  m.impl("atan2", kFloat32<&OfCommonFloat<&Stock::atan2>>);
+  m.impl("xlogy.Tensor", kFloat32<&OfCommonFloat<&Stock::xlogy>>);
+  m.impl("bitwise_and.Tensor", OfCommonType<&Stock::bitwise_and>);
+  m.impl("bitwise_left_shift.Tensor", OfCommonType<&Stock::bitwise_left_shift>);
+  m.impl("bitwise_or.Tensor", OfCommonType<&Stock::bitwise_or>);
+  m.impl("bitwise_right_shift.Tensor",
+         OfCommonType<&Stock::bitwise_right_shift>);
+  m.impl("bitwise_xor.Tensor", OfCommonType<&Stock::bitwise_xor>);
+  m.impl("maximum", OfCommonType<&Stock::maximum>);
+  m.impl("minimum", OfCommonType<&Stock::minimum>);
+  m.impl("where.self", Where);
   m.impl("acos", OfFloat<&Stock::acos>);
   m.impl("acosh", OfFloat<&Stock::acosh>);
   m.impl("asin", OfFloat<&Stock::asin>);
@@ -301,10 +311,10 @@ void RegisterForXla(torch::Library& m) {
   m.impl("binary_cross_entropy", kFloat32<&Stock::binary_cross_entropy>);
   m.impl("binary_cross_entropy_backward",
          kFloat32<&Stock::binary_cross_entropy_backward>);
-  m.impl("mse_loss", kFloat32<&Stock::mse_loss>);
+  m.impl("mse_loss", kFloat32<&MseLoss>);
   m.impl("mse_loss_backward", kFloat32<&Stock::mse_loss_backward>);
   m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
-  m.impl("smooth_l1_loss", kFloat32<&Stock::smooth_l1_loss>);
+  m.impl("smooth_l1_loss", kFloat32<&SmoothL1Loss>);
   m.impl("smooth_l1_loss_backward", kFloat32<&Stock::smooth_l1_loss_backward>);
   // random.h
   m.impl("bernoulli", Bernoulli);

@@ -113,6 +113,15 @@ struct XLANativeFunctions {
       const at::Tensor& grad_output, const at::Tensor& self,
       const at::Tensor& target, const std::optional<at::Tensor>& weight,
       int64_t reduction);
+  static at::Tensor bitwise_and(const at::Tensor& self,
+                                const at::Tensor& other);
+  static at::Tensor bitwise_left_shift(const at::Tensor& self,
+                                       const at::Tensor& other);
+  static at::Tensor bitwise_or(const at::Tensor& self, const at::Tensor& other);
+  static at::Tensor bitwise_right_shift(const at::Tensor& self,
+                                        const at::Tensor& other);
+  static at::Tensor bitwise_xor(const at::Tensor& self,
+                                const at::Tensor& other);
   static at::Tensor celu(const at::Tensor& self, const at::Scalar& alpha);
   static at::Tensor constant_pad_nd(const at::Tensor& self, at::IntArrayRef pad,
                                     const at::Scalar& value);
@@ -221,12 +230,14 @@ struct XLANativeFunctions {
       at::IntArrayRef kernel_size, at::IntArrayRef stride,
       at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode,
       const at::Tensor& indices);
+  static at::Tensor maximum(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor mean(const at::Tensor& self,
                          std::optional<at::ScalarType> dtype);
   static at::Tensor mean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                          bool keepdim, std::optional<at::ScalarType> dtype);
   static std::tuple<at::Tensor, at::Tensor> min(const at::Tensor& self,
                                                 int64_t dim, bool keepdim);
+  static at::Tensor minimum(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor mish(const at::Tensor& self);
   static at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target,
                              int64_t reduction);
@@ -388,6 +399,9 @@ struct XLANativeFunctions {
       const at::Tensor& self, at::OptionalIntArrayRef dim,
       const std::optional<at::Scalar>& correction, bool keepdim);
   static at::Tensor view_as_real_copy(const at::Tensor& self);
+  static at::Tensor where(const at::Tensor& condition, const at::Tensor& self,
+                          const at::Tensor& other);
+  static at::Tensor xlogy(const at::Tensor& self, const at::Tensor& other);
 };
 
 // Registers these kernels with PyTorch's dispatcher, the first time.

@@ -1,0 +1,95 @@
+"""Operators of two tensors of different dtypes: their common type is PyTorch's."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla  # noqa: F401
+from torch.nn import functional
+
+DTYPES = [
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+]
+Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+FUNCTIONS: dict[str, Function] = {
+    name: getattr(torch, name)
+    for name in (
+        *("add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "float_power"),
+        *("maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "copysign", "logaddexp"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
+        *("logical_and", "eq", "lt", "gcd", "lcm", "xlogy", "heaviside", "ldexp", "rsub", "outer"),
+    )
+}
+FUNCTIONS |= {
+    "where": lambda x, y: torch.where(x == x, x, y),
+    "where of a number": lambda x, y: torch.where(y == y, x, 1.5),
+    "clamp": lambda x, y: torch.clamp(x, min=y),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y),
+    "masked_fill": lambda x, y: x.masked_fill(x == x, y),
+    "cat": lambda x, y: torch.cat([x.reshape(-1), y.reshape(-1)]),
+    "power of a number": lambda x, y: 2.5**x + y,
+    "mse_loss": functional.mse_loss,
+    "smooth_l1_loss": functional.smooth_l1_loss,
+}
+SHAPES = list(itertools.product([(3,), ()], repeat=2))
+
+
+def _operands(one: torch.dtype, other: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    x, y = torch.tensor([1, 2, 3]).to(one), torch.tensor([2, 1, 2]).to(other)
+    return [(x if a else x[0].clone(), y if b else y[0].clone()) for a, b in SHAPES]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_dtypes(name: str) -> None:
+    """Nothing is computed: a dtype is known before."""
+    wrong = []
+    for one, other in itertools.product(DTYPES, repeat=2):
+        for x, y in _operands(one, other):
+            try:
+                expected = FUNCTIONS[name](x, y)
+            except (RuntimeError, NotImplementedError):  # PyTorch refuses them
+                continue
+            try:
+                got = FUNCTIONS[name](x.to("xla"), y.to("xla")).dtype
+            except RuntimeError as error:
+                got = str(error).partition("\n")[0]
+            if got != expected.dtype and expected.dtype != torch.complex32:
+                wrong.append((one, other, x.dim(), y.dim(), got, expected.dtype))
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.bool, torch.uint8),
+        (torch.int8, torch.int64),
+        (torch.float16, torch.bfloat16),
+        (torch.int32, torch.float16),
+        (torch.float32, torch.float64),
+        (torch.float32, torch.complex64),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_values(one: torch.dtype, other: torch.dtype) -> None:
+    for first, second in ((one, other), (other, one)):
+        for name, function in FUNCTIONS.items():
+            for x, y in _operands(first, second):
+                try:
+                    expected = function(x, y)
+                except (RuntimeError, NotImplementedError):
+                    continue
+                got = function(x.to("xla"), y.to("xla")).cpu()
+                torch.testing.assert_close(got, expected, msg=f"{name} {first} {second}")
+
+
+def test_complex_of_16_bits() -> None:
+    """The stock kernel of pow ended the process."""
+    x, y = torch.ones(3, dtype=torch.float16, device="xla"), torch.tensor(1j).to("xla")
+    for function in (torch.pow, FUNCTIONS["where"], torch.add):
+        with pytest.raises(RuntimeError, match=r"of Half and ComplexFloat .*|ComplexHalf"):
+            function(x, y)
