@@ -160,11 +160,9 @@ def _trace(
         with torch.no_grad():
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-            outputs = _of_their_dtypes(graph, outputs, own, in_xla=memory is not None)
+            is_passed = [a is b for a, b in zip(own_tensors, tensors, strict=True)]
             compilation = _Compilation(own_tensors, saved, seed, memory)
-            return compilation.run(
-                outputs, [a is b for a, b in zip(own_tensors, tensors, strict=True)]
-            )
+            return compilation.run(outputs, _result_dtypes(graph), is_passed)
     finally:
         saved.restore()
         for tensor in own_tensors:
@@ -172,38 +170,13 @@ def _trace(
         _XLAC._xla_set_rng_seed(running_seed)
 
 
-def _of_their_dtypes(
-    graph: torch.fx.GraphModule,
-    outputs: Sequence[object],
-    arguments: Sequence[object],
-    *,
-    in_xla: bool,
-) -> list[object]:
-    """The graph's outputs in the dtypes that PyTorch says; arguments among them are as before.
-
-    A sum of a float32 tensor and a float64 one without dimensions is float64 in XLA, which
-    torch_xla rounds when the tensor is read, and so may be what is computed of it.
-
-    Args:
-        in_xla: whether nothing rounds them: they have to be of these types in XLA. XLA drops
-            conversions that change nothing.
-    """
-    known = {id(argument) for argument in arguments}
+def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
+    """What PyTorch says of each of the graph's results. None for what is no tensor."""
     (output,) = graph.graph.find_nodes(op="output")
     (nodes,) = output.args
     nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
-    converted: dict[int, torch.Tensor] = {}  # an output may be there twice
-    for node, value in zip(nodes, outputs, strict=True):
-        if not isinstance(value, torch.Tensor) or id(value) in known | converted.keys():
-            continue
-        described = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-        dtype = described.dtype if isinstance(described, torch.Tensor) else value.dtype
-        if dtype.is_floating_point and in_xla:
-            wider = torch.float64 if dtype == torch.float32 else torch.float32
-            converted[id(value)] = value.to(wider).to(dtype)
-        elif dtype.is_floating_point and dtype != value.dtype:
-            converted[id(value)] = value.to(dtype)
-    return [converted.get(id(value), value) for value in outputs]
+    described = [getattr(node, "meta", {}).get("val") for node in nodes]
+    return [value.dtype if isinstance(value, torch.Tensor) else None for value in described]
 
 
 def _with_own_data(arguments: Sequence[object]) -> list[object]:
@@ -235,15 +208,26 @@ class _Compilation:
         self._tensors, self._saved, self._seed, self._memory = tensors, saved, seed, memory
         self._new: list[torch.Tensor] = []
 
-    def run(self, outputs: list[object], is_passed: list[bool]) -> _Program:
-        """Compiles the program. `is_passed`: which of the tensor arguments are no copies."""
+    def run(
+        self,
+        outputs: list[object],
+        dtypes: list[torch.dtype | None],
+        is_passed: list[bool],
+    ) -> _Program:
+        """Compiles the program.
+
+        Args:
+            outputs: what the graph returned.
+            dtypes: of the outputs, as PyTorch says.
+            is_passed: which of the tensor arguments are no copies.
+        """
         changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]
         written = [i for i in changed if is_passed[i]]
         keep_shardings([self._tensors[i] for i in written], self._saved)
         if self._memory is not None:
             for tensor in self._tensors:  # PyTorch's memory is not XLA's to take
                 _XLAC._set_buffer_donation(tensor, False)
-        results = self._results_of(outputs)
+        results = self._results_of(outputs, dtypes)
         copied_back = {
             i: self._add(_XLAC._xla_capture_base(self._tensors[i]))
             for i in changed
@@ -263,21 +247,31 @@ class _Compilation:
         self._new.append(tensor)
         return _New(len(self._new) - 1)
 
-    def _results_of(self, outputs: list[object]) -> list[_Result]:
-        """The outputs, each that is no argument as a clone, which a program returns.
-
-        torch_xla computes a clone also if its value is an argument's buffer, so that the two can
-        be written to and donated apart. A clone of what is computed anyway costs no operation.
-        Indices, such as max_pool's, have 32 bits in XLA: a sum has those of their dtype.
-        """
+    def _results_of(self, outputs: list[object], dtypes: list[torch.dtype | None]) -> list[_Result]:
+        """The outputs, each that is no argument as a value of its own."""
         made: dict[int, _Argument | _New] = {
             id(tensor): _Argument(i) for i, tensor in enumerate(self._tensors)
         }
-        for output in outputs:
+        for output, dtype in zip(outputs, dtypes, strict=True):
             if isinstance(output, torch.Tensor) and id(output) not in made:
-                is_index = output.dtype == torch.int64
-                made[id(output)] = self._add(output + 0 if is_index else output.clone())
+                made[id(output)] = self._add(self._own_value(output, dtype or output.dtype))
         return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
+
+    def _own_value(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A copy, of which the program returns a buffer of the type that `dtype` has in XLA.
+
+        Without it, two results could be one buffer, and be written to and donated apart. A copy of
+        what is computed anyway costs no operation. In XLA a value may be of another type: indices,
+        such as max_pool's, have 32 bits, and a sum of a float32 tensor and a float64 one without
+        dimensions has 64. torch_xla converts those when they are read; in PyTorch's own memory
+        nothing does, and XLA drops a conversion to the type that it believes to be there.
+        """
+        if dtype == torch.int64:
+            return tensor + 0  # of 64 bits
+        if dtype.is_floating_point and self._memory is not None:
+            other = torch.float64 if dtype == torch.float32 else torch.float32
+            return tensor.to(other).to(dtype)
+        return tensor.clone() if dtype == tensor.dtype else tensor.to(dtype)
 
     def _compile(self, written: list[int]) -> object:
         lowered = InPlaceProgram([self._tensors[i] for i in written], self._new, self._saved)

@@ -8,6 +8,7 @@ A decomposition is made of operators that have gradients, so it needs no gradien
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -51,6 +52,20 @@ def register() -> None:
         operator = getattr(torch.ops.aten, name).default
         kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
         _LIBRARY.impl(operator, kernel, "AutogradXLA")
+
+
+@functools.cache
+def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+    """PyTorch's own, for a trace of tensors of another device, which XLA is to run.
+
+    That device has kernels for more operators, and no part of such a trace may be on the host.
+    """
+    return {
+        operator: decomposition
+        for operator, decomposition in torch._decomp.core_aten_decompositions().items()
+        if isinstance(operator, torch._ops.OpOverload)
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
+    }
 
 
 def _decomposed(

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from unittest import mock
 
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
+
+from torch_xla_ext_startup import decompositions
 
 _XLAC = torch_xla._XLAC
 _lock = threading.Lock()
@@ -125,21 +126,10 @@ def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iter
     from torch_xla_ext import scaled_dot_product_attention
 
     with (
-        mock.patch.dict(options, decompositions=_decompositions()),
+        mock.patch.dict(options, decompositions=decompositions.of_operators_without_kernels()),
         scaled_dot_product_attention.in_graphs_of_own_tensors(),
     ):
         yield
-
-
-@functools.cache
-def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    """PyTorch's own, of operators that torch_xla does not have."""
-    return {
-        operator: decomposition
-        for operator, decomposition in torch._decomp.core_aten_decompositions().items()
-        if isinstance(operator, torch._ops.OpOverload)
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
-    }
 
 
 def _has_view(tensor: torch.Tensor) -> bool:
