@@ -1,9 +1,9 @@
 """``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU, by cuDNN.
 
 PyTorch composes the operator, on XLA devices, of products and a softmax: all logits are in memory.
-Here it is a call of cuDNN's attention where that computes the same, forward and backward. A single
-query, of a decoding step, is multiplied with the keys without a copy of them for each of its heads.
-Anything else is PyTorch's composition.
+Here it is a call of cuDNN's attention where that computes the same, forward and backward, and two
+products of 16-bit numbers for a single query, of a decoding step. Anything else is PyTorch's
+composition.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from torch_xla_ext.attention_of_one_query import attention_of_one_query
 from torch_xla_ext.tpu_operators import cudnn_attention
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -65,10 +66,12 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    if dropout_p == 0 and _is_fused(query, key, value, attn_mask, is_causal, enable_gqa):
-        return _fused(query, key, value, attn_mask, is_causal, scale)
-    if dropout_p == 0 and _is_one_query(query, key, value, attn_mask, is_causal, enable_gqa):
-        return _of_one_query(query, key, value, attn_mask, scale)
+    if dropout_p == 0 and _is_supported(query, key, value, enable_gqa):
+        if _is_one_query(query, key, value, attn_mask, is_causal):
+            scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+            return attention_of_one_query(query, key, value, attn_mask, scale)
+        if _is_fused(query, key, value, attn_mask, is_causal):
+            return _fused(query, key, value, attn_mask, is_causal, scale)
     is_xlas = query.device.type == "xla"
     with contextlib.nullcontext() if is_xlas else sdpa_kernel(SDPBackend.MATH):
         return _OPERATOR.decompose(
@@ -83,19 +86,10 @@ def _attention(
         )
 
 
-def _is_fused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    is_causal: bool,
-    enable_gqa: bool,
+def _is_supported(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> bool:
-    """Whether cuDNN computes the same as PyTorch, and as fast.
-
-    Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
-    product. A single query (a decoding step) is no work for a fused kernel.
-    """
+    """Whether either of the two computes the same as PyTorch, whatever the mask."""
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
     if type(query) not in _TENSORS:  # a subclass, of which nothing is known
@@ -104,16 +98,31 @@ def _is_fused(
         return False
     if query.dim() not in (3, 4) or {key.dim(), value.dim()} != {query.dim()}:
         return False
-    if key.shape != value.shape or 0 in (*query.shape, *key.shape) or query.shape[-2] == 1:
+    if key.shape != value.shape or 0 in (*query.shape, *key.shape):
         return False
-    *batch, _, _, head_dim = (1, *query.shape)[-4:]
+    *batch, num_heads, _, head_dim = (1, *query.shape)[-4:]
     *key_batch, num_kv_heads, _, key_head_dim = (1, *key.shape)[-4:]
-    num_heads = query.shape[-3]
     if batch != key_batch or head_dim != key_head_dim:
         return False
-    if num_heads != num_kv_heads and not (enable_gqa and num_heads % num_kv_heads == 0):
+    return num_heads == num_kv_heads or (enable_gqa and num_heads % num_kv_heads == 0)
+
+
+def _is_fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+) -> bool:
+    """Whether cuDNN computes the same as PyTorch, and as fast.
+
+    Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
+    product. A single query (a decoding step) is no work for a fused kernel.
+    """
+    head_dim = query.shape[-1]
+    if query.shape[-2] == 1 or head_dim > cudnn_attention.max_head_dim:
         return False
-    if head_dim > cudnn_attention.max_head_dim or head_dim % cudnn_attention.HEAD_DIM_MULTIPLE:
+    if head_dim % cudnn_attention.HEAD_DIM_MULTIPLE:
         return False
     return mask is None or _is_fused_mask(query, key, value, mask, is_causal)
 
@@ -140,64 +149,18 @@ def _is_one_query(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     is_causal: bool,
-    enable_gqa: bool,
 ) -> bool:
-    if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
-        return False
-    tensors = (query, key, value)
-    if type(query) not in _TENSORS or {tensor.dim() for tensor in tensors} != {4}:
-        return False
-    if {tensor.dtype for tensor in tensors} - {*cudnn_attention.DTYPES}:
-        return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
         return False
     # A causal query is the first one: it sees the first key only.
-    if query.shape[2] != 1 or is_causal or torch_xla.runtime.is_spmd():
+    if query.dim() != 4 or query.shape[2] != 1 or is_causal or torch_xla.runtime.is_spmd():
         return False
-    num_heads, num_kv_heads = query.shape[1], key.shape[1]
-    if key.shape[:3] != value.shape[:3] or key.shape[3] != query.shape[3]:
-        return False
-    if key.shape[0] != query.shape[0] or 0 in (*key.shape, *value.shape):
-        return False
-    if num_heads != num_kv_heads and not (enable_gqa and num_heads % num_kv_heads == 0):
-        return False
-    whole = (query.shape[0], num_heads, 1, key.shape[2])
+    whole = (*query.shape[:3], key.shape[2])
     return mask is None or (
         mask.dim() == 4
         and mask.device == query.device
         and all(size in (1, wanted) for size, wanted in zip(mask.shape, whole, strict=True))
     )
-
-
-def _of_one_query(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float | None,
-) -> torch.Tensor:
-    """Products and sums in float32 that XLA fuses, in place of matrix products.
-
-    A matrix product in float32 would have copies of all keys and values as operands, one for each
-    head of the query.
-    """
-    batch, num_heads, _, head_dim = query.shape
-    num_kv_heads = key.shape[1]
-    scale = 1 / math.sqrt(head_dim) if scale is None else scale
-    groups = query.float().reshape(batch, num_kv_heads, -1, 1, head_dim) * scale
-    logits = (groups * key.float().unsqueeze(2)).sum(-1)  # [batch, kv_heads, group, keys]
-    if mask is not None:
-        by_group = (num_kv_heads, -1) if mask.shape[1] == num_heads else (1, 1)
-        mask = mask.reshape(mask.shape[0], *by_group, mask.shape[3])
-        if mask.dtype == torch.bool:
-            logits = logits.masked_fill(~mask, -math.inf)
-        else:
-            logits = logits + mask.float()
-    weights = logits.softmax(-1)
-    if mask is not None:  # a query that sees no key: 0, as in PyTorch
-        weights = weights.masked_fill(logits.amax(-1, keepdim=True) == -math.inf, 0)
-    result = (weights.unsqueeze(-1) * value.float().unsqueeze(2)).sum(-2)
-    return result.reshape(batch, num_heads, 1, value.shape[3]).to(query.dtype)
 
 
 def _allows_fused_kernels() -> bool:
