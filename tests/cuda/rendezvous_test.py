@@ -67,7 +67,7 @@ def start(port: int, rank: int, seconds: float, how: str, **more: str) -> subpro
 
 
 def test_they_wait_for_each_other() -> None:
-    """Two pairs at the same time, because they sleep: in one, rank 0 ends last, and in one rank 1."""
+    """Two pairs, at the same time because they sleep: rank 0 ends last, or rank 1 does."""
     running = []
     for last in (0, 1):
         port = free_ports()
