@@ -106,6 +106,7 @@ def test_backward_compiler_is_wrapped_once(device: torch.device) -> None:
         x = torch.ones(2, device=device, requires_grad=True)
         torch.compile(lambda x, factor=factor: (x * factor).sum(), backend="openxla")(x).backward()
         assert x.grad.tolist() == [factor, factor]
-    backend = inspect.getclosurevars(lookup_backend("openxla")).nonlocals["stock"]
+    compile_for = inspect.getclosurevars(lookup_backend("openxla")).nonlocals["compile_for"]
+    backend = inspect.getclosurevars(compile_for).nonlocals["stock"]
     wrapped = inspect.getclosurevars(backend.kwargs["bw_compiler"]).nonlocals["bw_compiler_fn"]
     assert wrapped.__name__ == "openxla_eval_boxed"
