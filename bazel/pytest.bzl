@@ -92,20 +92,25 @@ pytest_test = rule(
     test = True,
 )
 
+# Tests compile many programs and run each of them once or twice, with small tensors. XLA's own passes
+# stay as they are; LLVM does not optimize, and it gets each program in one module instead of 32.
+_QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+
 def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
     """Runs pytest files against the built wheel, installed together with the torch that it is for.
 
     Args:
       name: the test.
       srcs: test files, and the conftest.py and helper modules beside them.
-      env: environment variables. PJRT_DEVICE is CPU if it is not among them.
+      env: environment variables. If they are not among them, PJRT_DEVICE is CPU, and XLA_FLAGS asks
+        for quick compilation. With `"XLA_FLAGS": ""`, XLA compiles as for a user.
       imports: folders for PYTHONPATH besides tests, which has the package `testing`.
       **kwargs: passed to pytest_test: data, args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,
         srcs = srcs,
-        env = {"PJRT_DEVICE": "CPU"} | env,
+        env = {"PJRT_DEVICE": "CPU", "XLA_FLAGS": _QUICK_COMPILATION} | env,
         imports = ["tests"] + imports,
         python = "@test_env//:python",
         wheel = "//bazel/wheel:installed",

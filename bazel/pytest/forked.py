@@ -4,15 +4,25 @@ forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
 Importing torch and torch_xla takes longer than most test files. A forked process has them already,
 and shares nothing else with the other files: no device, registration, metric or compiled program.
+
+A file may need further processes like that. The variable SCRIPT_SERVER has the number of a socket
+that takes scripts to run (answer(), below; tests/testing/scripts.py asks).
 """
 
 from __future__ import annotations
 
 import argparse
+import builtins
+import contextlib
+import gc
 import importlib
+import json
 import os
+import select
+import socket
 import sys
 import time
+import types
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -34,20 +44,72 @@ def own_paths(options: list[str], number: int) -> list[str]:
     return options
 
 
+def run_script(code: str, environment: dict[str, str]) -> None:
+    """Runs it as `python -P -c` does, but for what is imported already. Does not return."""
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["-c"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__builtins__ = builtins
+    exec(compile(code, "<string>", "exec"), vars(main))
+    sys.exit()
+
+
+def answer(asked: socket.socket) -> float | None:
+    """Runs one script; returns its processor time, or None if nobody can ask any more.
+
+    What is asked is JSON, the arguments of run_script, with two files, for standard output and
+    error. The answers are the process's ID and, when it has ended, its exit status or -signal.
+    """
+    request, files, _, _ = socket.recv_fds(asked, 1 << 20, 2)
+    if not request:
+        return None
+    script = os.fork()
+    if not script:
+        asked.close()
+        for number, file in enumerate(files, start=1):
+            os.dup2(file, number)
+            os.close(file)
+        run_script(**json.loads(request))
+    for file in files:
+        os.close(file)
+    with contextlib.suppress(ConnectionError):
+        asked.send(b"%d" % script)
+    _, status, used = os.wait4(script, 0)
+    with contextlib.suppress(ConnectionError):
+        asked.send(b"%d" % os.waitstatus_to_exitcode(status))
+    return used.ru_utime + used.ru_stime
+
+
 def run(file: str, options: list[str]) -> int:
     """Runs pytest in a forked process, and returns its exit status, 128 + n for a signal n."""
-    start = time.monotonic()
+    start, seconds = time.monotonic(), 0.0
     print(f"=== {file}", flush=True)
     sys.stderr.flush()
+    asked, asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if not child:
+        asked.close()
+        os.environ["SCRIPT_SERVER"] = str(asks.fileno())
         # Not os._exit: what the modules do when a process ends belongs to the test.
         sys.exit(pytest.main([*options, file]))
-    _, status, used = os.wait4(child, 0)
+    asks.close()
+    ended, asking = 0, True
+    while not ended:
+        if asking and select.select([asked], [], [], 0.5)[0]:
+            script = answer(asked)
+            asking = script is not None
+            seconds += script or 0.0
+        else:  # a process that the child has left behind may keep its end of the socket open
+            ended, status, used = os.wait4(child, os.WNOHANG if asking else 0)
+    asked.close()
     code = os.waitstatus_to_exitcode(status)
     end = f"exit status {code}" if code >= 0 else f"the process ended by signal {-code}"
-    seconds = time.monotonic() - start, used.ru_utime + used.ru_stime
-    print("=== {}: {}, {:.1f} s, processor time {:.1f} s".format(file, end, *seconds), flush=True)
+    seconds += used.ru_utime + used.ru_stime
+    print(
+        f"=== {file}: {end}, {time.monotonic() - start:.1f} s, processor time {seconds:.1f} s",
+        flush=True,
+    )
     return code if code >= 0 else 128 - code
 
 
@@ -79,6 +141,8 @@ def main() -> None:
     args = parser.parse_args()
     for module in args.preload:
         importlib.import_module(module)
+    # What is imported stays. At its end, each process would look through it for garbage: 0.6 s.
+    gc.freeze()
     options, files = split(args.arguments)
     codes: list[int] = []
     for number, file in enumerate(files):

@@ -28,6 +28,9 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
         # torch_xla imports inductor, which starts a pool of processes that no test needs: four
         # seconds for each import.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        # Nor does any need its vector code. To find out whether the processor and the compiler have
+        # the instructions, inductor compiles a program with all of torch's headers: seven seconds.
+        "TORCHINDUCTOR_VEC_ISA_OK": "0",
         # Bazel runs as many tests as there are cores. OpenMP's threads of several tests would spin
         # while they wait for each other: two to three times the processor time of PyTorch's sums.
         "OMP_NUM_THREADS": "1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # all is in the package: nothing is asked of a hub
 
+import gguf
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -19,6 +21,9 @@ from transformers import (
 )
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# transformers 4.57 parses the file four times, and makes the table of names for each module.
+gguf.GGUFReader = functools.cache(gguf.GGUFReader)
+gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
 
 QUESTIONS = (
     "What is the capital of France?",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch_xla
+from testing.scripts import run_script
 from testing.xla import XLAC
 from torch import Tensor
 
@@ -192,8 +190,5 @@ def test_a_program_that_torch_xla_has_forgotten() -> None:
             (torch.ones(2 + i).to("xla") * 2).cpu()
         assert step().tolist() == [2] * 4
     """
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "XLA_COMPILATION_CACHE_SIZE": "2"},
-        check=True,
-    )
+    done = run_script(textwrap.dedent(code), XLA_COMPILATION_CACHE_SIZE="2")
+    assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import gc
 import importlib
 import logging
 import random
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+from testing.scripts import run_script
 from testing.xla import XLAC, compilations
 
 import torch_xla_ext
@@ -203,7 +203,7 @@ x = torch.arange(6.0).reshape(2, 3).to("xla")
 step = torch_xla_ext.capture(lambda x: torch.einsum("ab,cb->ac", x, x))
 print(step(x).tolist(), step.num_captures)
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    result = run_script(script)
     assert result.stdout == "[[5.0, 14.0], [14.0, 50.0]] 1\n", result.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch_xla
+from testing.scripts import run_script
 from testing.xla import XLAC
 from torch import Tensor
 
@@ -210,9 +210,7 @@ print("parent", step(x).tolist())
 
 def test_fork() -> None:
     """What waits for XLA's threads, which a child does not have, is an error there."""
-    result = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=300
-    )
+    result = run_script(FORKED, timeout=300)
     lines = result.stdout.splitlines()
     expected = [f"{name} True" for name in ("step", "cpu", "operation", "sync", "tensor")]
     assert lines == [*expected, "parent [2.0, 2.0, 2.0]"], result.stdout + result.stderr
@@ -228,7 +226,5 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
-    )
+    result = run_script(script, timeout=300)
     assert result.stdout == "[2.0, 2.0]\n", result.stderr

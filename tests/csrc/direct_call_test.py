@@ -1,13 +1,11 @@
 """_xla_call_custom_call_target: a kernel called without XLA, on torch's own tensors."""
 
-import os
 import re
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
+from testing.scripts import run_script
 from testing.xla import XLAC, register_host_kernels
 
 call = XLAC._xla_call_custom_call_target
@@ -149,10 +147,5 @@ def test_no_xla_client_is_needed() -> None:
         "    'XlaGpuSimpleAdd', 'Host', [x, x], payload, [out])\n"
         "print(out.tolist())"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PJRT_DEVICE": "NOWHERE"},
-    )
+    result = run_script(script, PJRT_DEVICE="NOWHERE")
     assert result.stdout == "[2.0, 2.0]\n", result.stderr

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,39 +100,46 @@ def main() -> None:
     print(json.dumps(results))
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., list[tuple[int, str]]]:
+def run(folder: Path, hows: tuple[str, ...]) -> list[tuple[int, str]]:
     """Runs main(), above, for the processes that it is called with."""
-
-    def run(*hows: str) -> list[tuple[int, str]]:
-        with socket.socket() as free:
-            free.bind(("", 0))
-            port = free.getsockname()[1]
-        environ = {
-            **os.environ,
-            "HOST_KERNELS": str(Path(os.environ["HOST_KERNELS"]).absolute()),
-            "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path),
-            "XLA_COORDINATOR_PORT": str(port),
-            "DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC": "1",
-            "DIST_SERVICE_MAX_MISSING_HEARTBEATS": str(HEARTBEAT),
-            "TORCH_XLA_EXT_EXIT_TIMEOUT": str(PATIENCE),
-        }
-        command = [sys.executable, "-P", Path(__file__).absolute(), *hows]
-        output = subprocess.run(command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE).stdout
-        return json.loads(output)
-
-    return run
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    environ = {
+        **os.environ,
+        "HOST_KERNELS": str(Path(os.environ["HOST_KERNELS"]).absolute()),
+        "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path),
+        "XLA_COORDINATOR_PORT": str(port),
+        "DIST_SERVICE_HEARTBEAT_INTERVAL_IN_SEC": "1",
+        "DIST_SERVICE_MAX_MISSING_HEARTBEATS": str(HEARTBEAT),
+        "TORCH_XLA_EXT_EXIT_TIMEOUT": str(PATIENCE),
+    }
+    command = [sys.executable, "-P", Path(__file__).absolute(), *hows]
+    output = subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE).stdout
+    return json.loads(output)
 
 
-def test_another_than_the_coordinators(run: Callable[..., list[tuple[int, str]]]) -> None:
-    for status, error in run("read", "lost", "steps"):
+ANOTHER, COORDINATOR = ("read", "lost", "steps"), ("lost", "sync", "sleep")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], list[tuple[int, str]]]:
+    """How the processes end, of both tests at the same time: most of it, they wait."""
+    cases = (ANOTHER, COORDINATOR)
+    folders = [tmp_path_factory.mktemp("lost") for _ in cases]
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(cases, threads.map(run, folders, cases), strict=True))
+
+
+def test_another_than_the_coordinators(ended: dict) -> None:
+    for status, error in ended[ANOTHER]:
         assert status == 3, error
         assert "told: rank 1 is lost, and this process cannot continue without it: restart" in error
         assert "--max-restarts" in error and "stopped sending heartbeats" in error
 
 
-def test_the_coordinators(run: Callable[..., list[tuple[int, str]]]) -> None:
-    (status, error), (untold_status, untold_error) = run("lost", "sync", "sleep")
+def test_the_coordinators(ended: dict) -> None:
+    (status, error), (untold_status, untold_error) = ended[COORDINATOR]
     assert status == 3, error
     assert "told: rank 0, or the connection to it, is lost, and this process" in error
     # It waits where no exception can reach it.

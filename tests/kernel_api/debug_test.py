@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import threading
 
 import pytest
 import torch
+from testing.scripts import run_script
 from testing.xla import register_host_kernels
 
 from kernel_api import kernels
@@ -179,9 +178,7 @@ print(ext.custom_call('XlaGpuSimpleAdd', [x, x], [x])[0].cpu().tolist())
 
 
 def run(**environment: str) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", CODE], env=os.environ | environment, capture_output=True, text=True
-    )
+    result = run_script(CODE, **environment)
     assert result.stdout == "[2.0, 2.0]\n", result.stderr
     return result
 

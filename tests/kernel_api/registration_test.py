@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from testing.scripts import run_script
 from testing.xla import capsule
 
 from kernel_api import kernels
@@ -393,5 +392,5 @@ def test_before_the_client_exists() -> None:
         "x = torch.zeros(2).to('xla')\n"
         "print(ext.custom_call('TestIncrement', [x], [x])[0].cpu().tolist())\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = run_script(code)
     assert result.stdout == "[1.0, 1.0]\n", result.stderr

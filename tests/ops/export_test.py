@@ -1,13 +1,12 @@
 """Each operator in torch.export and in StableHLO, saved and loaded again."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
 from samples import OperatorSamples, for_each_differentiable_operator, to
+from testing.scripts import run_script
 from testing.xla import XLAC, register_host_kernels
 from torch_xla.core import xla_model
 from torch_xla.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
@@ -55,7 +54,7 @@ def test_saved_program_is_loaded_by_another_process(op: OperatorSamples, tmp_pat
         f"args, expected = torch.load({str(tmp_path / 'data.pt')!r})\n"
         "assert torch.equal(program.module()(*args), expected)"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    result = run_script(script)
     assert result.returncode == 0, result.stderr
 
 
@@ -104,7 +103,7 @@ def test_loaded_stablehlo_runs_in_another_process(op: OperatorSamples, tmp_path:
         "result = module(*[arg.to('xla') for arg in args]).cpu()\n"
         "torch.testing.assert_close(result, expected)"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    result = run_script(script)
     assert result.returncode == 0, result.stderr
 
 

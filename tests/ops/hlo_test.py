@@ -3,12 +3,11 @@
 XLA reads XLA_FLAGS once in a process, so each program is compiled in one of its own.
 """
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from samples import OperatorSamples, for_each_differentiable_operator
+from testing.scripts import run_script
 
 # Runs with `operator` and `args`, the operator's samples on the CPU.
 SCRIPT = """
@@ -25,12 +24,7 @@ def optimized_programs(tmp_path: Path, op: OperatorSamples, body: str) -> list[s
     """Runs `body`, and returns the optimized HLO of each program that it compiled."""
     script = SCRIPT.format(path=sys.path, name=op.name, body=body)
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XLA_FLAGS": flags},
-    )
+    result = run_script(script, XLA_FLAGS=flags)
     assert result.returncode == 0, result.stderr
     files = sorted(tmp_path.glob("*[cg]pu_after_optimizations.txt"))
     assert files, list(tmp_path.iterdir())

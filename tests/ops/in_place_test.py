@@ -1,8 +1,6 @@
 """Operators that write to their arguments, by those of the paged caches: no copy, no growth."""
 
 import gc
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +10,7 @@ import pytest
 import torch
 import torch_xla
 from testing.paged import int32
+from testing.scripts import run_script
 from testing.xla import PLATFORM, compilations, custom_call_lines, hlo
 from torch._dynamo.utils import counters
 from torch_xla.core import xla_model
@@ -166,12 +165,7 @@ for _ in in_place_test.run_steps("xla", 2, step, **options):
 def test_xla_copies_no_cache(tmp_path: Path, compiled: bool) -> None:
     """Each cache is one buffer: donated, aliased, and copied nowhere in the optimized program."""
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    result = subprocess.run(
-        [sys.executable, "-c", OPTIMIZED.format(path=sys.path, donate=compiled)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XLA_FLAGS": flags},
-    )
+    result = run_script(OPTIMIZED.format(path=sys.path, donate=compiled), XLA_FLAGS=flags)
     assert result.returncode == 0, result.stderr
     programs = [file.read_text() for file in tmp_path.glob("*after_optimizations.txt")]
     programs = [program for program in programs if "XlaGpuKvCacheUpdate" in program]

@@ -1,11 +1,11 @@
 """TORCH_XLA_EXT_REPORT_OUT_OF_RANGE: the kernels say which page or length they do not take."""
 
-import os
+import functools
 import subprocess
-import sys
 
 import pytest
 import torch_xla
+from testing.scripts import run_script
 from testing.xla import PLATFORM
 
 REPORT = """
@@ -26,15 +26,16 @@ print(caches[0].cpu().sum().item())
 """
 
 
+@functools.cache
+def report(switch: str) -> subprocess.CompletedProcess[str]:
+    result = run_script(REPORT, TORCH_XLA_EXT_REPORT_OUT_OF_RANGE=switch)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_report_of_what_is_out_of_range(switch: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", REPORT],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE": switch},
-    )
-    assert result.returncode == 0, result.stderr
+    result = report(switch)
     texts = result.stdout + result.stderr  # a GPU's printf writes to standard output
     for number in ("77", "-3", "9999", "64"):
         lines = [line for line in texts.splitlines() if "XlaGpu" in line and number in line]
@@ -44,12 +45,7 @@ def test_report_of_what_is_out_of_range(switch: str) -> None:
 
 @pytest.mark.skipif(PLATFORM != "Host", reason="the texts are the Host's")
 def test_texts_of_the_report() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", REPORT],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE": "1"},
-    )
+    result = report("1")
     for text in (
         "XlaGpuPagedAttention: block_tables[0][1] is 77, which is not in [0, 4): its tokens take",
         "XlaGpuPagedAttention: context_lens[1] is -3, which is not in [0, 32]: clamped",

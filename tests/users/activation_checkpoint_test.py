@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from testing.scripts import run_script
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -190,10 +189,7 @@ torch_xla._XLAC._xla_wait_device_ops([])
 def test_it_is_computed_again(tmp_path: Path, way: bool | None, count: int) -> None:
     """XLA does not merge the second tanh of each region with the first."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
-    subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(way=way)],
-        env={**os.environ, "XLA_FLAGS": flags},
-        check=True,
-    )
+    done = run_script(_PROGRAM.format(way=way), XLA_FLAGS=flags)
+    assert done.returncode == 0, done.stderr
     programs = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
     assert max(len(re.findall(r"= \S+ tanh\(", text)) for text in programs) == count

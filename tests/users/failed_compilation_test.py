@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch_xla
+from testing.scripts import run_script
 
 
 def unknown(x: torch.Tensor) -> torch.Tensor:
@@ -79,10 +78,10 @@ def test_a_clone_keeps_its_own_value() -> None:
 
 
 STORED = """
-import shutil, sys
+import os, shutil
 from pathlib import Path
 import torch, torch_xla, torch_xla.runtime as xr
-folder = Path(sys.argv[1])
+folder = Path(os.environ["FOLDER"])
 xr.initialize_cache(str(folder))
 x = torch.arange(4.0).to("xla")
 y = x * 3
@@ -106,7 +105,8 @@ assert sorted(folder.glob("*"))
 def test_a_stored_program_that_cannot_be_read(tmp_path: Path) -> None:
     """The second process finds a folder in the place of its program."""
     for _ in range(2):
-        subprocess.run([sys.executable, "-c", STORED, tmp_path / "cache"], check=True)
+        done = run_script(STORED, FOLDER=str(tmp_path / "cache"))
+        assert done.returncode == 0, done.stderr
 
 
 @contextlib.contextmanager

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from testing.scripts import run_script
 
 PROGRAM = """
 import torch
@@ -21,12 +19,7 @@ print(x.grad.tolist(), y.grad.tolist(), torch.autograd.grad((x.to("xla") * y).su
 
 @pytest.mark.parametrize("first", ["import torch_xla", "import torch_xla; torch_xla.device()"])
 def test_on_the_cpu(first: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", PROGRAM.replace("import torch_xla", first)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_script(PROGRAM.replace("import torch_xla", first))
     assert result.stdout.startswith("[2.0, 2.0, 2.0] [6.0, 6.0, 6.0] (tensor([1., 1., 1.])"), (
         result.stderr
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from testing.scripts import run_script
 
 WARNING = "compiles a larger program in each step of a loop"
 
@@ -50,9 +48,7 @@ for count in range(1, 9):
 
 
 def warnings_of(script: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=300
-    )
+    done = run_script(script, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stderr.count(WARNING)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
 
 import torch
 import torch_xla
+from testing.scripts import run_script
 
 
 def run(work: Callable[[int], None], count: int) -> None:
@@ -119,8 +119,6 @@ print(kept, x.tolist())
 
 
 def test_buffers_are_donated_until_threads_take_turns() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", HAND_OVER], capture_output=True, text=True, timeout=120
-    )
+    done = run_script(HAND_OVER, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[True, True, True, False, False] [6.0, 6.0, 6.0, 6.0]"

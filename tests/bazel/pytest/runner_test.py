@@ -10,7 +10,9 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import pytest
 import runner
+from testing import scripts
 
 TESTS = """
 import os
@@ -156,3 +158,49 @@ def test_the_first_failure_of_forked_files_ends_the_run(tmp_path: Path) -> None:
     result = run_forked(tmp_path, "dead_test.py", "third_test.py", **first)
     assert result.returncode == 128 + signal.SIGKILL
     assert "third_test.py" not in result.stdout
+
+
+SCRIPTS = """
+import subprocess
+import pytest
+from testing.scripts import run_script
+
+def test_a_script():
+    done = run_script(
+        "import helper, os, sys\\n"
+        "print(helper.IMPORTED_BY == os.getpid(), os.environ['ASKED'], sys.argv, __name__)\\n"
+        "print('to standard error', file=sys.stderr)\\n"
+        "sys.exit(3)",
+        ASKED="yes",
+    )
+    assert done.stdout == "FRESH yes ['-c'] __main__\\n"
+    assert done.stderr == "to standard error\\n"
+    assert done.returncode == 3
+
+def test_ends():
+    assert run_script("raise ValueError('as asked')").stderr.endswith("ValueError: as asked\\n")
+    assert run_script("assert False").returncode == 1
+    assert run_script("import os; os.kill(os.getpid(), 15)").returncode == -15
+
+def test_a_script_that_takes_too_long():
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_script("import time; time.sleep(300)", timeout=0.5)
+    assert run_script("print(1)").stdout == "1\\n"
+"""
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_scripts(tmp_path: Path, preload: bool) -> None:
+    (tmp_path / "scripts_test.py").write_text(SCRIPTS.replace("FRESH", str(not preload)))
+    (tmp_path / "helper.py").write_text("import os\nIMPORTED_BY = os.getpid()\n")
+    options = [f"--path={tmp_path}", f"--path={Path(scripts.__file__).parents[1]}"]
+    options += ["--preload=helper"] * preload
+    result = subprocess.run(
+        [sys.executable, runner.__file__, *options, "--", "scripts_test.py"],
+        env={"PATH": os.environ["PATH"], "TEST_TMPDIR": str(tmp_path / "tmp")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "3 passed" in result.stdout
