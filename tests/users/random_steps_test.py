@@ -31,7 +31,8 @@ def test_random_steps_of_own_tensors(views: bool) -> None:
     own = torch.device("cuda" if torch_xla.runtime.device_type() == "CUDA" else "cpu")
     if own.type == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a torch with CUDA")
-    random_steps.check("openxla", 30, own, views=views)
+    # fill_diagonal_() of a view, which PyTorch compiles for no backend.
+    random_steps.check("openxla", 30, own, views=views, limit="as_strided_scatter: sizes")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,47 @@ def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
     assert run(code) == ["torch.Size([1, 1, 8, 64])", "True", "torch.Size([8, 8])"]
 
 
+@pytest.mark.parametrize("first", ["torch_xla", "torch_xla_ext"])
+def test_dynamo_is_imported_when_it_is_used(first: str) -> None:
+    code = (
+        f"import sys, torch, {first}\n"
+        "model = torch.nn.Linear(2, 2).to('xla')\n"
+        "model(torch.ones(1, 2, device='xla')).sum().backward()\n"
+        "print('torch._dynamo' in sys.modules, 'torch._inductor' in sys.modules)\n"
+        "torch._dynamo.config.cache_size_limit = 3\n"  # by a user
+        "print('torch._dynamo' in sys.modules, torch._dynamo.config.specialize_float)\n"
+        "print('torch._dynamo' in sys.modules, torch._dynamo.config.automatic_dynamic_shapes)\n"
+        "print(torch._dynamo.config.recompile_limit, torch._dynamo.is_compiling())\n"
+        "import torch._dynamo.config as config\n"
+        "print(config is torch._dynamo.config, config.cache_size_limit, config.specialize_float)\n"
+    )
+    assert run(code) == [
+        "False False",
+        "False True",
+        "False False",
+        "3 False",
+        "True 3 True",
+    ]
+
+
+def test_scan_and_export_import_what_they_call() -> None:
+    code = (
+        "import sys, torch, torch_xla\n"
+        "from torch_xla.experimental.scan import scan\n"
+        "from torch_xla.stablehlo import exported_program_to_stablehlo\n"
+        "print('torch._dynamo' in sys.modules)\n"
+        "x = torch.arange(3.0, device='xla', requires_grad=True)\n"
+        "add = lambda carry, x: (carry + x, carry + x)\n"
+        "last, sums = scan(add, torch.zeros((), device='xla'), x)\n"
+        "sums.sum().backward()\n"
+        "print(sums.tolist(), x.grad.tolist())\n"
+        "exported = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))\n"
+        "program = exported_program_to_stablehlo(exported)\n"
+        "print('stablehlo.maximum' in program.get_stablehlo_text())\n"
+    )
+    assert run(code) == ["False", "[0.0, 1.0, 3.0] [3.0, 2.0, 1.0]", "True"]
+
+
 @pytest.mark.parametrize("first", ["torch_xla", "torch._dynamo, torch_xla", "torch_xla_ext"])
 def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
     code = (

@@ -2,6 +2,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/WrapDimUtils.h>
 
@@ -65,6 +66,51 @@ inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
                                  const at::Tensor& values, bool accumulate,
                                  bool /*unsafe*/) {
   return IndexPut_(self, indices, values, accumulate);
+}
+
+// Of each element that the mask selects, its number among them.
+inline at::Tensor NumbersOfSelected(const at::Tensor& mask) {
+  const at::Tensor counts = at::cumsum(mask.reshape({-1}), 0, at::kInt);
+  return at::clamp_min(at::sub(counts, 1), 0).to(at::kLong);
+}
+
+// The stock kernel is of dynamic shapes, which a sharded program cannot have.
+inline at::Tensor MaskedScatter(const at::Tensor& self, const at::Tensor& mask,
+                                const at::Tensor& source) {
+  TORCH_CHECK(mask.scalar_type() == at::kBool,
+              "masked_scatter: mask must be of torch.bool, but is of ",
+              mask.dtype());
+  TORCH_CHECK(self.scalar_type() == source.scalar_type(),
+              "masked_scatter: expected self and source to have same dtypes "
+              "but got ",
+              self.dtype(), " and ", source.dtype());
+  const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+  const at::Tensor whole = at::expand_copy(self, sizes);
+  if (whole.numel() == 0) return whole;
+  TORCH_CHECK(source.numel() > 0, "masked_scatter: source has no elements");
+  const at::Tensor selected = at::expand_copy(mask, sizes);
+  const at::Tensor places =
+      at::clamp_max(NumbersOfSelected(selected), source.numel() - 1);
+  return at::where(
+      selected,
+      at::index_select(source.reshape({-1}), 0, places).reshape(sizes), whole);
+}
+
+// What each element of a source of the shape `sizes` was copied to.
+inline at::Tensor MaskedScatterBackward(const at::Tensor& grad_output,
+                                        const at::Tensor& mask,
+                                        at::IntArrayRef sizes) {
+  const int64_t count = c10::multiply_integers(sizes);
+  const at::Tensor selected =
+      at::expand_copy(mask, grad_output.sizes()).reshape({-1});
+  // One more for elements that the mask does not select.
+  const at::Tensor places = at::clamp_max(
+      at::where(selected, NumbersOfSelected(selected), count), count);
+  return at::slice_copy(
+             at::scatter(at::zeros({count + 1}, grad_output.options()), 0,
+                         places, grad_output.reshape({-1})),
+             0, 0, count)
+      .reshape(sizes);
 }
 
 // If the elements of a view are contiguous in memory, in some order of its

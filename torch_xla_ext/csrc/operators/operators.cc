@@ -195,6 +195,8 @@ void RegisterForXla(torch::Library& m) {
                       &Stock::constant_pad_nd>::Call);
   m.impl("_index_put_impl_", IndexPutImpl_);
   m.impl("index.Tensor", Index);
+  m.impl("masked_scatter", MaskedScatter);
+  m.impl("masked_scatter_backward", MaskedScatterBackward);
   m.impl("index_put_", IndexPut_);
   m.impl("index_add", OfScalarsToo<IndexAdd, &Stock::index_add>::Call);
   m.impl("index_copy", OfScalarsToo<IndexCopy, &Stock::index_copy>::Call);

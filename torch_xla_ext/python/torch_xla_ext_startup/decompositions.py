@@ -59,11 +59,14 @@ def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[...
     """PyTorch's own, for a trace of tensors of another device, which XLA is to run.
 
     That device has kernels for more operators, and no part of such a trace may be on the host.
+    index_fill's decomposition writes to a new tensor if the operand is not row-major, which
+    AOTAutograd refuses.
     """
     return {
         operator: decomposition
         for operator, decomposition in torch._decomp.core_aten_decompositions().items()
         if isinstance(operator, torch._ops.OpOverload)
+        and operator.overloadpacket is not torch.ops.aten.index_fill
         and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
     }
 

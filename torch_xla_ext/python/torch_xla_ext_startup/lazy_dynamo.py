@@ -1,19 +1,35 @@
-"""Runs torch_xla's bridge to Dynamo when it is first used; torch_xla/version.py imports this.
+"""Imports Dynamo when it is first used; torch_xla/version.py imports this.
 
-torch_xla imports the bridge for one function of torch_xla.stablehlo. The bridge imports most of
-TorchInductor, which takes two seconds of processor time, and which only torch.compile needs.
+Parts of torch_xla import it, or more, which takes one to two seconds of processor time and
+which only torch.compile needs:
+
+- its bridge to Dynamo, which it imports for one function of torch_xla.stablehlo, runs when it is
+  used: it imports most of TorchInductor, too;
+- its modules that need something of AOTAutograd or torch.export import it when they are called;
+- what torch_xla sets in torch._dynamo.config is set when that is imported.
 """
 
 from __future__ import annotations
 
+import builtins
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+# Modules, and those from which they import functions and classes that they only call.
+_IMPORTED_WHEN_CALLED = {
+    "torch_xla.experimental.scan": "functorch.compile",
+    "torch_xla.experimental.unbounded_dynamism_export": "torch._inductor.fx_utils",
+    "torch_xla.stablehlo": "torch._export.serde.serialize",
+}
+_DYNAMO, _CONFIG = "torch._dynamo", "torch._dynamo.config"
+_Run = Callable[[ModuleType], None]
+
 _lock = threading.RLock()
 _when_run: list[Callable[[ModuleType], None]] = []
 
@@ -82,19 +98,95 @@ def _run(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    """Changes how these modules run."""
+
+    def __init__(self, changes: dict[str, Callable[[_Run], _Run]]) -> None:
+        self._changes = changes
+
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _BRIDGE:
+        if name not in self._changes:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _make_lazy
+            spec.loader.exec_module = self._changes[name](spec.loader.exec_module)
         return spec
 
 
-def _make_lazy(module: ModuleType) -> None:
-    module.__class__ = _NotRun
+def _when_used(_run: _Run) -> _Run:
+    def make_lazy(module: ModuleType) -> None:
+        module.__class__ = _NotRun
+
+    return make_lazy
 
 
-sys.meta_path.insert(0, _Finder())
+def _without_import_of(imported: str) -> Callable[[_Run], _Run]:
+    """Runs a module that imports another one only when it calls one of its functions."""
+
+    def import_(name: str, *args: object, **options: object) -> object:
+        if name != imported:
+            return builtins.__import__(name, *args, **options)
+        names = args[2] if len(args) > 2 else options["fromlist"]
+        functions = {name: _imported_when_called(imported, name) for name in names}
+        return SimpleNamespace(**functions)
+
+    def change(run: _Run) -> _Run:
+        def run_without(module: ModuleType) -> None:
+            module.__builtins__ = {**vars(builtins), "__import__": import_}
+            run(module)
+
+        return run_without
+
+    return change
+
+
+def _imported_when_called(module: str, name: str) -> Callable[..., object]:
+    def function(*args: object, **options: object) -> object:
+        return getattr(importlib.import_module(module), name)(*args, **options)
+
+    return function
+
+
+class _Settings:
+    """torch._dynamo.config, before it is imported."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if _CONFIG in sys.modules:
+            setattr(sys.modules[_CONFIG], name, value)
+        else:
+            vars(self)[name] = value
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(importlib.import_module(_CONFIG), name)
+
+
+class _NotImported(ModuleType):
+    """torch._dynamo, before it is imported."""
+
+    config = _Settings()
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_DYNAMO), name)
+
+
+def _with_settings(run: _Run) -> _Run:
+    def run_and_set(module: ModuleType) -> None:
+        run(module)
+        for name, value in vars(_NotImported.config).items():
+            setattr(module, name, value)
+
+    return run_and_set
+
+
+sys.meta_path.insert(
+    0,
+    _Finder(
+        {name: _without_import_of(imported) for name, imported in _IMPORTED_WHEN_CALLED.items()}
+        | {_BRIDGE: _when_used, _CONFIG: _with_settings}
+    ),
+)
+if _DYNAMO not in sys.modules:
+    sys.modules["torch"]._dynamo = _NotImported(_DYNAMO)  # the import replaces it
