@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import os
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -134,8 +135,6 @@ def _no_fallback(_: Callable) -> Callable:
 @_replaces("start", "vllm.engine.arg_utils", "EngineArgs.create_engine_config", OLD, NEW)
 def _check_arguments(create: Callable) -> Callable:
     """What the user asks for; later vLLM has chosen something."""
-    import os
-
     from vllm_xla_gpu import checks
 
     @functools.wraps(create)
