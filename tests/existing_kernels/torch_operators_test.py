@@ -336,6 +336,63 @@ def test_in_place_under_compile(device: torch.device) -> None:
     assert count_on_xla.item() == 3
 
 
+_VLLM_LIKE = torch.library.Library("existing_test_vllm", "DEF")
+# `Tensor!`, and no fake function where nothing is returned, as vLLM defines its operators.
+_VLLM_LIKE.define("scale(Tensor! result, Tensor input, float factor) -> ()")
+_VLLM_LIKE.define("sums(Tensor! total, Tensor x, Tensor!? out, int? n=None) -> Tensor[]")
+
+
+def _scale(result: Tensor, input: Tensor, factor: float) -> None:
+    result.copy_(input * factor)
+
+
+def _sums(total: Tensor, x: Tensor, out: Tensor | None, n: int | None = None) -> list[Tensor]:
+    total += x.sum()
+    if out is not None:
+        out.copy_(x + total)
+    return [x * (n or 1), x.sum(-1)]
+
+
+_VLLM_LIKE.impl("scale", _scale, "CPU")
+_VLLM_LIKE.impl("sums", _sums, "CPU")
+torch.library.register_fake(
+    "existing_test_vllm::sums",
+    lambda total, x, out, n=None: [torch.empty_like(x), x.new_empty(x.shape[:-1])],
+    lib=_VLLM_LIKE,
+)
+
+
+def test_schemas_that_name_no_aliases(device: torch.device) -> None:
+    register("existing_test_vllm::scale")
+    x = torch.randn(4, 6)
+
+    def scaled(x: Tensor) -> Tensor:
+        result = torch.empty_like(x)
+        torch.ops.existing_test_vllm.scale(result, x, 3.0)
+        return result + 1
+
+    expected = x * 3 + 1
+    torch.testing.assert_close(scaled(x.to(device)).cpu(), expected)
+    compiled = torch.compile(scaled, backend="openxla", fullgraph=True)
+    torch.testing.assert_close(compiled(x.to(device)).cpu(), expected)
+    result = torch.empty(4, 6, device=device)
+    run("existing_test_vllm::scale", result, x.to(device), 2.0)
+    torch.testing.assert_close(result.cpu(), x * 2)
+
+
+@pytest.mark.parametrize("has_out", [True, False])
+def test_an_optional_argument_without_an_alias_name(has_out: bool, device: torch.device) -> None:
+    register("existing_test_vllm::sums")
+    x = torch.randn(4, 6)
+    expected_total, expected_out = torch.ones(()), torch.zeros(4, 6) if has_out else None
+    expected = _sums(expected_total, x, expected_out, 2)
+    total, out = torch.ones((), device=device), torch.zeros(4, 6, device=device)
+    found = torch.ops.existing_test_vllm.sums(total, x.to(device), out if has_out else None, 2)
+    for mine, other in zip((*found, total), (*expected, expected_total), strict=True):
+        torch.testing.assert_close(mine.cpu(), other)
+    torch.testing.assert_close(out.cpu(), expected_out if has_out else torch.zeros(4, 6))
+
+
 def test_compile(device: torch.device) -> None:
     compiled = torch.compile(lambda x: scaled(x, 0.5) + 1, backend="openxla", fullgraph=True)
     for size in (3, 5):

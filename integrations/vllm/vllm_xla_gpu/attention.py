@@ -18,7 +18,7 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
 
     @staticmethod
     def get_kv_cache_shape(
-        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, *args: object
     ) -> tuple[int, int, int, int]:
         """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it."""
         return num_blocks, block_size, 2 * num_kv_heads, padded_head_dim(head_size)
@@ -53,6 +53,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         attn_metadata: Batch,
         output: torch.Tensor | None = None,
         output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attention of all tokens of a step.
 
@@ -66,7 +67,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         Returns:
             [num_tokens, num_heads * head_size] of query's dtype.
         """
-        if output_scale is not None:
+        if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("fused output quantization")
         if kv_cache.numel() == 0:
             return torch.ones_like(query) if output is None else output

@@ -112,7 +112,7 @@ def pack(
     """
     num_seqs, total = len(new_tokens), int(new_tokens.sum())
     computed = requests.num_computed_tokens_cpu[:num_seqs]
-    pages = requests.block_table[0].block_table_np[:num_seqs]
+    pages = requests.block_table[0].get_numpy_array()[:num_seqs]
     ends = np.cumsum(new_tokens)
     seq = np.repeat(np.arange(num_seqs), new_tokens)
     position = np.arange(total) + np.repeat(computed - ends + new_tokens, new_tokens)

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from vllm_xla_gpu import TORCH_XLA_VERSION, VLLM_VERSION
+from vllm_xla_gpu import TORCH_XLA_VERSION, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,11 +37,9 @@ def _version(distribution: str) -> str | None:
 
 def check_packages() -> None:
     """Another vLLM has other classes, another torch_xla has no kernels."""
-    if (vllm := _version("vllm-tpu")) != VLLM_VERSION:
-        found = f"vllm-tpu {vllm}" if vllm else f"vllm {_version('vllm')}"
+    if unserved := overrides.unserved(overrides.installed()):
         raise UnsupportedError(
-            f"vllm-xla-gpu is for vllm-tpu {VLLM_VERSION}, but this environment has {found}; "
-            "run `python integrations/vllm/install.py`"
+            f"{unserved}; run `python integrations/vllm/install.py` in an environment without them"
         )
     torch_xla = _version("torch_xla") or "none"
     has_operators = importlib.util.find_spec("torch_xla_ext") is not None
@@ -117,6 +115,10 @@ def check_config(config: VllmConfig) -> None:
             model is not None and model.logprobs_mode != "raw_logprobs",
             "leave it out: the model's own log probabilities are told",
         ),
+        "--enable-prompt-embeds": (
+            model is not None and model.enable_prompt_embeds,
+            "leave it out",
+        ),
         "max_logprobs=-1": (
             model is not None and model.max_logprobs < 0,
             "set it to the most that a request may ask for",
@@ -186,7 +188,7 @@ def _pooling(model: ModelConfig, name: str) -> str:
     return f"{name}: a model that does not generate text"
 
 
-def check_executor(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
+def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
     """What the user asks for; later vLLM has chosen an executor.
 
     Raises:

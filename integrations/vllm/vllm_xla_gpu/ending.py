@@ -6,24 +6,26 @@ In vLLM they wait for ever, and with them `vllm serve`, which waits for their co
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.core_client import AsyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
-_end_server, _end_client = AsyncLLM.shutdown, AsyncMPClient.shutdown
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import AsyncMPClient
 
 
-def _shutdown(llm: AsyncLLM) -> None:
-    """The user ends the server."""
-    _end_server(llm)
+def shutdown(llm: AsyncLLM, original: Callable[[AsyncLLM], None]) -> None:
+    """The user ends the server; `original` is vLLM's function."""
+    original(llm)
     if processor := getattr(llm, "output_processor", None):  # none if the engine did not start
         error = EngineDeadError()
         error.args = ("the engine was shut down before the answer was complete",)
         processor.propagate_error(error)
 
 
-def _shutdown_client(client: AsyncMPClient) -> None:
+def shutdown_client(client: AsyncMPClient, original: Callable[[AsyncMPClient], None]) -> None:
     """Called by vLLM in a thread that watches the engine's process, if that ends by itself.
 
     The client's sockets can be closed in the thread of its event loop only.
@@ -31,9 +33,9 @@ def _shutdown_client(client: AsyncMPClient) -> None:
     reader = client.resources.output_queue_task
     loop = reader.get_loop() if reader else None
     if loop and loop.is_running() and not _is_running_here(loop):
-        loop.call_soon_threadsafe(_end_client, client)
+        loop.call_soon_threadsafe(original, client)
     else:
-        _end_client(client)
+        original(client)
 
 
 def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -41,6 +43,3 @@ def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-
-AsyncLLM.shutdown, AsyncMPClient.shutdown = _shutdown, _shutdown_client

@@ -7,29 +7,43 @@ tokens, sends them out and schedules.
 from __future__ import annotations
 
 import concurrent.futures
+from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.engine.core_client import InprocClient
-from vllm.v1.engine.processor import Processor
 from vllm.v1.executor.abstract import UniProcExecutor
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from vllm_xla_gpu import processes
-from vllm_xla_gpu.checks import check_prompt
+from vllm_xla_gpu import overrides, processes
 from vllm_xla_gpu.sampling import has_penalties
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.core_client import InprocClient
+
+    from vllm_xla_gpu.model_runner import StartedStep
 
 _STEPS_IN_FLIGHT = 2
 
 
 class XlaGpuExecutor(UniProcExecutor):
-    """Its `execute_model` returns a step that has been started, of which `result()` waits."""
-
     @property
     def max_concurrent_batches(self) -> int:
         return _STEPS_IN_FLIGHT
+
+    def execute_model(
+        self, scheduler_output: SchedulerOutput, non_block: bool = True
+    ) -> StartedStep | concurrent.futures.Future[ModelRunnerOutput]:
+        """Starts a step; `result()` of what is returned waits for it.
+
+        vLLM 0.11.0 also asks for steps of no tokens.
+        """
+        if scheduler_output.total_num_scheduled_tokens:
+            return self.collective_rpc("execute_model", args=(scheduler_output,))[0]
+        nothing = concurrent.futures.Future()
+        nothing.set_result(EMPTY_MODEL_RUNNER_OUTPUT)
+        return nothing
 
 
 class LaunchedExecutor(XlaGpuExecutor):
@@ -56,7 +70,9 @@ class XlaGpuScheduler(AsyncScheduler):
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
         if any(r.num_output_placeholders and _needs_its_tokens(r) for r in self.running):
-            return _nothing()
+            output = overrides.empty_step()
+            output.requests = {}
+            return output
         output = super().schedule()
         # The engine drops an output that is empty.
         finished = self._finished_later | output.finished_req_ids
@@ -86,36 +102,7 @@ def _needs_its_tokens(request: Request) -> bool:
     return request.use_structured_output or has_penalties(params) or bool(params.bad_words)
 
 
-def _nothing() -> SchedulerOutput:
-    return SchedulerOutput(
-        scheduled_new_reqs=[],
-        scheduled_cached_reqs=CachedRequestData.make_empty(),
-        num_scheduled_tokens={},
-        total_num_scheduled_tokens=0,
-        scheduled_spec_decode_tokens={},
-        scheduled_encoder_inputs={},
-        num_common_prefix_blocks=[],
-        finished_req_ids=set(),
-        free_encoder_input_ids=[],
-        structured_output_request_ids={},
-        grammar_bitmask=None,
-    )
-
-
-def _get_output(client: InprocClient) -> EngineCoreOutputs:
+def get_output(client: InprocClient) -> EngineCoreOutputs:
+    """In place of InprocClient's, which knows of no steps that overlap."""
     outputs, _ = client.engine_core.step_with_batch_queue()
     return (outputs or {}).get(0) or EngineCoreOutputs()
-
-
-# The client for an engine in the caller's process knows of no steps that overlap.
-InprocClient.get_output = _get_output
-
-_validate = Processor._validate_model_input
-
-
-def _validate_prompt(processor: Processor, prompt: dict, *args: object, **kwargs: object) -> None:
-    _validate(processor, prompt, *args, **kwargs)
-    check_prompt(len(prompt["prompt_token_ids"]), processor.model_config.max_model_len)
-
-
-Processor._validate_model_input = _validate_prompt

@@ -17,20 +17,17 @@ import torch_xla
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
-from vllm.model_executor.layers.fused_moe import layer as moe
-from vllm.model_executor.layers.fused_moe.moe_torch_iterative import fused_moe
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.utils import (
     initialize_model,
     process_weights_after_loading,
     set_default_torch_dtype,
 )
-from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
-from vllm.v1.worker import tpu_model_runner
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu.attention import XlaGpuAttentionBackend
+from vllm_xla_gpu import overrides
 from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
@@ -57,10 +54,7 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.xla_gpu")
 
-moe.fused_moe_pallas = fused_moe  # the other one calls torch_xla's gmm, a TPU kernel
-# The runner takes the caches' shape from this name, whatever the attention's backend is.
-tpu_model_runner.PallasAttentionBackend = XlaGpuAttentionBackend
-tpu_model_runner.TPUSupportedSamplingMetadata = SamplingMetadata
+overrides.apply("runner")
 
 
 class XlaGpuModelRunner(TPUModelRunner):
@@ -96,14 +90,18 @@ class XlaGpuModelRunner(TPUModelRunner):
         # vLLM compiles these by torch.compile, which looks for torch's own CUDA.
         self.sample_from_logits_func = self._sample_from_logits
         for name in ("structured_decode", "gather_logprobs"):
-            function = getattr(TPUModelRunner, name)._torchdynamo_orig_callable
-            setattr(self, name, self._captured_by_rows(functools.partial(function, self)))
+            setattr(self, name, self._captured_by_rows(self._uncompiled(name)))
+        self._logits_of = self._uncompiled("compute_logits")
         self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
         self._seeds = random.Random(self.model_config.seed)  # of the requests that have none
         self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
         self._run = self._captured(self._run_model, self.num_tokens_paddings)
         self._keep = self._captured(self._copy_tokens, self.num_reqs_paddings)
         self._snapshot = self._captured(self._clone_tokens, self.num_reqs_paddings)
+
+    def _uncompiled(self, name: str) -> Callable[..., Any]:
+        """A method of vLLM's runner that it compiles."""
+        return functools.partial(getattr(TPUModelRunner, name)._torchdynamo_orig_callable, self)
 
     @staticmethod
     def _captured(
@@ -161,9 +159,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             )
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
-            model = self.load_lora_model(
-                model, self.model_config, self.scheduler_config, self.lora_config, self.device
-            )
+            model = overrides.with_adapters(self, model)
             write_slots_whole(self._adapter_manager, self._devices)
         if self._devices is not None:
             self.weights = self._devices.weights_of_one(model)  # and of adapters
@@ -194,7 +190,7 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _make_buffers(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
-        logits = self.model.compute_logits(hidden, None)  # only its shape is used
+        logits = self._logits_of(hidden)  # only its shape is used
         # As vLLM names the logits' dtype for the programs that sample.
         self._hidden_states_dtype = logits.dtype
         for num_seqs in self.num_reqs_paddings:
@@ -222,7 +218,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         metadata = dict.fromkeys(self._layers, batch)
         with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
             hidden = self.model(input_ids=input_ids, positions=batch.positions)
-        logits = self.model.compute_logits(hidden[batch.last_tokens], None)
+        logits = self._logits_of(hidden[batch.last_tokens])
         self._logits[shape.num_seqs].copy_(logits)
         self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
 
@@ -422,6 +418,10 @@ class StartedStep:
     tokens: torch.Tensor
     logprobs: LogprobsTensors | None
 
+    def done(self) -> bool:
+        """False: the engine starts the next step before it waits for this one."""
+        return False
+
     def result(self) -> ModelRunnerOutput:
         """Waits for the tokens, and writes them down for the steps to come."""
         received = self.tokens.cpu()[: len(self.requests)]
@@ -440,12 +440,11 @@ class StartedStep:
                 batch.token_ids_cpu[row, self.ends[i]] = token
                 batch.num_tokens[row] = self.ends[i] + 1
         req_ids = [state.req_id for state in self.requests]
-        return ModelRunnerOutput(
+        return dataclasses.replace(
+            EMPTY_MODEL_RUNNER_OUTPUT,
             req_ids=req_ids,
             req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
             sampled_token_ids=tokens,
-            spec_token_ids=None,
             logprobs=None if self.logprobs is None else self.logprobs.tolists(),
             prompt_logprobs_dict=dict.fromkeys(req_ids),
-            pooler_output=[],
         )

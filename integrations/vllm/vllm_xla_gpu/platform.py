@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 from typing import TYPE_CHECKING
 
 import torch
 
-from vllm_xla_gpu import checks
+from vllm_xla_gpu import checks, overrides
 
 checks.check_packages()
 checks.check_device()
 
-# vllm.platforms.tpu imports it at the top, for the names of TPU chips only.
-sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None
+overrides.stand_in_for_tpu_info()
 
 from vllm.platforms.tpu import TpuPlatform  # noqa: E402
 
@@ -61,7 +58,7 @@ class XlaGpuPlatform(TpuPlatform):
         checks.check_quantization(quant)
 
     @classmethod
-    def is_kv_cache_dtype_supported(cls, kv_cache_dtype: str) -> bool:
+    def is_kv_cache_dtype_supported(cls, kv_cache_dtype: str, *args: object) -> bool:
         return True  # check_config refuses the others with a better sentence
 
     @classmethod
@@ -78,9 +75,9 @@ class XlaGpuPlatform(TpuPlatform):
         """Raises UnsupportedError for a configuration that cannot be served."""
         from vllm.config import CompilationLevel, CUDAGraphMode
 
-        import vllm_xla_gpu.ending  # noqa: F401  # changes what becomes of requests
         from vllm_xla_gpu.engine import LaunchedExecutor, XlaGpuExecutor, XlaGpuScheduler
 
+        overrides.apply("engine")
         cache = vllm_config.cache_config
         cache.block_size = cache.block_size or DEFAULT_PAGE_SIZE
         checks.check_config(vllm_config)

@@ -28,6 +28,7 @@ from torch.distributed import HashStore, PrefixStore, Store
 
 from torch_xla_ext.cuda import rendezvous
 from torch_xla_ext.cuda.options import Processes
+from vllm_xla_gpu import overrides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -256,7 +257,7 @@ def settings(config: VllmConfig, devices: int) -> dict[str, object]:
         | {
             "tensor_parallel_size": devices,
             "LoRA": config.lora_config,
-            "structured output": config.decoding_config,
+            "structured output": overrides.structured_outputs(config),
             "XLA_FLAGS": sorted(flag for flag in flags if not flag.startswith("--xla_dump")),
             "the version of torch_xla": torch_xla.__version__,
         }

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
-from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_tpu
 from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
 from vllm.v1.sample.tpu.sampler import Sampler
+
+from vllm_xla_gpu.overrides import apply_top_k_top_p
 
 if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _WORD = 0xFFFFFFFF
 # Of a float32 below 1, less one bit.
 _UNIFORM_BITS = 23
+# Below it, the best token is meant.
+_LEAST_TEMPERATURE = 1e-5
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -146,10 +148,6 @@ class SamplingMetadata(TPUSupportedSamplingMetadata):
 
     keys: torch.Tensor | None = None  # int64 [num_seqs, 2]
 
-    @property
-    def generators(self) -> torch.Tensor:
-        return self.keys
-
     @classmethod
     def from_input_batch(
         cls, batch: InputBatch, num_seqs: int, device: torch.device, also_if_greedy: bool = False
@@ -162,18 +160,20 @@ class SamplingMetadata(TPUSupportedSamplingMetadata):
         return result
 
 
-class _TopKTopPSampler(nn.Module):
-    def forward(
-        self, logits: torch.Tensor, keys: torch.Tensor, k: torch.Tensor, p: torch.Tensor
-    ) -> torch.Tensor:
-        """int64 [num_seqs]; a token is taken with its probability, by the Gumbel trick."""
-        probs = apply_top_k_top_p_tpu(logits, k, p).softmax(dim=-1, dtype=torch.float32)
-        return (probs / exponential(keys, probs.shape[1])).argmax(dim=-1)
-
-
 class KeyedSampler(Sampler):
     """vLLM's sampler for XLA devices, but for its random numbers."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.topk_topp_sampler = _TopKTopPSampler()
+    def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
+        """int64 [num_seqs]; a token is taken with its probability, by the Gumbel trick.
+
+        Args:
+            logits: float32 [num_seqs, vocabulary], which is written to.
+            metadata: what the requests ask for; a temperature below 0 means the best token.
+        """
+        best = self.greedy_sample(logits)
+        logits = self.apply_temperature(logits, metadata.temperature)
+        logits = self.apply_min_p(logits, metadata.min_p)
+        logits = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p)
+        probs = logits.softmax(dim=-1, dtype=torch.float32)
+        sampled = (probs / exponential(metadata.keys, probs.shape[1])).argmax(dim=-1)
+        return torch.where(metadata.temperature < _LEAST_TEMPERATURE, best, sampled)

@@ -20,7 +20,6 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
-from vllm.lora.layers import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -31,9 +30,11 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from vllm_xla_gpu import overrides
 from vllm_xla_gpu.checks import UnsupportedError
 from vllm_xla_gpu.processes import Peers
 
+BaseLinearLayerWithLoRA = overrides.linear_with_adapters()
 _AXIS = "model"
 
 

@@ -25,13 +25,13 @@ def _requests() -> types.SimpleNamespace:
         num_computed_tokens_cpu=np.append(COMPUTED, [3, 3]),
         num_tokens=np.append(TOKENS, [7, 7]),
         token_ids_cpu=generator.integers(1, 500, (6, 40), dtype=np.int32),
-        block_table=[types.SimpleNamespace(block_table_np=pages)],
+        block_table=[types.SimpleNamespace(get_numpy_array=lambda: pages)],
     )
 
 
 def test_batch() -> None:
     requests = _requests()
-    pages = requests.block_table[0].block_table_np
+    pages = requests.block_table[0].get_numpy_array()
     adapters = np.array([1, NO_ADAPTER, 0, 2])
     packed = pack(SHAPE, requests, NEW, PAGE_SIZE, ROWS, adapters)
     on_device = Batch.unpack(torch.from_numpy(packed).to(torch_xla.device()), SHAPE)

@@ -12,8 +12,9 @@ import families
 import pytest
 import torch
 import transformers
+from vllm import LLM
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm_xla_gpu import checks, memory
+from vllm_xla_gpu import checks, memory, overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
 
 
@@ -69,11 +70,15 @@ def test_a_model_with_alibi(
         monkeypatch.delenv("VLLM_USE_V1", raising=False)
     else:
         monkeypatch.setenv("VLLM_USE_V1", engine)
-    text = _refusal(families.write("bloom", models))
+    with pytest.raises(ValueError) as error:
+        LLM(families.write("bloom", models), max_model_len=64, max_num_seqs=8)
     if engine == "0":
-        assert "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs" in text
+        text = "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs"
+    elif overrides.is_old():
+        text = "BloomForCausalLM: vLLM's engine V1 does not run this model (it has ALiBi"
     else:
-        assert "BloomForCausalLM: vLLM's engine V1 does not run this model (it has ALiBi" in text
+        text = "does not support ALiBi; serve a model with other positions"
+    assert text in str(error.value)
 
 
 def test_a_model_with_states(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,21 +119,45 @@ def test_a_model_without_a_head_dimension_of_ours(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("versions", "text"),
+    ("found", "text"),
     [
-        ({"vllm-tpu": "0.11.0"}, "for vllm-tpu 0.10.1.1, but this environment has vllm-tpu 0.11.0"),
-        ({"vllm-tpu": None, "vllm": "0.10.1.1"}, "this environment has vllm 0.10.1.1; run `python"),
-        ({"torch_xla": "2.9.0"}, "needs torch_xla 2.8.1 with the package torch_xla_ext, but this"),
+        ({"vllm-tpu": "0.11.0"}, "but this environment has vllm-tpu 0.11.0; run `python integra"),
+        ({"vllm": "0.11.1+cu129"}, r"for vllm 0.11.0 or vllm-tpu 0.10.1.1, but .* vllm 0.11.1\+cu"),
+        (overrides.SERVED, "this environment has vllm 0.11.0 and vllm-tpu 0.10.1.1; run"),
+        ({}, "this environment has neither; run `python integrations/vllm/install.py` in an"),
     ],
-    ids=["vllm-tpu", "vllm", "torch_xla"],
+    ids=["vllm-tpu", "vllm", "both", "neither"],
 )
-def test_other_versions(
-    versions: dict[str, str | None], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_vllm(found: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     checks.check_packages()
-    real = checks._version
-    monkeypatch.setattr(checks, "_version", lambda name: versions.get(name, real(name)))
+    monkeypatch.setattr(overrides, "installed", lambda: found)
     with pytest.raises(checks.UnsupportedError, match=text):
+        checks.check_packages()
+
+
+@pytest.mark.parametrize(("package", "version"), overrides.SERVED.items())
+def test_builds_of_the_versions_that_are_served(
+    package: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overrides, "installed", lambda: {package: f"{version}+local"})
+    checks.check_packages()
+
+
+def test_what_is_replaced_is_there() -> None:
+    """And is nobody else's, such as a parent class's. _no_fallback is for vllm-tpu alone."""
+    version = overrides.OLD if overrides.is_old() else overrides.NEW
+    for replacement in overrides.REPLACEMENTS:
+        if version in replacement.versions:
+            owner, name = replacement.find()
+            assert name in vars(owner), replacement
+    (other,) = (r for r in overrides.REPLACEMENTS if r.path == "_warn_or_fallback")
+    owner, name = other.find()
+    assert hasattr(owner, name) == overrides.is_old()
+
+
+def test_another_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_version", lambda name: "2.9.0")
+    with pytest.raises(checks.UnsupportedError, match=r"needs torch_xla 2\.8\.1 with the"):
         checks.check_packages()
 
 

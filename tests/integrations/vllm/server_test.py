@@ -23,6 +23,7 @@ import psutil
 import pytest
 import torch
 from adapters import ADAPTERS, Adapter
+from vllm_xla_gpu import overrides
 
 REQUESTS = 24
 PAGES = 40
@@ -169,10 +170,11 @@ def test_load(server: Server) -> None:
         if index in GIVEN_UP:
             continue
         _assert_right(server, text, *_request(index))
-    # What was given up is forgotten; vLLM never gives back page 0, which stands for none.
+    # What was given up is forgotten. Page 0 stands for none, and vLLM 0.10.1.1 counts it.
+    nothing = [0, 0, int(overrides.is_old())]
     end = time.monotonic() + 60
     in_use = _in_use(server)
-    while in_use != [0, 0, 1]:
+    while in_use != nothing:
         assert time.monotonic() < end, in_use
         time.sleep(0.2)
         in_use = _in_use(server)
@@ -191,7 +193,7 @@ def _in_use(server: Server) -> list[int]:
     text = asyncio.run(get())
     running, waiting, usage = (
         float(re.search(rf"^vllm:{name}{{.*}} (.*)$", text, re.MULTILINE)[1])
-        for name in ("num_requests_running", "num_requests_waiting", "gpu_cache_usage_perc")
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
     )
     return [int(running), int(waiting), round(usage * PAGES)]
 
@@ -257,7 +259,7 @@ def test_request_that_cannot_be_served(server: Server) -> None:
     ask = functools.partial(_post, server, "/v1/completions")
     status, text = ask({"prompt": [5] * 129})
     assert status == 400
-    assert "128" in text
+    assert "maximum context length" in text
     status, text = ask({"prompt": "w5 w6", "prompt_logprobs": 1})
     assert status == 400
     assert "vllm-xla-gpu does not support prompt_logprobs" in text

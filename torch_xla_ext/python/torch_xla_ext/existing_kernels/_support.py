@@ -75,7 +75,9 @@ def _why_not_by_schema(schema: torch._C.FunctionSchema) -> str | None:
 
 def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str | None:
     name = operator.name()
-    if not _has_fake_function(operator):
+    # What returns nothing has no results whose shapes it would have to give.
+    trivial = torch._library.utils.can_generate_trivial_fake_impl(operator)
+    if not (has_fake_function(operator) or trivial):
         return (
             "it has no fake function, which gives the shapes of its results; give it one with "
             f"torch.library.register_fake({name!r})"
@@ -90,7 +92,7 @@ def _why_not_by_kernels(operator: torch._ops.OpOverload, platform: str) -> str |
     return None
 
 
-def _has_fake_function(operator: torch._ops.OpOverload) -> bool:
+def has_fake_function(operator: torch._ops.OpOverload) -> bool:
     name = operator.name()
     custom = torch._library.custom_ops.OPDEFS.get(name)
     if custom is not None:  # its Meta kernel is there always, and refuses without a fake function

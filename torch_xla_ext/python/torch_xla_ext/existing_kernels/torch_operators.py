@@ -193,7 +193,8 @@ def _define_twin(operator: Operator) -> torch._ops.OpOverload:
     """Defines the operator that returns the new values of what `operator` writes to, first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
-    arguments = re.sub(r"\(\w+!(?: -> \w+)?\)", "", str(schema).partition("(")[2])
+    # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
+    arguments = re.sub(r"\(\$?\w+!(?: -> \w*)?\)", "", str(schema).partition("(")[2])
     arguments = arguments.rpartition(") -> ")[0]
     returns = [str(a.type) for a, w in zip(schema.arguments, operator.written, strict=True) if w]
     returns += [str(r.type) for r in schema.returns if r.alias_info is None]
