@@ -33,7 +33,8 @@ def compiled_by_strides(
         inputs: the first arguments.
     """
     row_major = compile_for(inputs)
-    fakes = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    fakes = [node.meta.get("example_value") for node in placeholders]  # Dynamo's
     others: dict[_Strides, Callable[..., object]] = {}
 
     def run(*arguments: object) -> object:
@@ -55,7 +56,7 @@ def _compiled(
     strides: _Strides,
 ) -> Callable[..., object]:
     tensors = [value for value in fakes if isinstance(value, torch.Tensor)]
-    is_static = not any(map(symbolic_shapes.has_free_symbols, fakes))
+    is_static = not any(fake is None or symbolic_shapes.has_free_symbols(fake) for fake in fakes)
     if not is_static or len({value.untyped_storage()._cdata for value in tensors}) < len(tensors):
         _log.warning(
             "a function is not compiled, but run lazily: an argument is a view that is not "
