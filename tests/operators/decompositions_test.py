@@ -95,8 +95,14 @@ def folded(x: torch.Tensor) -> torch.Tensor:
     return functional.fold(functional.unfold(x, 2), x.shape[2:], 2)
 
 
+def normed(x: torch.Tensor) -> torch.Tensor:
+    """As weight_norm() has weights, of wav2vec 2.0 for example."""
+    scales = x.amax((1, 2, 3), keepdim=True), x.amax((0, 1, 3), keepdim=True)
+    return torch._weight_norm(x, scales[0], 0) + torch._weight_norm(x, scales[1], 2)
+
+
 @pytest.mark.parametrize("way", ["openxla", "captured"])
-@pytest.mark.parametrize("function", [resized, sampled, folded])
+@pytest.mark.parametrize("function", [resized, sampled, folded, normed])
 def test_compiled_and_captured(function: Function, way: str) -> None:
     """Stock torch_xla leaves the compiled program for them; a captured step refused them."""
 

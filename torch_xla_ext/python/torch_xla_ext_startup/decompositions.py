@@ -21,6 +21,7 @@ _OPERATORS = (
     "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d",
     "_upsample_nearest_exact3d",
+    "_weight_norm_interface",
     "addmv",
     "aminmax",
     "channel_shuffle",
