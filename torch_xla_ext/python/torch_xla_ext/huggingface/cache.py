@@ -8,6 +8,8 @@ import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
+from torch_xla_ext.huggingface.ahead import Ahead
+
 _SMALLEST = 64
 
 
@@ -37,6 +39,9 @@ class GenerationCache(Cache):
         mask: [batch, size], whether a position is attended; None for models without a mask.
         host_mask: the part of the mask that is known on the host, [batch, length].
         beams: the sequence that each sequence of the next step continues.
+        ahead: of the call that is running, if it chooses greedily.
+        repeated: [batch], on the host, of that call: the token that a sequence is expected to
+            repeat, or -1.
     """
 
     # The loop would make a mask [batch, 1, queries, size] on the host for each step.
@@ -48,6 +53,8 @@ class GenerationCache(Cache):
         self.mask: torch.Tensor | None = None
         self.host_mask: torch.Tensor | None = None
         self.beams: torch.Tensor | None = None
+        self.ahead: Ahead | None = None
+        self.repeated: torch.Tensor | None = None
 
     def get_seq_length(self, layer_idx: int = 0, cache_position: Any = None) -> int:
         return self.length

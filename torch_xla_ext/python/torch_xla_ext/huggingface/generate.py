@@ -5,7 +5,8 @@ program. Here the loop runs as it is, but on the host, as transformers allows: i
 and only the model's forward pass is on the device. It is a captured step of a few shapes:
 
 - keys and values have room for the whole text, and are written in place (cache.py);
-- a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding.
+- a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding;
+- a greedy loop's next step is started before the host has chosen the token (ahead.py).
 
 So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
 and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
@@ -39,6 +40,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from torch_xla_ext._capture import watch
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import CapturedStep
+from torch_xla_ext.huggingface.ahead import Ahead, Pass, next_inputs
 from torch_xla_ext.huggingface.cache import GenerationCache, StepCache, bucket
 
 _log = logging.getLogger("torch_xla_ext.generate")
@@ -186,9 +188,9 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
     inputs = arguments.get("inputs", arguments.get("input_ids"))
     device = inputs.device
     cache = arguments.get("past_key_values")
+    new = _option(model, arguments, "max_new_tokens")
+    last = inputs.shape[1] + new if new else _option(model, arguments, "max_length") or 0
     if cache is None:
-        new = _option(model, arguments, "max_new_tokens")
-        last = inputs.shape[1] + new if new else _option(model, arguments, "max_length") or 0
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         cache = GenerationCache(max(last, inputs.shape[1] + 1), limit)
     on_host = {
@@ -196,8 +198,14 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
         for name, value in arguments.items()
     }
     on_host |= {"past_key_values": cache, "cache_implementation": None}
-    with _forward_of(model).installed():
-        result = stock(**on_host)
+    one_choice = (_option(model, arguments, "num_beams") or 1) == 1
+    if one_choice and not _option(model, arguments, "do_sample") and not model.training:
+        cache.ahead = Ahead(last)
+    try:
+        with _forward_of(model).installed():
+            result = stock(**on_host)
+    finally:
+        cache.ahead = cache.repeated = None
     if isinstance(result, torch.Tensor):
         return result.to(device)
     for name, value in result.items():
@@ -277,13 +285,32 @@ class _Forward:
             self._keep_mask(model, cache, mask, first)
         if cache.beams is not None:
             tensors["beams"], cache.beams = cache.beams, None
-        device = model.device
-        moved = {name: tensor.to(device) for name, tensor in tensors.items()}
-        logits, made, mask_made = self._step(model, moved, options, cache)
+        results = cache.ahead and cache.ahead.take(tensors, options, cache.repeated)
+        logits, tokens = results or self._start(model, tensors, options, cache)
+        cache.length = first + count
+        if count == 1 and cache.ahead and cache.ahead.can_start(cache.length, cache.size):
+            following = next_inputs(tensors, tokens)
+            results = self._start(model, following, options, cache)
+            if cache.ahead:  # not if the step runs lazily
+                cache.ahead.started = Pass(following, options, results)
+        return CausalLMOutputWithPast(logits=logits.cpu(), past_key_values=cache)
+
+    def _start(
+        self,
+        model: Any,
+        tensors: dict[str, torch.Tensor],
+        options: dict[str, Any],
+        cache: GenerationCache,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A step's logits and likeliest tokens, on the device."""
+        if cache.repeated is None:
+            cache.repeated = torch.full((tensors["input_ids"].shape[0],), -1)
+        moved = {name: tensor.to(model.device) for name, tensor in tensors.items()}
+        moved["repeated"] = cache.repeated.to(model.device)
+        logits, tokens, made, mask_made = self._step(model, moved, options, cache)
         if made:
             cache.layers, cache.mask = made, mask_made
-        cache.length = first + count
-        return CausalLMOutputWithPast(logits=logits.cpu(), past_key_values=cache)
+        return logits, tokens
 
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
@@ -292,6 +319,8 @@ class _Forward:
         known = cache.host_mask
         if cache.layers and (known is None or not torch.equal(known, mask[:, :first])):
             more = cache.size - first
+            if cache.ahead:
+                cache.ahead.started = None
             cache.mask = torch.nn.functional.pad(mask[:, :first], (0, more)).to(model.device)
         cache.host_mask = mask
 
@@ -317,6 +346,7 @@ class _Forward:
             except CaptureError as error:
                 _warn_once(f"the forward pass of {type(model).__name__} runs lazily: {error}")
                 self._steps[key] = None
+        cache.ahead = None  # each lazy step would wait for the one before
         with watch.answers_as_compiling():
             result = step(*arguments)
         torch_xla.sync()
@@ -335,22 +365,20 @@ def step(
 
     Args:
         tensors: the model's inputs by name; besides, `columns`, the attention mask of the tokens,
-            `last`, the position among the tokens whose logits are needed, and `beams`, the sequence
-            that each sequence continues.
+            `last`, the position among the tokens whose logits are needed, `beams`, the sequence
+            that each sequence continues, and `repeated`, the next token of each, or -1.
         options: the model's other arguments.
         layers: of a GenerationCache, which is written in place; empty before the first tokens.
         mask: of a GenerationCache, which is written in place.
         size: of a GenerationCache.
 
     Returns:
-        The logits of the last token, [batch, 1, vocabulary]; in the first step also new layers and
-        a new mask.
+        The logits of the last token, [batch, 1, vocabulary]; the next tokens, [batch, 1], the
+        likeliest unless `repeated` names others; in the first step also new layers and a new mask.
     """
     tensors = dict(tensors)
-    positions, columns, last, beams = (
-        tensors.get("cache_position"),
-        *(tensors.pop(name, None) for name in ("columns", "last", "beams")),
-    )
+    positions, repeated = tensors.get("cache_position"), tensors.pop("repeated")
+    columns, last, beams = (tensors.pop(name, None) for name in ("columns", "last", "beams"))
     if beams is not None:
         for tensor in pytree.tree_leaves(layers):
             tensor.copy_(tensor.index_select(0, beams))
@@ -363,7 +391,8 @@ def step(
     outputs = model.forward(**tensors, **options, past_key_values=cache)
     logits = outputs.logits
     logits = logits[:, -1:] if last is None else logits.index_select(1, last)
-    return logits, cache.new_layers(), None if layers else mask
+    tokens = torch.where(repeated < 0, logits[:, -1].argmax(-1), repeated)[:, None]
+    return logits, tokens, cache.new_layers(), None if layers else mask
 
 
 def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:

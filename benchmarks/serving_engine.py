@@ -1,0 +1,126 @@
+"""What serving.py, serving_latency.py and serving_aborts.py share: the model and the engine.
+
+The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not. So the same
+file measures both, each in an environment of its own. Weights are random; both engines draw them
+on the device, or with tensor parallelism on the host, where the same numbers repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+from pathlib import Path
+
+os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+import vllm
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+from vllm.model_executor.model_loader import dummy_loader
+
+ON_XLA = "PJRT_DEVICE" in os.environ
+if ON_XLA:
+    import torch_xla
+
+SHAPES = {
+    "8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+}
+SPREAD = 0.05  # of the weights' uniform numbers
+POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the model and of the engine."""
+    parser.add_argument("--shape", default="8b", choices=SHAPES)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of the model")
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.85)
+    parser.add_argument("--enable-prefix-caching", action="store_true")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
+
+
+def options(args: argparse.Namespace) -> dict[str, object]:
+    """vLLM's options by name, but for the model."""
+    names = ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+    names += ("kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
+    return {name: getattr(args, name) for name in names} | {
+        "dtype": "bfloat16",
+        "load_format": "dummy",
+        "seed": 0,
+    }
+
+
+def write_model(folder: Path, args: argparse.Namespace) -> None:
+    """Writes a Llama's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
+    shape = SHAPES[args.shape]
+    LlamaConfig(
+        **shape,
+        max_position_embeddings=max(8192, args.max_model_len),
+        torch_dtype="bfloat16",
+        bos_token_id=None,
+        eos_token_id=0,
+    ).save_pretrained(folder)
+    config = folder / "config.json"
+    found = json.loads(config.read_text())
+    config.write_text(json.dumps(found | {"architectures": ["LlamaForCausalLM"]}))
+    vocabulary = {f"w{i}": i for i in range(shape["vocab_size"])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", unk_token="w1").save_pretrained(
+        folder
+    )
+
+
+def make_weights(model: torch.nn.Module, *_: object) -> None:
+    """Fills them with random numbers, in place of vLLM's own, which XLA would draw on the host."""
+    numbers = torch.empty(POOL).uniform_(-SPREAD, SPREAD)
+    for weight in model.state_dict().values():
+        if weight.dim() == 1:  # a norm's
+            weight.fill_(1)
+        elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
+            numbers = numbers.to(weight.dtype)
+            for part in weight.view(-1).split(POOL):
+                part.copy_(numbers[: len(part)])
+        else:
+            weight.uniform_(-SPREAD, SPREAD)
+        if ON_XLA:
+            torch_xla.sync()
+
+
+def use_random_weights() -> None:
+    """Makes vLLM draw the weights by `make_weights` in this process."""
+    dummy_loader.initialize_dummy_weights = make_weights
+
+
+def name() -> str:
+    """Of the engine, with its versions."""
+    where = "torch_xla_ext" if ON_XLA else "CUDA"
+    return f"vLLM {vllm.__version__} on {where}, torch {torch.__version__}"
+
+
+def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
+    """Random tokens, the same for the same seed."""
+    numbers = random.Random(seed)
+    return [numbers.randrange(2, vocabulary) for _ in range(length)]

@@ -1,0 +1,169 @@
+"""Measures a server's latency under random arrivals: vLLM on this wheel, or for CUDA.
+
+  PJRT_DEVICE=CUDA python benchmarks/serving_latency.py --json=xla.json
+  python benchmarks/serving_latency.py --json=cuda.json  # where vLLM for CUDA is installed
+  PJRT_DEVICE=CPU python benchmarks/serving_latency.py --shape=tiny --load=16+8 --rates=2
+
+Starts `vllm serve` with the model of serving.py, and sends it completions that are streamed back,
+at times of a Poisson process. For each rate, in requests per second, prints the median and the
+99th percentile, in milliseconds, of the time from a request to its first token, and of the time
+between two tokens that follow each other; and how many new tokens came per second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import serving_engine
+from openai import APIConnectionError, AsyncOpenAI
+from serving import reporter
+from serving_engine import SHAPES, prompt
+
+# vLLM loads plugins into each of its processes: this one draws the weights.
+PLUGIN = "[vllm.general_plugins]\nrandom_weights = serving_engine:use_random_weights\n"
+LONGEST_START = 600  # seconds
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@contextlib.contextmanager
+def server(args: argparse.Namespace) -> Iterator[tuple[str, int, subprocess.Popen]]:
+    """The model's folder, the port, and the process."""
+    with tempfile.TemporaryDirectory() as folder:
+        model, plugin = Path(folder, "model"), Path(folder, "plugin/random_weights-1.dist-info")
+        model.mkdir()
+        serving_engine.write_model(model, args)
+        plugin.mkdir(parents=True)
+        (plugin / "METADATA").write_text("Name: random_weights\nVersion: 1\n")
+        (plugin / "entry_points.txt").write_text(PLUGIN)
+        port = free_port()
+        command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
+        command += ["--host=127.0.0.1", f"--port={port}"]
+        for name, value in serving_engine.options(args).items():
+            flag = "--" + name.replace("_", "-")
+            if isinstance(value, bool):
+                command.append(flag if value else flag.replace("--", "--no-", 1))
+            else:
+                command.append(f"{flag}={value}")
+        path = [str(Path(__file__).parent), str(plugin.parent), os.environ.get("PYTHONPATH", "")]
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            stdout=sys.stderr,
+        )
+        try:
+            yield str(model), port, process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def until_ready(client: AsyncOpenAI, process: subprocess.Popen) -> None:
+    end = time.monotonic() + LONGEST_START
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            await client.models.list()
+        except APIConnectionError:
+            await asyncio.sleep(0.2)
+        else:
+            return
+    sys.exit("the server did not start: its messages are above")
+
+
+async def ask(client: AsyncOpenAI, model: str, tokens: list[int], new: int) -> list[float]:
+    """When the request was sent, and when each part of its answer came."""
+    times = [time.perf_counter()]
+    stream: AsyncIterator[Any] = await client.completions.create(
+        model=model,
+        prompt=tokens,
+        max_tokens=new,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    async for _ in stream:
+        times.append(time.perf_counter())
+    return times
+
+
+def milliseconds(seconds: list[float]) -> dict[str, float]:
+    parts = statistics.quantiles(seconds, n=100, method="inclusive")
+    return {"median": round(1e3 * parts[49], 2), "99th": round(1e3 * parts[98], 2)}
+
+
+async def at_rate(
+    client: AsyncOpenAI, model: str, rate: float, args: argparse.Namespace
+) -> dict[str, Any]:
+    numbers = random.Random(rate)
+    length, new = map(int, args.load.split("+"))
+    vocabulary = SHAPES[args.shape]["vocab_size"]
+    requests = []
+    begin = due = time.perf_counter()
+    while due < begin + args.seconds or len(requests) < 2:
+        await asyncio.sleep(max(0, due - time.perf_counter()))
+        tokens = prompt(vocabulary, length, f"{rate} {len(requests)}")
+        requests.append(asyncio.create_task(ask(client, model, tokens, new)))
+        due += numbers.expovariate(rate)
+    answers = await asyncio.gather(*requests)
+    seconds = time.perf_counter() - begin
+    return {
+        "requests_a_second": rate,
+        "load": args.load,
+        "requests": len(answers),
+        "first_token_ms": milliseconds([times[1] - times[0] for times in answers]),
+        "between_tokens_ms": milliseconds(
+            [b - a for times in answers for a, b in itertools.pairwise(times[1:])]
+        ),
+        "new_tokens_a_second": round(len(answers) * new / seconds, 1),
+    }
+
+
+async def measure(args: argparse.Namespace) -> None:
+    report = reporter(args.json)
+    begin = time.perf_counter()
+    with server(args) as (model, port, process):
+        url = f"http://127.0.0.1:{port}/v1"
+        async with AsyncOpenAI(base_url=url, api_key="none", timeout=LONGEST_START) as client:
+            await until_ready(client, process)
+            start = time.perf_counter() - begin
+            report({"engine": serving_engine.name(), "start_s": round(start, 1)})
+            await asyncio.gather(
+                *(
+                    ask(client, model, prompt(SHAPES[args.shape]["vocab_size"], 16, i), 8)
+                    for i in range(8)
+                )
+            )  # the first requests take longer
+            for rate in map(float, args.rates.split(",")):
+                report(await at_rate(client, model, rate, args))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rates", default="4,16", help="requests per second")
+    parser.add_argument("--load", default="512+128", help="PROMPT+NEW tokens of each request")
+    parser.add_argument("--seconds", type=float, default=20, help="of requests, for each rate")
+    serving_engine.add_arguments(parser)
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The forward pass of the next token, started before transformers' loop has chosen that token.
+
+The loop chooses on the host, from logits that it waits for; meanwhile the device would be idle. A
+greedy loop nearly always takes the likeliest token, which the device knows. If it does not, the
+pass is run again with the right token, and writes the same positions of the cache again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+_FREE_MISSES = 2  # before hits have to make up for them
+_HITS_OF_A_MISS = 4
+
+
+@dataclasses.dataclass
+class Pass:
+    """One that was started.
+
+    Attributes:
+        inputs: of the model by name: input_ids on the device, the others on the host.
+        options: its arguments that are no tensors.
+        results: its logits and the tokens after them, on the device.
+    """
+
+    inputs: dict[str, torch.Tensor]
+    options: dict[str, object]
+    results: tuple[torch.Tensor, torch.Tensor]
+
+
+class Ahead:
+    """What is known of one call of `generate` that chooses greedily.
+
+    Args:
+        last: positions that the text can have at most.
+    """
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+        self._misses = self._hits = 0
+        self.started: Pass | None = None
+
+    def can_start(self, position: int, size: int) -> bool:
+        """Whether the pass of the token at `position` is worth a try: it is likely to be needed.
+
+        Args:
+            size: positions of the cache.
+        """
+        likely = self._misses <= _FREE_MISSES + self._hits // _HITS_OF_A_MISS
+        return likely and position < min(self._last - 1, size)
+
+    def take(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        options: Mapping[str, object],
+        repeated: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The results of the pass that was started, if it was the one that is wanted now.
+
+        Args:
+            tensors: the inputs that are wanted, on the host.
+            options: those that are no tensors.
+            repeated: [batch], on the host: set for sequences whose token is another than expected.
+        """
+        started, self.started = self.started, None
+        if started is None:
+            return None
+        alike = started.options == options and started.inputs.keys() == tensors.keys()
+        differ = {
+            name: value.cpu() != tensors[name] for name, value in started.inputs.items() if alike
+        }
+        if alike and not any(bool(value.any()) for value in differ.values()):
+            self._hits += 1
+            return started.results
+        self._misses += 1
+        if alike:  # a sequence that has ended gets the same token again and again
+            other = differ["input_ids"][:, 0]
+            repeated[other] = tensors["input_ids"][other, 0]
+        return None
+
+
+def next_inputs(
+    tensors: Mapping[str, torch.Tensor], tokens: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """The inputs of the pass after the one with `tensors`, for these tokens."""
+    following = {
+        "input_ids": lambda _: tokens,
+        "position_ids": lambda value: value + 1,
+        "cache_position": lambda value: value + 1,
+        "columns": torch.ones_like,
+    }
+    return {
+        name: following.get(name, lambda value: value)(value) for name, value in tensors.items()
+    }
