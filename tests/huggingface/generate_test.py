@@ -16,6 +16,8 @@ import torch
 import transformers
 from huggingface import models
 
+from torch_xla_ext.huggingface import ahead
+
 
 class Pair:
     """The same model on the CPU and on the XLA device."""
@@ -88,6 +90,75 @@ def test_model_that_reads_a_value(caplog: pytest.LogCaptureFixture) -> None:
 )
 def test_options(llama: Pair, options: dict[str, Any]) -> None:
     llama.check(models.prompts(4, 11), **{"max_new_tokens": 12} | options)
+
+
+class TestAhead:
+    """Steps that are started before the host has chosen their token (ahead.py)."""
+
+    @pytest.fixture
+    def calls(self, monkeypatch: pytest.MonkeyPatch) -> list[ahead.Ahead]:
+        """One for each call of generate that chooses greedily."""
+        made: list[ahead.Ahead] = []
+        init = ahead.Ahead.__init__
+
+        def kept(self: ahead.Ahead, last: int) -> None:
+            init(self, last)
+            made.append(self)
+
+        monkeypatch.setattr(ahead.Ahead, "__init__", kept)
+        return made
+
+    def test_each_later_step_is_started_ahead(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
+        llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None)
+        (call,) = calls
+        # The first token is the prompt's, the second begins; the last is never read.
+        assert (call.hits, call.misses, call.started) == (22, 0, None)
+
+    def test_processors_choose_other_tokens(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
+        prompts = models.prompts(4, 11)
+        llama.check(prompts, max_new_tokens=24, eos_token_id=None, repetition_penalty=1.5)
+        (call,) = calls
+        assert 0 < call.misses <= 3 + call.hits // 4
+
+    def test_a_sequence_that_has_ended(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
+        """It repeats its token; the other one goes on and is still ahead."""
+        prompts = models.prompts(4, 11)
+        free = llama.check(prompts, max_new_tokens=24, eos_token_id=None)
+        first, second = free[:, 11:].tolist()
+        end = next(token for token in first if token not in second)
+        llama.check(prompts, max_new_tokens=24, eos_token_id=end)
+        call = calls[-1]
+        assert call.misses == 1
+        assert call.hits > 15
+
+    def test_a_mask_that_changes_on_the_way(self, llama: Pair) -> None:
+        """A model that forgets a token of its prompt after six more."""
+
+        def forgetful(model: Any) -> Any:
+            prepare = type(model).prepare_inputs_for_generation
+
+            def prepared(*args: Any, **kwargs: Any) -> Any:
+                inputs = prepare(model, *args, **kwargs)
+                if inputs["attention_mask"].shape[1] > 17:
+                    inputs["attention_mask"] = inputs["attention_mask"].clone()
+                    inputs["attention_mask"][:, 5] = 0
+                return inputs
+
+            return mock.patch.object(model, "prepare_inputs_for_generation", prepared)
+
+        with forgetful(llama.cpu), forgetful(llama.xla):
+            changed = llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None)
+        assert (
+            changed.tolist()
+            != llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None).tolist()
+        )
+
+    @pytest.mark.parametrize("option", [{"do_sample": True}, {"num_beams": 2}], ids=str)
+    def test_other_searches_wait(
+        self, llama: Pair, calls: list[ahead.Ahead], option: dict[str, Any]
+    ) -> None:
+        llama.check(models.prompts(4, 11), max_new_tokens=8, **option)
+        assert not calls
 
 
 def test_end_of_a_sequence(llama: Pair) -> None:

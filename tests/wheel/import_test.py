@@ -79,6 +79,20 @@ def test_dynamo_is_imported_when_it_is_used(first: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("device", ["meta", "xla"])
+def test_dynamo_is_imported_where_a_mode_is_active(device: str) -> None:
+    """It computes with tensors; PyTorch alone fails."""
+    code = (
+        "import torch, torch_xla\n"
+        f"with torch.device('{device}'):\n"
+        "    import torch._dynamo\n"
+        "    print(torch.ones(2).device.type)\n"
+        "x = torch.ones(2, device='xla')\n"
+        "print(torch.compile(lambda x: x + 1, backend='openxla')(x).tolist())\n"
+    )
+    assert run(code) == [device, "[2.0, 2.0]"]
+
+
 def test_scan_and_export_import_what_they_call() -> None:
     code = (
         "import sys, torch, torch_xla\n"

@@ -7,11 +7,15 @@ which only torch.compile needs:
   used: it imports most of TorchInductor, too;
 - its modules that need something of AOTAutograd or torch.export import it when they are called;
 - what torch_xla sets in torch._dynamo.config is set when that is imported.
+
+Dynamo computes with small tensors when it is imported. That fails where a mode is active, such as
+`torch.device("meta")` or FakeTensorMode, in PyTorch itself, too: it is imported without modes.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -114,7 +118,21 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _when_used(_run: _Run) -> _Run:
+def _without_modes(run: _Run) -> _Run:
+    def run_without_modes(module: ModuleType) -> None:
+        from torch import _C, overrides
+        from torch.utils import _python_dispatch
+
+        with contextlib.ExitStack() as stack:
+            for _ in range(_C._len_torch_function_stack()):
+                stack.enter_context(overrides._pop_mode_temporarily())
+            stack.enter_context(_python_dispatch._disable_current_modes())
+            run(module)
+
+    return run_without_modes
+
+
+def _when_used(_: _Run) -> _Run:
     def make_lazy(module: ModuleType) -> None:
         module.__class__ = _NotRun
 
@@ -185,7 +203,7 @@ sys.meta_path.insert(
     0,
     _Finder(
         {name: _without_import_of(imported) for name, imported in _IMPORTED_WHEN_CALLED.items()}
-        | {_BRIDGE: _when_used, _CONFIG: _with_settings}
+        | {_BRIDGE: _when_used, _CONFIG: _with_settings, _DYNAMO: _without_modes}
     ),
 )
 if _DYNAMO not in sys.modules:

@@ -36,11 +36,15 @@ class Ahead:
 
     Args:
         last: positions that the text can have at most.
+
+    Attributes:
+        hits, misses: passes that were needed, and those that were not.
+        started: the one that has neither been taken nor dropped.
     """
 
     def __init__(self, last: int) -> None:
         self._last = last
-        self._misses = self._hits = 0
+        self.misses = self.hits = 0
         self.started: Pass | None = None
 
     def can_start(self, position: int, size: int) -> bool:
@@ -49,7 +53,7 @@ class Ahead:
         Args:
             size: positions of the cache.
         """
-        likely = self._misses <= _FREE_MISSES + self._hits // _HITS_OF_A_MISS
+        likely = self.misses <= _FREE_MISSES + self.hits // _HITS_OF_A_MISS
         return likely and position < min(self._last - 1, size)
 
     def take(
@@ -73,9 +77,9 @@ class Ahead:
             name: value.cpu() != tensors[name] for name, value in started.inputs.items() if alike
         }
         if alike and not any(bool(value.any()) for value in differ.values()):
-            self._hits += 1
+            self.hits += 1
             return started.results
-        self._misses += 1
+        self.misses += 1
         if alike:  # a sequence that has ended gets the same token again and again
             other = differ["input_ids"][:, 0]
             repeated[other] = tensors["input_ids"][other, 0]
