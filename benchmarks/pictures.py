@@ -5,7 +5,8 @@
 From files of decode_step.py: decode_step.svg (time of a step), host_time.svg (host time) and, if
 there are results for several numbers of layers, host_by_inputs.svg. Results for the same shape are
 drawn side by side, even if they are from different files. From a file of paged_attention.py:
-attention_decode.svg (decode speed as a share of a copy's) and attention_prefill.svg.
+attention_decode.svg (decode speed as a share of a copy's) and attention_prefill.svg. From two
+files of serving.py, of both engines: serving.svg (new tokens per second).
 """
 
 from __future__ import annotations
@@ -54,11 +55,14 @@ class Bar:
     value: float
 
 
-def bars(title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2) -> str:
-    """Horizontal bars in groups with names."""
-    scale = (WIDTH - LEFT - 110) / max(bar.value for group in groups.values() for bar in group)
+def bars(
+    title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2, each: bool = False
+) -> str:
+    """Horizontal bars in groups with names; with `each`, the longest of each group is as long."""
+    longest = max(bar.value for group in groups.values() for bar in group)
     y, parts = 44, []
     for name, group in groups.items():
+        scale = (WIDTH - LEFT - 130) / (max(bar.value for bar in group) if each else longest)
         parts.append(f'<text x="8" y="{y + 12}" class="group">{escape(name)}</text>')
         y += 20
         for bar in group:
@@ -69,7 +73,7 @@ def bars(title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2) -
                 f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" rx="3" '
                 f'fill="{bar.color}"/>'
                 f'<text x="{LEFT + width + 6:.1f}" y="{middle}">'
-                f"{bar.value:.{digits}f} {unit}</text>"
+                f"{bar.value:,.{digits}f} {unit}</text>"
             )
             y += BAR + GAP
         y += 14
@@ -180,6 +184,23 @@ def draw_attention(measured: dict[str, Any]) -> dict[str, str]:
     return drawn
 
 
+def draw_serving(files: list[list[dict[str, Any]]]) -> dict[str, str]:
+    """Pictures by name, of serving.py's results: a file for each engine, ours first."""
+    groups: dict[str, list[Bar]] = {}
+    for (start, *rows), color in zip(files, (COLORS["captured"], COLORS["peer"]), strict=True):
+        engine = start["engine"].split(",")[0].replace(" on torch_xla_ext", ", this wheel")
+        for row in rows:
+            if "load" in row:
+                seqs, tokens = row["load"].split("x")
+                plural = "" if seqs == "1" else "s"
+                name = f"{seqs} sequence{plural} of {tokens.replace('+', ' + ')} tokens"
+                bar = Bar(engine, color, row["new_tokens_a_second"])
+                groups.setdefault(name, []).append(bar)
+    device = files[0][0]["device"]
+    title = f"New tokens per second, an 8B-shaped Llama in bfloat16 ({device})"
+    return {"serving": bars(title, "tokens/s", groups, digits=0, each=True)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", nargs="+", type=Path, help="JSON files")
@@ -187,12 +208,17 @@ def main() -> None:
     args = parser.parse_args()
     steps: list[dict[str, Any]] = []
     drawn: dict[str, str] = {}
+    serving = []
     for path in args.results:
         found = json.loads(path.read_text())
         if isinstance(found, dict):
             drawn |= draw_attention(found)
+        elif "engine" in found[0]:
+            serving.append(found)
         else:
             steps += found
+    if serving:
+        drawn |= draw_serving(serving)
     if steps:
         drawn |= draw_steps(steps)
     args.output.mkdir(parents=True, exist_ok=True)

@@ -89,7 +89,7 @@ def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         serving_engine.write_model(Path(folder), args)
         llm = LLM(folder, skip_tokenizer_init=True, **serving_engine.options(args))
-    start = {"engine": serving_engine.name(), "start_s": round(time.perf_counter() - begin, 1)}
+    start = serving_engine.names() | {"start_s": round(time.perf_counter() - begin, 1)}
     if ON_XLA:
         compiled = metrics.metric_data("CompileTime") or (0, 0)
         loaded = metrics.metric_data("PersistentCacheLoad") or (0, 0)

@@ -114,10 +114,17 @@ def use_random_weights() -> None:
     dummy_loader.initialize_dummy_weights = make_weights
 
 
-def name() -> str:
-    """Of the engine, with its versions."""
+def names() -> dict[str, str]:
+    """Of the engine, with its versions, and of the device."""
     where = "torch_xla_ext" if ON_XLA else "CUDA"
-    return f"vLLM {vllm.__version__} on {where}, torch {torch.__version__}"
+    if ON_XLA:
+        device = str(torch_xla._XLAC._xla_device_kind(str(torch_xla.device())))
+    else:
+        device = torch.cuda.get_device_name()
+    return {
+        "engine": f"vLLM {vllm.__version__} on {where}, torch {torch.__version__}",
+        "device": device,
+    }
 
 
 def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:

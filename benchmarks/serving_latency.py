@@ -143,7 +143,7 @@ async def measure(args: argparse.Namespace) -> None:
         async with AsyncOpenAI(base_url=url, api_key="none", timeout=LONGEST_START) as client:
             await until_ready(client, process)
             start = time.perf_counter() - begin
-            report({"engine": serving_engine.name(), "start_s": round(start, 1)})
+            report({"start_s": round(start, 1)})
             await asyncio.gather(
                 *(
                     ask(client, model, prompt(SHAPES[args.shape]["vocab_size"], 16, i), 8)
