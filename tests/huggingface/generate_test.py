@@ -101,8 +101,8 @@ class TestAhead:
         made: list[ahead.Ahead] = []
         init = ahead.Ahead.__init__
 
-        def kept(self: ahead.Ahead, last: int) -> None:
-            init(self, last)
+        def kept(self: ahead.Ahead, last: int, *, keeps_logits: bool) -> None:
+            init(self, last, keeps_logits=keeps_logits)
             made.append(self)
 
         monkeypatch.setattr(ahead.Ahead, "__init__", kept)
@@ -152,6 +152,54 @@ class TestAhead:
             changed.tolist()
             != llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None).tolist()
         )
+
+    def test_streamers_of_the_library(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
+        class Words:
+            def decode(self, tokens: list[int], **_: Any) -> str:
+                return "".join(f"{token} " for token in tokens)
+
+        inputs = models.on_device({k: v[:1] for k, v in models.prompts(11).items()})
+        streamer = transformers.TextIteratorStreamer(Words(), skip_prompt=True)
+        found = llama.xla.generate(
+            **inputs, max_new_tokens=24, eos_token_id=None, streamer=streamer
+        )
+        assert "".join(streamer).split() == [str(token) for token in found[0, 11:].tolist()]
+        assert calls[-1].hits == 22
+
+    @pytest.mark.parametrize("kept", ["output_scores", "output_logits"])
+    def test_kept_logits(self, llama: Pair, kept: str) -> None:
+        prompts = models.prompts(4, 11)
+        options = {"max_new_tokens": 8, "return_dict_in_generate": True, kept: True}
+        expected = llama.cpu.generate(**prompts, **options)
+        got = llama.xla.generate(**models.on_device(prompts), **options)
+        name = kept.removeprefix("output_")
+        for one, other in zip(got[name], expected[name], strict=True):
+            assert type(one) is torch.Tensor
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-5)
+
+    def test_code_that_changes_the_model_on_the_way(self, llama: Pair) -> None:
+        def changed_after_six(model: Any) -> Any:
+            class Changing:
+                count = 0
+
+                def put(self, _: torch.Tensor) -> None:
+                    self.count += 1
+                    if self.count == 6:
+                        model.model.layers[0].mlp.act_fn = torch.nn.Tanh()
+
+                def end(self) -> None:
+                    model.model.layers[0].mlp.act_fn = torch.nn.SiLU()
+
+            return Changing()
+
+        options = {"max_new_tokens": 24, "eos_token_id": None, "no_repeat_ngram_size": 1}
+        one = {k: v[:1] for k, v in models.prompts(11).items()}
+        usual = llama.check(one, **options)
+        expected = llama.cpu.generate(**one, **options, streamer=changed_after_six(llama.cpu))
+        got = llama.xla.generate(
+            **models.on_device(one), **options, streamer=changed_after_six(llama.xla)
+        )
+        assert got.tolist() == expected.tolist() != usual.tolist()
 
     @pytest.mark.parametrize("option", [{"do_sample": True}, {"num_beams": 2}], ids=str)
     def test_other_searches_wait(

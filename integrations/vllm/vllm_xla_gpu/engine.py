@@ -7,6 +7,7 @@ tokens, sends them out and schedules.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -20,6 +21,9 @@ from vllm_xla_gpu import overrides, processes
 from vllm_xla_gpu.sampling import has_penalties
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.engine.core_client import InprocClient
 
     from vllm_xla_gpu.model_runner import StartedStep
@@ -60,6 +64,16 @@ class XlaGpuScheduler(AsyncScheduler):
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
     _added: tuple[Request, ...] = ()  # since the step before
 
+    def __init__(self, *args: object, **options: object) -> None:
+        super().__init__(*args, **options)
+        manager = self.kv_cache_manager
+        manager.allocate_slots = functools.partial(
+            _allocate_slots,
+            manager.allocate_slots,
+            manager.create_empty_block_list(),
+            self.cache_config.block_size,
+        )
+
     def add_request(self, request: Request) -> None:
         if processes.are_several() and request.use_structured_output:
             # Its grammar is made in a thread. Of each process it has to be there at the same step.
@@ -69,7 +83,7 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
-        if any(r.num_output_placeholders and _needs_its_tokens(r) for r in self.running):
+        if any(_needs_its_tokens(r) for r in self.running if r.num_output_placeholders):
             output = overrides.empty_step()
             output.requests = {}
             return output
@@ -94,6 +108,25 @@ class XlaGpuScheduler(AsyncScheduler):
             if self.requests.get(name) is not request:
                 del scheduler_output.num_scheduled_tokens[name]
         return super().update_from_output(scheduler_output, model_runner_output)
+
+
+def _allocate_slots(
+    allocate: Callable[..., KVCacheBlocks | None],
+    no_pages: KVCacheBlocks,
+    page_size: int,
+    request: Request,
+    num_new_tokens: int,
+    *args: object,
+    **options: object,
+) -> KVCacheBlocks | None:
+    """KVCacheManager.allocate_slots, which is half of the scheduler's work for a batch of decodes.
+
+    A single token within a page needs none. Pages before a sliding window are freed with the next.
+    """
+    is_plain = num_new_tokens == 1 and not args and not any(options.values())
+    if is_plain and request.num_computed_tokens % page_size:
+        return no_pages
+    return allocate(request, num_new_tokens, *args, **options)
 
 
 def _needs_its_tokens(request: Request) -> bool:

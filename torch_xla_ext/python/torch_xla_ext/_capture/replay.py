@@ -41,9 +41,13 @@ class Replay:
         self._program, self._state, self._names = program, state, witness.names
         self._result, self._gradients = witness.result, witness.gradients
 
-    def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """What is not as it was when the step was captured, besides values of tensors."""
-        changed = self._state.difference()
+    def mismatch(self, arguments: list[torch.Tensor], may_differ: bool) -> str | None:
+        """What is not as it was when the step was captured, besides values of tensors.
+
+        Args:
+            may_differ: whether Python's state may.
+        """
+        changed = self._state.difference() if may_differ else None
         if changed:
             return f"{changed} changed"
         if not self._program.matches(arguments):

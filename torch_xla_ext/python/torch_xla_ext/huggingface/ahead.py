@@ -23,29 +23,37 @@ class Pass:
     Attributes:
         inputs: of the model by name: input_ids on the device, the others on the host.
         options: its arguments that are no tensors.
-        results: its logits and the tokens after them, on the device.
+        results: its logits, their likeliest tokens and the tokens after them, on the device.
     """
 
     inputs: dict[str, torch.Tensor]
     options: dict[str, object]
-    results: tuple[torch.Tensor, torch.Tensor]
+    results: tuple[torch.Tensor, ...]
 
 
 class Ahead:
-    """What is known of one call of `generate` that chooses greedily.
+    """What is known of one call of `generate` that chooses greedily, and runs no foreign code.
 
     Args:
         last: positions that the text can have at most.
+        keeps_logits: whether `generate` returns them.
 
     Attributes:
         hits, misses: passes that were needed, and those that were not.
         started: the one that has neither been taken nor dropped.
     """
 
-    def __init__(self, last: int) -> None:
-        self._last = last
+    def __init__(self, last: int, *, keeps_logits: bool) -> None:
+        self._last, self.keeps_logits = last, keeps_logits
+        self._checked: set[object] = set()
         self.misses = self.hits = 0
         self.started: Pass | None = None
+
+    def has_checked(self, step: object) -> bool:
+        """Whether that step has run in this call, so that what it depends on is what it was."""
+        known = step in self._checked
+        self._checked.add(step)
+        return known
 
     def can_start(self, position: int, size: int) -> bool:
         """Whether the pass of the token at `position` is worth a try: it is likely to be needed.
@@ -61,7 +69,7 @@ class Ahead:
         tensors: Mapping[str, torch.Tensor],
         options: Mapping[str, object],
         repeated: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    ) -> tuple[torch.Tensor, ...] | None:
         """The results of the pass that was started, if it was the one that is wanted now.
 
         Args:

@@ -6,7 +6,8 @@ and only the model's forward pass is on the device. It is a captured step of a f
 
 - keys and values have room for the whole text, and are written in place (cache.py);
 - a prompt is padded on the right, to one of a few lengths; later tokens overwrite the padding;
-- a greedy loop's next step is started before the host has chosen the token (ahead.py).
+- a greedy loop's next step is started before the host has chosen the token (ahead.py), and its
+  logits stay on the device unless something asks for them (device_logits.py).
 
 So logits processors, stopping criteria, streamers, sampling and beam search are transformers' own,
 and the tokens are those of PyTorch on the CPU, with the same seed also the sampled ones.
@@ -42,6 +43,7 @@ from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import CapturedStep
 from torch_xla_ext.huggingface.ahead import Ahead, Pass, next_inputs
 from torch_xla_ext.huggingface.cache import GenerationCache, StepCache, bucket
+from torch_xla_ext.huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
 _FIRST, _LAST = (4, 55), (4, 57)  # versions of transformers
@@ -69,6 +71,8 @@ _NOT_SERVED_ARGUMENTS = (
     *("assistant_model", "custom_generate", "negative_prompt_ids", "synced_gpus"),
     "negative_prompt_attention_mask",
 )
+# The caller's own code that the loop calls.
+_CALLED = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "streamer")
 # Inputs of a model that a prompt can be padded with: [batch, tokens].
 _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
 _INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
@@ -198,9 +202,9 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
         for name, value in arguments.items()
     }
     on_host |= {"past_key_values": cache, "cache_implementation": None}
-    one_choice = (_option(model, arguments, "num_beams") or 1) == 1
-    if one_choice and not _option(model, arguments, "do_sample") and not model.training:
-        cache.ahead = Ahead(last)
+    if _is_greedy(model, arguments) and not any(map(_is_foreign, map(arguments.get, _CALLED))):
+        kept = (_option(model, arguments, f"output_{name}") for name in ("scores", "logits"))
+        cache.ahead = Ahead(last, keeps_logits=any(kept))
     try:
         with _forward_of(model).installed():
             result = stock(**on_host)
@@ -212,6 +216,18 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
         if name != "past_key_values":
             result[name] = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), value)
     return result
+
+
+def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
+    one_choice = (_option(model, arguments, "num_beams") or 1) == 1
+    return one_choice and not _option(model, arguments, "do_sample") and not model.training
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether it is code that may change the model between two tokens."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    known = ("builtins", "transformers")
+    return any(type(item).__module__.partition(".")[0] not in known for item in values)
 
 
 _forwards: weakref.WeakKeyDictionary[Any, _Forward] = weakref.WeakKeyDictionary()
@@ -286,14 +302,16 @@ class _Forward:
         if cache.beams is not None:
             tensors["beams"], cache.beams = cache.beams, None
         results = cache.ahead and cache.ahead.take(tensors, options, cache.repeated)
-        logits, tokens = results or self._start(model, tensors, options, cache)
+        logits, best, tokens = results or self._start(model, tensors, options, cache)
         cache.length = first + count
         if count == 1 and cache.ahead and cache.ahead.can_start(cache.length, cache.size):
             following = next_inputs(tensors, tokens)
             results = self._start(model, following, options, cache)
             if cache.ahead:  # not if the step runs lazily
                 cache.ahead.started = Pass(following, options, results)
-        return CausalLMOutputWithPast(logits=logits.cpu(), past_key_values=cache)
+        is_read = cache.ahead is None or cache.ahead.keeps_logits
+        logits = logits.cpu() if is_read else DeviceLogits(logits, best)
+        return CausalLMOutputWithPast(logits=logits, past_key_values=cache)
 
     def _start(
         self,
@@ -301,16 +319,16 @@ class _Forward:
         tensors: dict[str, torch.Tensor],
         options: dict[str, Any],
         cache: GenerationCache,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """A step's logits and likeliest tokens, on the device."""
+    ) -> tuple[torch.Tensor, ...]:
+        """A step's logits, likeliest tokens and next tokens, on the device."""
         if cache.repeated is None:
             cache.repeated = torch.full((tensors["input_ids"].shape[0],), -1)
         moved = {name: tensor.to(model.device) for name, tensor in tensors.items()}
         moved["repeated"] = cache.repeated.to(model.device)
-        logits, tokens, made, mask_made = self._step(model, moved, options, cache)
+        *results, made, mask_made = self._step(model, moved, options, cache)
         if made:
             cache.layers, cache.mask = made, mask_made
-        return logits, tokens
+        return tuple(results)
 
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
@@ -342,6 +360,8 @@ class _Forward:
         arguments = (model, tensors, options, cache.layers, cache.mask, cache.size)
         if (captured := self._steps[key]) is not None:
             try:
+                if cache.ahead is not None and cache.ahead.has_checked(key):
+                    return captured.repeat(*arguments)
                 return captured(*arguments)
             except CaptureError as error:
                 _warn_once(f"the forward pass of {type(model).__name__} runs lazily: {error}")
@@ -373,8 +393,9 @@ def step(
         size: of a GenerationCache.
 
     Returns:
-        The logits of the last token, [batch, 1, vocabulary]; the next tokens, [batch, 1], the
-        likeliest unless `repeated` names others; in the first step also new layers and a new mask.
+        The logits of the last token, [batch, 1, vocabulary]; the likeliest tokens, [batch]; the
+        next tokens, [batch, 1], which are those unless `repeated` names others; in the first step
+        also new layers and a new mask.
     """
     tensors = dict(tensors)
     positions, repeated = tensors.get("cache_position"), tensors.pop("repeated")
@@ -391,8 +412,9 @@ def step(
     outputs = model.forward(**tensors, **options, past_key_values=cache)
     logits = outputs.logits
     logits = logits[:, -1:] if last is None else logits.index_select(1, last)
-    tokens = torch.where(repeated < 0, logits[:, -1].argmax(-1), repeated)[:, None]
-    return logits, tokens, cache.new_layers(), None if layers else mask
+    best = logits[:, -1].argmax(-1)
+    tokens = torch.where(repeated < 0, best, repeated)[:, None]
+    return logits, best, tokens, cache.new_layers(), None if layers else mask
 
 
 def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:
