@@ -43,6 +43,19 @@ def value(data: bytes) -> str:
     return f"x{data.hex()}"
 
 
+def tensor_map(address: str, description: bytes) -> str:
+    """The parameter that is a tensor map.
+
+    Args:
+        address: the operand or result, as a parameter of its own.
+        description: as csrc/existing_kernels/tensor_map.cc reads it, little-endian, from 32 bits
+            each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
+            the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
+            strides but for the elements' own; the innermost dimension first.
+    """
+    return f"m{address}:{description.hex()}"
+
+
 NULL = value(bytes(8))
 
 
