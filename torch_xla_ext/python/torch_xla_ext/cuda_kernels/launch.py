@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.calls import custom_call
+from torch_xla_ext.calls import custom_call, prepare
 from torch_xla_ext.kernel_schema.schema import ArrayType
 
 TARGET = "XlaGpuCompiledKernel"
@@ -114,11 +114,34 @@ class Launch:
             TARGET,
             list(operands),
             list(results),
-            attributes=self.attributes(parameters),
-            api="ffi",
-            aliases=dict(aliases),
-            has_side_effect=has_side_effect,
+            **self._keywords(parameters, aliases, has_side_effect),
         )
+
+    def prepared(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[ArrayType],
+        parameters: Sequence[str],
+        aliases: Mapping[int, int],
+        has_side_effect: bool = False,
+    ) -> object:
+        """The call without its operands, for operands like these: as of `calls.prepare`."""
+        return prepare(
+            TARGET,
+            list(operands),
+            list(results),
+            **self._keywords(parameters, aliases, has_side_effect),
+        )
+
+    def _keywords(
+        self, parameters: Sequence[str], aliases: Mapping[int, int], has_side_effect: bool
+    ) -> dict[str, object]:
+        return {
+            "attributes": self.attributes(parameters),
+            "api": "ffi",
+            "aliases": dict(aliases),
+            "has_side_effect": has_side_effect,
+        }
 
     def run(
         self,
