@@ -110,6 +110,28 @@ CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute attribute,
            std::to_string(value) + "\n";
   return CUDA_SUCCESS;
 }
+// A map begins with the array's address. A swizzle of 9 is refused.
+CUresult cuTensorMapEncodeTiled(
+    CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+    const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+    const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+    CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
+  if (swizzle == 9) return CUDA_ERROR_INVALID_VALUE;
+  Log() += "map type=" + std::to_string(type) +
+           " swizzle=" + std::to_string(swizzle) +
+           " fill=" + std::to_string(fill) + " sizes";
+  for (unsigned i = 0; i < rank; ++i) Log() += " " + std::to_string(sizes[i]);
+  Log() += " strides";
+  for (unsigned i = 0; i + 1 < rank; ++i) {
+    Log() += " " + std::to_string(strides[i]);
+  }
+  Log() += " box";
+  for (unsigned i = 0; i < rank; ++i) Log() += " " + std::to_string(box[i]);
+  Log() += "\n";
+  std::memset(map, 0, sizeof *map);
+  std::memcpy(map, &address, sizeof address);
+  return CUDA_SUCCESS;
+}
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction,
                           void** parameters, void**) {
   Log() += "launch";

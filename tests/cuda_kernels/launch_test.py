@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import struct
 
 import numpy as np
 import pytest
@@ -136,3 +137,41 @@ def test_failures_name_the_kernel_and_leave_nothing(driver: Driver) -> None:
     with pytest.raises(RuntimeError, match="XlaGpuCompiledKernel: missing: cuModuleGetFunction"):
         launch([], module="good", kernel="missing")
     assert driver.log() == ["load good", "unload"]
+
+
+def test_tensor_maps(driver: Driver) -> None:
+    """They are made of the address at each launch, and their bytes are a parameter."""
+    driver.expect(128, 4)
+    description = struct.pack("<4I3I3Q2Q", 6, 3, 1, 3, 64, 32, 2, 100, 50, 7, 200, 10_000)
+    for address in (0x10, 0x20):
+        launch(
+            [launches.tensor_map(launches.result(1), description), launches.value(b"abcd")],
+            kernel="with_a_map",
+            results=(0x30, address),
+        )
+    shown = "map type=6 swizzle=3 fill=1 sizes 100 50 7 strides 200 10000 box 64 32 2"
+    begin = "launch grid=2,3,4 block=32,2,1 shared=0 stream=77"
+    assert driver.log() == [
+        *(shown, "load a module", "function with_a_map"),
+        f"{begin} 10{'00' * 127} {b'abcd'.hex()}",
+        *(shown, f"{begin} 20{'00' * 127} {b'abcd'.hex()}"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("description", "message"),
+    [
+        (struct.pack("<4I1I1Q", 7, 9, 0, 1, 64, 100), r"cuTensorMapEncodeTiled: CUDA_ERROR_FAKE"),
+        (struct.pack("<4I1I", 7, 0, 0, 1, 64), "description is malformed"),
+        (struct.pack("<4I1I2Q", 7, 0, 0, 1, 64, 100, 0), "description is malformed"),
+        (struct.pack("<4I", 7, 0, 0, 6), "description is malformed"),
+        (b"", "description is malformed"),
+    ],
+)
+def test_tensor_maps_that_are_refused(driver: Driver, description: bytes, message: str) -> None:
+    word = launches.tensor_map(launches.operand(0), description)
+    with pytest.raises(RuntimeError, match=message):
+        launch(word, operands=(0x10,))
+    with pytest.raises(RuntimeError, match='"t1" is not an operand'):
+        launch(launches.tensor_map(launches.operand(1), description), operands=(0x10,))
+    assert driver.log() == []

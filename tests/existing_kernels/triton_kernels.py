@@ -82,6 +82,17 @@ def doubled(x_ptr, y_ptr, n, BLOCK: gl.constexpr):
 
 
 @triton.jit
-def from_descriptor(descriptor, x_ptr, y_ptr, SIZE: tl.constexpr):
-    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
-    tl.store(y_ptr + rows * SIZE + columns, descriptor.load([0, 0]) + tl.load(x_ptr))
+def scaled_by_descriptors(source, out, factor, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """out = source * factor, of which both are descriptors with blocks of [ROWS, COLUMNS]."""
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS
+    out.store([row, column], source.load([row, column]) * factor)
+
+
+@triton.jit
+def product_of_descriptors(a, b, c, WIDTH: tl.constexpr, SIZE: tl.constexpr):
+    """c = a @ b.T, of descriptors with blocks of [SIZE, SIZE]."""
+    row, column = tl.program_id(0) * SIZE, tl.program_id(1) * SIZE
+    total = tl.zeros([SIZE, SIZE], tl.float32)
+    for k in range(0, WIDTH, SIZE):
+        total = tl.dot(a.load([row, k]), b.load([column, k]).T, total)
+    c.store([row, column], total.to(tl.float16))

@@ -172,17 +172,6 @@ def test_gluon_on_the_cpu(device: torch.device) -> None:
         triton_call(kernels.doubled, x, outputs=[x], n=100, BLOCK=128, grid=1)
 
 
-def test_a_kernel_with_a_tensor_descriptor() -> None:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    x = torch.zeros(64, 64)
-    descriptor = TensorDescriptor.from_tensor(x, [64, 64])
-    with pytest.raises(NotImplementedError, match=r"it in the kernel, by tl.make_tensor_descript"):
-        torch_xla_ext.compile_triton_kernel(
-            kernels.from_descriptor, descriptor, x, outputs=[x], SIZE=64, capability=90
-        )
-
-
 def test_a_compiled_kernel_is_saved_and_loaded(tmp_path: Path) -> None:
     kernel = compiled(num_warps=2)
     kernel.save(tmp_path / "kernel.json")

@@ -1,10 +1,13 @@
 """cuda_kernel on a GPU: results, ways to launch, files, and PyTorch's own CUDA tensors."""
 
+import os
 import struct
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from testing.scripts import run_script
 from torch import Tensor
 
 import torch_xla_ext
@@ -161,6 +164,24 @@ def test_many_launches_in_one_program(device: torch.device) -> None:
         (total,) = kernel(total, on_device, 0.5)
         expected = 0.5 * expected + y
     torch.testing.assert_close(total.cpu(), expected)
+
+
+def test_many_launches_are_one_cuda_graph(tmp_path: Path) -> None:
+    """As test_many_launches_in_one_program, in a process in which XLA writes what it runs."""
+    result = run_script(
+        f"""
+import sys
+sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+import torch, cuda_kernel_test as test
+test.test_many_launches_in_one_program(torch.device("xla"))
+""",
+        XLA_FLAGS=f"--xla_dump_to={tmp_path} {os.environ.get('XLA_FLAGS', '')}",
+    )
+    assert result.returncode == 0, result.stderr
+    texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence_after*.txt")]
+    (launches,) = [text for text in texts if text.count("kCustomCall") >= 32]
+    assert launches.count("kCustomCall") == 32
+    assert launches.count("kCommandBuffer") == 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA")

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
+#include "torch_xla_ext/csrc/existing_kernels/tensor_map.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -121,6 +123,14 @@ unsigned Nibble(char digit) {
                               std::string(1, digit));
 }
 
+std::string BytesOf(std::string_view digits) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
+    bytes += static_cast<char>(Nibble(digits[i]) << 4 | Nibble(digits[i + 1]));
+  }
+  return bytes;
+}
+
 // The kernel's parameters, and the array of their addresses that CUDA takes.
 class Parameters {
  public:
@@ -143,8 +153,22 @@ class Parameters {
   void Append(std::string_view word, const BufferAddresses& operands,
               const BufferAddresses& results) {
     if (word.size() > 1 && word[0] == 'x' && word.size() % 2 == 1) {
-      return AppendBytes(word.substr(1));
+      return AppendBytes(BytesOf(word.substr(1)));
     }
+    if (const size_t colon = word.find(':');
+        !word.empty() && word[0] == 'm' && colon != word.npos) {
+      const CUtensorMap map =
+          MakeTensorMap(GetCudaDriver(), BytesOf(word.substr(colon + 1)),
+                        Address(word.substr(1, colon - 1), operands, results));
+      return AppendBytes({reinterpret_cast<const char*>(&map), sizeof map});
+    }
+    words_.push_back(
+        reinterpret_cast<uint64_t>(Address(word, operands, results)));
+  }
+
+  // Of the operand or result that a word names.
+  static void* Address(std::string_view word, const BufferAddresses& operands,
+                       const BufferAddresses& results) {
     const bool is_operand = !word.empty() && word[0] == 't';
     const BufferAddresses& buffers = is_operand ? operands : results;
     const std::string digits(word.substr(std::min<size_t>(1, word.size())));
@@ -155,17 +179,14 @@ class Parameters {
                                   std::string(word) +
                                   "\" is not an operand, result or value");
     }
-    words_.push_back(reinterpret_cast<uint64_t>(buffers.address(index)));
+    return buffers.address(index);
   }
 
-  // A value in memory order.
-  void AppendBytes(std::string_view digits) {
-    for (size_t i = 0; i < digits.size(); i += 2) {
-      const size_t at = i / 2 % sizeof(uint64_t);
-      if (at == 0) words_.push_back(0);
-      const uint64_t byte = Nibble(digits[i]) << 4 | Nibble(digits[i + 1]);
-      words_.back() |= byte << (8 * at);
-    }
+  void AppendBytes(std::string_view bytes) {
+    const size_t begin = words_.size();
+    words_.resize(begin +
+                  (bytes.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    std::memcpy(&words_[begin], bytes.data(), bytes.size());
   }
 
   std::vector<uint64_t> words_;

@@ -31,7 +31,8 @@ struct CompiledKernelLaunch {
   // Whether the blocks of a cluster are spread over the multiprocessors.
   bool spread = false;
   // Words: "t0" is operand 0's address, "r1" result 1's, and "x" is followed by
-  // the bytes of a value in hexadecimal.
+  // the bytes of a value in hexadecimal. "mt0:" is a tensor map of operand 0,
+  // and is followed by its description (tensor_map.h) in hexadecimal.
   std::string_view parameters;
 };
 

@@ -35,6 +35,7 @@ CudaDriver Load() {
   LookUp(library, "cuModuleGetFunction", &driver.ModuleGetFunction);
   LookUp(library, "cuModuleLoadDataEx", &driver.ModuleLoadDataEx);
   LookUp(library, "cuModuleUnload", &driver.ModuleUnload);
+  LookUp(library, "cuTensorMapEncodeTiled", &driver.TensorMapEncodeTiled);
   LookUp(library, "cuThreadExchangeStreamCaptureMode",
          &driver.ThreadExchangeStreamCaptureMode);
   return driver;

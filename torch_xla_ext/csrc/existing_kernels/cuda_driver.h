@@ -23,6 +23,7 @@ struct CudaDriver {
   decltype(&::cuModuleGetFunction) ModuleGetFunction;
   decltype(&::cuModuleLoadDataEx) ModuleLoadDataEx;
   decltype(&::cuModuleUnload) ModuleUnload;
+  decltype(&::cuTensorMapEncodeTiled) TensorMapEncodeTiled;
   decltype(&::cuThreadExchangeStreamCaptureMode)
       ThreadExchangeStreamCaptureMode;
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
+import torch_xla
 
-from torch_xla_ext.calls import transforms
+from torch_xla_ext.calls import is_plain, remembered, transforms
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.cuda_kernels import placing
@@ -21,6 +23,18 @@ from torch_xla_ext.targets import registration
 
 Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
+_XLAC = torch_xla._XLAC
+# Calls of a kernel that are remembered. Each has the machine code.
+_MOST_REMEMBERED = 256
+
+
+class _Call(NamedTuple):
+    """The arguments of Launch.call, without has_side_effect."""
+
+    operands: list[torch.Tensor]
+    results: list[ArrayType]
+    words: list[str]
+    aliases: Mapping[int, int]
 
 
 class Calls:
@@ -47,6 +61,7 @@ class Calls:
         self.configuration = configuration
         self._reference = reference
         self._warned: set[int] = set()
+        self._remembered: dict[remembered.Key, object] = {}
 
     @property
     def where(self) -> str:
@@ -141,10 +156,90 @@ class Calls:
         has_side_effect: bool,
     ) -> list[torch.Tensor]:
         """A call with XLA tensors; the arguments are those of ``kernel[grid, block](…)``."""
+        if registration.device_platform() == "Host":
+            return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
+        operands: list[torch.Tensor] = []
+        key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
+        if key is None or not is_plain(launches.TARGET, operands):
+            launch, call = self._made(configuration, args, outputs, aliases)
+            return launch.call(*call, has_side_effect)
+        prepared = self._remembered.get(key)
+        if prepared is None:
+            if len(self._remembered) >= _MOST_REMEMBERED:
+                self._remembered.clear()
+            launch, call = self._made(configuration, args, outputs, aliases)
+            prepared = self._remembered[key] = launch.prepared(*call, has_side_effect)
+        return _XLAC._xla_call_prepared(prepared, operands)
+
+    def _key(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+        has_side_effect: bool,
+        operands: list[torch.Tensor],
+    ) -> remembered.Key | None:
+        """What a call depends on, besides the kernel; None if it is not remembered.
+
+        Args:
+            operands: gets the XLA tensors among `args`.
+        """
+        launch = None
+        if configuration is not self.configuration:
+            launch = configuration.grid, configuration.block, configuration.shared_bytes
+        if isinstance(outputs, Mapping):
+            outputs = list(outputs.items())
+        given = remembered.of_values(args, operands)
+        if given is None or not operands:
+            return None
+        others = launch, outputs, aliases, has_side_effect
+        described = remembered.of_values(others, [], _described)
+        return None if described is None else (given, described)
+
+    def _made(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> tuple[Launch, _Call]:
+        """The launch of checked arguments, on a GPU."""
         if self.signature is not None:
-            if outputs is not None or aliases is not None:
-                raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
-            return self._call_with_signature(configuration, args, has_side_effect)
+            self._refuse_places(outputs, aliases)
+            return self._made_with_signature(configuration, args)
+        outputs, aliases = self._given_places(args, outputs, aliases)
+        parameters = self.code.parameters(self.name, compute_capability())
+        places = self._placed(parameters, args, outputs, aliases)
+        return self._made_placed(configuration, parameters, args, places)
+
+    def _checked_on_host(
+        self,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> list[ArrayType]:
+        """The results of checked arguments, which the reference computes."""
+        if self.signature is not None:
+            self._refuse_places(outputs, aliases)
+            tensors, parameters = self.signature.checked_arguments(args)
+            operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
+            return self.signature.results(operands, parameters)
+        outputs, aliases = self._given_places(args, outputs, aliases)
+        places = self._placed(self.code.declared(), args, outputs, aliases)
+        return self._result_types(args, places)
+
+    def _refuse_places(self, outputs: object, aliases: object) -> None:
+        if outputs is not None or aliases is not None:
+            raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
+
+    def _given_places(
+        self,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> tuple[Outputs, Sequence[str | int]]:
+        """The outputs and aliases of a call without a signature, of which there is one."""
         if isinstance(aliases, str):
             aliases = [aliases]
         outputs, aliases = outputs or (), aliases or ()
@@ -155,25 +250,19 @@ class Calls:
             )
         if not any(isinstance(value, torch.Tensor) for value in args):
             raise TypeError(f"{self.where}: none of its arguments is an XLA tensor")
-        if registration.device_platform() == "Host":
-            places = self._placed(self.code.declared(), args, outputs, aliases)
-            return self._call_reference(args, self._result_types(args, places))
-        parameters = self.code.parameters(self.name, compute_capability())
-        places = self._placed(parameters, args, outputs, aliases)
-        return self._call_placed(configuration, parameters, args, places, has_side_effect)
+        return outputs, aliases
 
     @staticmethod
     def _result_types(args: Sequence[object], places: placing.Places) -> list[ArrayType]:
         return [*places.outputs, *(ArrayType.of(args[position]) for position in places.aliases)]
 
-    def _call_placed(
+    def _made_placed(
         self,
         configuration: Configuration,
         parameters: Sequence[Parameter],
         args: Sequence[object],
         places: placing.Places,
-        has_side_effect: bool,
-    ) -> list[torch.Tensor]:
+    ) -> tuple[Launch, _Call]:
         given: dict[int, Argument] = {}
         operands: list[torch.Tensor] = []
         written: dict[int, int] = {}
@@ -197,7 +286,7 @@ class Calls:
         kernel = self.code.kernel(self.name, compute_capability(), arguments)
         results = self._result_types(args, places)
         launch, words = self._launch(configuration, kernel, arguments, values, results)
-        return launch.call(operands, results, words, written, has_side_effect)
+        return launch, _Call(operands, results, words, written)
 
     def _placed(
         self,
@@ -230,22 +319,23 @@ class Calls:
             f"{self.where}: {placing.label(parameters, place)} is {parameter.type}, which "
             "is not const: if the kernel writes to it, the write is lost, or is seen by other uses "
             f"of the tensor; pass aliases=[{alias}] then, or declare it const",
-            stacklevel=5,
+            stacklevel=6,
         )
 
-    def _call_with_signature(
-        self, configuration: Configuration, args: Sequence[object], has_side_effect: bool
-    ) -> list[torch.Tensor]:
+    def _made_with_signature(
+        self, configuration: Configuration, args: Sequence[object]
+    ) -> tuple[Launch, _Call]:
         tensors, parameters = self.signature.checked_arguments(args)
         operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
         results = self.signature.results(operands, parameters)
-        if registration.device_platform() == "Host":
-            return self._call_reference(args, results)
         launch, words = self.prepared(operands, results, parameters, configuration)
         present = [tensor for tensor in tensors if tensor is not None]
-        return launch.call(
-            present, results, words, self.signature.aliases(operands), has_side_effect
-        )
+        return launch, _Call(present, results, words, self.signature.aliases(operands))
+
+
+def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
+    """What is remembered of a tensor that describes a result."""
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def _refuse_empty(where: str, launch: Launch, results: Sequence[ArrayType]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.calls import custom_call
+from torch_xla_ext.calls import custom_call, prepare
 from torch_xla_ext.kernel_schema.schema import ArrayType
 
 TARGET = "XlaGpuCompiledKernel"
@@ -41,6 +41,19 @@ def result(index: int) -> str:
 def value(data: bytes) -> str:
     """The parameter that has these bytes in memory."""
     return f"x{data.hex()}"
+
+
+def tensor_map(address: str, description: bytes) -> str:
+    """The parameter that is a tensor map.
+
+    Args:
+        address: the operand or result, as a parameter of its own.
+        description: as csrc/existing_kernels/tensor_map.cc reads it, little-endian, from 32 bits
+            each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
+            the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
+            strides but for the elements' own; the innermost dimension first.
+    """
+    return f"m{address}:{description.hex()}"
 
 
 NULL = value(bytes(8))
@@ -101,11 +114,34 @@ class Launch:
             TARGET,
             list(operands),
             list(results),
-            attributes=self.attributes(parameters),
-            api="ffi",
-            aliases=dict(aliases),
-            has_side_effect=has_side_effect,
+            **self._keywords(parameters, aliases, has_side_effect),
         )
+
+    def prepared(
+        self,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[ArrayType],
+        parameters: Sequence[str],
+        aliases: Mapping[int, int],
+        has_side_effect: bool = False,
+    ) -> object:
+        """The call without its operands, for operands like these: as of `calls.prepare`."""
+        return prepare(
+            TARGET,
+            list(operands),
+            list(results),
+            **self._keywords(parameters, aliases, has_side_effect),
+        )
+
+    def _keywords(
+        self, parameters: Sequence[str], aliases: Mapping[int, int], has_side_effect: bool
+    ) -> dict[str, object]:
+        return {
+            "attributes": self.attributes(parameters),
+            "api": "ffi",
+            "aliases": dict(aliases),
+            "has_side_effect": has_side_effect,
+        }
 
     def run(
         self,

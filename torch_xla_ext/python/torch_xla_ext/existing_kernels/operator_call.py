@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -12,6 +12,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext import calls
+from torch_xla_ext.calls import remembered
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.arguments import encode
 from torch_xla_ext.targets import registration
@@ -115,7 +116,7 @@ class Operator:
             in place of such a tensor.
         """
         operands: list[torch.Tensor] = []
-        key = _key(values, operands)
+        key = remembered.of_values(values, operands, _number)
         if key is None or not operands or not calls.is_plain(TARGET, operands):
             return self._call_unusual(values)
         found = self._prepared.get(key)
@@ -284,41 +285,11 @@ def _is_operand(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and not _is_number(leaf)
 
 
-_PLAIN = {bool, int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
-
-
-def _key(values: Sequence[object], operands: list[torch.Tensor]) -> tuple[object, ...] | None:
-    """What a planned call depends on: of a tensor its type, of anything else the value.
-
-    None for what is not remembered: subclasses of Tensor, symbolic numbers, operands elsewhere.
-
-    Args:
-        operands: gets the XLA tensors.
-    """
-    parts: list[object] = []
-    for value in values:
-        kind = type(value)
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            device = value.device
-            if device.type == "xla":
-                operands.append(value)
-                parts.append((value.shape, value.dtype, device))
-            elif _is_number(value):
-                parts.append((kind, value.dtype, repr(value.item())))
-            else:
-                return None
-        elif kind in _PLAIN:
-            parts.append((kind, value))
-        elif kind is float:
-            parts.append((kind, value.hex()))  # -0.0 is not 0.0
-        elif kind is list or kind is tuple:
-            part = _key(value, operands)
-            if part is None:
-                return None
-            parts.append(part)
-        else:
-            return None
-    return tuple(parts)
+def _number(value: object) -> tuple[Hashable, ...] | None:
+    """What is remembered of a number that is a tensor."""
+    if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
+        return type(value), value.dtype, repr(value.item())
+    return None
 
 
 def _filled(returned: object, results: Sequence[torch.Tensor]) -> object:

@@ -16,6 +16,7 @@ import torch_xla
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.cuda_kernels.launch import Grid, Launch, normalized_grid
+from torch_xla_ext.existing_kernels import triton_descriptors
 from torch_xla_ext.existing_kernels.triton_kernel import (
     TritonKernel,
     compile_jit_function,
@@ -78,16 +79,22 @@ def _bind(
         if len(outputs) > len(free):
             raise TypeError(f"{name}: {len(outputs)} outputs, but only {free} are left for them")
         outputs = dict(zip(free, outputs, strict=False))
-    types = {key: ArrayType.of(value) for key, value in outputs.items()}
+    types = {
+        key: ArrayType.of(value.base if triton_descriptors.is_descriptor(value) else value)
+        for key, value in outputs.items()
+    }
     twice = [key for key in types if key in given or key not in parameters]
     if twice:
         raise TypeError(
             f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
         )
-    placeholders = {
-        key: torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
-        for key, type_ in types.items()
-    }
+    placeholders = {}
+    for key, type_ in types.items():
+        empty = torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
+        is_descriptor = triton_descriptors.is_descriptor(outputs[key])
+        placeholders[key] = (
+            triton_descriptors.with_base(outputs[key], empty) if is_descriptor else empty
+        )
     values = {}
     for key, default in parameters.items():
         for source in (given, placeholders, chosen):
@@ -138,14 +145,15 @@ def triton_call(
     Args:
         kernel: a function with @triton.jit, @gluon.jit, @triton.autotune or @triton.heuristics, or
             a TritonKernel.
-        args: the kernel's first arguments: XLA tensors (at least one in total), numbers, and tuples
-            of them. The kernel gets row-major tensors.
+        args: the kernel's first arguments: XLA tensors (at least one in total), numbers, tuples of
+            them, and tensor descriptors of XLA tensors. The kernel gets row-major tensors.
         grid: one to three numbers of blocks, or a function that computes them from the arguments by
             name.
         outputs: descriptions of the results, each a tensor or (shape, dtype): by parameter name, or
-            for the first parameters that have no argument. The kernel gets them uninitialized.
-        aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple. XLA
-            copies a tensor that is also used elsewhere.
+            for the first parameters that have no argument. The kernel gets them uninitialized. A
+            tensor descriptor stands for its tensor, and the kernel gets such a descriptor.
+        aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple, or those
+            of descriptors. XLA copies a tensor that is also used elsewhere.
         keywords: the other arguments, including constants, and Triton's options
             num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
 
@@ -272,13 +280,11 @@ _choices: dict[tuple[object, ...], object] = {}
 def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid: Grid) -> object:
     """The configuration of an autotuned kernel that takes the least time on the device."""
     first = bound(tuner.configs[0])
+    tensors = tensors_in(first.values)
     key = (
         tuner,
-        *(
-            (k, tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else (k, str(v))
-            for k, v in first.values.items()
-            if k in tuner.keys or isinstance(v, torch.Tensor)
-        ),
+        *((path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors.items()),
+        *((k, str(first.values[k])) for k in tuner.keys if k in first.values and k not in tensors),
     )
     if key not in _choices:
         times = {}
@@ -355,21 +361,23 @@ def _launch(
 ) -> list[torch.Tensor]:
     kernel.check(arguments.values)
     blocks = normalized_grid(kernel.name, grid, arguments.values)
+    tensors = tensors_in(arguments.values)
     operands, outputs = arguments.operands, list(arguments.outputs)
     results = [arguments.outputs[name] for name in outputs]
-    results += [ArrayType.of(part(arguments.values, path)) for path in arguments.written]
+    results += [ArrayType.of(tensors[path]) for path in arguments.written]
+    addresses = {path: launches.operand(i) for i, path in enumerate(operands)}
+    addresses |= {path: launches.result(i) for i, path in enumerate([*outputs, *arguments.written])}
     words = []
     for name, type_ in kernel.signature.items():
         if type_ == "constexpr":
             continue
-        if name in outputs:
-            words.append(launches.result(outputs.index(name)))
-        elif name in arguments.written:
-            words.append(launches.result(len(outputs) + arguments.written.index(name)))
-        elif name in operands:
-            words.append(launches.operand(operands.index(name)))
+        given = part(arguments.values, name)
+        if name in kernel.descriptors:
+            words += triton_descriptors.words(kernel.descriptors[name], given, addresses[name])
+        elif name in addresses:
+            words.append(addresses[name])
         else:
-            words.append(launches.value(kernel.packed(name, part(arguments.values, name))))
+            words.append(launches.value(kernel.packed(name, given)))
     scratch = launches.NULL
     if kernel.scratch:
         size = kernel.scratch * int(np.prod(blocks)) * int(np.prod(kernel.cluster))
@@ -390,7 +398,7 @@ def _launch(
         spread=True,
     )
     made = launch.call(
-        [part(arguments.values, path) for path in operands],
+        [tensors[path] for path in operands],
         results,
         words,
         {
@@ -408,8 +416,7 @@ def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torc
 
     name = function.fn.__name__
     blocks = normalized_grid(name, grid, arguments.values)
-    operands = arguments.operands
-    tensors = {*operands, *arguments.outputs}
+    operands, tensors = arguments.operands, tensors_in(arguments.values)
 
     def plain_only(path: str, value: object) -> object:
         return None if path in tensors else value
@@ -427,7 +434,7 @@ def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torc
     number = triton_interpreter.number_of(key, call)
     results = run_torch_operator(
         "torch_xla_ext_triton::interpret",
-        [part(arguments.values, path) for path in operands],
+        [tensors[path] for path in operands],
         number,
     )
     count = len(arguments.written)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from torch_xla_ext.cuda_kernels.launch import digest_of
+from torch_xla_ext.existing_kernels import triton_descriptors as descriptors
 
 # How the compiled signature's types lie in memory.
 _FORMATS = {
@@ -42,6 +43,7 @@ class TritonKernel:
             is in bytes.
         scratch: bytes of global memory that each block is given.
         scratch_pointers: how many pointers to such memory follow its parameters.
+        descriptors: how it gets its tensor descriptors, by name.
     """
 
     name: str
@@ -57,6 +59,7 @@ class TritonKernel:
     dependent: bool
     scratch: int
     scratch_pointers: int
+    descriptors: Mapping[str, descriptors.Form] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -94,6 +97,9 @@ class TritonKernel:
                 given = getattr(value, "dtype", value)
                 if not isinstance(given, torch.dtype) or type_.lstrip("*k") != _dtype(given):
                     raise TypeError(f"{self.name}: {name} was compiled as {type_}, but is {given}")
+            elif type_.startswith(descriptors.TYPE):
+                dtype = _dtype(value.base.dtype) if descriptors.is_descriptor(value) else None
+                descriptors.check(self.name, name, type_, value, dtype)
             elif name in self.multiples_of_16 and value % _ALIGNMENT:
                 raise ValueError(
                     f"{self.name}: {name} was compiled for multiples of 16, but is {value}"
@@ -124,7 +130,12 @@ def part(values: Mapping[str, object], path: str) -> object:
 
 
 def replaced(value: object, replace: Callable[[str, object], object], path: str) -> object:
-    """A value in which `replace`, given a path and what is there, has replaced parts of tuples."""
+    """A value in which `replace`, given a path and what is there, has replaced parts of tuples.
+
+    A descriptor's path is that of its tensor, which is what is replaced.
+    """
+    if descriptors.is_descriptor(value):
+        return descriptors.with_base(value, replace(path, value.base))
     if not isinstance(value, tuple):
         return replace(path, value)
     items = [replaced(item, replace, f"{path}.{i}") for i, item in enumerate(value)]
@@ -234,12 +245,11 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
 
     for name, type_ in source.signature.items():
         replaced(tuple(type_) if isinstance(type_, list) else type_, add, name)
+    known = "constexpr", "bf16", *_FORMATS
     for name, type_ in signature.items():
-        if type_ not in ("constexpr", "bf16", *_FORMATS) and not type_.startswith("*"):
+        if type_ not in known and not type_.startswith(("*", descriptors.TYPE)):
             raise NotImplementedError(
-                f"{metadata.name}: {name} is a {type_}: a tensor descriptor of the host has an "
-                "address, which XLA decides on later; make it in the kernel, by "
-                "tl.make_tensor_descriptor"
+                f"{metadata.name}: {name} is a {type_}: no such parameter can be passed"
             )
     names = list(source.signature)
     paths = {
@@ -271,4 +281,7 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
         dependent=bool(getattr(metadata, "launch_pdl", False)),
         scratch=metadata.global_scratch_size,
         scratch_pointers=1 if version < (3, 5) else 2,
+        descriptors=descriptors.forms(
+            metadata.name, signature, getattr(metadata, "tensordesc_meta", None)
+        ),
     )

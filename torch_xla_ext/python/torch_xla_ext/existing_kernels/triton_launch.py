@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from torch_xla_ext.existing_kernels.triton_descriptors import is_descriptor
+
 # A kernel under Triton's decorators, whose types have no stubs.
 Kernel = object
 # The GPU for which a kernel is analyzed where there is none; the result is the same for all.
@@ -107,9 +109,11 @@ def _let_torch_analyse_kernels() -> None:
 
 
 def _is_xla(value: object) -> bool:
-    """Whether it is an XLA tensor, or a tuple that has one."""
+    """Whether it is an XLA tensor, or a tuple or tensor descriptor that has one."""
     if isinstance(value, tuple):
         return any(map(_is_xla, value))
+    if is_descriptor(value):
+        return _is_xla(value.base)
     return isinstance(value, torch.Tensor) and value.device.type == "xla"
 
 
@@ -130,8 +134,10 @@ def _launch(
             raise TypeError(
                 f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
             )
-    written = list(tensors)  # torch does not analyse kernels with tuples of tensors
-    if not any("." in name for name in tensors):
+    # torch does not analyse kernels with tuples of tensors, nor all that descriptors can do.
+    written = list(tensors)
+    descriptors = any(map(is_descriptor, (*args, *keywords.values())))
+    if not descriptors and not any("." in name for name in tensors):
         written = _written_parameters(kernel, function, names, args, keywords)
     new_values = triton_call(kernel, *args, grid=grid, aliases=written, **keywords)
     with torch.no_grad():

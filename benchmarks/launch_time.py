@@ -1,0 +1,277 @@
+"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's and CuPy's own launch.
+
+    PJRT_DEVICE=CUDA python benchmarks/launch_time.py              # with the wheel
+    PJRT_DEVICE=CUDA python benchmarks/launch_time.py --first-use  # in a process of its own
+    python benchmarks/launch_time.py --peer                        # torch with CUDA, Triton, CuPy
+
+The kernel is axpy of a few floats, and for the device's time of many. Each launch takes the result
+of the one before. Every time is a median over the rounds, and is that of one launch. "host" is what
+the host needs to start the launches, "in flight" is with the wait for the last one. In a program,
+it is the difference between programs of many and of few launches. The digest is of the results'
+bits: it is the same for the same kernel on the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+SOURCE = """
+extern "C" __global__ void axpy(const float* x, const float* y, float* out, float a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a * x[i] + y[i];
+}
+"""
+BLOCK = 256
+FACTOR = 0.5
+# What starts some work, and what waits for all of it.
+Step = Callable[[], object]
+COUNTS = 32, 232  # launches of a program of few and of many
+
+
+def numbers(size: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    return random.standard_normal(size, np.float32), random.standard_normal(size, np.float32)
+
+
+def digest(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:12]
+
+
+def times_of(step: Step, wait: Step, rounds: int, repeats: int) -> tuple[float, float]:
+    """Microseconds of a step for the host and in flight, medians over the rounds."""
+    host, all_of_it = [], []
+    for turn in range(rounds + 3):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            step()
+        started = time.perf_counter()
+        wait()
+        if turn >= 3:  # the first ones compile
+            host.append((started - begin) / repeats * 1e6)
+            all_of_it.append((time.perf_counter() - begin) / repeats * 1e6)
+    return statistics.median(host), statistics.median(all_of_it)
+
+
+def show(name: str, host: float, in_flight: float) -> None:
+    print(f"{name:44} host {host:8.2f} µs, in flight {in_flight:8.2f} µs")
+    sys.stdout.flush()
+
+
+def show_launches(name: str, launches: Callable[[int], Step], wait: Step, rounds: int) -> None:
+    """Launches one by one, each of which the host starts."""
+    many = COUNTS[1]
+    show(name, *(t / many for t in times_of(launches(many), wait, rounds, 1)))
+
+
+def show_program(name: str, program: Callable[[int], Step], wait: Step, rounds: int) -> None:
+    """Launches that a program consists of: the difference between many and few."""
+    few, many = (times_of(program(count), wait, rounds, 4) for count in COUNTS)
+    show(name, *((b - a) / (COUNTS[1] - COUNTS[0]) for a, b in zip(few, many, strict=True)))
+
+
+def measure_xla(size: int, device_size: int, rounds: int) -> None:
+    import torch
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+
+    import torch_xla_ext
+
+    reference = None
+    if torch_xla.device() and xm.xla_device_hw(torch_xla.device()) == "CPU":
+        reference = lambda x, y, a, *n: a * x + y  # noqa: E731
+    kernel = torch_xla_ext.cuda_kernel(SOURCE, "axpy", reference=reference)
+    declared = torch_xla_ext.cuda_kernel(
+        SOURCE,
+        "axpy",
+        signature="(x: F32[n], y: F32[n]) -> (out: F32[n])",
+        parameters="a: f32",
+        grid=lambda call: -(-call["n"] // BLOCK),
+        block=BLOCK,
+        reference=reference,
+    )
+    operator = torch_xla_ext.define_operator(
+        "launch_time::axpy(Tensor x, Tensor y, float a) -> Tensor", target=declared
+    )
+    x, y = (torch.from_numpy(a).to(torch_xla.device()) for a in numbers(size))
+    calls = {
+        "kernel[grid, block](…)": lambda x, y: kernel[-(-x.numel() // BLOCK), BLOCK](
+            x, y, FACTOR, x.numel(), outputs=[x]
+        )[0],
+        "kernel(…), with a signature": lambda x, y: declared(x, y, FACTOR)[0],
+        "its operator": lambda x, y: operator(x, y, FACTOR),
+    }
+    torch_xla.sync(wait=True)
+    for name, call in calls.items():
+        print(f"{name:44} digest {digest(call(x, y).cpu().numpy())}")
+
+        def chain(x: torch.Tensor, y: torch.Tensor, count: int, call: Callable = call) -> object:
+            for _ in range(count):
+                x = call(x, y)
+            return x
+
+        traced: list[float] = []
+        for _ in range(rounds + 3):
+            begin = time.perf_counter()
+            result = chain(x, y, COUNTS[0])
+            traced.append((time.perf_counter() - begin) / COUNTS[0] * 1e6)
+            torch_xla.sync(wait=True)
+            del result
+        print(f"{name + ': traced':44} host {statistics.median(traced[3:]):8.2f} µs")
+
+        def lazy(count: int, chain: Callable = chain) -> Step:
+            def step() -> object:
+                result = chain(x, y, count)
+                torch_xla.sync()
+                return result
+
+            return step
+
+        show_program(f"{name}: a lazy step", lazy, xm.wait_device_ops, rounds)
+
+    def captured(x: torch.Tensor, y: torch.Tensor, call: Callable) -> Callable[[int], Step]:
+        def program(count: int) -> Step:
+            def chain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+                for _ in range(count):
+                    x = call(x, y)
+                return x
+
+            step = torch_xla_ext.capture(chain)
+            return lambda: step(x, y)
+
+        return program
+
+    call = calls["kernel(…), with a signature"]
+    show_program("a captured step", captured(x, y, call), xm.wait_device_ops, rounds)
+    x, y = (torch.from_numpy(a).to(torch_xla.device()) for a in numbers(device_size))
+    torch_xla.sync(wait=True)
+    print(f"{device_size} floats: digest {digest(call(x, y).cpu().numpy())}")
+    few, many = (
+        times_of(captured(x, y, call)(count), xm.wait_device_ops, rounds, 4)[1] for count in (4, 24)
+    )
+    print(f"{device_size} floats: {(many - few) / 20:.2f} µs")
+
+
+def measure_first_use() -> None:
+    """The time from the source to the traced call; the kernels' cache is warm from the second run.
+
+    A program before it starts the client, so that this is not in the time.
+    """
+    import torch
+    import torch_xla
+
+    import torch_xla_ext
+
+    x, y = (torch.from_numpy(a).to(torch_xla.device()) for a in numbers(1000))
+    (x + y).cpu()
+    begin = time.perf_counter()
+    kernel = torch_xla_ext.cuda_kernel(SOURCE, "axpy", reference=lambda x, y, a, n: a * x + y)
+    (result,) = kernel[4, BLOCK](x, y, FACTOR, 1000, outputs=[x])
+    traced = time.perf_counter()
+    result.cpu()
+    end = time.perf_counter()
+    print(
+        f"first use: {(traced - begin) * 1e3:.2f} ms until it is traced, then "
+        f"{(end - traced) * 1e3:.2f} ms until XLA has compiled and run the program"
+    )
+
+
+def measure_peers(size: int, device_size: int, rounds: int) -> None:
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def axpy(x_ptr, y_ptr, out_ptr, a, n, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202, N803
+        offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        inside = offsets < n
+        x = tl.load(x_ptr + offsets, mask=inside)
+        y = tl.load(y_ptr + offsets, mask=inside)
+        tl.store(out_ptr + offsets, a * x + y, mask=inside)
+
+    def triton_launch(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+        n = x.numel()
+        axpy[(-(-n // BLOCK),)](x, y, out, FACTOR, n, BLOCK=BLOCK)
+
+    launches = {"Triton": triton_launch}
+    try:
+        import cupy
+    except ImportError:
+        print("CuPy is not installed")
+    else:
+        raw = cupy.RawKernel(SOURCE, "axpy")
+
+        def cupy_launch(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
+            n = np.int32(x.numel())
+            pointers = x.data_ptr(), y.data_ptr(), out.data_ptr()
+            raw((-(-int(n) // BLOCK),), (BLOCK,), (*pointers, np.float32(FACTOR), n))
+
+        launches["CuPy"] = cupy_launch
+    x, y = (torch.from_numpy(a).cuda() for a in numbers(size))
+    large = tuple(torch.from_numpy(a).cuda() for a in numbers(device_size))
+    for name, launch in launches.items():
+
+        def chain(
+            count: int,
+            arrays: tuple[torch.Tensor, torch.Tensor] = (x, y),
+            launch: Callable = launch,
+        ) -> Step:
+            first, factor = arrays
+            buffers = torch.empty_like(first), torch.empty_like(first)
+
+            def step() -> None:
+                given = first
+                for number in range(count):
+                    launch(given, factor, buffers[number % 2])
+                    given = buffers[number % 2]
+
+            return step
+
+        for arrays in ((x, y), large):
+            out = torch.empty_like(arrays[0])
+            launch(*arrays, out)
+            print(f"{name}, {out.numel()} floats: digest {digest(out.cpu().numpy())}")
+        show_launches(f"{name}'s own launch", chain, torch.cuda.synchronize, rounds)
+        if name == "Triton":  # CuPy launches on a stream of its own, which torch does not capture
+
+            def graph(count: int, chain: Callable = chain) -> Step:
+                step = chain(count)
+                step()
+                torch.cuda.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    step()
+                return graph.replay
+
+            show_program(f"{name}, torch's CUDA graph", graph, torch.cuda.synchronize, rounds)
+        few, many = (
+            times_of(chain(count, large), torch.cuda.synchronize, rounds, 4)[1] for count in (4, 24)
+        )
+        print(f"{name}, {device_size} floats: {(many - few) / 20:.2f} µs")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peer", action="store_true", help="Triton's and CuPy's own launch")
+    parser.add_argument("--first-use", action="store_true", help="only a kernel's first call")
+    parser.add_argument("--size", type=int, default=1000, help="floats for the host's time")
+    parser.add_argument("--device-size", type=int, default=1 << 26, help="for the device's time")
+    parser.add_argument("--rounds", type=int, default=31)
+    args = parser.parse_args()
+    if args.first_use:
+        measure_first_use()
+    elif args.peer:
+        measure_peers(args.size, args.device_size, args.rounds)
+    else:
+        measure_xla(args.size, args.device_size, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

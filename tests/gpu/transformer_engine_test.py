@@ -1,0 +1,239 @@
+"""TransformerEngine-JAX's handlers, from its own library and by its own names, against torch.
+
+It needs transformer_engine_jax, and of transformer_engine only the library: neither JAX nor Flax.
+"""
+
+import ctypes
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_xla_ext
+
+ROWS, WIDTH = 300, 1024
+# What TransformerEngine has cuBLAS use on an H100, and 256 bytes by which it aligns this.
+CUBLAS_WORKSPACE = (32 << 20) + 256
+
+
+@pytest.fixture(scope="module")
+def te() -> ModuleType:
+    package = find_spec("transformer_engine")
+    if package is None or find_spec("transformer_engine_jax") is None:
+        pytest.skip("transformer_engine_jax is not installed")
+    folder = Path(package.submodule_search_locations[0])
+    library = folder / "wheel_lib/libtransformer_engine.so"
+    # A release of it may refer to functions of a newer cuBLAS; ctypes.CDLL would look for all.
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.restype = ctypes.c_void_p
+    if not dlopen(os.fsencode(library), os.RTLD_LAZY | os.RTLD_GLOBAL):
+        pytest.skip(f"{library} cannot be loaded")
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_LAZY)
+    try:
+        import transformer_engine_jax
+    finally:
+        sys.setdlopenflags(flags)
+    for name, handlers in transformer_engine_jax.registrations().items():
+        torch_xla_ext.register_custom_call(name, handlers, api="ffi")
+    return transformer_engine_jax
+
+
+def dtype_in(te: ModuleType, dtype: torch.dtype) -> object:
+    names = {
+        torch.float32: "kFloat32",
+        torch.float16: "kFloat16",
+        torch.bfloat16: "kBFloat16",
+        torch.uint8: "kByte",
+        torch.int64: "kInt64",
+    }
+    return getattr(te.DType, names[dtype])
+
+
+def workspace(te: ModuleType, info: tuple[list[int], object]) -> tuple[list[int], torch.dtype]:
+    """A result for a workspace of which the library has told shape and dtype."""
+    shape, type_ = info
+    for dtype in (torch.uint8, torch.float32, torch.int64):
+        if int(dtype_in(te, dtype)) == int(type_):
+            return list(shape), dtype
+    raise AssertionError(f"a workspace of {type_}")
+
+
+def normalized(
+    te: ModuleType,
+    kind: str,
+    x: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """The result and the reciprocal of the standard deviations or root mean squares."""
+    norm, unscaled = getattr(te.NVTE_Norm_Type, kind), te.JAXX_Scaling_Mode.NO_SCALING
+    types = [dtype_in(te, t.dtype) for t in (x, gamma, x)]
+    rows, width = x.shape
+    (info,) = te.get_norm_fwd_workspace_sizes(
+        rows, width, *types, norm, unscaled, False, 1e-5, 0, True
+    )
+    one = [1], torch.float32
+    statistics = [rows], torch.float32
+    output, _, _, _, _, _, sigma, _ = torch_xla_ext.custom_call(
+        "te_norm_forward_ffi",
+        [t.to(device) for t in (x, torch.ones(1), torch.zeros(1), gamma, beta)],
+        [
+            (x.shape, x.dtype),
+            ([1], x.dtype),
+            one,
+            one,
+            one,
+            statistics if kind == "LayerNorm" else one,
+            statistics,
+            workspace(te, info),
+        ],
+        attributes={
+            "norm_type": norm.value,
+            "zero_centered_gamma": False,
+            "epsilon": 1e-5,
+            "sm_margin": 0,
+            "scaling_mode": unscaled.value,
+            "quantize_layout": te.JAXX_Quantize_Layout.ROWWISE.value,
+            "output_amax_when_no_scaling": False,
+        },
+        aliases={4: 2},
+    )
+    return output, sigma
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["LayerNorm", "RMSNorm"])
+def test_a_norm(te: ModuleType, kind: str, dtype: torch.dtype, device: torch.device) -> None:
+    """Its handlers have the stages prepare, initialize and execute."""
+    x = (torch.randn(ROWS, WIDTH) * 3 + 1).to(dtype)
+    gamma, beta = torch.randn(WIDTH).to(dtype), torch.randn(WIDTH).to(dtype)
+    wide = x.float()
+    if kind == "LayerNorm":
+        expected = torch.nn.functional.layer_norm(wide, (WIDTH,), gamma.float(), beta.float())
+        spread = wide.var(1, correction=0)
+    else:
+        expected = torch.nn.functional.rms_norm(wide, (WIDTH,), gamma.float(), 1e-5)
+        spread = wide.square().mean(1)
+    for _ in range(2):
+        output, sigma = normalized(te, kind, x, gamma, beta, device)
+        accuracy = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {}
+        torch.testing.assert_close(output.cpu(), expected.to(dtype), **accuracy)
+        torch.testing.assert_close(sigma.cpu(), (spread + 1e-5).rsqrt(), rtol=1e-4, atol=1e-5)
+
+
+def product(
+    te: ModuleType,
+    lhs: Tensor,
+    rhs: Tensor,
+    bias: Tensor,
+    scales: tuple[float, float] | None,
+    device: torch.device,
+) -> Tensor:
+    """``lhs @ rhs + bias``, or of numbers that are to be multiplied by scales, ``lhs @ rhs.T``."""
+    modes = te.JAXX_Scaling_Mode
+    mode = modes.NO_SCALING if scales is None else modes.CURRENT_TENSOR_SCALING
+    left, right = (torch.tensor([s]) for s in scales or (1.0, 1.0))
+    columns = rhs.shape[1] if scales is None else rhs.shape[0]
+    operands = lhs, left, rhs, right, bias, torch.ones(1), torch.zeros(1)
+    result, _ = torch_xla_ext.custom_call(
+        "te_gemm_v2_ffi",
+        [t.to(device) for t in operands],
+        [((lhs.shape[0], columns), bias.dtype), ((CUBLAS_WORKSPACE,), torch.uint8)],
+        attributes={
+            "config": {
+                "scaling_mode": mode.value,
+                "collective_op": te.JAXX_Collective_Op.NONE.value,
+                "lhs_axis_boundary": 1,
+                "rhs_axis_boundary": 1,
+                "lhs_transposed": False,
+                "rhs_transposed": scales is not None,
+                "use_split_accumulator": True,
+            }
+        },
+    )
+    return result
+
+
+def test_a_product(te: ModuleType, device: torch.device) -> None:
+    """Its attribute is a dictionary, and its handlers have the stages prepare and execute."""
+    lhs, rhs = torch.randn(ROWS, 256).bfloat16(), torch.randn(256, 512).bfloat16()
+    bias = torch.randn(512).bfloat16()
+    result = product(te, lhs, rhs, bias, None, device)
+    expected = lhs.float() @ rhs.float() + bias.float()
+    torch.testing.assert_close(result.cpu().float(), expected, rtol=1e-2, atol=0.1)
+
+
+def test_a_product_of_fp8(te: ModuleType, device: torch.device) -> None:
+    lhs = (torch.randn(304, 256) * 8).to(torch.float8_e4m3fn)
+    rhs = (torch.randn(512, 256) * 8).to(torch.float8_e4m3fn)
+    bias = torch.randn(512).bfloat16()
+    result = product(te, lhs, rhs, bias, (0.125, 0.25), device)
+    expected = lhs.float() * 0.125 @ (rhs.float() * 0.25).T + bias.float()
+    torch.testing.assert_close(result.cpu().float(), expected, rtol=1e-2, atol=0.2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_fused_attention(te: ModuleType, causal: bool, device: torch.device) -> None:
+    """It is cuDNN's, whose handle the stage prepare makes."""
+    batch, length, heads, width = 2, 256, 8, 64
+    q, k, v = (torch.randn(batch, length, heads, width).bfloat16() for _ in range(3))
+    mask = te.NVTE_Mask_Type.NVTE_CAUSAL_MASK if causal else te.NVTE_Mask_Type.NVTE_NO_MASK
+    softmax = te.NVTE_Softmax_Type.NVTE_VANILLA_SOFTMAX
+    layout, bias = te.NVTE_QKV_Layout.NVTE_BSHD_BSHD_BSHD, te.NVTE_Bias_Type.NVTE_NO_BIAS
+    scale = width**-0.5
+    window = (-1, 0) if causal else (-1, -1)
+    info = te.get_fused_attn_fwd_workspace_sizes(
+        *(batch, 0, length, length, heads, heads, 0, width, width, scale, 0.0),
+        *(bias, mask, softmax, layout, dtype_in(te, q.dtype), False, 1, *window, False, False),
+    )
+    lengths = torch.arange(batch + 1, dtype=torch.int32) * length
+    absent = torch.empty(0, dtype=torch.int32)
+    no_bias, no_offset = torch.empty(0).bfloat16(), torch.empty(0)
+    seed = torch.tensor([[1, 2]], dtype=torch.int32)
+    operands = q, k, v, no_bias, no_offset, seed, lengths, lengths, *[absent] * 6
+    output, *_ = torch_xla_ext.custom_call(
+        "te_fused_attn_forward_ffi",
+        [t.to(device) for t in operands],
+        [
+            (q.shape, q.dtype),
+            ((batch, heads, length, 1), torch.float32),
+            ((0,), torch.float32),
+            ((1, 4), torch.int32),
+            workspace(te, info),
+        ],
+        attributes={
+            "input_batch": batch,
+            "bias_batch": 0,
+            "q_max_seqlen": length,
+            "kv_max_seqlen": length,
+            "attn_heads": heads,
+            "num_gqa_groups": heads,
+            "bias_heads": 0,
+            "qk_head_dim": width,
+            "v_head_dim": width,
+            "max_segments_per_seq": 1,
+            "scaling_factor": scale,
+            "dropout_probability": 0.0,
+            "bias_type": bias.value,
+            "mask_type": mask.value,
+            "softmax_type": softmax.value,
+            "qkv_layout": layout.value,
+            "is_training": False,
+            "return_max_logit": False,
+            "deterministic": True,
+            "window_size_left": window[0],
+            "window_size_right": window[1],
+            "bottom_right_diagonal": False,
+        },
+    )
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(t.float().transpose(1, 2) for t in (q, k, v)), is_causal=causal
+    )
+    torch.testing.assert_close(output.cpu().float(), expected.transpose(1, 2), rtol=2e-2, atol=2e-2)
