@@ -35,13 +35,26 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         num_kv_heads: int,
         alibi_slopes: list[float] | None,
         *args: object,
-        **kwargs: object,
+        sinks: torch.Tensor | None = None,
+        **others: object,
     ) -> None:
+        """As vLLM's, for one layer.
+
+        Args:
+            sinks: [num_heads], logits without a value, as in gpt-oss.
+            others: what some models' attention has besides; none of it is supported.
+        """
         if alibi_slopes is not None:
             raise UnsupportedError(
                 "vllm-xla-gpu does not support ALiBi; serve a model with other positions"
             )
-        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, *args, **kwargs)
+        if others:
+            raise UnsupportedError(
+                f"vllm-xla-gpu does not support attention with {', '.join(others)}; serve a model "
+                "with standard attention"
+            )
+        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, *args)
+        self.sinks = sinks
 
     def forward(
         self,
@@ -59,8 +72,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
         Args:
             layer: has the scales of an fp8 cache.
-            query: [num_tokens, num_heads * head_size].
-            key, value: [num_tokens, num_kv_heads * head_size].
+            query: [num_tokens, num_heads * head_size], or with a dimension for the heads.
+            key, value: [num_tokens, num_kv_heads * head_size], or so, too.
             kv_cache: as get_kv_cache_shape; empty while the memory is measured.
             attn_metadata: which rows of the cache the tokens are written to, and which they see.
 
@@ -75,7 +88,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         dtype = query.dtype if is_fp8 else kv_cache.dtype
         padding = (0, padded_head_dim(self.head_size) - self.head_size)
         q, k, v = (
-            pad(x.to(dtype).unflatten(-1, (-1, self.head_size)), padding)
+            pad(x.to(dtype).reshape(len(x), -1, self.head_size), padding)
             for x in (query, key, value)
         )
         scales = {}
@@ -93,6 +106,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             sm_scale=self.scale,
             sliding_window=self.sliding_window,
             soft_cap=self.logits_soft_cap,
+            sinks=None if self.sinks is None else self.sinks.float(),
             **scales,
         )
         return attended[..., : self.head_size].flatten(-2).to(query.dtype)

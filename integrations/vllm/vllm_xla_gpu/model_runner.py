@@ -17,6 +17,7 @@ import torch_xla
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
+from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.utils import (
     initialize_model,
@@ -27,7 +28,7 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsTensors, ModelRun
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu import overrides
+from vllm_xla_gpu import experts, overrides
 from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
@@ -140,9 +141,12 @@ class XlaGpuModelRunner(TPUModelRunner):
         loader = get_model_loader(self.load_config)
         # One device has no room for what several share.
         device = self.device if self._devices is None else torch.device("cpu")
+        # It has those of the engines before, by what a layer says, which is not all that they are.
+        rotary_embedding._ROPE_DICT.clear()
         with set_default_torch_dtype(self.dtype):
             with device:
                 model = initialize_model(vllm_config=self.vllm_config)
+            experts.check(model)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
@@ -157,6 +161,7 @@ class XlaGpuModelRunner(TPUModelRunner):
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
+        experts.merge(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = overrides.with_adapters(self, model)

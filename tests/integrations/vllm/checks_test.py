@@ -14,7 +14,8 @@ import torch
 import transformers
 from vllm import LLM
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm_xla_gpu import checks, memory, overrides
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm_xla_gpu import checks, experts, memory, overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
 
 
@@ -103,6 +104,41 @@ def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_alibi_in_a_layer() -> None:
     with pytest.raises(checks.UnsupportedError, match="ALiBi; serve a model with other positions"):
         XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
+
+
+def test_attention_with_something_else() -> None:
+    with pytest.raises(checks.UnsupportedError, match="attention with lambda_init; serve a model"):
+        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", lambda_init=0.5)
+
+
+class Experts(FusedMoE):
+    """A layer as vLLM makes it, without what it needs of an engine."""
+
+    def __init__(self, **changed: object) -> None:
+        torch.nn.Module.__init__(self)
+        self.layer_name, self.activation = "layers.0.experts", "silu"
+        self.apply_router_weight_on_input, self.zero_expert_num = False, 0
+        for name in ("w13_weight", "w2_weight"):
+            self.register_parameter(name, torch.nn.Parameter(torch.ones(1)))
+        for name, value in changed.items():
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"activation": "relu2"}, "with the activation 'relu2' (layers.0.experts); serve another"),
+        ({"apply_router_weight_on_input": True}, "with weights of the router on the experts' inp"),
+        ({"zero_expert_num": 2}, "with experts that compute nothing (layers.0.experts); serve"),
+        ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with other weights than those of gate"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mixture_of_another_kind(changed: dict[str, object], text: str) -> None:
+    experts.check(Experts())
+    with pytest.raises(checks.UnsupportedError) as error:
+        experts.check(Experts(**changed))
+    assert text in str(error.value)
 
 
 def test_a_float32_model_is_rounded_if_the_user_says_so(models: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
 
 import families
 import pytest
+import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
 from vllm_xla_gpu import checks, tensor_parallel
@@ -39,9 +39,11 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
     assert len(steps) == 2  # of 16 and 32 tokens
     layers, width = config.num_hidden_layers, config.hidden_size
     for tokens, program in zip((16, 32), steps, strict=True):
-        # A sum of the embedding and two a layer. Of each sequence the best token of each device.
+        # A sum of the embedding, two a layer, and one for an expert that all tokens have. Of each
+        # sequence the best token of each device.
+        shared = layers - config.first_k_dense_replace if hasattr(config, "n_shared_experts") else 0
         assert sorted(programs.collectives(program)) == sorted(
-            [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1)
+            [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1 + shared)
             + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
         )
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
@@ -50,16 +52,16 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
         # Each device has its part of every weight that is large.
         assert (families.VOCABULARY, width) not in programs.shapes(program)
         assert (families.VOCABULARY // families.DEVICES, width) in programs.shapes(program)
-        if experts := getattr(config, "num_local_experts", 0):
-            inner = experts * config.intermediate_size
+        if experts := _experts(config):
+            inner = experts * getattr(config, "moe_intermediate_size", config.intermediate_size)
             assert (inner, width) not in programs.shapes(program)
             assert (inner // families.DEVICES, width) in programs.shapes(program)
 
 
-def test_experts_that_are_chosen_in_another_way() -> None:
-    layer = types.SimpleNamespace(scoring_func="sigmoid", layer_name="layers.0.experts")
-    with pytest.raises(checks.UnsupportedError, match=r"experts \(layers.0.experts\); serve the m"):
-        tensor_parallel._check_experts(layer)
+def _experts(config: transformers.PretrainedConfig) -> int:
+    """Their number; families have different names for it."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
 
 
 def test_another_number_of_devices() -> None:
