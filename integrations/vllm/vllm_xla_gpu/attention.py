@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.nn.functional import pad
+from vllm.attention import AttentionType
 from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
@@ -34,7 +35,11 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         scale: float,
         num_kv_heads: int,
         alibi_slopes: list[float] | None,
-        *args: object,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
         sinks: torch.Tensor | None = None,
         **others: object,
     ) -> None:
@@ -53,7 +58,23 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
                 f"vllm-xla-gpu does not support attention with {', '.join(others)}; serve a model "
                 "with standard attention"
             )
-        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, *args)
+        if attn_type != AttentionType.DECODER:
+            raise UnsupportedError(
+                "vllm-xla-gpu does not support attention to the tokens that follow "
+                f"({attn_type}); serve a decoder-only model"
+            )
+        super().__init__(
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            None,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            attn_type,
+            kv_sharing_target_layer_name,
+        )
         self.sinks = sinks
 
     def forward(

@@ -12,13 +12,14 @@ from vllm_xla_gpu import TORCH_XLA_VERSION, overrides
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.sampling_params import SamplingParams
 
 # What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
 HEAD_DIMS = (64, 96, 128, 192, 256)
 PAGE_SIZES = (8, 16, 32, 64, 128)
+POOLING_TYPES = ("LAST", "CLS", "MEAN")
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 # What torchrun sets, and the processes meet by.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
@@ -146,12 +147,7 @@ def check_config(config: VllmConfig) -> None:
         )
         name = f"{model.architecture} ({model.model})"
         refused |= {
-            _pooling(model, name): (
-                model.runner_type != "generate",
-                "leave it out: only generate and chat are served"
-                if model.task or model.runner != "auto"
-                else "serve a decoder that generates text",
-            ),
+            **_pooling(config, name),
             f"{name}: an encoder": (model.is_encoder_decoder, "serve a decoder-only model"),
             f"{name}: images, sound and other inputs that are not text": (
                 model.is_multimodal_model,
@@ -179,13 +175,38 @@ def check_config(config: VllmConfig) -> None:
             raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
 
 
-def _pooling(model: ModelConfig, name: str) -> str:
-    """What asks for embeddings, scores or classes."""
-    if model.task:  # of which vLLM derives the runner
-        return f"task={model.task!r}"
-    if model.runner != "auto":
-        return f"runner={model.runner!r}"
-    return f"{name}: a model that does not generate text"
+def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
+    """What is refused of a model that does not generate text, as in `check_config`."""
+    model, scheduler = config.model_config, config.scheduler_config
+    if model.runner_type == "generate":
+        return {}
+    if overrides.is_old():
+        return {f"{name}: embeddings, scores and classes": (True, "use vllm 0.11.0, or generate")}
+    kind = model.pooler_config.pooling_type
+    tokens = scheduler.max_num_batched_tokens
+    return {
+        f"{name}: scores, classes and rewards": (
+            model.convert_type != "embed",
+            "serve a decoder that generates text, or its embeddings with runner='pooling' and "
+            "convert='embed'",
+        ),
+        f"pooling_type={kind!r}": (
+            kind not in POOLING_TYPES,
+            f"choose one of {', '.join(POOLING_TYPES)}",
+        ),
+        f"max_num_batched_tokens={tokens} with pooling_type={kind!r}": (
+            not scheduler.chunked_prefill_enabled and tokens < model.max_model_len,
+            f"a step needs all tokens of a prompt: set it to max_model_len={model.max_model_len}",
+        ),
+        "enable_lora for embeddings": (
+            config.lora_config is not None,
+            "leave it out, and merge the adapter into the model's weights",
+        ),
+        "external_launcher for embeddings": (
+            config.parallel_config.distributed_executor_backend == "external_launcher",
+            "leave it out: one process drives all GPUs of its host",
+        ),
+    }
 
 
 def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:

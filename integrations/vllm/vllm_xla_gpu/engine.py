@@ -60,6 +60,12 @@ class XlaGpuScheduler(AsyncScheduler):
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
     _added: tuple[Request, ...] = ()  # since the step before
 
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        if self.vllm_config.model_config.runner_type == "pooling":
+            # vLLM leaves room for a token of an answer. It would not compute a prompt to its end.
+            self.max_model_len += 1
+
     def add_request(self, request: Request) -> None:
         if processes.are_several() and request.use_structured_output:
             # Its grammar is made in a thread. Of each process it has to be there at the same step.
@@ -82,6 +88,13 @@ class XlaGpuScheduler(AsyncScheduler):
         self._finished_later = finished
         output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        super()._update_after_schedule(scheduler_output)
+        for name in scheduler_output.num_scheduled_tokens:
+            request = self.requests[name]
+            if request.pooling_params is not None:  # no token follows its prompt
+                request.num_output_placeholders = 0
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput

@@ -194,6 +194,13 @@ class XlaGpuModelRunner(TPUModelRunner):
         return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
 
     def _make_buffers(self) -> None:
+        self._make_logits()
+        for num_tokens in self.num_tokens_paddings:
+            empty = pack_empty(self._shape(num_tokens))
+            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
+        torch_xla.sync(wait=True)
+
+    def _make_logits(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self._logits_of(hidden)  # only its shape is used
         # As vLLM names the logits' dtype for the programs that sample.
@@ -201,11 +208,6 @@ class XlaGpuModelRunner(TPUModelRunner):
         for num_seqs in self.num_reqs_paddings:
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
             self._logits[num_seqs] = self._placed(empty, dim=1)
-        for num_tokens in self.num_tokens_paddings:
-            empty = pack_empty(self._shape(num_tokens))
-            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
-        del logits, hidden
-        torch_xla.sync(wait=True)
 
     # What is captured.
 
@@ -218,14 +220,18 @@ class XlaGpuModelRunner(TPUModelRunner):
         batch = Batch.unpack(self._packed[num_tokens], shape)
         before = self._tokens[batch.previous.clamp(min=0), 0]
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
-        if self.lora_config is not None:
-            self._adapter_manager.punica_wrapper.slots = batch.adapters
-        metadata = dict.fromkeys(self._layers, batch)
-        with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
-            hidden = self.model(input_ids=input_ids, positions=batch.positions)
+        hidden = self._hidden_of(batch, input_ids)
         logits = self._logits_of(hidden[batch.last_tokens])
         self._logits[shape.num_seqs].copy_(logits)
         self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
+
+    def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
+        """What the model returns of a step, [num_tokens, hidden]."""
+        if self.lora_config is not None:
+            self._adapter_manager.punica_wrapper.slots = batch.adapters
+        metadata = dict.fromkeys(self._layers, batch)
+        with set_forward_context(metadata, self.vllm_config, num_tokens=len(input_ids)):
+            return self.model(input_ids=input_ids, positions=batch.positions)
 
     def _copy_tokens(self, num_seqs: int, tokens: torch.Tensor) -> None:
         self._tokens[:num_seqs] = tokens
@@ -255,10 +261,14 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
-    def _start(self, num_tokens: int, packed: np.ndarray) -> None:
+    def _start(self, num_tokens: int, packed: np.ndarray) -> torch.Tensor | None:
         """Starts a step, which leaves its results in self._logits and self._tokens."""
         self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
-        self._run[num_tokens]()
+        return self._run[num_tokens]()
+
+    def _start_empty_steps(self) -> None:
+        for num_tokens in self.num_tokens_paddings:
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
@@ -270,8 +280,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         start = time.perf_counter()
         if self.lora_config is not None:
             self._write_warmup_adapters()
-        for num_tokens in self.num_tokens_paddings:
-            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+        self._start_empty_steps()
         for num_seqs, keep in self._keep.items():
             keep(self._snapshot[num_seqs]())
             self._with_penalties(self._logits[num_seqs], num_seqs)
@@ -313,6 +322,23 @@ class XlaGpuModelRunner(TPUModelRunner):
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
     ) -> StartedStep:
         """Starts one step of vLLM's scheduler, which has tokens to compute."""
+        step = self._start_step(scheduler_output)
+        logprobs = self._sample(scheduler_output, step.shape, step.ends)
+        # In the middle of a prompt a token means nothing.
+        has_token = step.ends >= self.input_batch.num_tokens[: len(step.ends)]
+        self._rows = {state.req_id: row for row, state in enumerate(step.requests)}
+        self._verify_num_xla_graphs("execute_model")
+        return StartedStep(
+            runner=self,
+            requests=step.requests,
+            ends=step.ends.tolist(),
+            has_token=has_token.tolist(),
+            tokens=self._snapshot[step.shape.num_seqs](),
+            logprobs=logprobs,
+        )
+
+    def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
+        """Starts what the model computes of a step."""
         self._update_states(scheduler_output)
         batch, num_seqs = self.input_batch, self.input_batch.num_reqs
         req_ids = batch.req_ids[:num_seqs]
@@ -325,21 +351,10 @@ class XlaGpuModelRunner(TPUModelRunner):
         )
         if self._peers is not None:
             self._peers.check_step(scheduler_output, packed)
-        self._start(shape.num_tokens, packed)
+        result = self._start(shape.num_tokens, packed)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
-        logprobs = self._sample(scheduler_output, shape, ends)
-        # In the middle of a prompt a token means nothing.
-        has_token = (ends >= batch.num_tokens[:num_seqs]).tolist()
-        self._rows = {req_id: row for row, req_id in enumerate(req_ids)}
-        self._verify_num_xla_graphs("execute_model")
-        return StartedStep(
-            runner=self,
-            requests=[self.requests[r] for r in req_ids],
-            ends=ends.tolist(),
-            has_token=has_token,
-            tokens=self._snapshot[shape.num_seqs](),
-            logprobs=logprobs,
-        )
+        requests = [self.requests[r] for r in req_ids]
+        return ModelStep(shape, requests, new_tokens, ends, result)
 
     def _sample(
         self, scheduler_output: SchedulerOutput, shape: BatchShape, ends: np.ndarray
@@ -401,6 +416,25 @@ class XlaGpuModelRunner(TPUModelRunner):
             seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed
             keys[row] = make_key(self._seeds.getrandbits(64) if seed is None else seed, end)
         return torch.from_numpy(keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """What the model computes of a step that has been started.
+
+    Attributes:
+        shape: of the padded batch.
+        requests: in the order of their rows.
+        new_tokens: how many tokens of each the step computes.
+        ends: how many of each have been computed after the step.
+        result: of `_run_model`.
+    """
+
+    shape: BatchShape
+    requests: list[CachedRequestState]
+    new_tokens: np.ndarray
+    ends: np.ndarray
+    result: torch.Tensor | None
 
 
 @dataclasses.dataclass

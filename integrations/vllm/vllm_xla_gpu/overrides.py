@@ -208,15 +208,32 @@ def _check_prompts(validate: Callable) -> Callable:
         processor: Processor, prompt: dict, *args: object, **options: object
     ) -> None:
         validate(processor, prompt, *args, **options)
-        checks.check_prompt(len(prompt["prompt_token_ids"]), processor.model_config.max_model_len)
+        model = processor.model_config
+        if model.runner_type == "generate":
+            checks.check_prompt(len(prompt["prompt_token_ids"]), model.max_model_len)
 
     return validate_prompt
+
+
+@_replaces("runner", "vllm.model_executor.utils", "_make_synced_weight_loader", OLD)
+def _tell_success(synced: Callable) -> Callable:
+    """vLLM's loses what the loader returns, and then some mixtures of experts lack weights."""
+
+    def make_synced_weight_loader(load: Callable) -> Callable:
+        def load_synced(*args: object, **options: object) -> object:
+            results = []
+            synced(lambda *a, **o: results.append(load(*a, **o)))(*args, **options)
+            return results[0]
+
+        return load_synced
+
+    return make_synced_weight_loader
 
 
 _YARN = "vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope"
 
 
-@_replaces("runner", _YARN, "yarn_find_correction_range", NEW)
+@_replaces("runner", _YARN, "yarn_find_correction_range", OLD, NEW)
 def _yarn_range(find: Callable) -> Callable:
     """vLLM rounds the range also for models that say that it is not rounded, such as gpt-oss."""
     from vllm.config import get_current_vllm_config

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from vllm import LLM
+from vllm.config import PoolerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm_xla_gpu import checks, experts, memory, overrides
@@ -40,8 +41,6 @@ def _refusal(model: str, **options: object) -> str:
         ({"cpu_offload_gb": 1}, "does not support cpu_offload_gb; leave it out"),
         ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
         ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
-        ({"runner": "pooling"}, "does not support runner='pooling'; leave it out: only generate"),
-        ({"task": "embed"}, "does not support task='embed'; leave it out: only generate and chat"),
         ({"enable_prompt_embeds": True}, "does not support --enable-prompt-embeds; leave it out"),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
@@ -52,6 +51,35 @@ def _refusal(model: str, **options: object) -> str:
 )
 def test_options(options: dict[str, object], text: str, models: Path) -> None:
     assert text in _refusal(families.write("llama", models), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"convert": "classify"}, "scores, classes and rewards; serve a decoder that generates"),
+        ({"pooler_config": PoolerConfig(pooling_type="STEP")}, "choose one of LAST, CLS, MEAN"),
+        (
+            {
+                "pooler_config": PoolerConfig(pooling_type="MEAN"),
+                "enable_chunked_prefill": True,
+                "max_num_batched_tokens": 128,
+                "max_num_seqs": 8,
+            },
+            "max_num_batched_tokens=128 with pooling_type='MEAN'; a step needs all tokens",
+        ),
+        ({"enable_lora": True}, "enable_lora for embeddings; leave it out, and merge the adapter"),
+    ],
+    ids=["classes", "steps", "chunks", "adapters"],
+)
+def test_embeddings(options: dict[str, object], text: str, models: Path) -> None:
+    if overrides.is_old():
+        options, text = {}, "embeddings, scores and classes; use vllm 0.11.0, or generate"
+    assert text in _refusal(families.write("llama", models), runner="pooling", **options)
+
+
+def test_attention_to_the_tokens_that_follow() -> None:
+    with pytest.raises(checks.UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
+        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")
 
 
 def test_an_allocator_that_grows(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
