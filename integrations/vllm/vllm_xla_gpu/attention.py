@@ -9,7 +9,7 @@ from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 from vllm_xla_gpu.batch import Batch
-from vllm_xla_gpu.checks import UnsupportedError, padded_head_dim
+from vllm_xla_gpu.checks import LATENT_DIM, UnsupportedError, padded_head_dim
 
 
 class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
@@ -21,7 +21,12 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, *args: object
     ) -> tuple[int, int, int, int]:
-        """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it."""
+        """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it.
+
+        Latent rows (mla.py) are in two halves.
+        """
+        if head_size == LATENT_DIM:
+            return num_blocks, block_size, 2, head_size // 2
         return num_blocks, block_size, 2 * num_kv_heads, padded_head_dim(head_size)
 
 

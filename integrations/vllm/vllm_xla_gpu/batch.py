@@ -75,6 +75,14 @@ class Batch:
         parts[5] = parts[5].reshape(shape.num_seqs, shape.pages_per_seq)
         return cls(*parts)
 
+    def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pages of each token's sequence, [T, P], and how many of its tokens it sees, [T]."""
+        place = torch.arange(len(self.positions), device=self.positions.device)
+        sequence = (place[:, None] >= self.cu_q_lens[1:]).sum(dim=1)
+        sequence = sequence.clamp(max=len(self.page_indices) - 1)
+        lengths = torch.where(place < self.cu_q_lens[-1], self.positions + 1, 0)
+        return self.page_indices[sequence], lengths
+
 
 def pack_empty(shape: BatchShape) -> np.ndarray:
     """As pack, of one sequence with one token, which is written to no page."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
 HEAD_DIMS = (64, 96, 128, 192, 256)
+LATENT_DIM = 576  # of multi-head latent attention: 512, and 64 that are rotated
 PAGE_SIZES = (8, 16, 32, 64, 128)
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
@@ -70,6 +71,8 @@ def check_device() -> None:
 
 def padded_head_dim(head_dim: int) -> int:
     """The head dimension of the operators that has room for `head_dim`."""
+    if head_dim == LATENT_DIM:
+        return head_dim
     return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
@@ -153,10 +156,7 @@ def check_config(config: VllmConfig) -> None:
                 model.is_multimodal_model,
                 "serve a text model",
             ),
-            f"{name}: multi-head latent attention": (
-                model.use_mla,
-                "set VLLM_MLA_DISABLE=1, or serve a model with ordinary heads",
-            ),
+            **_latent_attention(config, name),
             f"{name}: layers with a state instead of a KV cache": (
                 model.is_attention_free or model.is_hybrid,
                 "serve a model all of whose layers are attention",
@@ -166,13 +166,38 @@ def check_config(config: VllmConfig) -> None:
                 "set tensor_parallel_size to a number that divides them",
             ),
             f"{name}: heads of {model.get_head_size()}": (
-                model.get_head_size() > HEAD_DIMS[-1],
+                not model.use_mla and model.get_head_size() > HEAD_DIMS[-1],
                 f"the operators take heads of up to {HEAD_DIMS[-1]}",
             ),
         }
     for what, (wrong, remedy) in refused.items():
         if wrong:
             raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
+
+
+def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
+    """What is refused of multi-head latent attention, as in `check_config`."""
+    model = config.model_config
+    if not model.use_mla:
+        return {}
+    of_model, ordinary = model.hf_text_config, "set VLLM_MLA_DISABLE=1, for attention with heads"
+    dims = (of_model.kv_lora_rank, of_model.qk_rope_head_dim)
+    return {
+        f"{name}: multi-head latent attention on vllm-tpu": (overrides.is_old(), ordinary),
+        f"{name}: multi-head latent attention to chosen tokens": (
+            hasattr(of_model, "index_topk"),
+            "serve another model",
+        ),
+        f"{name}: latent rows of {dims[0]} and {dims[1]} elements": (dims != (512, 64), ordinary),
+        f"{name}: multi-head latent attention in {model.dtype}": (
+            model.dtype.itemsize != 2,
+            f"choose dtype='bfloat16', or {ordinary}",
+        ),
+        f"{name}: enable_lora with multi-head latent attention": (
+            config.lora_config is not None,
+            f"merge the adapter into the model's weights, or {ordinary}",
+        ),
+    }
 
 
 def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:

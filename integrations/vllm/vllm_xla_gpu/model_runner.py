@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.lora.models import LoRAModelManager
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
     from vllm_xla_gpu.tensor_parallel import Devices
@@ -174,13 +174,24 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.sampler = KeyedSampler()
         self._make_buffers()
 
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """As vLLM's, which counts latent rows twice, as keys and values."""
+        specs = super().get_kv_cache_spec()
+        if not self.model_config.use_mla:
+            return specs
+        from vllm.v1.kv_cache_interface import MLAAttentionSpec  # not in vllm-tpu
+
+        return {name: MLAAttentionSpec(**dataclasses.asdict(s)) for name, s in specs.items()}
+
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         # It makes them by torch.zeros on the default device, and moves them.
         with self.device:
             super().initialize_kv_cache(kv_cache_config)
         if self._devices is not None:
+            # All heads share latent rows.
+            dim = None if self.model_config.use_mla else 2
             for cache in self.kv_caches:
-                self._devices.place(cache, dim=2)
+                self._devices.place(cache, dim)
         torch_xla.sync(wait=True)
 
     def _placed(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:

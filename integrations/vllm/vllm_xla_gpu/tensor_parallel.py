@@ -7,6 +7,7 @@ kv heads, as the attention operators are sharded.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm_xla_gpu import overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
 from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.parts import Part
 from vllm_xla_gpu.processes import Peers
 
@@ -155,6 +157,8 @@ class Devices:
             impl = getattr(module, "impl", None)
             if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
                 impl.sinks = placed[impl.sinks]
+            elif isinstance(impl, XlaGpuMla):
+                impl.divide_heads = functools.partial(self.place, dim=1)
 
     def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:
         base = layer.base_layer

@@ -77,6 +77,31 @@ def test_embeddings(options: dict[str, object], text: str, models: Path) -> None
     assert text in _refusal(families.write("llama", models), runner="pooling", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "latent attention in torch.float32; choose dtype='bfloat16', or set VLLM_MLA_DISABLE"),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"kv_lora_rank": 256}},
+            "latent rows of 256 and 64 elements; set VLLM_MLA_DISABLE=1, for attention with heads",
+        ),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"index_topk": 8}},
+            "latent attention to chosen tokens; serve another model",
+        ),
+        (
+            {"dtype": "bfloat16", "enable_lora": True},
+            "enable_lora with multi-head latent attention; merge the adapter",
+        ),
+    ],
+    ids=["float32", "rows", "chosen tokens", "adapters"],
+)
+def test_latent_attention(options: dict[str, object], text: str, models: Path) -> None:
+    if overrides.is_old():
+        text = "multi-head latent attention on vllm-tpu; set VLLM_MLA_DISABLE=1, for attention"
+    assert text in _refusal(families.write("deepseek_v2", models), **options)
+
+
 def test_attention_to_the_tokens_that_follow() -> None:
     with pytest.raises(checks.UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
         XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")

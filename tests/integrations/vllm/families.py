@@ -112,6 +112,31 @@ FAMILIES = {
         eos_token_id=0,
     ),
 }
+# Latent rows of the sizes that the kernel has. All experts are chosen: rounding chooses none.
+LATENT = {
+    "deepseek_v2": transformers.DeepseekV2Config(
+        **_COMMON | {"num_key_value_heads": 4},
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=64,
+        v_head_dim=32,
+        first_k_dense_replace=1,
+        n_routed_experts=2,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        moe_intermediate_size=48,
+        n_group=1,
+        topk_group=1,
+        topk_method="greedy",
+        norm_topk_prob=False,
+        routed_scaling_factor=1.5,
+        # What vLLM reads and transformers does not write.
+        moe_layer_freq=1,
+        scoring_func="softmax",
+    )
+}
+
 if overrides.is_old():
     del FAMILIES["gpt_oss"]  # refused
 
@@ -128,7 +153,7 @@ def write(family: str, folder: Path) -> str:
     """Writes the family's model into `folder`, if it is not there; returns the path."""
     path = folder / family
     if not path.exists():
-        write_model(FAMILIES[family], path)
+        write_model((FAMILIES | LATENT)[family], path)
         _vary_constants(path / "model.safetensors")
     return str(path)
 

@@ -6,19 +6,22 @@ from pathlib import Path
 
 import families
 import pytest
+import rounded
+import torch
 import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
-from vllm_xla_gpu import checks, tensor_parallel
+from vllm_xla_gpu import checks, overrides, tensor_parallel
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
-def start(model: str) -> LLM:
+def start(model: str, dtype: str = "auto") -> LLM:
     return LLM(
         model,
+        dtype=dtype,
         tensor_parallel_size=families.DEVICES,
         num_gpu_blocks_override=PAGES,
         block_size=PAGE_SIZE,
@@ -37,15 +40,9 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
 
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     assert len(steps) == 2  # of 16 and 32 tokens
-    layers, width = config.num_hidden_layers, config.hidden_size
+    width = config.hidden_size
     for tokens, program in zip((16, 32), steps, strict=True):
-        # A sum of the embedding, two a layer, and one for an expert that all tokens have. Of each
-        # sequence the best token of each device.
-        shared = layers - config.first_k_dense_replace if hasattr(config, "n_shared_experts") else 0
-        assert sorted(programs.collectives(program)) == sorted(
-            [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1 + shared)
-            + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
-        )
+        _check_collectives(program, tokens, config)
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         caches = {shape[2] for shape in programs.shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
         assert caches == {2 * kv_heads // families.DEVICES}
@@ -56,6 +53,36 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
             inner = experts * getattr(config, "moe_intermediate_size", config.intermediate_size)
             assert (inner, width) not in programs.shapes(program)
             assert (inner // families.DEVICES, width) in programs.shapes(program)
+
+
+@pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
+@pytest.mark.parametrize("family", families.LATENT)
+def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device has its heads, and all rows of the cache."""
+    monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+    model, config = families.write(family, models), families.LATENT[family]
+    with programs.compiled() as compiled:
+        llm = start(model, "bfloat16")
+    rounded.check_logits(llm, model, torch.bfloat16)
+    steps = [text for text in compiled if 'custom_call_target="XlaGpuMlaPaged' in text]
+    for tokens, program in zip((16, 32), steps, strict=True):
+        _check_collectives(program, tokens, config)
+        assert (PAGES, PAGE_SIZE, checks.LATENT_DIM) in programs.shapes(program)
+        heads = config.num_attention_heads // families.DEVICES
+        assert (tokens, heads, checks.LATENT_DIM) in programs.shapes(program)
+
+
+def _check_collectives(program: str, tokens: int, config: transformers.PretrainedConfig) -> None:
+    """A sum of the embedding, two a layer, and one for an expert that all tokens have.
+
+    Of each sequence the best token of each device.
+    """
+    layers, width = config.num_hidden_layers, config.hidden_size
+    shared = layers - config.first_k_dense_replace if hasattr(config, "n_shared_experts") else 0
+    assert sorted(programs.collectives(program)) == sorted(
+        [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1 + shared)
+        + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
+    )
 
 
 def _experts(config: transformers.PretrainedConfig) -> int:
