@@ -98,7 +98,7 @@ def check_config(config: VllmConfig) -> None:
             os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1",
             "set tensor_parallel_size instead",
         ),
-        "speculative decoding": (config.speculative_config is not None, "leave it out"),
+        **_speculation(config),
         "enable_lora_bias": (
             config.lora_config is not None and config.lora_config.bias_enabled,
             "leave it out, or merge the adapter into the model's weights",
@@ -173,6 +173,26 @@ def check_config(config: VllmConfig) -> None:
     for what, (wrong, remedy) in refused.items():
         if wrong:
             raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
+
+
+def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
+    """What is refused of speculative decoding, as in `check_config`."""
+    wishes = config.speculative_config
+    if wishes is None:
+        return {}
+    launched = config.parallel_config.distributed_executor_backend == "external_launcher"
+    return {
+        "speculative decoding on vllm-tpu": (overrides.is_old(), "leave it out"),
+        f"speculative decoding by {wishes.method!r}": (
+            wishes.method != "ngram",
+            "set method='ngram', or leave it out",
+        ),
+        "speculative decoding with external_launcher": (launched, "leave it out"),
+        "speculative decoding for embeddings": (
+            config.model_config.runner_type != "generate",
+            "leave it out",
+        ),
+    }
 
 
 def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:

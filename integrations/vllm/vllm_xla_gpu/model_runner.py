@@ -24,7 +24,6 @@ from vllm.model_executor.model_loader.utils import (
     process_weights_after_loading,
     set_default_torch_dtype,
 )
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
@@ -43,13 +42,15 @@ from vllm_xla_gpu.sampling import (
     penalty_operands,
     write_bias,
 )
+from vllm_xla_gpu.speculation import Drafter
+from vllm_xla_gpu.steps import ModelStep, StartedStep
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.lora.models import LoRAModelManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
-    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+    from vllm.v1.outputs import LogprobsTensors
 
     from vllm_xla_gpu.tensor_parallel import Devices
 
@@ -74,6 +75,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.input_batch.device = torch.device("cpu")
         self._devices = devices
         self._peers = None if devices is None else devices.peers
+        self._drafter = Drafter.of_config(vllm_config)
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
@@ -202,7 +204,10 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _shape(self, num_tokens: int) -> BatchShape:
         num_seqs = min(num_tokens, self.max_num_reqs)
-        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
+        num_checked = 0
+        if self._drafter is not None:
+            num_checked = min(num_tokens, num_seqs * (self._drafter.count + 1))
+        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req, num_checked)
 
     def _make_buffers(self) -> None:
         self._make_logits()
@@ -225,16 +230,22 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _copy_packed(self, num_tokens: int, packed: torch.Tensor) -> None:
         self._packed[num_tokens].copy_(packed)
 
-    def _run_model(self, num_tokens: int) -> None:
-        """Writes the logits of the last tokens, and the best tokens."""
+    def _run_model(self, num_tokens: int) -> torch.Tensor | None:
+        """Writes the logits of the last tokens, and the best tokens.
+
+        Returns:
+            The best tokens after those that are checked, if there may be drafts.
+        """
         shape = self._shape(num_tokens)
         batch = Batch.unpack(self._packed[num_tokens], shape)
         before = self._tokens[batch.previous.clamp(min=0), 0]
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
         hidden = self._hidden_of(batch, input_ids)
-        logits = self._logits_of(hidden[batch.last_tokens])
+        wanted = torch.cat([batch.last_tokens, batch.checked])
+        logits, others = self._logits_of(hidden[wanted]).split([shape.num_seqs, shape.num_checked])
         self._logits[shape.num_seqs].copy_(logits)
         self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
+        return self._placed(others.argmax(-1)) if shape.num_checked else None
 
     def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
         """What the model returns of a step, [num_tokens, hidden]."""
@@ -346,6 +357,8 @@ class XlaGpuModelRunner(TPUModelRunner):
             has_token=has_token.tolist(),
             tokens=self._snapshot[step.shape.num_seqs](),
             logprobs=logprobs,
+            drafts=step.drafts,
+            checked=step.result,
         )
 
     def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
@@ -357,15 +370,25 @@ class XlaGpuModelRunner(TPUModelRunner):
         rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
+        drafts = [scheduler_output.scheduled_spec_decode_tokens.get(r, []) for r in req_ids]
+        for row, tokens in enumerate(drafts):
+            begin = batch.num_tokens[row]
+            batch.token_ids_cpu[row, begin : begin + len(tokens)] = tokens
         packed = pack(
-            shape, batch, new_tokens, self.block_size, rows_before, self._adapters(num_seqs)
+            shape,
+            batch,
+            new_tokens,
+            self.block_size,
+            rows_before,
+            self._adapters(num_seqs),
+            np.array([len(tokens) for tokens in drafts]),
         )
         if self._peers is not None:
             self._peers.check_step(scheduler_output, packed)
         result = self._start(shape.num_tokens, packed)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         requests = [self.requests[r] for r in req_ids]
-        return ModelStep(shape, requests, new_tokens, ends, result)
+        return ModelStep(shape, requests, new_tokens, ends, drafts, result)
 
     def _sample(
         self, scheduler_output: SchedulerOutput, shape: BatchShape, ends: np.ndarray
@@ -427,74 +450,3 @@ class XlaGpuModelRunner(TPUModelRunner):
             seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed
             keys[row] = make_key(self._seeds.getrandbits(64) if seed is None else seed, end)
         return torch.from_numpy(keys)
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelStep:
-    """What the model computes of a step that has been started.
-
-    Attributes:
-        shape: of the padded batch.
-        requests: in the order of their rows.
-        new_tokens: how many tokens of each the step computes.
-        ends: how many of each have been computed after the step.
-        result: of `_run_model`.
-    """
-
-    shape: BatchShape
-    requests: list[CachedRequestState]
-    new_tokens: np.ndarray
-    ends: np.ndarray
-    result: torch.Tensor | None
-
-
-@dataclasses.dataclass
-class StartedStep:
-    """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
-
-    Attributes:
-        runner: has started it.
-        requests: in the order of their rows.
-        ends: how many tokens of each request have been computed after the step.
-        has_token: of which requests the step computes a new token.
-        tokens: int64 [at least as many as requests, 1] on the device.
-        logprobs: of the tokens, if a request asks for them.
-    """
-
-    runner: XlaGpuModelRunner
-    requests: list[CachedRequestState]
-    ends: list[int]
-    has_token: list[bool]
-    tokens: torch.Tensor
-    logprobs: LogprobsTensors | None
-
-    def done(self) -> bool:
-        """False: the engine starts the next step before it waits for this one."""
-        return False
-
-    def result(self) -> ModelRunnerOutput:
-        """Waits for the tokens, and writes them down for the steps to come."""
-        received = self.tokens.cpu()[: len(self.requests)]
-        if self.runner._peers is not None:
-            self.runner._peers.note(received.numpy().tobytes())
-        tokens = received.tolist()
-        batch = self.runner.input_batch
-        for i, state in enumerate(self.requests):
-            if not self.has_token[i]:
-                tokens[i].clear()
-                continue
-            (token,) = tokens[i]
-            state.output_token_ids.append(token)
-            row = batch.req_id_to_index.get(state.req_id)
-            if row is not None and self.runner.requests[state.req_id] is state:
-                batch.token_ids_cpu[row, self.ends[i]] = token
-                batch.num_tokens[row] = self.ends[i] + 1
-        req_ids = [state.req_id for state in self.requests]
-        return dataclasses.replace(
-            EMPTY_MODEL_RUNNER_OUTPUT,
-            req_ids=req_ids,
-            req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
-            sampled_token_ids=tokens,
-            logprobs=None if self.logprobs is None else self.logprobs.tolists(),
-            prompt_logprobs_dict=dict.fromkeys(req_ids),
-        )

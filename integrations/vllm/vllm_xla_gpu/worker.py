@@ -73,6 +73,9 @@ class XlaGpuWorker(TPUWorker):
     def sleep(self, level: int = 1) -> None:
         raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
 
+    def take_draft_token_ids(self) -> None:
+        """The scheduler makes drafts."""
+
     # What the GPU worker has besides add_lora.
     def remove_lora(self, lora_id: int) -> bool:
         return self.model_runner.remove_lora(lora_id)

@@ -42,10 +42,6 @@ def _refusal(model: str, **options: object) -> str:
         ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
         ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
         ({"enable_prompt_embeds": True}, "does not support --enable-prompt-embeds; leave it out"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
-            "speculative decoding; leave it out",
-        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -75,6 +71,27 @@ def test_embeddings(options: dict[str, object], text: str, models: Path) -> None
     if overrides.is_old():
         options, text = {}, "embeddings, scores and classes; use vllm 0.11.0, or generate"
     assert text in _refusal(families.write("llama", models), runner="pooling", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"runner": "pooling"}, "speculative decoding for embeddings; leave it out"),
+        (
+            {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2, "model": ""}},
+            "speculative decoding by 'eagle'; set method='ngram', or leave it out",
+        ),
+    ],
+    ids=["embeddings", "eagle"],
+)
+def test_speculation(options: dict[str, object], text: str, models: Path) -> None:
+    model = families.write("llama", models)
+    options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}} | options
+    if "model" in options["speculative_config"]:
+        options["speculative_config"]["model"] = model
+    if overrides.is_old():
+        text = "speculative decoding on vllm-tpu; leave it out"
+    assert text in _refusal(model, **options)
 
 
 @pytest.mark.parametrize(
