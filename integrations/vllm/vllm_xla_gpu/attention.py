@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch.nn.functional import pad
+from vllm.attention import AttentionType
 from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 from vllm_xla_gpu.batch import Batch
-from vllm_xla_gpu.checks import UnsupportedError, padded_head_dim
+from vllm_xla_gpu.checks import LATENT_DIM, UnsupportedError, padded_head_dim
 
 
 class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
@@ -20,7 +21,12 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, *args: object
     ) -> tuple[int, int, int, int]:
-        """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it."""
+        """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it.
+
+        Latent rows (mla.py) are in two halves.
+        """
+        if head_size == LATENT_DIM:
+            return num_blocks, block_size, 2, head_size // 2
         return num_blocks, block_size, 2 * num_kv_heads, padded_head_dim(head_size)
 
 
@@ -34,14 +40,47 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         scale: float,
         num_kv_heads: int,
         alibi_slopes: list[float] | None,
-        *args: object,
-        **kwargs: object,
+        sliding_window: int | None,
+        kv_cache_dtype: str,
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        sinks: torch.Tensor | None = None,
+        **others: object,
     ) -> None:
+        """As vLLM's, for one layer.
+
+        Args:
+            sinks: [num_heads], logits without a value, as in gpt-oss.
+            others: what some models' attention has besides; none of it is supported.
+        """
         if alibi_slopes is not None:
             raise UnsupportedError(
                 "vllm-xla-gpu does not support ALiBi; serve a model with other positions"
             )
-        super().__init__(num_heads, head_size, scale, num_kv_heads, alibi_slopes, *args, **kwargs)
+        if others:
+            raise UnsupportedError(
+                f"vllm-xla-gpu does not support attention with {', '.join(others)}; serve a model "
+                "with standard attention"
+            )
+        if attn_type != AttentionType.DECODER:
+            raise UnsupportedError(
+                "vllm-xla-gpu does not support attention to the tokens that follow "
+                f"({attn_type}); serve a decoder-only model"
+            )
+        super().__init__(
+            num_heads,
+            head_size,
+            scale,
+            num_kv_heads,
+            None,
+            sliding_window,
+            kv_cache_dtype,
+            logits_soft_cap,
+            attn_type,
+            kv_sharing_target_layer_name,
+        )
+        self.sinks = sinks
 
     def forward(
         self,
@@ -59,8 +98,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
 
         Args:
             layer: has the scales of an fp8 cache.
-            query: [num_tokens, num_heads * head_size].
-            key, value: [num_tokens, num_kv_heads * head_size].
+            query: [num_tokens, num_heads * head_size], or with a dimension for the heads.
+            key, value: [num_tokens, num_kv_heads * head_size], or so, too.
             kv_cache: as get_kv_cache_shape; empty while the memory is measured.
             attn_metadata: which rows of the cache the tokens are written to, and which they see.
 
@@ -75,7 +114,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         dtype = query.dtype if is_fp8 else kv_cache.dtype
         padding = (0, padded_head_dim(self.head_size) - self.head_size)
         q, k, v = (
-            pad(x.to(dtype).unflatten(-1, (-1, self.head_size)), padding)
+            pad(x.to(dtype).reshape(len(x), -1, self.head_size), padding)
             for x in (query, key, value)
         )
         scales = {}
@@ -93,6 +132,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             sm_scale=self.scale,
             sliding_window=self.sliding_window,
             soft_cap=self.logits_soft_cap,
+            sinks=None if self.sinks is None else self.sinks.float(),
             **scales,
         )
         return attended[..., : self.head_size].flatten(-2).to(query.dtype)

@@ -22,11 +22,13 @@ class BatchShape:
         num_tokens: of all sequences together.
         num_seqs: sequences, each of which has a token at least.
         pages_per_seq: entries of a sequence's page table.
+        num_checked: tokens that say whether drafts are right, and those before them.
     """
 
     num_tokens: int
     num_seqs: int
     pages_per_seq: int
+    num_checked: int = 0
 
     @property
     def fields(self) -> list[tuple[int, int]]:
@@ -34,7 +36,7 @@ class BatchShape:
         sizes = [
             *[self.num_tokens] * 5,
             *(self.num_seqs * self.pages_per_seq, self.num_seqs),
-            *(self.num_seqs + 1, 1, self.num_seqs),
+            *(self.num_seqs + 1, 1, self.num_seqs, self.num_checked),
         ]
         ends = list(itertools.accumulate(sizes))
         return list(zip([0, *ends], ends, strict=False))
@@ -55,6 +57,7 @@ class Batch:
         cu_q_lens: [S + 1]; the first token of each sequence.
         num_seqs: [1]; how many sequences there are.
         last_tokens: [S]; the last token of each.
+        checked: [num_checked]; of each sequence with drafts the token before them, and they.
     """
 
     input_ids: torch.Tensor
@@ -67,6 +70,7 @@ class Batch:
     cu_q_lens: torch.Tensor
     num_seqs: torch.Tensor
     last_tokens: torch.Tensor
+    checked: torch.Tensor
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
@@ -74,6 +78,14 @@ class Batch:
         parts = [packed[begin:end] for begin, end in shape.fields]
         parts[5] = parts[5].reshape(shape.num_seqs, shape.pages_per_seq)
         return cls(*parts)
+
+    def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pages of each token's sequence, [T, P], and how many of its tokens it sees, [T]."""
+        place = torch.arange(len(self.positions), device=self.positions.device)
+        sequence = (place[:, None] >= self.cu_q_lens[1:]).sum(dim=1)
+        sequence = sequence.clamp(max=len(self.page_indices) - 1)
+        lengths = torch.where(place < self.cu_q_lens[-1], self.positions + 1, 0)
+        return self.page_indices[sequence], lengths
 
 
 def pack_empty(shape: BatchShape) -> np.ndarray:
@@ -93,6 +105,7 @@ def pack(
     page_size: int,
     rows_before: np.ndarray,
     adapters: np.ndarray | int = NO_ADAPTER,
+    num_drafts: np.ndarray | int = 0,
 ) -> np.ndarray:
     """The step of vLLM's batch as one array, for Batch.unpack.
 
@@ -103,6 +116,8 @@ def pack(
         rows_before: [number of requests]; their rows in the step before, for those whose last token
             is not known yet.
         adapters: [number of requests]; the slots of their adapters.
+        num_drafts: [number of requests]; how many of their new tokens are drafts, which are behind
+            their own tokens.
 
     Returns:
         int32 [end of the last field].
@@ -120,7 +135,8 @@ def pack(
     packed = pack_empty(shape)
     batch = Batch.unpack(packed, shape)
     batch.input_ids[:total] = requests.token_ids_cpu[seq, position]
-    is_known = position < requests.num_tokens[seq]
+    num_drafts = np.broadcast_to(num_drafts, num_seqs)
+    is_known = position < (requests.num_tokens[:num_seqs] + num_drafts)[seq]
     batch.previous[:total] = np.where(is_known, KNOWN, rows_before[seq])
     if not (is_known | (rows_before[seq] != KNOWN)).all():
         raise RuntimeError("a token is neither known nor computed by the step before")
@@ -133,4 +149,7 @@ def pack(
     batch.cu_q_lens[num_seqs + 1 :] = total
     batch.num_seqs[0] = num_seqs
     batch.last_tokens[:num_seqs] = ends - 1
+    has_drafts = num_drafts[seq] > 0
+    checked = np.flatnonzero(has_drafts & (np.arange(total) >= (ends - num_drafts - 1)[seq]))
+    batch.checked[: len(checked)] = checked
     return packed

@@ -12,13 +12,15 @@ from vllm_xla_gpu import TORCH_XLA_VERSION, overrides
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vllm.config import ModelConfig, VllmConfig
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.sampling_params import SamplingParams
 
 # What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
 HEAD_DIMS = (64, 96, 128, 192, 256)
+LATENT_DIM = 576  # of multi-head latent attention: 512, and 64 that are rotated
 PAGE_SIZES = (8, 16, 32, 64, 128)
+POOLING_TYPES = ("LAST", "CLS", "MEAN")
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 # What torchrun sets, and the processes meet by.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
@@ -69,6 +71,8 @@ def check_device() -> None:
 
 def padded_head_dim(head_dim: int) -> int:
     """The head dimension of the operators that has room for `head_dim`."""
+    if head_dim == LATENT_DIM:
+        return head_dim
     return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
@@ -94,7 +98,7 @@ def check_config(config: VllmConfig) -> None:
             os.environ.get("VLLM_XLA_USE_SPMD", "0") == "1",
             "set tensor_parallel_size instead",
         ),
-        "speculative decoding": (config.speculative_config is not None, "leave it out"),
+        **_speculation(config),
         "enable_lora_bias": (
             config.lora_config is not None and config.lora_config.bias_enabled,
             "leave it out, or merge the adapter into the model's weights",
@@ -146,21 +150,13 @@ def check_config(config: VllmConfig) -> None:
         )
         name = f"{model.architecture} ({model.model})"
         refused |= {
-            _pooling(model, name): (
-                model.runner_type != "generate",
-                "leave it out: only generate and chat are served"
-                if model.task or model.runner != "auto"
-                else "serve a decoder that generates text",
-            ),
+            **_pooling(config, name),
             f"{name}: an encoder": (model.is_encoder_decoder, "serve a decoder-only model"),
             f"{name}: images, sound and other inputs that are not text": (
                 model.is_multimodal_model,
                 "serve a text model",
             ),
-            f"{name}: multi-head latent attention": (
-                model.use_mla,
-                "set VLLM_MLA_DISABLE=1, or serve a model with ordinary heads",
-            ),
+            **_latent_attention(config, name),
             f"{name}: layers with a state instead of a KV cache": (
                 model.is_attention_free or model.is_hybrid,
                 "serve a model all of whose layers are attention",
@@ -170,7 +166,7 @@ def check_config(config: VllmConfig) -> None:
                 "set tensor_parallel_size to a number that divides them",
             ),
             f"{name}: heads of {model.get_head_size()}": (
-                model.get_head_size() > HEAD_DIMS[-1],
+                not model.use_mla and model.get_head_size() > HEAD_DIMS[-1],
                 f"the operators take heads of up to {HEAD_DIMS[-1]}",
             ),
         }
@@ -179,13 +175,83 @@ def check_config(config: VllmConfig) -> None:
             raise UnsupportedError(f"vllm-xla-gpu does not support {what}; {remedy}")
 
 
-def _pooling(model: ModelConfig, name: str) -> str:
-    """What asks for embeddings, scores or classes."""
-    if model.task:  # of which vLLM derives the runner
-        return f"task={model.task!r}"
-    if model.runner != "auto":
-        return f"runner={model.runner!r}"
-    return f"{name}: a model that does not generate text"
+def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
+    """What is refused of speculative decoding, as in `check_config`."""
+    wishes = config.speculative_config
+    if wishes is None:
+        return {}
+    launched = config.parallel_config.distributed_executor_backend == "external_launcher"
+    return {
+        "speculative decoding on vllm-tpu": (overrides.is_old(), "leave it out"),
+        f"speculative decoding by {wishes.method!r}": (
+            wishes.method != "ngram",
+            "set method='ngram', or leave it out",
+        ),
+        "speculative decoding with external_launcher": (launched, "leave it out"),
+        "speculative decoding for embeddings": (
+            config.model_config.runner_type != "generate",
+            "leave it out",
+        ),
+    }
+
+
+def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
+    """What is refused of multi-head latent attention, as in `check_config`."""
+    model = config.model_config
+    if not model.use_mla:
+        return {}
+    of_model, ordinary = model.hf_text_config, "set VLLM_MLA_DISABLE=1, for attention with heads"
+    dims = (of_model.kv_lora_rank, of_model.qk_rope_head_dim)
+    return {
+        f"{name}: multi-head latent attention on vllm-tpu": (overrides.is_old(), ordinary),
+        f"{name}: multi-head latent attention to chosen tokens": (
+            hasattr(of_model, "index_topk"),
+            "serve another model",
+        ),
+        f"{name}: latent rows of {dims[0]} and {dims[1]} elements": (dims != (512, 64), ordinary),
+        f"{name}: multi-head latent attention in {model.dtype}": (
+            model.dtype.itemsize != 2,
+            f"choose dtype='bfloat16', or {ordinary}",
+        ),
+        f"{name}: enable_lora with multi-head latent attention": (
+            config.lora_config is not None,
+            f"merge the adapter into the model's weights, or {ordinary}",
+        ),
+    }
+
+
+def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
+    """What is refused of a model that does not generate text, as in `check_config`."""
+    model, scheduler = config.model_config, config.scheduler_config
+    if model.runner_type == "generate":
+        return {}
+    if overrides.is_old():
+        return {f"{name}: embeddings, scores and classes": (True, "use vllm 0.11.0, or generate")}
+    kind = model.pooler_config.pooling_type
+    tokens = scheduler.max_num_batched_tokens
+    return {
+        f"{name}: scores, classes and rewards": (
+            model.convert_type != "embed",
+            "serve a decoder that generates text, or its embeddings with runner='pooling' and "
+            "convert='embed'",
+        ),
+        f"pooling_type={kind!r}": (
+            kind not in POOLING_TYPES,
+            f"choose one of {', '.join(POOLING_TYPES)}",
+        ),
+        f"max_num_batched_tokens={tokens} with pooling_type={kind!r}": (
+            not scheduler.chunked_prefill_enabled and tokens < model.max_model_len,
+            f"a step needs all tokens of a prompt: set it to max_model_len={model.max_model_len}",
+        ),
+        "enable_lora for embeddings": (
+            config.lora_config is not None,
+            "leave it out, and merge the adapter into the model's weights",
+        ),
+        "external_launcher for embeddings": (
+            config.parallel_config.distributed_executor_backend == "external_launcher",
+            "leave it out: one process drives all GPUs of its host",
+        ),
+    }
 
 
 def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:

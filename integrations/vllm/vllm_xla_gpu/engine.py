@@ -19,6 +19,7 @@ from vllm.v1.request import Request
 
 from vllm_xla_gpu import overrides, processes
 from vllm_xla_gpu.sampling import has_penalties
+from vllm_xla_gpu.speculation import Drafter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.engine.core_client import InprocClient
 
-    from vllm_xla_gpu.model_runner import StartedStep
+    from vllm_xla_gpu.steps import StartedStep
 
 _STEPS_IN_FLIGHT = 2
 
@@ -64,8 +65,15 @@ class XlaGpuScheduler(AsyncScheduler):
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
     _added: tuple[Request, ...] = ()  # since the step before
 
+    _computed_now: int = 0  # steps whose tokens have not come
+
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)
+        self._drafter = Drafter.of_config(self.vllm_config)
+        self._is_pooling = self.vllm_config.model_config.runner_type == "pooling"
+        if self._is_pooling:
+            # vLLM leaves room for a token of an answer. It would not compute a prompt to its end.
+            self.max_model_len += 1
         manager = self.kv_cache_manager
         manager.allocate_slots = functools.partial(
             _allocate_slots,
@@ -83,7 +91,10 @@ class XlaGpuScheduler(AsyncScheduler):
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
-        if any(_needs_its_tokens(r) for r in self.running if r.num_output_placeholders):
+        waits_for_drafts = self._drafter is not None and self._computed_now > 0
+        if waits_for_drafts or any(
+            _needs_its_tokens(r) for r in self.running if r.num_output_placeholders
+        ):
             output = overrides.empty_step()
             output.requests = {}
             return output
@@ -93,9 +104,25 @@ class XlaGpuScheduler(AsyncScheduler):
         if output.total_num_scheduled_tokens:
             output.finished_req_ids, finished = set(finished), frozenset()
             output.added, self._added = self._added, ()
+            self._computed_now += 1
         self._finished_later = finished
         output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        super()._update_after_schedule(scheduler_output)
+        # No token follows a prompt to embed, and with drafts nobody knows how many follow.
+        if self._is_pooling or self._drafter is not None:
+            for name in scheduler_output.num_scheduled_tokens:
+                self.requests[name].num_output_placeholders = 0
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int]
+    ) -> tuple[list[int], bool]:
+        if self._drafter is None:
+            return super()._update_request_with_output(request, new_token_ids)
+        # AsyncScheduler's counts placeholders.
+        return super(AsyncScheduler, self)._update_request_with_output(request, new_token_ids)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -107,7 +134,13 @@ class XlaGpuScheduler(AsyncScheduler):
         for name, request in scheduler_output.requests.items():
             if self.requests.get(name) is not request:
                 del scheduler_output.num_scheduled_tokens[name]
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._computed_now -= bool(scheduler_output.total_num_scheduled_tokens)
+        if self._drafter is not None:
+            for name, request in scheduler_output.requests.items():
+                if self.requests.get(name) is request:
+                    request.spec_token_ids = self._drafter.propose(request)
+        return outputs
 
 
 def _allocate_slots(

@@ -17,17 +17,17 @@ import torch_xla
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.logger import init_logger
+from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.utils import (
     initialize_model,
     process_weights_after_loading,
     set_default_torch_dtype,
 )
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsTensors, ModelRunnerOutput
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu import overrides
+from vllm_xla_gpu import experts, overrides
 from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
@@ -42,13 +42,15 @@ from vllm_xla_gpu.sampling import (
     penalty_operands,
     write_bias,
 )
+from vllm_xla_gpu.speculation import Drafter
+from vllm_xla_gpu.steps import ModelStep, StartedStep
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.lora.models import LoRAModelManager
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.kv_cache_interface import KVCacheConfig
-    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+    from vllm.v1.outputs import LogprobsTensors
 
     from vllm_xla_gpu.tensor_parallel import Devices
 
@@ -73,6 +75,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.input_batch.device = torch.device("cpu")
         self._devices = devices
         self._peers = None if devices is None else devices.peers
+        self._drafter = Drafter.of_config(vllm_config)
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
@@ -140,9 +143,12 @@ class XlaGpuModelRunner(TPUModelRunner):
         loader = get_model_loader(self.load_config)
         # One device has no room for what several share.
         device = self.device if self._devices is None else torch.device("cpu")
+        # It has those of the engines before, by what a layer says, which is not all that they are.
+        rotary_embedding._ROPE_DICT.clear()
         with set_default_torch_dtype(self.dtype):
             with device:
                 model = initialize_model(vllm_config=self.vllm_config)
+            experts.check(model)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())
@@ -157,6 +163,7 @@ class XlaGpuModelRunner(TPUModelRunner):
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
+        experts.merge(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = overrides.with_adapters(self, model)
@@ -169,13 +176,24 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.sampler = KeyedSampler()
         self._make_buffers()
 
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """As vLLM's, which counts latent rows twice, as keys and values."""
+        specs = super().get_kv_cache_spec()
+        if not self.model_config.use_mla:
+            return specs
+        from vllm.v1.kv_cache_interface import MLAAttentionSpec  # not in vllm-tpu
+
+        return {name: MLAAttentionSpec(**dataclasses.asdict(s)) for name, s in specs.items()}
+
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
         # It makes them by torch.zeros on the default device, and moves them.
         with self.device:
             super().initialize_kv_cache(kv_cache_config)
         if self._devices is not None:
+            # All heads share latent rows.
+            dim = None if self.model_config.use_mla else 2
             for cache in self.kv_caches:
-                self._devices.place(cache, dim=2)
+                self._devices.place(cache, dim)
         torch_xla.sync(wait=True)
 
     def _placed(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
@@ -186,9 +204,19 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _shape(self, num_tokens: int) -> BatchShape:
         num_seqs = min(num_tokens, self.max_num_reqs)
-        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req)
+        num_checked = 0
+        if self._drafter is not None:
+            num_checked = min(num_tokens, num_seqs * (self._drafter.count + 1))
+        return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req, num_checked)
 
     def _make_buffers(self) -> None:
+        self._make_logits()
+        for num_tokens in self.num_tokens_paddings:
+            empty = pack_empty(self._shape(num_tokens))
+            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
+        torch_xla.sync(wait=True)
+
+    def _make_logits(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self._logits_of(hidden)  # only its shape is used
         # As vLLM names the logits' dtype for the programs that sample.
@@ -196,31 +224,36 @@ class XlaGpuModelRunner(TPUModelRunner):
         for num_seqs in self.num_reqs_paddings:
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
             self._logits[num_seqs] = self._placed(empty, dim=1)
-        for num_tokens in self.num_tokens_paddings:
-            empty = pack_empty(self._shape(num_tokens))
-            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
-        del logits, hidden
-        torch_xla.sync(wait=True)
 
     # What is captured.
 
     def _copy_packed(self, num_tokens: int, packed: torch.Tensor) -> None:
         self._packed[num_tokens].copy_(packed)
 
-    def _run_model(self, num_tokens: int) -> None:
-        """Writes the logits of the last tokens, and the best tokens."""
+    def _run_model(self, num_tokens: int) -> torch.Tensor | None:
+        """Writes the logits of the last tokens, and the best tokens.
+
+        Returns:
+            The best tokens after those that are checked, if there may be drafts.
+        """
         shape = self._shape(num_tokens)
         batch = Batch.unpack(self._packed[num_tokens], shape)
         before = self._tokens[batch.previous.clamp(min=0), 0]
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
+        hidden = self._hidden_of(batch, input_ids)
+        wanted = torch.cat([batch.last_tokens, batch.checked])
+        logits, others = self._logits_of(hidden[wanted]).split([shape.num_seqs, shape.num_checked])
+        self._logits[shape.num_seqs].copy_(logits)
+        self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
+        return self._placed(others.argmax(-1)) if shape.num_checked else None
+
+    def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
+        """What the model returns of a step, [num_tokens, hidden]."""
         if self.lora_config is not None:
             self._adapter_manager.punica_wrapper.slots = batch.adapters
         metadata = dict.fromkeys(self._layers, batch)
-        with set_forward_context(metadata, self.vllm_config, num_tokens=num_tokens):
-            hidden = self.model(input_ids=input_ids, positions=batch.positions)
-        logits = self._logits_of(hidden[batch.last_tokens])
-        self._logits[shape.num_seqs].copy_(logits)
-        self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
+        with set_forward_context(metadata, self.vllm_config, num_tokens=len(input_ids)):
+            return self.model(input_ids=input_ids, positions=batch.positions)
 
     def _copy_tokens(self, num_seqs: int, tokens: torch.Tensor) -> None:
         self._tokens[:num_seqs] = tokens
@@ -250,10 +283,14 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
-    def _start(self, num_tokens: int, packed: np.ndarray) -> None:
+    def _start(self, num_tokens: int, packed: np.ndarray) -> torch.Tensor | None:
         """Starts a step, which leaves its results in self._logits and self._tokens."""
         self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
-        self._run[num_tokens]()
+        return self._run[num_tokens]()
+
+    def _start_empty_steps(self) -> None:
+        for num_tokens in self.num_tokens_paddings:
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
@@ -265,8 +302,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         start = time.perf_counter()
         if self.lora_config is not None:
             self._write_warmup_adapters()
-        for num_tokens in self.num_tokens_paddings:
-            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+        self._start_empty_steps()
         for num_seqs, keep in self._keep.items():
             keep(self._snapshot[num_seqs]())
             self._with_penalties(self._logits[num_seqs], num_seqs)
@@ -308,6 +344,25 @@ class XlaGpuModelRunner(TPUModelRunner):
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
     ) -> StartedStep:
         """Starts one step of vLLM's scheduler, which has tokens to compute."""
+        step = self._start_step(scheduler_output)
+        logprobs = self._sample(scheduler_output, step.shape, step.ends)
+        # In the middle of a prompt a token means nothing.
+        has_token = step.ends >= self.input_batch.num_tokens[: len(step.ends)]
+        self._rows = {state.req_id: row for row, state in enumerate(step.requests)}
+        self._verify_num_xla_graphs("execute_model")
+        return StartedStep(
+            runner=self,
+            requests=step.requests,
+            ends=step.ends.tolist(),
+            has_token=has_token.tolist(),
+            tokens=self._snapshot[step.shape.num_seqs](),
+            logprobs=logprobs,
+            drafts=step.drafts,
+            checked=step.result,
+        )
+
+    def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
+        """Starts what the model computes of a step."""
         self._update_states(scheduler_output)
         batch, num_seqs = self.input_batch, self.input_batch.num_reqs
         req_ids = batch.req_ids[:num_seqs]
@@ -315,26 +370,25 @@ class XlaGpuModelRunner(TPUModelRunner):
         rows_before = np.array([self._rows.get(r, KNOWN) for r in req_ids])
         padded = bisect.bisect_left(self.num_tokens_paddings, int(new_tokens.sum()))
         shape = self._shape(self.num_tokens_paddings[padded])
+        drafts = [scheduler_output.scheduled_spec_decode_tokens.get(r, []) for r in req_ids]
+        for row, tokens in enumerate(drafts):
+            begin = batch.num_tokens[row]
+            batch.token_ids_cpu[row, begin : begin + len(tokens)] = tokens
         packed = pack(
-            shape, batch, new_tokens, self.block_size, rows_before, self._adapters(num_seqs)
+            shape,
+            batch,
+            new_tokens,
+            self.block_size,
+            rows_before,
+            self._adapters(num_seqs),
+            np.array([len(tokens) for tokens in drafts]),
         )
         if self._peers is not None:
             self._peers.check_step(scheduler_output, packed)
-        self._start(shape.num_tokens, packed)
+        result = self._start(shape.num_tokens, packed)
         ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
-        logprobs = self._sample(scheduler_output, shape, ends)
-        # In the middle of a prompt a token means nothing.
-        has_token = (ends >= batch.num_tokens[:num_seqs]).tolist()
-        self._rows = {req_id: row for row, req_id in enumerate(req_ids)}
-        self._verify_num_xla_graphs("execute_model")
-        return StartedStep(
-            runner=self,
-            requests=[self.requests[r] for r in req_ids],
-            ends=ends.tolist(),
-            has_token=has_token,
-            tokens=self._snapshot[shape.num_seqs](),
-            logprobs=logprobs,
-        )
+        requests = [self.requests[r] for r in req_ids]
+        return ModelStep(shape, requests, new_tokens, ends, drafts, result)
 
     def _sample(
         self, scheduler_output: SchedulerOutput, shape: BatchShape, ends: np.ndarray
@@ -396,55 +450,3 @@ class XlaGpuModelRunner(TPUModelRunner):
             seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed
             keys[row] = make_key(self._seeds.getrandbits(64) if seed is None else seed, end)
         return torch.from_numpy(keys)
-
-
-@dataclasses.dataclass
-class StartedStep:
-    """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
-
-    Attributes:
-        runner: has started it.
-        requests: in the order of their rows.
-        ends: how many tokens of each request have been computed after the step.
-        has_token: of which requests the step computes a new token.
-        tokens: int64 [at least as many as requests, 1] on the device.
-        logprobs: of the tokens, if a request asks for them.
-    """
-
-    runner: XlaGpuModelRunner
-    requests: list[CachedRequestState]
-    ends: list[int]
-    has_token: list[bool]
-    tokens: torch.Tensor
-    logprobs: LogprobsTensors | None
-
-    def done(self) -> bool:
-        """False: the engine starts the next step before it waits for this one."""
-        return False
-
-    def result(self) -> ModelRunnerOutput:
-        """Waits for the tokens, and writes them down for the steps to come."""
-        received = self.tokens.cpu()[: len(self.requests)]
-        if self.runner._peers is not None:
-            self.runner._peers.note(received.numpy().tobytes())
-        tokens = received.tolist()
-        batch = self.runner.input_batch
-        for i, state in enumerate(self.requests):
-            if not self.has_token[i]:
-                tokens[i].clear()
-                continue
-            (token,) = tokens[i]
-            state.output_token_ids.append(token)
-            row = batch.req_id_to_index.get(state.req_id)
-            if row is not None and self.runner.requests[state.req_id] is state:
-                batch.token_ids_cpu[row, self.ends[i]] = token
-                batch.num_tokens[row] = self.ends[i] + 1
-        req_ids = [state.req_id for state in self.requests]
-        return dataclasses.replace(
-            EMPTY_MODEL_RUNNER_OUTPUT,
-            req_ids=req_ids,
-            req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
-            sampled_token_ids=tokens,
-            logprobs=None if self.logprobs is None else self.logprobs.tolists(),
-            prompt_logprobs_dict=dict.fromkeys(req_ids),
-        )

@@ -208,17 +208,47 @@ def _check_prompts(validate: Callable) -> Callable:
         processor: Processor, prompt: dict, *args: object, **options: object
     ) -> None:
         validate(processor, prompt, *args, **options)
-        checks.check_prompt(len(prompt["prompt_token_ids"]), processor.model_config.max_model_len)
+        model = processor.model_config
+        if model.runner_type == "generate":
+            checks.check_prompt(len(prompt["prompt_token_ids"]), model.max_model_len)
 
     return validate_prompt
 
 
-@_replaces("runner", "vllm.model_executor.layers.fused_moe.layer", "fused_moe_pallas", OLD, NEW)
-def _experts(_: Callable) -> Callable:
-    """vLLM's calls torch_xla's gmm, a TPU kernel."""
-    from vllm.model_executor.layers.fused_moe.moe_torch_iterative import fused_moe
+@_replaces("runner", "vllm.model_executor.utils", "_make_synced_weight_loader", OLD)
+def _tell_success(synced: Callable) -> Callable:
+    """vLLM's loses what the loader returns, and then some mixtures of experts lack weights."""
 
-    return fused_moe
+    def make_synced_weight_loader(load: Callable) -> Callable:
+        def load_synced(*args: object, **options: object) -> object:
+            results = []
+            synced(lambda *a, **o: results.append(load(*a, **o)))(*args, **options)
+            return results[0]
+
+        return load_synced
+
+    return make_synced_weight_loader
+
+
+_YARN = "vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope"
+
+
+@_replaces("runner", _YARN, "yarn_find_correction_range", OLD, NEW)
+def _yarn_range(find: Callable) -> Callable:
+    """vLLM rounds the range also for models that say that it is not rounded, such as gpt-oss."""
+    from vllm.config import get_current_vllm_config
+    from vllm.model_executor.layers.rotary_embedding.common import yarn_find_correction_dim
+
+    def yarn_find_correction_range(
+        low: float, high: float, dim: int, base: float, longest: int
+    ) -> tuple[float, float]:
+        model = get_current_vllm_config().model_config.hf_text_config
+        if (getattr(model, "rope_scaling", None) or {}).get("truncate", True):
+            return find(low, high, dim, base, longest)
+        low, high = (yarn_find_correction_dim(n, dim, base, longest) for n in (low, high))
+        return max(low, 0), min(high, dim - 1)
+
+    return yarn_find_correction_range
 
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend", OLD, NEW)

@@ -42,7 +42,19 @@ class XlaGpuPlatform(TpuPlatform):
         return False
 
     @classmethod
-    def get_attn_backend_cls(cls, *args: object, **kwargs: object) -> str:
+    def get_attn_backend_cls(
+        cls,
+        selected_backend: object,
+        head_size: int,
+        dtype: torch.dtype,
+        kv_cache_dtype: str | None,
+        block_size: int,
+        use_v1: bool,
+        use_mla: bool,
+        *args: object,
+    ) -> str:
+        if use_mla:
+            return "vllm_xla_gpu.mla.XlaGpuMlaBackend"
         return "vllm_xla_gpu.attention.XlaGpuAttentionBackend"
 
     @classmethod

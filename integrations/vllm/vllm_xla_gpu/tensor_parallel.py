@@ -31,7 +31,10 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from vllm_xla_gpu import overrides
+from vllm_xla_gpu.attention import XlaGpuAttention
 from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.mla import XlaGpuMla
+from vllm_xla_gpu.parts import Part
 from vllm_xla_gpu.processes import Peers
 
 BaseLinearLayerWithLoRA = overrides.linear_with_adapters()
@@ -123,15 +126,9 @@ class Devices:
         return results.global_tensor.sum(0)
 
     def weights_of_one(self, model: nn.Module) -> int:
-        """Bytes of a model's weights and adapters that each device will have.
-
-        Raises:
-            UnsupportedError: it has layers that cannot be divided.
-        """
+        """Bytes of a model's weights and adapters that each device will have."""
         sizes: dict[torch.Tensor, int] = {}
         for module in model.modules():
-            if isinstance(module, FusedMoE):
-                _check_experts(module)
             dim = _divided_dimension(module)
             for tensor in _tensors(module).values():
                 sizes[tensor] = self._bytes_of_one(tensor, dim)
@@ -147,8 +144,6 @@ class Devices:
                 self._place_adapters(module)
             if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
                 _split(module)
-            elif isinstance(module, FusedMoE):
-                _split_experts(module)
         placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
         for module in model.modules():
             for name, tensor in _tensors(module).items():
@@ -158,6 +153,12 @@ class Devices:
                         on_devices = nn.Parameter(on_devices, requires_grad=False)
                     placed[tensor] = on_devices
                 setattr(module, name, placed[tensor])
+        for module in model.modules():
+            impl = getattr(module, "impl", None)
+            if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
+                impl.sinks = placed[impl.sinks]
+            elif isinstance(impl, XlaGpuMla):
+                impl.divide_heads = functools.partial(self.place, dim=1)
 
     def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:
         base = layer.base_layer
@@ -206,24 +207,12 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _divided_dimension(module: nn.Module) -> int | None:
     """Of the module's weights and biases; None if each device needs the whole."""
-    if isinstance(module, _Part):
+    if isinstance(module, Part):
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # Of experts the size counts only: _split_experts takes their weights away.
+    # Of experts the size counts only: experts.merge takes their weights away.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
-
-
-class _Part(nn.Module):
-    """A layer's weight and bias, or rows of them, to be divided among the devices along `dim`."""
-
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, dim: int = 0
-    ) -> None:
-        super().__init__()
-        self.dim = dim
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
 
 class Columns:
@@ -334,52 +323,6 @@ def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
     biases = (
         [None] * len(weights) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
     )
-    layer.parts = nn.ModuleList(_Part(w, b) for w, b in zip(weights, biases, strict=True))
+    layer.parts = nn.ModuleList(Part(w, b) for w, b in zip(weights, biases, strict=True))
     layer.weight = layer.bias = None
     layer.quant_method = _PartsMethod()
-
-
-def _check_experts(layer: FusedMoE) -> None:
-    """Raises UnsupportedError for a choice of experts that _experts does not know."""
-    is_known = (
-        layer.scoring_func == "softmax"
-        and layer.activation == "silu"
-        and not layer.use_grouped_topk
-        and not layer.apply_router_weight_on_input
-        and layer.custom_routing_function is None
-        and layer.e_score_correction_bias is None
-        and _tensors(layer).keys() == {"w13_weight", "w2_weight"}
-    )
-    if not is_known:
-        raise UnsupportedError(
-            "vllm-xla-gpu does not support tensor_parallel_size above 1 for this mixture of "
-            f"experts ({layer.layer_name}); serve the model on one GPU"
-        )
-
-
-def _split_experts(layer: FusedMoE) -> None:
-    """Makes one MLP of the experts, whose inner width is that of all of them: [inner, experts].
-
-    With the experts last, each device has a part of each, and there is one sum over the devices.
-    """
-    gate, up = (
-        weight.transpose(0, 1).flatten(0, 1) for weight in layer.w13_weight.data.chunk(2, dim=1)
-    )
-    down = layer.w2_weight.data.permute(1, 2, 0).flatten(1)
-    layer.parts = nn.ModuleList([_Part(gate), _Part(up), _Part(down, dim=1)])
-    del layer.w13_weight, layer.w2_weight
-    layer.forward_impl = functools.partial(_experts, layer)
-
-
-def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
-    """All experts of all tokens, [num_tokens, hidden], with the weights that the router gives."""
-    weights, chosen = router_logits.softmax(dim=-1, dtype=torch.float32).topk(layer.top_k, dim=-1)
-    if layer.renormalize:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    count = router_logits.shape[-1]
-    is_chosen = chosen[..., None] == torch.arange(count, device=x.device)
-    of_experts = (weights[..., None] * is_chosen).sum(dim=1).to(x.dtype)
-    gate, up, down = (part.weight for part in layer.parts)
-    inner = functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
-    inner = inner.unflatten(-1, (-1, count)) * of_experts[:, None]
-    return functional.linear(inner.flatten(1), down)

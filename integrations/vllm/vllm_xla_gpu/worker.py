@@ -61,10 +61,20 @@ class XlaGpuWorker(TPUWorker):
                 path = self._peers.program_folder(path)
             # What another wheel or plugin compiled has other keys.
             xr.initialize_cache(path, readonly=False)
-        self.model_runner = XlaGpuModelRunner(self.vllm_config, self.device, devices)
+        self.model_runner = self._runner_class()(self.vllm_config, self.device, devices)
+
+    def _runner_class(self) -> type[XlaGpuModelRunner]:
+        if self.model_config.runner_type != "pooling":
+            return XlaGpuModelRunner
+        from vllm_xla_gpu.pooling import XlaGpuPoolingRunner
+
+        return XlaGpuPoolingRunner
 
     def sleep(self, level: int = 1) -> None:
         raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
+
+    def take_draft_token_ids(self) -> None:
+        """The scheduler makes drafts."""
 
     # What the GPU worker has besides add_lora.
     def remove_lora(self, lora_id: int) -> bool:

@@ -13,8 +13,10 @@ import pytest
 import torch
 import transformers
 from vllm import LLM
+from vllm.config import PoolerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
-from vllm_xla_gpu import checks, memory, overrides
+from vllm.model_executor.layers.fused_moe import FusedMoE
+from vllm_xla_gpu import checks, experts, memory, overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
 
 
@@ -39,18 +41,87 @@ def _refusal(model: str, **options: object) -> str:
         ({"cpu_offload_gb": 1}, "does not support cpu_offload_gb; leave it out"),
         ({"calculate_kv_scales": True}, "the scales of an fp8 cache are the model's own, or 1"),
         ({"num_gpu_blocks_override": 16}, "a sequence of max_model_len=256 needs 17"),
-        ({"runner": "pooling"}, "does not support runner='pooling'; leave it out: only generate"),
-        ({"task": "embed"}, "does not support task='embed'; leave it out: only generate and chat"),
         ({"enable_prompt_embeds": True}, "does not support --enable-prompt-embeds; leave it out"),
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
-            "speculative decoding; leave it out",
-        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_options(options: dict[str, object], text: str, models: Path) -> None:
     assert text in _refusal(families.write("llama", models), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"convert": "classify"}, "scores, classes and rewards; serve a decoder that generates"),
+        ({"pooler_config": PoolerConfig(pooling_type="STEP")}, "choose one of LAST, CLS, MEAN"),
+        (
+            {
+                "pooler_config": PoolerConfig(pooling_type="MEAN"),
+                "enable_chunked_prefill": True,
+                "max_num_batched_tokens": 128,
+                "max_num_seqs": 8,
+            },
+            "max_num_batched_tokens=128 with pooling_type='MEAN'; a step needs all tokens",
+        ),
+        ({"enable_lora": True}, "enable_lora for embeddings; leave it out, and merge the adapter"),
+    ],
+    ids=["classes", "steps", "chunks", "adapters"],
+)
+def test_embeddings(options: dict[str, object], text: str, models: Path) -> None:
+    if overrides.is_old():
+        options, text = {}, "embeddings, scores and classes; use vllm 0.11.0, or generate"
+    assert text in _refusal(families.write("llama", models), runner="pooling", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"runner": "pooling"}, "speculative decoding for embeddings; leave it out"),
+        (
+            {"speculative_config": {"method": "eagle", "num_speculative_tokens": 2, "model": ""}},
+            "speculative decoding by 'eagle'; set method='ngram', or leave it out",
+        ),
+    ],
+    ids=["embeddings", "eagle"],
+)
+def test_speculation(options: dict[str, object], text: str, models: Path) -> None:
+    model = families.write("llama", models)
+    options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}} | options
+    if "model" in options["speculative_config"]:
+        options["speculative_config"]["model"] = model
+    if overrides.is_old():
+        text = "speculative decoding on vllm-tpu; leave it out"
+    assert text in _refusal(model, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "latent attention in torch.float32; choose dtype='bfloat16', or set VLLM_MLA_DISABLE"),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"kv_lora_rank": 256}},
+            "latent rows of 256 and 64 elements; set VLLM_MLA_DISABLE=1, for attention with heads",
+        ),
+        (
+            {"dtype": "bfloat16", "hf_overrides": {"index_topk": 8}},
+            "latent attention to chosen tokens; serve another model",
+        ),
+        (
+            {"dtype": "bfloat16", "enable_lora": True},
+            "enable_lora with multi-head latent attention; merge the adapter",
+        ),
+    ],
+    ids=["float32", "rows", "chosen tokens", "adapters"],
+)
+def test_latent_attention(options: dict[str, object], text: str, models: Path) -> None:
+    if overrides.is_old():
+        text = "multi-head latent attention on vllm-tpu; set VLLM_MLA_DISABLE=1, for attention"
+    assert text in _refusal(families.write("deepseek_v2", models), **options)
+
+
+def test_attention_to_the_tokens_that_follow() -> None:
+    with pytest.raises(checks.UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
+        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")
 
 
 def test_an_allocator_that_grows(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +174,41 @@ def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_alibi_in_a_layer() -> None:
     with pytest.raises(checks.UnsupportedError, match="ALiBi; serve a model with other positions"):
         XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
+
+
+def test_attention_with_something_else() -> None:
+    with pytest.raises(checks.UnsupportedError, match="attention with lambda_init; serve a model"):
+        XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", lambda_init=0.5)
+
+
+class Experts(FusedMoE):
+    """A layer as vLLM makes it, without what it needs of an engine."""
+
+    def __init__(self, **changed: object) -> None:
+        torch.nn.Module.__init__(self)
+        self.layer_name, self.activation = "layers.0.experts", "silu"
+        self.apply_router_weight_on_input, self.zero_expert_num = False, 0
+        for name in ("w13_weight", "w2_weight"):
+            self.register_parameter(name, torch.nn.Parameter(torch.ones(1)))
+        for name, value in changed.items():
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"activation": "relu2"}, "with the activation 'relu2' (layers.0.experts); serve another"),
+        ({"apply_router_weight_on_input": True}, "with weights of the router on the experts' inp"),
+        ({"zero_expert_num": 2}, "with experts that compute nothing (layers.0.experts); serve"),
+        ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with other weights than those of gate"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mixture_of_another_kind(changed: dict[str, object], text: str) -> None:
+    experts.check(Experts())
+    with pytest.raises(checks.UnsupportedError) as error:
+        experts.check(Experts(**changed))
+    assert text in str(error.value)
 
 
 def test_a_float32_model_is_rounded_if_the_user_says_so(models: Path) -> None:

@@ -10,7 +10,9 @@ import torch
 import torch_xla.debug.metrics as metrics
 import transformers
 from random_model import write_model
+from safetensors.torch import load_file, save_file
 from vllm import LLM, SamplingParams
+from vllm_xla_gpu import overrides
 
 VOCABULARY = 512
 # Among which models are divided; BUILD says how many.
@@ -57,6 +59,45 @@ FAMILIES = {
     "mixtral": transformers.MixtralConfig(
         **_COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=None
     ),
+    "qwen3_moe": transformers.Qwen3MoeConfig(
+        **_COMMON,
+        head_dim=64,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        norm_topk_prob=True,
+    ),
+    # Groups of experts, chosen by sigmoids and a bias, and an expert that all tokens have.
+    "glm4_moe": transformers.Glm4MoeConfig(
+        **_COMMON,
+        head_dim=64,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        n_shared_experts=1,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+    ),
+    # Attention sinks, experts with biases.
+    "gpt_oss": transformers.GptOssConfig(
+        **_COMMON,
+        head_dim=64,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=_WINDOW,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    ),
     "opt": transformers.OPTConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -71,6 +112,33 @@ FAMILIES = {
         eos_token_id=0,
     ),
 }
+# Latent rows of the sizes that the kernel has. All experts are chosen: rounding chooses none.
+LATENT = {
+    "deepseek_v2": transformers.DeepseekV2Config(
+        **_COMMON | {"num_key_value_heads": 4},
+        kv_lora_rank=512,
+        q_lora_rank=None,
+        qk_nope_head_dim=32,
+        qk_rope_head_dim=64,
+        v_head_dim=32,
+        first_k_dense_replace=1,
+        n_routed_experts=2,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        moe_intermediate_size=48,
+        n_group=1,
+        topk_group=1,
+        topk_method="greedy",
+        norm_topk_prob=False,
+        routed_scaling_factor=1.5,
+        # What vLLM reads and transformers does not write.
+        moe_layer_freq=1,
+        scoring_func="softmax",
+    )
+}
+
+if overrides.is_old():
+    del FAMILIES["gpt_oss"]  # refused
 
 
 def prompts() -> list[list[int]]:
@@ -85,8 +153,18 @@ def write(family: str, folder: Path) -> str:
     """Writes the family's model into `folder`, if it is not there; returns the path."""
     path = folder / family
     if not path.exists():
-        write_model(FAMILIES[family], path)
+        write_model((FAMILIES | LATENT)[family], path)
+        _vary_constants(path / "model.safetensors")
     return str(path)
+
+
+def _vary_constants(weights: Path) -> None:
+    """Changes biases that are 0 and norms that are 1: a model that forgets them says the same."""
+    tensors = load_file(weights)
+    for name, tensor in tensors.items():
+        if tensor.unique().numel() == 1:
+            tensors[name] = tensor + 0.1 * torch.randn(tensor.shape)
+    save_file(tensors, weights, metadata={"format": "pt"})
 
 
 @functools.lru_cache(maxsize=4)

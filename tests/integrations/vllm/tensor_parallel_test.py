@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
 
 import families
 import pytest
+import rounded
+import torch
+import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
-from vllm_xla_gpu import checks, tensor_parallel
+from vllm_xla_gpu import checks, overrides, tensor_parallel
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
-def start(model: str) -> LLM:
+def start(model: str, dtype: str = "auto") -> LLM:
     return LLM(
         model,
+        dtype=dtype,
         tensor_parallel_size=families.DEVICES,
         num_gpu_blocks_override=PAGES,
         block_size=PAGE_SIZE,
@@ -37,29 +40,55 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
 
     steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
     assert len(steps) == 2  # of 16 and 32 tokens
-    layers, width = config.num_hidden_layers, config.hidden_size
+    width = config.hidden_size
     for tokens, program in zip((16, 32), steps, strict=True):
-        # A sum of the embedding and two a layer. Of each sequence the best token of each device.
-        assert sorted(programs.collectives(program)) == sorted(
-            [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1)
-            + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
-        )
+        _check_collectives(program, tokens, config)
         kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         caches = {shape[2] for shape in programs.shapes(program) if shape[:2] == (PAGES, PAGE_SIZE)}
         assert caches == {2 * kv_heads // families.DEVICES}
         # Each device has its part of every weight that is large.
         assert (families.VOCABULARY, width) not in programs.shapes(program)
         assert (families.VOCABULARY // families.DEVICES, width) in programs.shapes(program)
-        if experts := getattr(config, "num_local_experts", 0):
-            inner = experts * config.intermediate_size
+        if experts := _experts(config):
+            inner = experts * getattr(config, "moe_intermediate_size", config.intermediate_size)
             assert (inner, width) not in programs.shapes(program)
             assert (inner // families.DEVICES, width) in programs.shapes(program)
 
 
-def test_experts_that_are_chosen_in_another_way() -> None:
-    layer = types.SimpleNamespace(scoring_func="sigmoid", layer_name="layers.0.experts")
-    with pytest.raises(checks.UnsupportedError, match=r"experts \(layers.0.experts\); serve the m"):
-        tensor_parallel._check_experts(layer)
+@pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
+@pytest.mark.parametrize("family", families.LATENT)
+def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each device has its heads, and all rows of the cache."""
+    monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "1")
+    model, config = families.write(family, models), families.LATENT[family]
+    with programs.compiled() as compiled:
+        llm = start(model, "bfloat16")
+    rounded.check_logits(llm, model, torch.bfloat16)
+    steps = [text for text in compiled if 'custom_call_target="XlaGpuMlaPaged' in text]
+    for tokens, program in zip((16, 32), steps, strict=True):
+        _check_collectives(program, tokens, config)
+        assert (PAGES, PAGE_SIZE, checks.LATENT_DIM) in programs.shapes(program)
+        heads = config.num_attention_heads // families.DEVICES
+        assert (tokens, heads, checks.LATENT_DIM) in programs.shapes(program)
+
+
+def _check_collectives(program: str, tokens: int, config: transformers.PretrainedConfig) -> None:
+    """A sum of the embedding, two a layer, and one for an expert that all tokens have.
+
+    Of each sequence the best token of each device.
+    """
+    layers, width = config.num_hidden_layers, config.hidden_size
+    shared = layers - config.first_k_dense_replace if hasattr(config, "n_shared_experts") else 0
+    assert sorted(programs.collectives(program)) == sorted(
+        [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1 + shared)
+        + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
+    )
+
+
+def _experts(config: transformers.PretrainedConfig) -> int:
+    """Their number; families have different names for it."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
 
 
 def test_another_number_of_devices() -> None:

@@ -1,0 +1,81 @@
+"""Speculative decoding by n-grams: what followed the last tokens before is likely to follow again.
+
+A step computes the drafts behind a request's last token, too, and its best tokens say how many of
+them are right (Saxena, "Prompt Lookup Decoding", 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vllm_xla_gpu.sampling import has_biases, has_penalties
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """Proposes tokens.
+
+    Attributes:
+        shortest, longest: of the n-grams that are looked up.
+        count: of the tokens that are proposed, at most.
+    """
+
+    shortest: int
+    longest: int
+    count: int
+
+    @classmethod
+    def of_config(cls, config: VllmConfig) -> Drafter | None:
+        wishes = config.speculative_config
+        if wishes is None:
+            return None
+        return cls(
+            wishes.prompt_lookup_min, wishes.prompt_lookup_max, wishes.num_speculative_tokens
+        )
+
+    def propose(self, request: Request) -> list[int]:
+        """Drafts of a request's next tokens; none if more than the best token is asked for."""
+        if asks_for_more(request):
+            return []
+        return self.lookup(np.array(request.all_token_ids))
+
+    def lookup(self, tokens: np.ndarray) -> list[int]:
+        """What followed the last time that the longest possible n-gram was there."""
+        for size in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
+            before = np.lib.stride_tricks.sliding_window_view(tokens[:-1], size)
+            found = np.flatnonzero((before == tokens[-size:]).all(axis=1))
+            if len(found):
+                begin = int(found[-1]) + size
+                return tokens[begin : begin + self.count].tolist()
+        return []
+
+
+def asks_for_more(request: Request) -> bool:
+    """Whether the next token is not simply the best one, or something is told about it."""
+    params = request.sampling_params
+    return bool(
+        params.temperature != 0
+        or params.logprobs is not None
+        or has_penalties(params)
+        or has_biases(params)
+        or request.use_structured_output
+    )
+
+
+def accepted(drafts: Sequence[int], best: Sequence[int]) -> list[int]:
+    """The new tokens: the drafts that are right, and the one after them.
+
+    Args:
+        drafts: of a request.
+        best: the best token after the request's last token, and after each draft.
+    """
+    count = next((i for i, draft in enumerate(drafts) if draft != best[i]), len(drafts))
+    return list(best[: count + 1])

@@ -1,0 +1,99 @@
+"""Steps that the model runner has started."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsTensors, ModelRunnerOutput
+
+from vllm_xla_gpu.speculation import accepted
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+    from vllm_xla_gpu.batch import BatchShape
+    from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelStep:
+    """What the model computes of a step that has been started.
+
+    Attributes:
+        shape: of the padded batch.
+        requests: in the order of their rows.
+        new_tokens: how many tokens of each the step computes.
+        ends: how many of each have been computed after the step.
+        drafts: of each, which are the last of the new tokens.
+        result: of `_run_model`.
+    """
+
+    shape: BatchShape
+    requests: list[CachedRequestState]
+    new_tokens: np.ndarray
+    ends: np.ndarray
+    drafts: list[list[int]]
+    result: torch.Tensor | None
+
+
+@dataclasses.dataclass
+class StartedStep:
+    """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
+
+    Attributes:
+        runner: has started it.
+        requests: in the order of their rows.
+        ends: how many tokens of each request have been computed after the step.
+        has_token: of which requests the step computes a new token.
+        tokens: int64 [at least as many as requests, 1] on the device.
+        logprobs: of the tokens, if a request asks for them.
+        drafts: of each request.
+        checked: the best tokens after those that are checked, for all requests with drafts.
+    """
+
+    runner: XlaGpuModelRunner
+    requests: list[CachedRequestState]
+    ends: list[int]
+    has_token: list[bool]
+    tokens: torch.Tensor
+    logprobs: LogprobsTensors | None
+    drafts: list[list[int]]
+    checked: torch.Tensor | None
+
+    def done(self) -> bool:
+        """False: the engine starts the next step before it waits for this one."""
+        return False
+
+    def result(self) -> ModelRunnerOutput:
+        """Waits for the tokens, and writes them down for the steps to come."""
+        received = self.tokens.cpu()[: len(self.requests)]
+        if self.runner._peers is not None:
+            self.runner._peers.note(received.numpy().tobytes())
+        tokens = received.tolist()
+        checked = iter(self.checked.tolist() if any(self.drafts) else [])
+        batch = self.runner.input_batch
+        for i, state in enumerate(self.requests):
+            if not self.has_token[i]:
+                tokens[i].clear()
+                continue
+            drafts = self.drafts[i]
+            if drafts:
+                tokens[i] = accepted(drafts, [next(checked) for _ in range(len(drafts) + 1)])
+            state.output_token_ids += tokens[i]
+            row = batch.req_id_to_index.get(state.req_id)
+            if row is not None and self.runner.requests[state.req_id] is state:
+                begin = self.ends[i] - len(drafts)
+                batch.num_tokens[row] = begin + len(tokens[i])
+                batch.token_ids_cpu[row, begin : batch.num_tokens[row]] = tokens[i]
+        req_ids = [state.req_id for state in self.requests]
+        return dataclasses.replace(
+            EMPTY_MODEL_RUNNER_OUTPUT,
+            req_ids=req_ids,
+            req_id_to_index={req_id: row for row, req_id in enumerate(req_ids)},
+            sampled_token_ids=tokens,
+            logprobs=None if self.logprobs is None else self.logprobs.tolists(),
+            prompt_logprobs_dict=dict.fromkeys(req_ids),
+        )
