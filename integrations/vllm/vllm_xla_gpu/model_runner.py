@@ -372,6 +372,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         shape = self._shape(self.num_tokens_paddings[padded])
         drafts = [scheduler_output.scheduled_spec_decode_tokens.get(r, []) for r in req_ids]
         for row, tokens in enumerate(drafts):
+            if not tokens:
+                continue
             begin = batch.num_tokens[row]
             batch.token_ids_cpu[row, begin : begin + len(tokens)] = tokens
         packed = pack(

@@ -74,7 +74,7 @@ class StartedStep:
             self.runner._peers.note(received.numpy().tobytes())
         tokens = received.tolist()
         checked = iter(self.checked.tolist() if any(self.drafts) else [])
-        batch = self.runner.input_batch
+        batch, rows, ends, new = self.runner.input_batch, [], [], []
         for i, state in enumerate(self.requests):
             if not self.has_token[i]:
                 tokens[i].clear()
@@ -86,8 +86,11 @@ class StartedStep:
             row = batch.req_id_to_index.get(state.req_id)
             if row is not None and self.runner.requests[state.req_id] is state:
                 begin = self.ends[i] - len(drafts)
-                batch.num_tokens[row] = begin + len(tokens[i])
-                batch.token_ids_cpu[row, begin : batch.num_tokens[row]] = tokens[i]
+                rows += [row] * len(tokens[i])
+                ends += range(begin + 1, begin + len(tokens[i]) + 1)
+                new += tokens[i]
+        batch.token_ids_cpu[rows, np.array(ends, dtype=np.int64) - 1] = new
+        batch.num_tokens[rows] = ends  # of several in a row, the last one counts
         req_ids = [state.req_id for state in self.requests]
         return dataclasses.replace(
             EMPTY_MODEL_RUNNER_OUTPUT,
