@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -25,7 +25,8 @@ def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
     vocabulary = {f"w{i}": i for i in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w0", unk_token="w1")
+    unknown = AddedToken("w1", single_word=True)  # not the begin of w10
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="w0", unk_token=unknown)
 
 
 def write_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> None:

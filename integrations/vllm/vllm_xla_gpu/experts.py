@@ -47,6 +47,7 @@ def check(model: nn.Module) -> None:
         names = {name for name, _ in layer.named_parameters(recurse=False)}
         refused = {
             f"the activation {layer.activation!r}": layer.activation not in _ACTIVATIONS,
+            "a choice of experts of its own": layer.custom_routing_function is not None,
             "weights of the router on the experts' input": layer.apply_router_weight_on_input,
             "experts that compute nothing": bool(getattr(layer, "zero_expert_num", 0)),
             # Its gpt-oss has a router of bfloat16 beside weights of other types.
@@ -145,13 +146,6 @@ def _route(
             scoring_func=layer.scoring_func,
             e_score_correction_bias=layer.e_score_correction_bias,
             **options,
-        )
-    if layer.custom_routing_function is not None:
-        return layer.custom_routing_function(
-            hidden_states=x,
-            gating_output=router_logits,
-            topk=layer.top_k,
-            renormalize=layer.renormalize,
         )
     scores = router_logits.softmax(dim=-1, dtype=torch.float32)
     bias = layer.e_score_correction_bias

@@ -53,7 +53,7 @@ class XlaGpuMla(AttentionImpl):
         """Takes the projections apart, for a product with each head's."""
         weight = self.kv_b_proj.weight.data.unflatten(0, (self.num_heads, -1))
         parts = weight.split(self.head_dims, dim=1)
-        self.kv_b_proj.parts = nn.ModuleList(Part(part.contiguous()) for part in parts)
+        self.kv_b_proj.parts = nn.ModuleList(Part(part.clone()) for part in parts)
         self.kv_b_proj.weight = None
 
     def forward(

@@ -188,6 +188,7 @@ class Experts(FusedMoE):
         torch.nn.Module.__init__(self)
         self.layer_name, self.activation = "layers.0.experts", "silu"
         self.apply_router_weight_on_input, self.zero_expert_num = False, 0
+        self.custom_routing_function = None
         for name in ("w13_weight", "w2_weight"):
             self.register_parameter(name, torch.nn.Parameter(torch.ones(1)))
         for name, value in changed.items():
@@ -199,6 +200,7 @@ class Experts(FusedMoE):
     [
         ({"activation": "relu2"}, "with the activation 'relu2' (layers.0.experts); serve another"),
         ({"apply_router_weight_on_input": True}, "with weights of the router on the experts' inp"),
+        ({"custom_routing_function": print}, "with a choice of experts of its own (layers.0.exp"),
         ({"zero_expert_num": 2}, "with experts that compute nothing (layers.0.experts); serve"),
         ({"w13_scale": torch.nn.Parameter(torch.ones(1))}, "with other weights than those of gate"),
     ],
