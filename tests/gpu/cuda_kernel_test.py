@@ -2,12 +2,12 @@
 
 import os
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from testing.scripts import run_script
 from torch import Tensor
 
 import torch_xla_ext
@@ -168,20 +168,21 @@ def test_many_launches_in_one_program(device: torch.device) -> None:
 
 def test_many_launches_are_one_cuda_graph(tmp_path: Path) -> None:
     """As test_many_launches_in_one_program, in a process in which XLA writes what it runs."""
-    result = run_script(
-        f"""
-import sys
-sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
-import torch, cuda_kernel_test as test
-test.test_many_launches_in_one_program(torch.device("xla"))
-""",
-        XLA_FLAGS=f"--xla_dump_to={tmp_path} {os.environ.get('XLA_FLAGS', '')}",
+    code = (
+        "import torch, cuda_kernel_test as test\n"
+        'test.test_many_launches_in_one_program(torch.device("xla"))\n'
     )
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path} {os.environ.get('XLA_FLAGS', '')}",
+    }
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence_after*.txt")]
-    (launches,) = [text for text in texts if text.count("kCustomCall") >= 32]
-    assert launches.count("kCustomCall") == 32
-    assert launches.count("kCommandBuffer") == 1
+    # XLA writes what the program runs before and, if it changes that, after its passes.
+    texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence*.txt")]
+    launches = [text for text in texts if text.count("kCustomCall") == 32]
+    assert any(text.count("kCommandBuffer") == 1 for text in launches)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA")
