@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -88,3 +90,72 @@ def test_a_donated_argument_of_a_compiled_function(device: torch.device) -> None
     assert step(cache).item() == 12
     assert y.tolist() == [4] * 4
     assert cache.tolist() == [3] * 4
+
+
+class TestReadsWhileAProgramStarts:
+    """A value that is there is read without waiting until the program has started."""
+
+    @pytest.fixture
+    def start(self, device: torch.device) -> Callable[[], torch.Tensor]:
+        """Starts a program with many operands, which takes the host some time."""
+        operands = [torch.randn(64, 64).to(device) for _ in range(300)]
+
+        @torch_xla_ext.capture
+        def step() -> torch.Tensor:
+            return functools.reduce(torch.add, operands)
+
+        for _ in range(3):
+            step().cpu()
+        return step
+
+    def test_values(self, device: torch.device, start: Callable[[], torch.Tensor]) -> None:
+        values = torch.randn(5, 3)
+        x = values.to(device)
+        y = x * 2
+        torch_xla.sync(wait=True)
+        for tensor, expected in ((x, values), (y, values * 2)):
+            into = torch.empty(5, 3)
+            running = start()
+            into.copy_(tensor)
+            assert torch.equal(into, expected)
+            assert torch.equal(tensor.cpu(), expected)
+            assert torch.equal(tensor.to("cpu", torch.float64), expected.double())
+            assert torch.equal(tensor.t().cpu(), expected.t())
+            assert tensor.to("cpu", memory_format=torch.contiguous_format).is_contiguous()
+            tensor.cpu().zero_()
+            assert torch.equal(tensor.cpu(), expected)
+            running.cpu()
+
+    def test_what_the_program_overwrites(
+        self, device: torch.device, start: Callable[[], torch.Tensor]
+    ) -> None:
+        x = torch.arange(4.0).to(device)
+        before = x.detach()
+        torch_xla.sync(wait=True)
+        for turn in range(1, 4):
+            copy = x.clone()
+            start()
+            x += 1
+            torch_xla.sync()
+            assert x.cpu().tolist() == before.cpu().tolist() == [turn + i for i in range(4)]
+            assert copy.cpu().tolist() == [turn - 1 + i for i in range(4)]
+
+    def test_another_thread_starts_programs(self, device: torch.device) -> None:
+        x, y = torch.zeros(1000).to(device), torch.full((1000,), 7.0).to(device)
+        done = threading.Event()
+
+        def add() -> None:
+            nonlocal x
+            while not done.is_set():
+                x = x + y
+                torch_xla.sync()
+
+        thread = threading.Thread(target=add)
+        thread.start()
+        try:
+            for _ in range(300):
+                assert y.cpu().unique().tolist() == [7.0]
+                assert x.cpu().unique().numel() == 1
+        finally:
+            done.set()
+            thread.join()

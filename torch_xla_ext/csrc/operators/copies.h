@@ -2,6 +2,9 @@
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
 
+#include <torch/csrc/lazy/backend/backend_interface.h>
+
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -21,6 +24,24 @@ inline at::Tensor BothParts(const at::Tensor& self) {
   return at::view_as_complex(at::view_as_real_copy(self).cpu());
 }
 
+// The values of `self` on the host, if they are computed; nothing if they are
+// pending, or if a program that is being started may get their buffer. The
+// stock kernels wait until all programs have been started.
+inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
+  if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return std::nullopt;
+  const auto tensor = torch_xla::bridge::TryGetXlaTensor(self);
+  if (tensor == nullptr) return std::nullopt;
+  const auto& data = tensor->torch::lazy::LazyTensor::data();
+  // A program that is being started refers to its operands and results.
+  if (data->handle.use_count() != 1) return std::nullopt;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (data->ir_value || data->tensor_data || !data->handle->HasValue()) {
+    return std::nullopt;
+  }
+  return torch::lazy::getBackend()->MakeTensorFromComputationData(
+      data->handle, self.scalar_type());
+}
+
 // The host's copies of the operands of an operator that runs on the CPU.
 inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   std::vector<at::Tensor> result = Stock::_to_cpu(tensors);
@@ -35,6 +56,12 @@ inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
   if (LosesParts(self) && dst.device().is_cpu()) {
     at::Tensor result = dst;
     return result.copy_(BothParts(self));
+  }
+  if (self.device().is_xla() && dst.device().is_cpu()) {
+    if (const auto values = ComputedValues(self)) {
+      at::Tensor result = dst;
+      return result.copy_(*values);
+    }
   }
   return Stock::_copy_from(self, dst, non_blocking);
 }
@@ -66,6 +93,14 @@ inline at::Tensor ToCopy(const at::Tensor& self,
                          std::optional<at::MemoryFormat> memory_format) {
   if (LosesParts(self) && device.has_value() && device->is_cpu()) {
     return BothParts(self).to(dtype.value_or(at::kComplexDouble));
+  }
+  if (self.device().is_xla() && device.has_value() && device->is_cpu() &&
+      layout.value_or(at::kStrided) == at::kStrided &&
+      !pin_memory.value_or(false)) {
+    if (const auto values = ComputedValues(self)) {
+      return values->to(dtype.value_or(values->scalar_type()),
+                        /*non_blocking=*/false, /*copy=*/false, memory_format);
+    }
   }
   return Stock::_to_copy(self, dtype, layout, device, pin_memory, non_blocking,
                          memory_format);
