@@ -24,6 +24,7 @@ HEADER = """\
 #           crash: the process ends; hang: it does not end
 # reason    why, in one sentence
 # where     mode, dtype, and the numbers of the samples that fail
+# varies    if true, they are right on some machines, by the instructions of the CPU
 #
 # sweep_test.py fails where a sample of this list is right, and where one that is not listed fails.
 # After a mend, `python -m operators.sweep --operator NAME --write-known` updates the operator's
@@ -47,6 +48,7 @@ class Place:
 class Fault:
     what: str
     reason: str
+    varies: bool = False
 
 
 # The faults of a place, by sample.
@@ -56,7 +58,7 @@ Faults = dict[Place, dict[int, Fault]]
 def read(path: Path = FILE) -> Faults:
     faults: Faults = defaultdict(dict)
     for entry in tomllib.loads(path.read_text()).get("fault", []):
-        fault = Fault(entry["what"], entry["reason"])
+        fault = Fault(entry["what"], entry["reason"], entry.get("varies", False))
         if fault.what not in KINDS:
             raise ValueError(f"{entry['operator']}: what must be one of {KINDS}: {fault.what}")
         for line in entry["where"]:
@@ -83,6 +85,7 @@ def write(faults: Faults, path: Path = FILE) -> None:
         text.append(
             f"[[fault]]\noperator = {_quoted(operator)}\nwhat = {_quoted(fault.what)}\n"
             f"reason = {_quoted(fault.reason)}\nwhere = [{where}]\n"
+            + ("varies = true\n" if fault.varies else "")
         )
     path.write_text("\n".join(text))
 

@@ -53,6 +53,16 @@ def test_update_keeps_reasons() -> None:
     }
 
 
+def test_what_varies_may_be_right(tmp_path: Path) -> None:
+    faults = {ADD: {0: Fault("wrong", "It adds one.", varies=True), 1: WRONG}}
+    known.write(faults, tmp_path / "faults.toml")
+    assert known.read(tmp_path / "faults.toml") == faults
+    found = {ADD: {0: RIGHT, 1: Outcome("wrong", "")}}
+    assert sweep.surprises(found, faults) == []
+    assert sweep.updated(found, faults) == faults
+    assert sweep.surprises({ADD: {0: Outcome("error", "no kernel")}}, faults) != []
+
+
 def test_each_fault_has_a_reason() -> None:
     reasons = {fault.reason for samples in known.read().values() for fault in samples.values()}
     assert [reason for reason in reasons if not reason.endswith(".")] == []

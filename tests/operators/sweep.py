@@ -272,6 +272,8 @@ def surprises(found: dict[Place, Outcomes], faults: known.Faults) -> list[str]:
             if fault is None and outcome.what != "right":
                 lines.append(f"new: {where}: {outcome.what}: {outcome.message}")
             elif fault is not None and outcome.what == "right":
+                if fault.varies:
+                    continue
                 lines.append(f"mended: {where}: it is right; the list says: {fault.what}")
             elif fault is not None and outcome.what != fault.what:
                 lines.append(
@@ -289,9 +291,11 @@ def updated(found: dict[Place, Outcomes], faults: known.Faults) -> known.Faults:
             reasons[place.operator, fault.what].setdefault(place, fault.reason)
     for place, outcomes in found.items():
         for sample, outcome in outcomes.items():
-            if outcome.what == "right":
-                continue
             old = faults.get(place, {}).get(sample)
+            if outcome.what == "right":
+                if old is not None and old.varies:
+                    result.setdefault(place, {})[sample] = old
+                continue
             if old is not None and old.what == outcome.what:
                 fault = old
             else:
