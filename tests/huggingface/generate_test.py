@@ -134,24 +134,20 @@ class TestAhead:
     def test_a_mask_that_changes_on_the_way(self, llama: Pair) -> None:
         """A model that forgets a token of its prompt after six more."""
 
-        def forgetful(model: Any) -> Any:
-            prepare = type(model).prepare_inputs_for_generation
+        kind = type(llama.cpu)
+        prepare = kind.prepare_inputs_for_generation
 
-            def prepared(*args: Any, **kwargs: Any) -> Any:
-                inputs = prepare(model, *args, **kwargs)
-                if inputs["attention_mask"].shape[1] > 17:
-                    inputs["attention_mask"] = inputs["attention_mask"].clone()
-                    inputs["attention_mask"][:, 5] = 0
-                return inputs
+        def forgetful(self: Any, *args: Any, **kwargs: Any) -> Any:
+            inputs = prepare(self, *args, **kwargs)
+            if inputs["attention_mask"].shape[1] > 17:
+                inputs["attention_mask"] = inputs["attention_mask"].clone()
+                inputs["attention_mask"][:, 5] = 0
+            return inputs
 
-            return mock.patch.object(model, "prepare_inputs_for_generation", prepared)
-
-        with forgetful(llama.cpu), forgetful(llama.xla):
-            changed = llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None)
-        assert (
-            changed.tolist()
-            != llama.check(models.prompts(4, 11), max_new_tokens=24, eos_token_id=None).tolist()
-        )
+        prompts, options = models.prompts(4, 11), {"max_new_tokens": 24, "eos_token_id": None}
+        with mock.patch.object(kind, "prepare_inputs_for_generation", forgetful):
+            changed = llama.check(prompts, **options)
+        assert changed.tolist() != llama.check(prompts, **options).tolist()
 
     def test_streamers_of_the_library(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
         class Words:
@@ -200,6 +196,29 @@ class TestAhead:
             **models.on_device(one), **options, streamer=changed_after_six(llama.xla)
         )
         assert got.tolist() == expected.tolist() != usual.tolist()
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"prefix_allowed_tokens_fn": lambda *_: list(range(3, 90))},
+            {"stopping_criteria": [lambda tokens, _: torch.zeros(len(tokens)).bool()]},
+            {"logits_processor": [lambda _, scores: scores]},
+        ],
+        ids=lambda option: next(iter(option)),
+    )
+    def test_functions_of_the_caller_may_change_the_model(
+        self, llama: Pair, calls: list[ahead.Ahead], option: dict[str, Any]
+    ) -> None:
+        llama.check(models.prompts(4, 11), max_new_tokens=8, **option)
+        assert not calls
+
+    def test_hooks_may_change_the_model(self, llama: Pair, calls: list[ahead.Ahead]) -> None:
+        hook = llama.xla.register_forward_pre_hook(lambda *_: None)
+        try:
+            llama.check(models.prompts(4, 11), max_new_tokens=8)
+        finally:
+            hook.remove()
+        assert not calls
 
     @pytest.mark.parametrize("option", [{"do_sample": True}, {"num_beams": 2}], ids=str)
     def test_other_searches_wait(

@@ -202,7 +202,8 @@ def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) 
         for name, value in arguments.items()
     }
     on_host |= {"past_key_values": cache, "cache_implementation": None}
-    if _is_greedy(model, arguments) and not any(map(_is_foreign, map(arguments.get, _CALLED))):
+    called = [*map(arguments.get, _CALLED), model, *_hooks(model)]
+    if _is_greedy(model, arguments) and not any(map(_is_foreign, called)):
         kept = (_option(model, arguments, f"output_{name}") for name in ("scores", "logits"))
         cache.ahead = Ahead(last, keeps_logits=any(kept))
     try:
@@ -223,11 +224,17 @@ def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
     return one_choice and not _option(model, arguments, "do_sample") and not model.training
 
 
+def _hooks(model: Any) -> list[Any]:
+    """Of the model's own, what runs between two tokens besides its class's code."""
+    hooks = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
+    return [*hooks, vars(model).get("prepare_inputs_for_generation")]
+
+
 def _is_foreign(value: Any) -> bool:
-    """Whether it is code that may change the model between two tokens."""
+    """Whether it is code that may change the model between two tokens: not the library's own."""
     values = value if isinstance(value, (list, tuple)) else [value]
-    known = ("builtins", "transformers")
-    return any(type(item).__module__.partition(".")[0] not in known for item in values)
+    modules = [type(item).__module__ for item in values if item is not None]
+    return any(module.partition(".")[0] != "transformers" for module in modules)
 
 
 _forwards: weakref.WeakKeyDictionary[Any, _Forward] = weakref.WeakKeyDictionary()
