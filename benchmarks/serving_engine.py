@@ -11,15 +11,18 @@ import argparse
 import json
 import os
 import random
+import sys
 from pathlib import Path
 
 os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples/vllm"))
+
 import torch
 import vllm
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from random_model import make_tokenizer
+from transformers import LlamaConfig
 from vllm.model_executor.model_loader import dummy_loader
 
 ON_XLA = "PJRT_DEVICE" in os.environ
@@ -85,12 +88,7 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
     config = folder / "config.json"
     found = json.loads(config.read_text())
     config.write_text(json.dumps(found | {"architectures": ["LlamaForCausalLM"]}))
-    vocabulary = {f"w{i}": i for i in range(shape["vocab_size"])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", unk_token="w1").save_pretrained(
-        folder
-    )
+    make_tokenizer(shape["vocab_size"]).save_pretrained(folder)
 
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
