@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/arguments.h"
+#include "torch_xla_ext/csrc/calls/call_key.h"
 #include "torch_xla_ext/csrc/calls/custom_call.h"
 #include "torch_xla_ext/csrc/calls/direct_call.h"
 #include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
@@ -491,6 +492,7 @@ void DefineRootLogHandlers(py::module_& module) {
 void DefineFunctions(py::module_& module) {
   RegisterOperators();
   RegisterStaticKernels();
+  DefineCallKey(module);
   DefineOperatorKernels(module);
   DefineCustomCalls(module);
   DefineDirectCall(module);

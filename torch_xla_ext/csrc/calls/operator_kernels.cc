@@ -15,11 +15,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/calls/call_key.h"
 #include "torch_xla_ext/csrc/calls/prepared_call.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/shards.h"
@@ -62,12 +62,6 @@ class PythonFunction {
   PyObject* function_;
 };
 
-template <typename T>
-void AppendBytes(const T& value, std::string* key) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  key->append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
 // The key needs the sharding: the shard on which a device runs the call is
 // prepared, too.
 void AppendSharding(const at::Tensor& tensor, std::string* key) {
@@ -78,13 +72,12 @@ void AppendSharding(const at::Tensor& tensor, std::string* key) {
   const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
   key->push_back(sharding ? 's' : 'n');
   if (!sharding) return;
-  AppendBytes(sharding->size(), key);
-  key->append(*sharding);
+  AppendText(*sharding, key);
 }
 
-// Appends what a call is prepared for: a tensor's dtype, shape and device, and
-// the type and value of anything else. Returns false for arguments that are not
-// remembered: symbolic sizes, subclasses of Tensor, lists.
+// Appends what a call is prepared for: a tensor's dtype, shape, device and
+// sharding, and the type and value of anything else. Returns false for
+// arguments that are not remembered.
 bool AppendKey(const c10::IValue& value, std::string* key) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -92,19 +85,7 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
       key->push_back('n');
       return true;
     }
-    if (tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
-        tensor.key_set().has(c10::DispatchKey::Python)) {
-      return false;
-    }
-    key->push_back('t');
-    AppendBytes(tensor.scalar_type(), key);
-    const c10::Device device = tensor.device();
-    AppendBytes(device.type(), key);
-    AppendBytes(device.index(), key);
-    const at::IntArrayRef sizes = tensor.sizes();
-    AppendBytes(sizes.size(), key);
-    key->append(reinterpret_cast<const char*>(sizes.data()),
-                sizes.size() * sizeof(int64_t));
+    if (!AppendTensor(tensor, key)) return false;
     AppendSharding(tensor, key);
   } else if (value.isNone()) {
     key->push_back('n');
@@ -118,10 +99,8 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
     key->push_back('d');
     AppendBytes(value.toDouble(), key);  // keeps -0.0 and 0.0 apart
   } else if (value.isString()) {
-    const std::string& text = value.toStringRef();
     key->push_back('s');
-    AppendBytes(text.size(), key);
-    key->append(text);
+    AppendText(value.toStringRef(), key);
   } else {
     return false;
   }

@@ -187,18 +187,13 @@ def prepare(
     return _XLAC._xla_prepare_custom_call(*checked)
 
 
-def is_plain(target: str, operands: Sequence[torch.Tensor]) -> bool:
-    """Whether a prepared call is all that custom_call makes of these operands.
+def may_be_remembered(target: str) -> bool:
+    """Whether a prepared call is all that custom_call makes of operands with an _xla_call_key.
 
     It is not where custom_call computes something else, or refuses: with a reference
-    implementation, a gradient, or one of torch's transforms.
+    implementation, or in one of torch's transforms.
     """
-    return (
-        not transforms.may_apply()
-        and not torch_xla.runtime.is_spmd()  # where custom_call asks for the operands' shardings
-        and not (torch.is_grad_enabled() and any([tensor.requires_grad for tensor in operands]))
-        and reference.replacement(target) is None
-    )
+    return not transforms.may_apply() and reference.replacement(target) is None
 
 
 def _call(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 import torch_xla
 
-from torch_xla_ext.calls import is_plain, remembered, transforms
+from torch_xla_ext.calls import may_be_remembered, transforms
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
 from torch_xla_ext.cuda_kernels import placing
@@ -61,7 +61,7 @@ class Calls:
         self.configuration = configuration
         self._reference = reference
         self._warned: set[int] = set()
-        self._remembered: dict[remembered.Key, object] = {}
+        self._remembered: dict[tuple[bytes, bytes], object] = {}
 
     @property
     def where(self) -> str:
@@ -160,7 +160,7 @@ class Calls:
             return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
         operands: list[torch.Tensor] = []
         key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
-        if key is None or not is_plain(launches.TARGET, operands):
+        if key is None or not may_be_remembered(launches.TARGET):
             launch, call = self._made(configuration, args, outputs, aliases)
             return launch.call(*call, has_side_effect)
         prepared = self._remembered.get(key)
@@ -179,7 +179,7 @@ class Calls:
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
         operands: list[torch.Tensor],
-    ) -> remembered.Key | None:
+    ) -> tuple[bytes, bytes] | None:
         """What a call depends on, besides the kernel; None if it is not remembered.
 
         Args:
@@ -190,11 +190,11 @@ class Calls:
             launch = configuration.grid, configuration.block, configuration.shared_bytes
         if isinstance(outputs, Mapping):
             outputs = list(outputs.items())
-        given = remembered.of_values(args, operands)
+        given = _XLAC._xla_call_key(args, operands)
         if given is None or not operands:
             return None
         others = launch, outputs, aliases, has_side_effect
-        described = remembered.of_values(others, [], _described)
+        described = _XLAC._xla_call_key(others, None, _described)
         return None if described is None else (given, described)
 
     def _made(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 
 
-@dataclasses.dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """What `cuda_kernel` is given of it.
 
     Attributes:
@@ -39,7 +38,7 @@ class Configuration:
         Where the compiler decides on the block, the key is the grid.
         """
         if self.block_is_fixed:
-            return dataclasses.replace(self, grid=key)
+            return self._replace(grid=key)
         given = key if isinstance(key, tuple) else (key,)
         if not 2 <= len(given) <= 3:
             raise TypeError(
@@ -48,7 +47,7 @@ class Configuration:
                 f"dimensions are a tuple: {self.name}[(2, 3), 128]"
             )
         names = ("grid", "block", "shared_bytes")
-        return dataclasses.replace(self, **dict(zip(names, given, strict=False)))
+        return self._replace(**dict(zip(names, given, strict=False)))
 
     def launch(
         self, module: bytes, digest: str, function: str, values: Mapping[str | int, object]

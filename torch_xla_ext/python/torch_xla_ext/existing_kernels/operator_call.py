@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
@@ -12,7 +12,6 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext import calls
-from torch_xla_ext.calls import remembered
 from torch_xla_ext.existing_kernels import _support
 from torch_xla_ext.existing_kernels.arguments import encode
 from torch_xla_ext.targets import registration
@@ -51,7 +50,7 @@ class Operator:
         self._num_positional = sum(not argument.kwarg_only for argument in self.arguments)
         self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
         # Calls that were checked and encoded, by what they depend on: csrc/calls/prepared_call.h.
-        self._prepared: dict[tuple[object, ...], tuple[object, _Call]] = {}
+        self._prepared: dict[bytes, tuple[object, _Call]] = {}
 
     @cached_property
     def out(self) -> torch._ops.OpOverload | None:
@@ -116,8 +115,8 @@ class Operator:
             in place of such a tensor.
         """
         operands: list[torch.Tensor] = []
-        key = remembered.of_values(values, operands, _number)
-        if key is None or not operands or not calls.is_plain(TARGET, operands):
+        key = _XLAC._xla_call_key(tuple(values), operands, _number)
+        if key is None or not operands or not calls.may_be_remembered(TARGET):
             return self._call_unusual(values)
         found = self._prepared.get(key)
         if found is None:
@@ -285,10 +284,10 @@ def _is_operand(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and not _is_number(leaf)
 
 
-def _number(value: object) -> tuple[Hashable, ...] | None:
+def _number(value: object) -> tuple[torch.dtype, str] | None:
     """What is remembered of a number that is a tensor."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
-        return type(value), value.dtype, repr(value.item())
+        return value.dtype, repr(value.item())
     return None
 
 
