@@ -181,8 +181,8 @@ def test_many_launches_are_one_cuda_graph(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     # XLA writes what the program runs before and, if it changes that, after its passes.
     texts = [file.read_text() for file in tmp_path.glob("*.thunk_sequence*.txt")]
-    launches = [text for text in texts if text.count("kCustomCall") == 32]
-    assert any(text.count("kCommandBuffer") == 1 for text in launches)
+    counts = [(text.count("kCustomCall"), text.count("kCommandBuffer")) for text in texts]
+    assert any(launches >= 32 and graphs == 1 for launches, graphs in counts), counts
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA")

@@ -10,10 +10,13 @@ from testing.xla import XLAC, register_host_kernels
 
 # XLA:GPU reads a backend_config that parses as JSON of its own message, and then hands the kernel
 # that message's `opaque` instead. These are refused.
-JSON_LIKE = [
+EMPTY_OBJECTS = [
     b"{}",
     b" {}",
     b"\t\r\n { } ",
+]
+JSON_LIKE = [
+    *EMPTY_OBJECTS,
     b'{"custom_call_backend_config":{"opaque":"abc"}}',
     b"{customCallBackendConfig:{opaque:'abc'}}",
     b'{"force_earliest_schedule":true}',
@@ -95,7 +98,7 @@ def test_payload_that_xla_might_read_is_refused(device: torch.device, payload: b
 
 
 def test_no_other_payload_is_replaced(device: torch.device) -> None:
-    """The table for docs/pjrt_bridge.md: all that XLA can replace is refused."""
+    """The table for docs/pjrt_bridge.md, of calls that may name fields of XLA's message."""
     table = {}
     for payload in JSON_LIKE + OTHERS:
         for version in (2, 3):
@@ -110,7 +113,7 @@ def test_no_other_payload_is_replaced(device: torch.device) -> None:
     if path := os.environ.get("PAYLOAD_TABLE"):
         with open(path, "w") as file:
             json.dump(table, file, indent=1)
-    assert not [outcome for outcome in table.values() if outcome.startswith("arrives")]
-    for payload in OTHERS:
-        for version in (2, 3):
-            assert table[f"{payload!r} v{version}"] == "whole"
+    for payloads, outcome in ((OTHERS, "whole"), (EMPTY_OBJECTS, "refused")):
+        for payload in payloads:
+            for version in (2, 3):
+                assert table[f"{payload!r} v{version}"] == outcome

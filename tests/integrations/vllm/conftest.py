@@ -39,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def models() -> Iterator[Path]:
-    """A folder for models."""
+    """A folder for models, whose products in float32 are exact: a GPU would multiply in TF32."""
+    from torch_xla import backends  # vLLM's plugins are installed before anything is imported
+
+    backends.set_mat_mul_precision("highest")
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
