@@ -1,0 +1,217 @@
+"""Weights and caches in fp8, against transformers' models with the same rounding.
+
+BUILD says on how many devices.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import families
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from testing import programs  # before the first computation
+from torch import nn
+from vllm import LLM, SamplingParams
+from vllm_xla_gpu import overrides
+
+pytestmark = pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
+
+FP8 = torch.float8_e4m3fn
+LARGEST = torch.finfo(FP8).max
+# What vLLM makes one layer of, with one scale.
+MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",))
+# By the first of them.
+SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
+LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
+
+
+def scale_of(x: torch.Tensor) -> torch.Tensor:
+    return x.float() / LARGEST
+
+
+def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """As vLLM's scaled_fp8_quant; XLA:CPU rounds float32 to float16 on the way."""
+    return (x.float() * scale.reciprocal()).clamp(-LARGEST, LARGEST).half().to(FP8)
+
+
+class Rounded(nn.Module):
+    """A linear layer with a weight in fp8, whose inputs are rounded, too."""
+
+    def __init__(
+        self, weight: torch.Tensor, scale: torch.Tensor, input_scale: torch.Tensor | None = None
+    ) -> None:
+        """Takes the weight [out, in] in fp8, its scales [out, 1] or [], and that of all inputs."""
+        super().__init__()
+        # As integers, which a change of the model's dtype leaves alone.
+        self.register_buffer("weight", weight.view(torch.uint8))
+        self.scale, self.input_scale = scale.double(), input_scale
+        self.adapter: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = self.input_scale
+        if scale is None:
+            scale = scale_of(x.abs().amax(-1, keepdim=True))
+        product = in_fp8(x, scale).double() @ self.weight.view(FP8).double().t()
+        result = (product * scale.double() * self.scale.t()).to(x.dtype)
+        if self.adapter is not None:
+            result = result + x @ self.adapter[0].t() @ self.adapter[1].t()
+        return result
+
+
+def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, list[str]]]:
+    """Of each layer of vLLM the path of its parts' parent, that parent, and the parts' names."""
+    for path, parent in model.named_modules():
+        for names in MERGED:
+            if hasattr(parent, names[0]):
+                yield path, parent, list(names)
+
+
+Checkpoint = dict[str, torch.Tensor]
+
+
+def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """What vLLM makes of 16-bit weights: one scale for all parts."""
+    weights = [getattr(parent, name).weight.data for name in names]
+    scale = max(scale_of(weight.abs().max()) for weight in weights)
+    for name, weight in zip(names, weights, strict=True):
+        setattr(parent, name, Rounded(in_fp8(weight, scale), scale))
+    return {}
+
+
+def stored(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """A scale of each weight and of its inputs; vLLM takes the largest of the inputs' scales."""
+    tensors, input_scales = {}, torch.arange(10, 10 + len(names), dtype=torch.float32) / 1000
+    for name, input_scale in zip(names, input_scales, strict=True):
+        weight = getattr(parent, name).weight.data
+        scale = scale_of(weight.abs().max())
+        setattr(parent, name, Rounded(in_fp8(weight, scale), scale, input_scales.max()))
+        prefix = f"{path}.{name}"
+        tensors |= {f"{prefix}.weight": in_fp8(weight, scale), f"{prefix}.weight_scale": scale}
+        tensors[f"{prefix}.input_scale"] = input_scale.clone()
+    return tensors
+
+
+def compressed(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """A scale of each output feature."""
+    tensors = {}
+    for name in names:
+        weight = getattr(parent, name).weight.data
+        scale = scale_of(weight.abs().amax(1, keepdim=True))
+        setattr(parent, name, Rounded(in_fp8(weight, scale), scale))
+        prefix = f"{path}.{name}"
+        tensors |= {f"{prefix}.weight": in_fp8(weight, scale), f"{prefix}.weight_scale": scale}
+    return tensors
+
+
+_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+KINDS: dict[Callable[..., Checkpoint], dict] = {
+    online: {},
+    stored: {"quant_method": "fp8", "activation_scheme": "static"},
+    compressed: {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": _FLOAT8 | {"strategy": "channel", "dynamic": False},
+                "input_activations": _FLOAT8 | {"strategy": "token", "dynamic": True},
+            }
+        },
+        "ignore": ["lm_head"],
+    },
+}
+
+
+def load(model: str, dtype: torch.dtype) -> nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model, torch_dtype=dtype, attn_implementation="eager"
+    )
+
+
+def change(model: nn.Module, kind: Callable[..., Checkpoint]) -> tuple[nn.Module, Checkpoint]:
+    """The model with layers of Rounded, and what a checkpoint has for them."""
+    tensors = {}
+    for path, parent, names in list(layers(model)):
+        tensors |= kind(path, parent, names)
+    return model, tensors
+
+
+def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Checkpoint) -> str:
+    """A checkpoint of this kind, if it is one; the path of what vLLM serves."""
+    _, tensors = change(load(model, torch.float32), kind)
+    if not tensors:
+        return model
+    path = folder / kind.__name__
+    shutil.copytree(model, path)
+    (weights,) = path.glob("*.safetensors")
+    save_file(load_file(weights) | tensors | others, weights, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": KINDS[kind]}))
+    return str(path)
+
+
+def start(path: str, dtype: torch.dtype, **options: object) -> LLM:
+    return LLM(path, dtype=dtype, tensor_parallel_size=families.DEVICES, **LIMITS, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers(
+    kind: Callable[..., Checkpoint], dtype: torch.dtype, models: Path, tmp_path: Path
+) -> None:
+    """Each layer rounds its weights and its inputs as vLLM does on CUDA."""
+    model = families.write("llama", models)
+    path = write(model, kind, tmp_path, {})
+    with programs.compiled() as compiled:
+        llm = start(path, dtype, **({"quantization": "fp8"} if kind is online else {}))
+    reference, _ = change(load(model, dtype if kind is online else torch.float32), kind)
+    expected = list(layers(reference.to(dtype)))
+    for program in (text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text):
+        assert len(re.findall(r"= f8e4m3fn\S* parameter\(", program)) >= len(expected)
+
+    def compare(served: nn.Module) -> int:
+        for path, parent, names in expected:
+            layer = served.get_submodule(f"{path}.{SERVED.get(names[0], names[0])}")
+            x = torch.randn(5, layer.input_size, generator=generator).to(dtype)
+            result, _ = layer(x.to("xla"))
+            right = torch.cat([getattr(parent, name)(x) for name in names], dim=-1)
+            torch.testing.assert_close(result[:].cpu(), right)
+        return len(expected)
+
+    generator = torch.Generator().manual_seed(0)
+    assert llm.apply_model(compare) == [4 * reference.config.num_hidden_layers]
+
+
+def errors(llm: LLM, reference: nn.Module) -> torch.Tensor:
+    """Of the log probabilities that are told, for the tokens that were chosen."""
+    answers = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in families.prompts()],
+        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=5),
+        use_tqdm=False,
+    )
+    found = []
+    for answer in answers:
+        prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
+        with torch.no_grad():
+            logits = reference(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        for told, row in zip(answer.outputs[0].logprobs, logits.log_softmax(-1), strict=True):
+            found += [abs(row[token] - told[token].logprob) for token in told]
+    return torch.stack(found)
+
+
+def test_logits(models: Path, tmp_path: Path) -> None:
+    """In float32, where little but the rounding to fp8 is left."""
+    model = families.write("llama", models)
+    llm = start(write(model, compressed, tmp_path, {}), torch.float32)
+    exact = load(model, torch.float32)
+    unrounded = errors(llm, exact)
+    found = errors(llm, change(exact, compressed)[0])
+    print(f"median and largest {found.median()} {found.max()}, of fp8 {unrounded.median()}")
+    assert found.median() < unrounded.median() / 100
