@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import families
 import pytest
 import torch
 import transformers
+from adapters import ALPHA, Adapter
 from safetensors.torch import load_file, save_file
 from testing import programs  # before the first computation
 from torch import nn
+from transformers.models.llama import modeling_llama
 from vllm import LLM, SamplingParams
 from vllm_xla_gpu import overrides
 
@@ -36,9 +38,10 @@ def scale_of(x: torch.Tensor) -> torch.Tensor:
     return x.float() / LARGEST
 
 
-def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def in_fp8(x: torch.Tensor, scale: torch.Tensor, on_host: bool = False) -> torch.Tensor:
     """As vLLM's scaled_fp8_quant; XLA:CPU rounds float32 to float16 on the way."""
-    return (x.float() * scale.reciprocal()).clamp(-LARGEST, LARGEST).half().to(FP8)
+    result = (x.float() * scale.reciprocal()).clamp(-LARGEST, LARGEST)
+    return (result if on_host else result.half()).to(FP8)
 
 
 class Rounded(nn.Module):
@@ -81,7 +84,9 @@ def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
     weights = [getattr(parent, name).weight.data for name in names]
     scale = max(scale_of(weight.abs().max()) for weight in weights)
     for name, weight in zip(names, weights, strict=True):
-        setattr(parent, name, Rounded(in_fp8(weight, scale), scale))
+        # Weights that several devices share are rounded on the host.
+        rounded = in_fp8(weight, scale, on_host=families.DEVICES > 1)
+        setattr(parent, name, Rounded(rounded, scale))
     return {}
 
 
@@ -189,12 +194,13 @@ def test_layers(
     assert llm.apply_model(compare) == [4 * reference.config.num_hidden_layers]
 
 
-def errors(llm: LLM, reference: nn.Module) -> torch.Tensor:
+def errors(llm: LLM, reference: nn.Module, **options: object) -> torch.Tensor:
     """Of the log probabilities that are told, for the tokens that were chosen."""
     answers = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in families.prompts()],
         SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=5),
         use_tqdm=False,
+        **options,
     )
     found = []
     for answer in answers:
@@ -206,12 +212,87 @@ def errors(llm: LLM, reference: nn.Module) -> torch.Tensor:
     return torch.stack(found)
 
 
-def test_logits(models: Path, tmp_path: Path) -> None:
-    """In float32, where little but the rounding to fp8 is left."""
+# Different ones in each layer.
+K_SCALES, V_SCALES = (0.02, 0.03), (0.004, 0.005)
+
+
+def caches_in_fp8(k_scales: Sequence[float], v_scales: Sequence[float]) -> Callable:
+    """What takes the place of transformers' attention: keys and values are rounded to fp8."""
+    attend = modeling_llama.eager_attention_forward
+
+    def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return in_fp8(x, torch.tensor(scale), on_host=True).to(x.dtype) * scale
+
+    def attend_rounded(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *args: object,
+        **kw: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        i = module.layer_idx
+        key, value = rounded(key, k_scales[i]), rounded(value, v_scales[i])
+        return attend(module, query, key, value, *args, **kw)
+
+    return attend_rounded
+
+
+@pytest.mark.parametrize("scales", [None, (K_SCALES, V_SCALES)], ids=["ones", "stored"])
+def test_logits(
+    scales: tuple[Sequence[float], Sequence[float]] | None,
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of weights and a cache in fp8, in float32, where little but this rounding is left."""
     model = families.write("llama", models)
-    llm = start(write(model, compressed, tmp_path, {}), torch.float32)
-    exact = load(model, torch.float32)
-    unrounded = errors(llm, exact)
-    found = errors(llm, change(exact, compressed)[0])
-    print(f"median and largest {found.median()} {found.max()}, of fp8 {unrounded.median()}")
+    others = {}
+    for i, pair in enumerate(zip(*scales, strict=True) if scales else ()):
+        for name, scale in zip(("k_scale", "v_scale"), pair, strict=True):
+            others[f"model.layers.{i}.self_attn.{name}"] = torch.tensor(scale)
+    path = write(model, compressed, tmp_path, others)
+    with programs.compiled() as compiled:
+        llm = start(path, torch.float32, kv_cache_dtype="fp8")
+    if families.DEVICES > 1:
+        steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
+        for tokens, program in zip((16, 32), steps, strict=True):
+            _check_collectives(program, tokens)
+    reference, _ = change(load(model, torch.float32), compressed)
+    unrounded = errors(llm, reference)
+    rounding = caches_in_fp8(*(scales or ([1.0] * 2, [1.0] * 2)))
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", rounding)
+    found = errors(llm, reference)
+    print(f"median and largest {found.median()} {found.max()}, of the cache {unrounded.median()}")
     assert found.median() < unrounded.median() / 100
+    unrounded = errors(llm, load(model, torch.float32))
+    assert found.median() < unrounded.median() / 100
+
+
+def _check_collectives(program: str, tokens: int) -> None:
+    """Besides those of layers that are not in fp8, the largest number of each divided input."""
+    config = families.FAMILIES["llama"]
+    layers, width = config.num_hidden_layers, config.hidden_size
+    assert sorted(programs.collectives(program)) == sorted(
+        [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1)
+        + [f"all-reduce f32[{tokens}]{{0}}"] * (2 * layers)
+        + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
+    )
+
+
+@pytest.mark.skipif(families.DEVICES > 1, reason="refused; see checks_test")
+def test_adapters(models: Path, tmp_path: Path) -> None:
+    """Adapters are added in the model's dtype to what the layers in fp8 compute."""
+    model = families.write("llama", models)
+    adapter = Adapter("all", 1, model, tmp_path)
+    llm = start(write(model, compressed, tmp_path, {}), torch.float32, enable_lora=True)
+    reference, _ = change(load(model, torch.float32), compressed)
+    without = errors(llm, reference)
+    weights = load_file(Path(adapter.request.lora_path, "adapter_model.safetensors"))
+    for path, module in reference.named_modules():
+        if isinstance(module, Rounded):
+            a, b = (weights[f"base_model.model.{path}.lora_{m}.weight"] for m in "AB")
+            module.adapter = a, b * ALPHA / len(a)
+    found = errors(llm, reference, lora_request=adapter.request)
+    print(f"median and largest {found.median()} {found.max()}, without {without.median()}")
+    assert max(found.median(), without.median()) < 1e-4
