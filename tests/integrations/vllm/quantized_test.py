@@ -194,6 +194,18 @@ def test_layers(
     assert llm.apply_model(compare) == [4 * reference.config.num_hidden_layers]
 
 
+def test_one_scale_for_all_parts() -> None:
+    """Of a checkpoint whose queries, keys and values are one weight: vLLM leaves the others."""
+    from vllm_xla_gpu import quantized  # for vllm 0.11.0
+
+    layer = nn.Module()
+    layer.weight_scale = nn.Parameter(torch.tensor([0.5, *[torch.finfo(torch.float32).min] * 2]))
+    layer.logical_widths = [3, 1, 1]
+    assert quantized._of_outputs(layer).tolist() == [0.5] * 5
+    layer.weight_scale = nn.Parameter(torch.tensor([0.5, 0.25, 2.0]))
+    assert quantized._of_outputs(layer).tolist() == [0.5] * 3 + [0.25, 2.0]
+
+
 def errors(llm: LLM, reference: nn.Module, **options: object) -> torch.Tensor:
     """Of the log probabilities that are told, for the tokens that were chosen."""
     answers = llm.generate(
