@@ -8,6 +8,7 @@ on the device, or with tensor parallelism on the host, where the same numbers re
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-num-seqs", type=int, default=64)
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
     parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
+    parser.add_argument("--quantization", choices=("fp8",), help="of the bfloat16 weights")
     parser.add_argument("--gpu-memory-utilization", type=float, default=0.85)
     parser.add_argument("--enable-prefix-caching", action="store_true")
     parser.add_argument("--json", type=Path, help="file to write the results to")
@@ -67,8 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def options(args: argparse.Namespace) -> dict[str, object]:
     """vLLM's options by name, but for the model."""
     names = ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-    names += ("kv_cache_dtype", "gpu_memory_utilization", "enable_prefix_caching")
-    return {name: getattr(args, name) for name in names} | {
+    names += ("kv_cache_dtype", "quantization", "gpu_memory_utilization", "enable_prefix_caching")
+    given = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None} | {
         "dtype": "bfloat16",
         "load_format": "dummy",
         "seed": 0,
@@ -93,23 +96,35 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
     """Fills them with random numbers, in place of vLLM's own, which XLA would draw on the host."""
-    numbers = torch.empty(POOL).uniform_(-SPREAD, SPREAD)
     for weight in model.state_dict().values():
-        if weight.dim() == 1:  # a norm's
-            weight.fill_(1)
-        elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
-            numbers = numbers.to(weight.dtype)
-            for part in weight.view(-1).split(POOL):
-                part.copy_(numbers[: len(part)])
-        else:
-            weight.uniform_(-SPREAD, SPREAD)
-        if ON_XLA:
-            torch_xla.sync()
+        _fill(weight)
+
+
+def _fill(weight: torch.Tensor) -> None:
+    if weight.dim() == 0:  # the scale of a cache, which the model does not have
+        return
+    if weight.dim() == 1:  # a norm's
+        weight.fill_(1)
+    elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
+        numbers = _numbers(weight.dtype)
+        for part in weight.view(-1).split(POOL):
+            part.copy_(numbers[: len(part)])
+    else:
+        weight.uniform_(-SPREAD, SPREAD)
+    if ON_XLA:
+        torch_xla.sync()
+
+
+@functools.cache
+def _numbers(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(POOL, device="cpu").uniform_(-SPREAD, SPREAD).to(dtype)
 
 
 def use_random_weights() -> None:
     """Makes vLLM draw the weights by `make_weights` in this process."""
     dummy_loader.initialize_dummy_weights = make_weights
+    # vLLM 0.24.0 draws the weights of a layer before it quantizes them.
+    dummy_loader.initialize_single_dummy_weight = _fill
 
 
 def names() -> dict[str, str]:

@@ -21,6 +21,7 @@ HEAD_DIMS = (64, 96, 128, 192, 256)
 LATENT_DIM = 576  # of multi-head latent attention: 512, and 64 that are rotated
 PAGE_SIZES = (8, 16, 32, 64, 128)
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
+QUANTIZATIONS = ("fp8", "compressed-tensors")
 CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 # What torchrun sets, and the processes meet by.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
@@ -99,6 +100,7 @@ def check_config(config: VllmConfig) -> None:
             "set tensor_parallel_size instead",
         ),
         **_speculation(config),
+        **_quantization(config),
         "enable_lora_bias": (
             config.lora_config is not None and config.lora_config.bias_enabled,
             "leave it out, or merge the adapter into the model's weights",
@@ -191,6 +193,27 @@ def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
         "speculative decoding for embeddings": (
             config.model_config.runner_type != "generate",
             "leave it out",
+        ),
+    }
+
+
+def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
+    """What is refused of quantized weights, as in `check_config`."""
+    if config.quant_config is None:
+        return {}
+    devices = config.parallel_config.tensor_parallel_size
+    return {
+        "fp8 weights with a scale of each block": (
+            getattr(config.quant_config, "weight_block_size", None) is not None,
+            "serve the model's bfloat16 weights with quantization='fp8'",
+        ),
+        "quantized weights with enable_lora and tensor_parallel_size above 1": (
+            config.lora_config is not None and devices > 1,
+            "merge the adapter into the model's weights, or serve it on one GPU",
+        ),
+        "quantized weights with multi-head latent attention": (
+            config.model_config.use_mla,
+            "set VLLM_MLA_DISABLE=1, or serve bfloat16 weights",
         ),
     }
 
@@ -312,10 +335,16 @@ def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -
 
 
 def check_quantization(method: str) -> None:
-    raise UnsupportedError(
-        f"vllm-xla-gpu does not support quantized weights ({method}); serve the model's float16 or "
-        "bfloat16 weights. The KV cache can be fp8: kv_cache_dtype='fp8'"
-    )
+    if overrides.is_old():
+        raise UnsupportedError(
+            f"vllm-xla-gpu does not support quantized weights ({method}) on vllm-tpu; use vllm "
+            f"{overrides.NEW}, or serve the model's float16 or bfloat16 weights"
+        )
+    if method not in QUANTIZATIONS:
+        raise UnsupportedError(
+            f"vllm-xla-gpu does not support quantized weights ({method}); serve the model's "
+            "bfloat16 weights with quantization='fp8', or a checkpoint in fp8"
+        )
 
 
 def check_sampling(params: SamplingParams) -> None:

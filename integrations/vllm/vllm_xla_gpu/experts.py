@@ -115,11 +115,9 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
     is_chosen = chosen[..., None] == torch.arange(count, device=x.device)
     of_experts = (weights[..., None] * is_chosen).sum(dim=1).to(x.dtype)
     gate, up, down, *others = layer.parts
-    inner = _ACTIVATIONS[layer.activation](
-        functional.linear(x, gate.weight, gate.bias), functional.linear(x, up.weight, up.bias)
-    )
+    inner = _ACTIVATIONS[layer.activation](gate(x), up(x))
     inner = inner.unflatten(-1, (-1, count)) * of_experts[:, None]
-    result = functional.linear(inner.flatten(1), down.weight)
+    result = down(inner.flatten(1))
     for bias in others:
         result = result + of_experts @ bias.weight
     return result

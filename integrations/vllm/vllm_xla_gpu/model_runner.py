@@ -145,10 +145,16 @@ class XlaGpuModelRunner(TPUModelRunner):
         device = self.device if self._devices is None else torch.device("cpu")
         # It has those of the engines before, by what a layer says, which is not all that they are.
         rotary_embedding._ROPE_DICT.clear()
+        if self.vllm_config.quant_config is not None:
+            overrides.apply("quantized")
         with set_default_torch_dtype(self.dtype):
             with device:
                 model = initialize_model(vllm_config=self.vllm_config)
             experts.check(model)
+            if self.vllm_config.quant_config is not None:
+                from vllm_xla_gpu import quantized  # which imports compressed_tensors
+
+                quantized.check(model)
             # Nothing has been allocated so far: torch_xla, or the host, does so when it has to.
             if self._devices is None:
                 tensors = (*model.parameters(), *model.buffers())

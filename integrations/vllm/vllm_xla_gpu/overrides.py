@@ -109,7 +109,8 @@ def apply(stage: str) -> None:
 
     Args:
         stage: `start`, when vLLM loads its plugins; `engine`, when an engine is configured;
-            `runner`, when its model runner is imported, which imports torch_xla.
+            `runner`, when its model runner is imported, which imports torch_xla; `quantized`,
+            before a model with quantized weights is made.
     """
     version = OLD if is_old() else NEW
     for replacement in REPLACEMENTS:
@@ -249,6 +250,45 @@ def _yarn_range(find: Callable) -> Callable:
         return max(low, 0), min(high, dim - 1)
 
     return yarn_find_correction_range
+
+
+_QUANTIZATION = "vllm.model_executor.layers.quantization"
+_COMPRESSED = f"{_QUANTIZATION}.compressed_tensors.compressed_tensors"
+
+
+@_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8LinearMethod", NEW)
+def _fp8_linear(_: type) -> type:
+    """vLLM's computes by its CUDA operators, and without them by Marlin's."""
+    from vllm_xla_gpu.quantized import Fp8LinearMethod
+
+    return Fp8LinearMethod
+
+
+@_replaces("quantized", _COMPRESSED, "CompressedTensorsW8A8Fp8", NEW)
+def _compressed_fp8_linear(_: type) -> type:
+    from vllm_xla_gpu.quantized import XlaW8A8Fp8
+
+    return XlaW8A8Fp8
+
+
+@_replaces("quantized", _COMPRESSED, "CompressedTensorsConfig._check_scheme_supported", NEW)
+def _any_capability(_: Callable) -> Callable:
+    """The platform tells none. Schemes that are not served are refused when the model is made."""
+    return lambda config, least, error=True, match_exact=False: not match_exact
+
+
+@_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8MoEMethod", NEW)
+def _no_fp8_experts(_: type) -> Callable:
+    from vllm_xla_gpu.quantized import refuse_experts
+
+    return refuse_experts
+
+
+@_replaces("quantized", _COMPRESSED, "CompressedTensorsMoEMethod.get_moe_method", NEW)
+def _no_compressed_experts(_: Callable) -> Callable:
+    from vllm_xla_gpu.quantized import refuse_experts
+
+    return refuse_experts
 
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend", OLD, NEW)

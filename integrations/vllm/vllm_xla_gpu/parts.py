@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
+
+from vllm_xla_gpu import fp8
 
 
 class Part(nn.Module):
@@ -14,9 +17,25 @@ class Part(nn.Module):
     """
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None = None, dim: int | None = 0
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        dim: int | None = 0,
+        weight_scale: torch.Tensor | None = None,
+        input_scale: torch.Tensor | None = None,
     ) -> None:
+        """Takes the scales of fp8.linear if the weight is in fp8."""
         super().__init__()
         self.dim = dim
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.bias = _parameter(bias)
+        self.weight_scale, self.input_scale = _parameter(weight_scale), _parameter(input_scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.weight_scale is None:
+            return functional.linear(x, self.weight, self.bias)
+        return fp8.linear(x, self.weight, self.weight_scale, self.input_scale, self.bias)
+
+
+def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+    return None if tensor is None else nn.Parameter(tensor, requires_grad=False)

@@ -275,7 +275,7 @@ class _PartsMethod(LinearMethodBase):
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         """`bias` is None: the parts have it."""
-        return Columns([functional.linear(x, part.weight, part.bias) for part in layer.parts])
+        return Columns([part(x) for part in layer.parts])
 
 
 class Unsummed:
@@ -323,6 +323,12 @@ def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
     biases = (
         [None] * len(weights) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
     )
-    layer.parts = nn.ModuleList(Part(w, b) for w, b in zip(weights, biases, strict=True))
-    layer.weight = layer.bias = None
+    scales, input_scale = [None] * len(weights), getattr(layer, "input_scale", None)
+    if getattr(layer, "weight_scale", None) is not None:
+        scales = layer.weight_scale.data.split(layer.output_sizes)
+    layer.parts = nn.ModuleList(
+        Part(weight, bias, weight_scale=scale, input_scale=input_scale)
+        for weight, bias, scale in zip(weights, biases, scales, strict=True)
+    )
+    layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
     layer.quant_method = _PartsMethod()

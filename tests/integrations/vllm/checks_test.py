@@ -31,7 +31,7 @@ def _refusal(model: str, **options: object) -> str:
     [
         ({"kv_cache_dtype": "fp8_e5m2"}, "auto, fp8, fp8_e4m3"),
         ({"block_size": 1}, "choose one of 8, 16, 32, 64, 128"),
-        ({"quantization": "fp8"}, "does not support quantized weights (fp8); serve"),
+        ({"quantization": "awq"}, "does not support quantized weights (awq)"),
         ({"enable_lora": True, "enable_lora_bias": True}, "merge the adapter into the model's"),
         ({"enable_lora": True, "fully_sharded_loras": True}, "adapters are divided as the layers"),
         ({"data_parallel_size": 2}, "start one server for each GPU"),
@@ -92,6 +92,71 @@ def test_speculation(options: dict[str, object], text: str, models: Path) -> Non
     if overrides.is_old():
         text = "speculative decoding on vllm-tpu; leave it out"
     assert text in _refusal(model, **options)
+
+
+# Of a checkpoint's config.json.
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+INTEGERS = {"num_bits": 8, "type": "int", "symmetric": True}
+INT8 = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": INTEGERS | {"strategy": "channel", "dynamic": False},
+            "input_activations": INTEGERS | {"strategy": "token", "dynamic": True},
+        }
+    },
+    "ignore": ["lm_head"],
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "text"),
+    [
+        (
+            "llama",
+            {"hf_overrides": {"quantization_config": BLOCKS}},
+            "fp8 weights with a scale of each block; serve the model's bfloat16 weights with",
+        ),
+        (
+            "llama",
+            {"quantization": "fp8", "enable_lora": True, "tensor_parallel_size": 2},
+            "weights with enable_lora and tensor_parallel_size above 1; merge the adapter into",
+        ),
+        (
+            "deepseek_v2",
+            {"quantization": "fp8"},
+            "quantized weights with multi-head latent attention; set VLLM_MLA_DISABLE=1, or serve",
+        ),
+    ],
+    ids=["blocks", "adapters", "latent attention"],
+)
+def test_quantized_weights(
+    family: str, options: dict[str, object], text: str, models: Path
+) -> None:
+    if overrides.is_old():
+        text = "does not support quantized weights (fp8) on vllm-tpu; use vllm 0.11.0, or serve"
+    assert text in _refusal(families.write(family, models), dtype="bfloat16", **options)
+
+
+@pytest.mark.skipif(overrides.is_old(), reason="refused before")
+@pytest.mark.parametrize(
+    ("family", "options", "text"),
+    [
+        ("mixtral", {"quantization": "fp8"}, "mixtures of experts with quantized weights; serve a"),
+        (
+            "llama",
+            {"hf_overrides": {"quantization_config": INT8}},
+            "weights with CompressedTensorsW8A8Int8 (model.layers.0.self_attn.qkv_proj); serve a",
+        ),
+    ],
+    ids=["experts", "int8"],
+)
+def test_quantized_layers(family: str, options: dict[str, object], text: str, models: Path) -> None:
+    with pytest.raises(checks.UnsupportedError) as error:
+        LLM(families.write(family, models), dtype="bfloat16", max_model_len=64, **options)
+    assert text in str(error.value)
 
 
 @pytest.mark.parametrize(

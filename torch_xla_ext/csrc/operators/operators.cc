@@ -31,6 +31,7 @@
 #include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/random.h"
 #include "torch_xla_ext/csrc/operators/reductions.h"
+#include "torch_xla_ext/csrc/operators/scaled_mm.h"
 #include "torch_xla_ext/csrc/operators/shape_checks.h"
 #include "torch_xla_ext/csrc/operators/strides.h"
 #include "torch_xla_ext/csrc/operators/views.h"
@@ -375,6 +376,8 @@ void RegisterForXla(torch::Library& m) {
          kFloat32<&ComplexOnCpu<
              at::_ops::var_mean_correction, DeviationAndMean,
              &OverAll<DeviationAndMean, &Stock::var_mean>::Call>::Call>);
+  // scaled_mm.h
+  m.impl("_scaled_mm", ScaledMm);
 }
 
 void RegisterForAutograd(torch::Library& m) {

@@ -364,6 +364,14 @@ xla::PrimitiveType MakeXlaPrimitiveType(
 // `input` itself if it has this type, else converted to it.
 xla::XlaOp MaybeConvertTo(xla::XlaOp input, xla::PrimitiveType type);
 
+namespace tensor_methods {
+// The dimensions: lhs_contracting, rhs_contracting, lhs_batch, rhs_batch.
+XLATensorPtr xla_dot_general(
+    const XLATensorPtr& lhs, const XLATensorPtr& rhs,
+    const std::vector<std::vector<int>>& dim_vectors,
+    std::optional<at::ScalarType> preferred_element_type);
+}  // namespace tensor_methods
+
 namespace bridge {
 // Null if `tensor` is not an XLA tensor.
 XLATensorPtr TryGetXlaTensor(const at::Tensor& tensor);

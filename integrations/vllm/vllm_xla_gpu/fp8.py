@@ -1,0 +1,49 @@
+"""Linear layers whose weights and inputs are rounded to float8_e4m3fn, with scales, as in vLLM."""
+
+from __future__ import annotations
+
+import torch
+
+DTYPE = torch.float8_e4m3fn
+_LARGEST = torch.finfo(DTYPE).max
+_LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
+
+
+def scale_of(largest: torch.Tensor) -> torch.Tensor:
+    """The scales, in float32, with which numbers of up to `largest` fill the range of fp8."""
+    return (largest.float() / _LARGEST).clamp(min=_LEAST_SCALE)
+
+
+def quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """`x / scale` in fp8; larger numbers become the largest one, which a cast makes nan."""
+    return (x.float() * scale.reciprocal()).clamp(-_LARGEST, _LARGEST).to(DTYPE)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor,
+    input_scale: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The product of `x`, in fp8, and a weight in fp8.
+
+    Args:
+        x: [..., in_features].
+        weight: fp8 [out_features, in_features].
+        weight_scale: float32 [out_features].
+        input_scale: float32 []; if there is none, each row of x has its own.
+        bias: [out_features].
+
+    Returns:
+        [..., out_features] of x's dtype.
+    """
+    rows = x.flatten(0, -2)
+    if input_scale is None:
+        scale = scale_of(rows.abs().amax(-1, keepdim=True))
+    else:
+        scale = input_scale.expand(len(rows), 1)
+    result = torch._scaled_mm(
+        quantized(rows, scale), weight.t(), scale, weight_scale[None], bias=bias, out_dtype=x.dtype
+    )
+    return result.unflatten(0, x.shape[:-1])

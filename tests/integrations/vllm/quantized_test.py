@@ -1,0 +1,310 @@
+"""Weights and caches in fp8, against transformers' models with the same rounding.
+
+BUILD says on how many devices.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import families
+import pytest
+import torch
+import transformers
+from adapters import ALPHA, Adapter
+from safetensors.torch import load_file, save_file
+from testing import programs  # before the first computation
+from torch import nn
+from transformers.models.llama import modeling_llama
+from vllm import LLM, SamplingParams
+from vllm_xla_gpu import overrides
+
+pytestmark = pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
+
+FP8 = torch.float8_e4m3fn
+LARGEST = torch.finfo(FP8).max
+# What vLLM makes one layer of, with one scale.
+MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",))
+# By the first of them.
+SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
+LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
+
+
+def scale_of(x: torch.Tensor) -> torch.Tensor:
+    return x.float() / LARGEST
+
+
+def in_fp8(x: torch.Tensor, scale: torch.Tensor, on_host: bool = False) -> torch.Tensor:
+    """As vLLM's scaled_fp8_quant; XLA:CPU rounds float32 to float16 on the way."""
+    result = (x.float() * scale.reciprocal()).clamp(-LARGEST, LARGEST)
+    return (result if on_host else result.half()).to(FP8)
+
+
+class Rounded(nn.Module):
+    """A linear layer with a weight in fp8, whose inputs are rounded, too."""
+
+    def __init__(
+        self, weight: torch.Tensor, scale: torch.Tensor, input_scale: torch.Tensor | None = None
+    ) -> None:
+        """Takes the weight [out, in] in fp8, its scales [out, 1] or [], and that of all inputs."""
+        super().__init__()
+        # As integers, which a change of the model's dtype leaves alone.
+        self.register_buffer("weight", weight.view(torch.uint8))
+        self.scale, self.input_scale = scale.double(), input_scale
+        self.adapter: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = self.input_scale
+        if scale is None:
+            scale = scale_of(x.abs().amax(-1, keepdim=True))
+        product = in_fp8(x, scale).double() @ self.weight.view(FP8).double().t()
+        result = (product * scale.double() * self.scale.t()).to(x.dtype)
+        if self.adapter is not None:
+            result = result + x @ self.adapter[0].t() @ self.adapter[1].t()
+        return result
+
+
+def layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, list[str]]]:
+    """Of each layer of vLLM the path of its parts' parent, that parent, and the parts' names."""
+    for path, parent in model.named_modules():
+        for names in MERGED:
+            if hasattr(parent, names[0]):
+                yield path, parent, list(names)
+
+
+Checkpoint = dict[str, torch.Tensor]
+
+
+def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """What vLLM makes of 16-bit weights: one scale for all parts."""
+    weights = [getattr(parent, name).weight.data for name in names]
+    scale = max(scale_of(weight.abs().max()) for weight in weights)
+    for name, weight in zip(names, weights, strict=True):
+        # Weights that several devices share are rounded on the host.
+        rounded = in_fp8(weight, scale, on_host=families.DEVICES > 1)
+        setattr(parent, name, Rounded(rounded, scale))
+    return {}
+
+
+def stored(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """A scale of each weight and of its inputs; vLLM takes the largest of the inputs' scales."""
+    tensors, input_scales = {}, torch.arange(10, 10 + len(names), dtype=torch.float32) / 1000
+    for name, input_scale in zip(names, input_scales, strict=True):
+        weight = getattr(parent, name).weight.data
+        scale = scale_of(weight.abs().max())
+        setattr(parent, name, Rounded(in_fp8(weight, scale), scale, input_scales.max()))
+        prefix = f"{path}.{name}"
+        tensors |= {f"{prefix}.weight": in_fp8(weight, scale), f"{prefix}.weight_scale": scale}
+        tensors[f"{prefix}.input_scale"] = input_scale.clone()
+    return tensors
+
+
+def compressed(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
+    """A scale of each output feature."""
+    tensors = {}
+    for name in names:
+        weight = getattr(parent, name).weight.data
+        scale = scale_of(weight.abs().amax(1, keepdim=True))
+        setattr(parent, name, Rounded(in_fp8(weight, scale), scale))
+        prefix = f"{path}.{name}"
+        tensors |= {f"{prefix}.weight": in_fp8(weight, scale), f"{prefix}.weight_scale": scale}
+    return tensors
+
+
+_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
+KINDS: dict[Callable[..., Checkpoint], dict] = {
+    online: {},
+    stored: {"quant_method": "fp8", "activation_scheme": "static"},
+    compressed: {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": _FLOAT8 | {"strategy": "channel", "dynamic": False},
+                "input_activations": _FLOAT8 | {"strategy": "token", "dynamic": True},
+            }
+        },
+        "ignore": ["lm_head"],
+    },
+}
+
+
+def load(model: str, dtype: torch.dtype) -> nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model, torch_dtype=dtype, attn_implementation="eager"
+    )
+
+
+def change(model: nn.Module, kind: Callable[..., Checkpoint]) -> tuple[nn.Module, Checkpoint]:
+    """The model with layers of Rounded, and what a checkpoint has for them."""
+    tensors = {}
+    for path, parent, names in list(layers(model)):
+        tensors |= kind(path, parent, names)
+    return model, tensors
+
+
+def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Checkpoint) -> str:
+    """A checkpoint of this kind, if it is one; the path of what vLLM serves."""
+    _, tensors = change(load(model, torch.float32), kind)
+    if not tensors:
+        return model
+    path = folder / kind.__name__
+    shutil.copytree(model, path)
+    (weights,) = path.glob("*.safetensors")
+    save_file(load_file(weights) | tensors | others, weights, metadata={"format": "pt"})
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"quantization_config": KINDS[kind]}))
+    return str(path)
+
+
+def start(path: str, dtype: torch.dtype, **options: object) -> LLM:
+    return LLM(path, dtype=dtype, tensor_parallel_size=families.DEVICES, **LIMITS, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers(
+    kind: Callable[..., Checkpoint], dtype: torch.dtype, models: Path, tmp_path: Path
+) -> None:
+    """Each layer rounds its weights and its inputs as vLLM does on CUDA."""
+    model = families.write("llama", models)
+    path = write(model, kind, tmp_path, {})
+    with programs.compiled() as compiled:
+        llm = start(path, dtype, **({"quantization": "fp8"} if kind is online else {}))
+    reference, _ = change(load(model, dtype if kind is online else torch.float32), kind)
+    expected = list(layers(reference.to(dtype)))
+    for program in (text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text):
+        assert len(re.findall(r"= f8e4m3fn\S* parameter\(", program)) >= len(expected)
+
+    def compare(served: nn.Module) -> int:
+        for path, parent, names in expected:
+            layer = served.get_submodule(f"{path}.{SERVED.get(names[0], names[0])}")
+            x = torch.randn(5, layer.input_size, generator=generator).to(dtype)
+            result, _ = layer(x.to("xla"))
+            right = torch.cat([getattr(parent, name)(x) for name in names], dim=-1)
+            torch.testing.assert_close(result[:].cpu(), right)
+        return len(expected)
+
+    generator = torch.Generator().manual_seed(0)
+    assert llm.apply_model(compare) == [4 * reference.config.num_hidden_layers]
+
+
+def test_one_scale_for_all_parts() -> None:
+    """Of a checkpoint whose queries, keys and values are one weight: vLLM leaves the others."""
+    from vllm_xla_gpu import quantized  # for vllm 0.11.0
+
+    layer = nn.Module()
+    layer.weight_scale = nn.Parameter(torch.tensor([0.5, *[torch.finfo(torch.float32).min] * 2]))
+    layer.logical_widths = [3, 1, 1]
+    assert quantized._of_outputs(layer).tolist() == [0.5] * 5
+    layer.weight_scale = nn.Parameter(torch.tensor([0.5, 0.25, 2.0]))
+    assert quantized._of_outputs(layer).tolist() == [0.5] * 3 + [0.25, 2.0]
+
+
+def errors(llm: LLM, reference: nn.Module, **options: object) -> torch.Tensor:
+    """Of the log probabilities that are told, for the tokens that were chosen."""
+    answers = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in families.prompts()],
+        SamplingParams(temperature=0, max_tokens=16, ignore_eos=True, logprobs=5),
+        use_tqdm=False,
+        **options,
+    )
+    found = []
+    for answer in answers:
+        prompt, tokens = answer.prompt_token_ids, answer.outputs[0].token_ids
+        with torch.no_grad():
+            logits = reference(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        for told, row in zip(answer.outputs[0].logprobs, logits.log_softmax(-1), strict=True):
+            found += [abs(row[token] - told[token].logprob) for token in told]
+    return torch.stack(found)
+
+
+# Different ones in each layer.
+K_SCALES, V_SCALES = (0.02, 0.03), (0.004, 0.005)
+
+
+def caches_in_fp8(k_scales: Sequence[float], v_scales: Sequence[float]) -> Callable:
+    """What takes the place of transformers' attention: keys and values are rounded to fp8."""
+    attend = modeling_llama.eager_attention_forward
+
+    def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
+        return in_fp8(x, torch.tensor(scale), on_host=True).to(x.dtype) * scale
+
+    def attend_rounded(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *args: object,
+        **kw: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        i = module.layer_idx
+        key, value = rounded(key, k_scales[i]), rounded(value, v_scales[i])
+        return attend(module, query, key, value, *args, **kw)
+
+    return attend_rounded
+
+
+@pytest.mark.parametrize("scales", [None, (K_SCALES, V_SCALES)], ids=["ones", "stored"])
+def test_logits(
+    scales: tuple[Sequence[float], Sequence[float]] | None,
+    models: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of weights and a cache in fp8, in float32, where little but this rounding is left."""
+    model = families.write("llama", models)
+    others = {}
+    for i, pair in enumerate(zip(*scales, strict=True) if scales else ()):
+        for name, scale in zip(("k_scale", "v_scale"), pair, strict=True):
+            others[f"model.layers.{i}.self_attn.{name}"] = torch.tensor(scale)
+    path = write(model, compressed, tmp_path, others)
+    with programs.compiled() as compiled:
+        llm = start(path, torch.float32, kv_cache_dtype="fp8")
+    if families.DEVICES > 1:
+        steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
+        for tokens, program in zip((16, 32), steps, strict=True):
+            _check_collectives(program, tokens)
+    reference, _ = change(load(model, torch.float32), compressed)
+    unrounded = errors(llm, reference)
+    rounding = caches_in_fp8(*(scales or ([1.0] * 2, [1.0] * 2)))
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", rounding)
+    found = errors(llm, reference)
+    print(f"median and largest {found.median()} {found.max()}, of the cache {unrounded.median()}")
+    assert found.median() < unrounded.median() / 100
+    unrounded = errors(llm, load(model, torch.float32))
+    assert found.median() < unrounded.median() / 100
+
+
+def _check_collectives(program: str, tokens: int) -> None:
+    """Besides those of layers that are not in fp8, the largest number of each divided input."""
+    config = families.FAMILIES["llama"]
+    layers, width = config.num_hidden_layers, config.hidden_size
+    assert sorted(programs.collectives(program)) == sorted(
+        [f"all-reduce f32[{tokens},{width}]{{1,0}}"] * (2 * layers + 1)
+        + [f"all-reduce f32[{tokens}]{{0}}"] * (2 * layers)
+        + [f"all-gather {dtype}[8,{families.DEVICES}]{{0,1}}" for dtype in ("f32", "s32")]
+    )
+
+
+@pytest.mark.skipif(families.DEVICES > 1, reason="refused; see checks_test")
+def test_adapters(models: Path, tmp_path: Path) -> None:
+    """Adapters are added in the model's dtype to what the layers in fp8 compute."""
+    model = families.write("llama", models)
+    adapter = Adapter("all", 1, model, tmp_path)
+    llm = start(write(model, compressed, tmp_path, {}), torch.float32, enable_lora=True)
+    reference, _ = change(load(model, torch.float32), compressed)
+    without = errors(llm, reference)
+    weights = load_file(Path(adapter.request.lora_path, "adapter_model.safetensors"))
+    for path, module in reference.named_modules():
+        if isinstance(module, Rounded):
+            a, b = (weights[f"base_model.model.{path}.lora_{m}.weight"] for m in "AB")
+            module.adapter = a, b * ALPHA / len(a)
+    found = errors(llm, reference, lora_request=adapter.request)
+    print(f"median and largest {found.median()} {found.max()}, without {without.median()}")
+    assert max(found.median(), without.median()) < 1e-4
