@@ -17,6 +17,7 @@ _PLAIN = {
 def of_values(
     values: Sequence[object],
     operands: list[torch.Tensor],
+    device: str,
     other: Callable[[object], Hashable | None] = lambda value: None,
 ) -> Key | None:
     """What a call depends on: of an operand its type, of anything else the value.
@@ -24,7 +25,8 @@ def of_values(
     None for what is not remembered: subclasses of Tensor, symbolic numbers, operands elsewhere.
 
     Args:
-        operands: gets the XLA tensors.
+        operands: gets the tensors of the device.
+        device: its type, as PyTorch names it.
         other: the part of the key for a value that this function does not know, or None.
     """
     parts: list[Hashable] = []
@@ -34,11 +36,11 @@ def of_values(
             part: Hashable | None = kind, value
         elif kind is float:
             part = kind, value.hex()  # -0.0 is not 0.0
-        elif (kind is torch.Tensor or kind is torch.nn.Parameter) and value.device.type == "xla":
+        elif (kind is torch.Tensor or kind is torch.nn.Parameter) and value.device.type == device:
             operands.append(value)
             part = value.shape, value.dtype, value.device
         elif kind is list or kind is tuple:
-            part = of_values(value, operands, other)
+            part = of_values(value, operands, device, other)
         else:
             part = other(value)
         if part is None:

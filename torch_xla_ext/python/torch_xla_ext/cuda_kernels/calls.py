@@ -7,29 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch_xla
 
-from torch_xla_ext.calls import is_plain, remembered, transforms
+from torch_xla_ext.calls import remembered, transforms
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
-from torch_xla_ext.cuda_kernels import placing
+from torch_xla_ext.cuda_kernels import on_device, placing
 from torch_xla_ext.cuda_kernels.code import Code, Kernel
 from torch_xla_ext.cuda_kernels.configuration import Configuration
 from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter
 from torch_xla_ext.cuda_kernels.launch import Launch
 from torch_xla_ext.cuda_kernels.signature import Signature
 from torch_xla_ext.kernel_schema.schema import ArrayType
-from torch_xla_ext.targets import registration
 
 Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
-_XLAC = torch_xla._XLAC
 # Calls of a kernel that are remembered. Each has the machine code.
 _MOST_REMEMBERED = 256
 
 
 class _Call(NamedTuple):
-    """The arguments of Launch.call, without has_side_effect."""
+    """The arguments of on_device.call, without the launch and has_side_effect."""
 
     operands: list[torch.Tensor]
     results: list[ArrayType]
@@ -155,21 +152,22 @@ class Calls:
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
     ) -> list[torch.Tensor]:
-        """A call with XLA tensors; the arguments are those of ``kernel[grid, block](…)``."""
-        if registration.device_platform() == "Host":
+        """A call with tensors of the device; the arguments are those of ``kernel[grid, block](…)``."""
+        if on_device.is_cpu():
             return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
         operands: list[torch.Tensor] = []
         key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
-        if key is None or not is_plain(launches.TARGET, operands):
+        if key is None or not on_device.is_plain(operands):
             launch, call = self._made(configuration, args, outputs, aliases)
-            return launch.call(*call, has_side_effect)
+            return on_device.call(launch, *call, has_side_effect)
         prepared = self._remembered.get(key)
         if prepared is None:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
             launch, call = self._made(configuration, args, outputs, aliases)
-            prepared = self._remembered[key] = launch.prepared(*call, has_side_effect)
-        return _XLAC._xla_call_prepared(prepared, operands)
+            prepared = on_device.prepared(launch, *call, has_side_effect)
+            self._remembered[key] = prepared
+        return on_device.call_prepared(prepared, operands)
 
     def _key(
         self,
@@ -183,18 +181,18 @@ class Calls:
         """What a call depends on, besides the kernel; None if it is not remembered.
 
         Args:
-            operands: gets the XLA tensors among `args`.
+            operands: gets the device's tensors among `args`.
         """
         launch = None
         if configuration is not self.configuration:
             launch = configuration.grid, configuration.block, configuration.shared_bytes
         if isinstance(outputs, Mapping):
             outputs = list(outputs.items())
-        given = remembered.of_values(args, operands)
+        given = remembered.of_values(args, operands, on_device.TYPE)
         if given is None or not operands:
             return None
         others = launch, outputs, aliases, has_side_effect
-        described = remembered.of_values(others, [], _described)
+        described = remembered.of_values(others, [], on_device.TYPE, _described)
         return None if described is None else (given, described)
 
     def _made(

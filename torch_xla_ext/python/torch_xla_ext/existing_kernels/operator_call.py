@@ -116,7 +116,7 @@ class Operator:
             in place of such a tensor.
         """
         operands: list[torch.Tensor] = []
-        key = remembered.of_values(values, operands, _number)
+        key = remembered.of_values(values, operands, "xla", _number)
         if key is None or not operands or not calls.is_plain(TARGET, operands):
             return self._call_unusual(values)
         found = self._prepared.get(key)
