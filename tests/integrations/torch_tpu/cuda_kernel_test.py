@@ -58,7 +58,9 @@ def add_to() -> CudaKernel:
 
 
 def operator(name: str, schema: str, kernel: CudaKernel) -> torch._ops.OpOverload:
-    return torch_xla_gpu.define_operator(f"cuda_kernel::{name}{schema}", target=kernel, replace=True)
+    return torch_xla_gpu.define_operator(
+        f"cuda_kernel::{name}{schema}", target=kernel, replace=True
+    )
 
 
 @dataclasses.dataclass

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import torch
-
 from torch_xla_gpu import calls, device, front
 from torch_xla_gpu.calls import transforms
 from torch_xla_gpu.cuda_kernels.launch import TARGET, Launch

@@ -7,6 +7,6 @@ def read(kernel: object) -> NoReturn:
     """Refuses a kernel that is no source text."""
     raise TypeError(
         "cuda_kernel: source must be CUDA C++ or a path, but is a "
-        f"{type(kernel).__name__}; kernels of CuPy, Numba, cuTile, Triton and TVM-FFI can be called "
-        "with torch_xla_ext only"
+        f"{type(kernel).__name__}; kernels of CuPy, Numba, cuTile, Triton and TVM-FFI need "
+        "torch_xla_ext"
     )

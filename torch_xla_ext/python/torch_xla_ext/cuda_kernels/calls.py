@@ -152,7 +152,7 @@ class Calls:
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
     ) -> list[torch.Tensor]:
-        """A call with tensors of the device; the arguments are those of ``kernel[grid, block](…)``."""
+        """A call with the device's tensors; arguments as those of ``kernel[grid, block](…)``."""
         if on_device.is_cpu():
             return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
         operands: list[torch.Tensor] = []

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+
 TARGET = "XlaGpuCompiledKernel"
 # One to three numbers, or what makes them from the arguments by name.
 Dimensions = int | Sequence[int]
