@@ -88,6 +88,11 @@ def register_handler(name: str, platform: str, address: int) -> None:
     )
 
 
+def address_of(handler: str) -> int:
+    """The address of a handler of XLA's FFI that the library has."""
+    return ctypes.cast(getattr(_library(), handler), ctypes.c_void_p).value
+
+
 def api_version() -> tuple[int, int]:
     """The plugin's version of the PJRT API."""
     major, minor = ctypes.c_int32(), ctypes.c_int32()

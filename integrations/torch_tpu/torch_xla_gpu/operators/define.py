@@ -6,6 +6,7 @@ remembered between calls.
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -13,6 +14,9 @@ from typing import Protocol
 import torch
 
 from torch_xla_gpu import calls, device, kernels
+from torch_xla_gpu.cuda_kernels import on_device
+from torch_xla_gpu.cuda_kernels.kernel import CudaKernel
+from torch_xla_gpu.cuda_kernels.launch import TARGET
 from torch_xla_gpu.kernel_schema import ffi_attributes
 from torch_xla_gpu.kernel_schema.schema import ArrayType, Schema
 from torch_xla_gpu.operators import arguments, autograd, declaration, torch_library
@@ -39,11 +43,7 @@ class _Call(OperatorCall):
     def on_device(self, *values: Value) -> Tensors:
         """The results of a kernel that may write to copies of its operands only."""
         checked = self.checked(values, self._num_results)
-        contiguous = torch.contiguous_format
-        copies = {
-            name: checked.args[name].clone(memory_format=contiguous)
-            for name in self.in_place.values()
-        }
+        copies = {name: calls.copy(checked.args[name]) for name in self.in_place.values()}
         return self._returned(self._call(checked._replace(args=checked.args | copies)))
 
     def in_place_on_device(self, *values: Value) -> None:
@@ -68,13 +68,43 @@ class _Call(OperatorCall):
         if self.payload is not None:
             payload = self.payload(**checked.args)
             return calls.call(self.target, present, results, payload=payload)
-        given = [name for name in self.operands if checked.args[name] is not None]
         return calls.call(
             kernels.called_name(self.target, self.schema.text),
             present,
             results,
             attributes=ffi_attributes.of_kernel(self.schema, tensors, checked.parameters),
-            aliases={result: given.index(name) for result, name in self.in_place.items()},
+            aliases=self._aliases(checked),
+        )
+
+    def _aliases(self, checked: Checked) -> dict[int, int]:
+        """Of results in an operand's buffer, its number among those that are there."""
+        given = [name for name in self.operands if checked.args[name] is not None]
+        return {result: given.index(name) for result, name in self.in_place.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _CudaKernelCall(_Call):
+    """As _Call: on a GPU a launch of the kernel, on the CPU its reference."""
+
+    kernel: CudaKernel | None = None
+
+    def _call(self, checked: Checked) -> list[torch.Tensor]:
+        tensors = [checked.args[name] for name in self.operands]
+        results = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
+        if on_device.is_cpu():
+            # A reference does not have the kernel's workspaces.
+            least = self._num_returned or len(self.in_place)
+            args = [*tensors, *checked.parameters.values()]
+            return self.kernel.calls.reference_results(args, results, least)
+        types = [None if tensor is None else ArrayType.of(tensor) for tensor in tensors]
+        launch, words = self.kernel.calls.prepared(types, results, checked.parameters)
+        on_device.register()
+        return calls.call(
+            TARGET,
+            [tensor for tensor in tensors if tensor is not None],
+            results,
+            attributes=launch.attributes(words),
+            aliases=self._aliases(checked),
         )
 
 
@@ -83,20 +113,16 @@ def _own_buffer(
 ) -> torch.Tensor:
     if is_written:
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
-        return tensor if whole and tensor.is_contiguous() else _copy(tensor)
+        return tensor if whole and tensor.is_contiguous() else calls.copy(tensor)
     if any(arguments.overlap(tensor, other) for other in written):
-        return _copy(tensor)
+        return calls.copy(tensor)
     return tensor
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def define_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     sizes: Callable[..., Mapping[str, int]] | None = None,
@@ -155,7 +181,7 @@ def define_operator(
 def define_in_place_operator(
     schema: str,
     *,
-    target: str,
+    target: str | CudaKernel,
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     environment: Sequence[str] | None = None,
@@ -202,7 +228,7 @@ def define_in_place_operator(
 
 def _checked_call(
     operator: torch._ops.OpOverload,
-    target: str,
+    target: str | CudaKernel,
     *,
     results: Callable[..., Sequence[Result]] | None = None,
     payload: Callable[..., bytes] | None = None,
@@ -211,18 +237,22 @@ def _checked_call(
 ) -> _Call:
     """The operator's calls, after a check that it matches its kernel."""
     name = operator._schema.name
-    schema = None if payload is not None else _schema(name, target)
-    if payload is not None and results is None:
-        raise TypeError(f"define_operator: {name}: payload requires results")
-    if schema is not None and results is not None:
-        raise TypeError(f"define_operator: {name}: results follow from the signature of {target}")
-    if schema is not None:
-        schema = dataclasses.replace(schema, caller=name)
-        if in_place is None:
-            in_place = {i: each.name for i, each in enumerate(schema.results) if each.in_place}
-    call = _Call(
+    make = _Call
+    if isinstance(target, CudaKernel):
+        schema = declaration.cuda_kernel_schema(name, target, results, payload)
+        make = functools.partial(_CudaKernelCall, kernel=target)
+    elif isinstance(target, str):
+        schema = _schema(name, target, results, payload)
+    else:
+        raise TypeError(
+            f"define_operator: {name}: target must be a str or a cuda_kernel, but is of type "
+            f"{type(target).__name__}"
+        )
+    if schema is not None and in_place is None:
+        in_place = {i: each.name for i, each in enumerate(schema.results) if each.in_place}
+    call = make(
         operator,
-        target,
+        str(target),
         schema,
         results=results,
         payload=payload,
@@ -234,7 +264,17 @@ def _checked_call(
     return call
 
 
-def _schema(name: str, target: str) -> Schema:
+def _schema(
+    name: str,
+    target: str,
+    results: Callable[..., object] | None,
+    payload: Callable[..., object] | None,
+) -> Schema | None:
+    """The schema of a kernel by its name; None for one of XLA's own targets."""
+    if payload is not None:
+        if results is None:
+            raise TypeError(f"define_operator: {name}: payload requires results")
+        return None
     schema = kernels.schema(target)
     if schema is None:
         names = {each.name for each in kernels.registered_targets()}
@@ -245,7 +285,9 @@ def _schema(name: str, target: str) -> Schema:
             + "; register one before (torch_xla_gpu.register_kernel), or pass results and payload "
             "for one of XLA's own targets"
         )
-    return schema
+    if results is not None:
+        raise declaration.results_follow(name, target)
+    return dataclasses.replace(schema, caller=name)
 
 
 def _promoting(operator: torch._ops.OpOverload) -> Callable[..., Tensors]:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch_xla
 
-from torch_xla_ext.calls import may_be_remembered, transforms
+from torch_xla_ext.calls import transforms
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
-from torch_xla_ext.cuda_kernels import placing
+from torch_xla_ext.cuda_kernels import on_device, placing
 from torch_xla_ext.cuda_kernels.code import Code, Kernel
 from torch_xla_ext.cuda_kernels.configuration import Configuration
 from torch_xla_ext.cuda_kernels.cpp_types import Argument, Parameter
 from torch_xla_ext.cuda_kernels.launch import Launch
 from torch_xla_ext.cuda_kernels.signature import Signature
 from torch_xla_ext.kernel_schema.schema import ArrayType
-from torch_xla_ext.targets import registration
 
 Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
-_XLAC = torch_xla._XLAC
 # Calls of a kernel that are remembered. Each has the machine code.
 _MOST_REMEMBERED = 256
 
 
 class _Call(NamedTuple):
-    """The arguments of Launch.call, without has_side_effect."""
+    """The arguments of on_device.call, without the launch and has_side_effect."""
 
     operands: list[torch.Tensor]
     results: list[ArrayType]
@@ -61,7 +58,7 @@ class Calls:
         self.configuration = configuration
         self._reference = reference
         self._warned: set[int] = set()
-        self._remembered: dict[tuple[bytes, bytes], object] = {}
+        self._remembered: dict[Hashable, object] = {}
 
     @property
     def where(self) -> str:
@@ -155,21 +152,22 @@ class Calls:
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
     ) -> list[torch.Tensor]:
-        """A call with XLA tensors; the arguments are those of ``kernel[grid, block](…)``."""
-        if registration.device_platform() == "Host":
+        """A call with the device's tensors; arguments as those of ``kernel[grid, block](…)``."""
+        if on_device.is_cpu():
             return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
         operands: list[torch.Tensor] = []
         key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
-        if key is None or not may_be_remembered(launches.TARGET):
+        if key is None or not on_device.may_be_remembered():
             launch, call = self._made(configuration, args, outputs, aliases)
-            return launch.call(*call, has_side_effect)
+            return on_device.call(launch, *call, has_side_effect)
         prepared = self._remembered.get(key)
         if prepared is None:
             if len(self._remembered) >= _MOST_REMEMBERED:
                 self._remembered.clear()
             launch, call = self._made(configuration, args, outputs, aliases)
-            prepared = self._remembered[key] = launch.prepared(*call, has_side_effect)
-        return _XLAC._xla_call_prepared(prepared, operands)
+            prepared = on_device.prepared(launch, *call, has_side_effect)
+            self._remembered[key] = prepared
+        return on_device.call_prepared(prepared, operands)
 
     def _key(
         self,
@@ -179,22 +177,22 @@ class Calls:
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
         operands: list[torch.Tensor],
-    ) -> tuple[bytes, bytes] | None:
+    ) -> Hashable | None:
         """What a call depends on, besides the kernel; None if it is not remembered.
 
         Args:
-            operands: gets the XLA tensors among `args`.
+            operands: gets the device's tensors among `args`.
         """
         launch = None
         if configuration is not self.configuration:
             launch = configuration.grid, configuration.block, configuration.shared_bytes
         if isinstance(outputs, Mapping):
             outputs = list(outputs.items())
-        given = _XLAC._xla_call_key(args, operands)
+        given = on_device.call_key(args, operands)
         if given is None or not operands:
             return None
         others = launch, outputs, aliases, has_side_effect
-        described = _XLAC._xla_call_key(others, None, _described)
+        described = on_device.call_key(others, None, _described)
         return None if described is None else (given, described)
 
     def _made(

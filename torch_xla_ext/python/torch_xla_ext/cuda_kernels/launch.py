@@ -1,7 +1,7 @@
 """The launch of a compiled kernel: the attributes of the target XlaGpuCompiledKernel.
 
 Triton's kernels and those of `cuda_kernel` are launched by it. Its C++ side is
-csrc/existing_kernels/compiled_kernel.h.
+csrc/existing_kernels/compiled_kernel.h. The module on_device.py makes the call.
 """
 
 from __future__ import annotations
@@ -11,11 +11,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import torch
-import torch_xla
-
-from torch_xla_ext.calls import custom_call, prepare
-from torch_xla_ext.kernel_schema.schema import ArrayType
 
 TARGET = "XlaGpuCompiledKernel"
 # One to three numbers, or what makes them from the arguments by name.
@@ -100,63 +95,6 @@ class Launch:
             "spread": self.spread,
             "parameters": " ".join(parameters),
         }
-
-    def call(
-        self,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[ArrayType],
-        parameters: Sequence[str],
-        aliases: Mapping[int, int],
-        has_side_effect: bool = False,
-    ) -> list[torch.Tensor]:
-        """Makes the custom call; `aliases` as of `custom_call`."""
-        return custom_call(
-            TARGET,
-            list(operands),
-            list(results),
-            **self._keywords(parameters, aliases, has_side_effect),
-        )
-
-    def prepared(
-        self,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[ArrayType],
-        parameters: Sequence[str],
-        aliases: Mapping[int, int],
-        has_side_effect: bool = False,
-    ) -> object:
-        """The call without its operands, for operands like these: as of `calls.prepare`."""
-        return prepare(
-            TARGET,
-            list(operands),
-            list(results),
-            **self._keywords(parameters, aliases, has_side_effect),
-        )
-
-    def _keywords(
-        self, parameters: Sequence[str], aliases: Mapping[int, int], has_side_effect: bool
-    ) -> dict[str, object]:
-        return {
-            "attributes": self.attributes(parameters),
-            "api": "ffi",
-            "aliases": dict(aliases),
-            "has_side_effect": has_side_effect,
-        }
-
-    def run(
-        self,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[torch.Tensor],
-        parameters: Sequence[str],
-        stream: int,
-    ) -> None:
-        """Launches on a CUDA stream, with PyTorch's own contiguous CUDA tensors."""
-        torch_xla._XLAC._xla_launch_compiled_kernel(
-            attributes=self.attributes(parameters),
-            operands=[tensor.data_ptr() for tensor in operands],
-            results=[tensor.data_ptr() for tensor in results],
-            stream=stream,
-        )
 
 
 def three(name: str, given: object, what: str) -> tuple[int, int, int]:

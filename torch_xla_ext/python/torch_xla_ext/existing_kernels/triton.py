@@ -15,6 +15,7 @@ import torch_xla
 
 from torch_xla_ext.cuda.driver import compute_capability
 from torch_xla_ext.cuda_kernels import launch as launches
+from torch_xla_ext.cuda_kernels import on_device
 from torch_xla_ext.cuda_kernels.launch import Grid, Launch, normalized_grid
 from torch_xla_ext.existing_kernels import triton_descriptors
 from torch_xla_ext.existing_kernels.triton_kernel import (
@@ -397,7 +398,8 @@ def _launch(
         dependent=kernel.dependent,
         spread=True,
     )
-    made = launch.call(
+    made = on_device.call(
+        launch,
         [tensors[path] for path in operands],
         results,
         words,

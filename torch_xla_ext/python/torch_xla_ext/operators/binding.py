@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from torch_xla_ext.kernel_schema.schema import Argument, Schema
 from torch_xla_ext.operators import declaration
 from torch_xla_ext.operators.call import KernelCall
 from torch_xla_ext.sharding import rule as rules
 from torch_xla_ext.targets import kernel_symbols, registration
-
-if TYPE_CHECKING:
-    from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 
 
 def kernel_schema(
@@ -46,36 +42,8 @@ def kernel_schema(
             "kernel.h"
         )
     if results is not None:
-        raise _results_follow(name, target)
+        raise declaration.results_follow(name, target)
     return replace(schema, caller=name)
-
-
-def cuda_kernel_schema(
-    name: str,
-    kernel: CudaKernel,
-    results: Callable[..., object] | None = None,
-    payload: Callable[..., object] | None = None,
-) -> Schema:
-    """The schema of an operator whose target is a `cuda_kernel`.
-
-    Raises:
-        TypeError: it has none, or something takes its place.
-    """
-    if kernel.signature is None:
-        raise TypeError(
-            f"define_operator: {name}: cuda_kernel {kernel.name!r} has no signature; give it one, "
-            'as in cuda_kernel(…, signature="(x: F32[n]) -> (out: F32[n])", grid=…, block=…)'
-        )
-    if results is not None or payload is not None:
-        raise _results_follow(name, kernel.name)
-    return replace(kernel.signature.schema, caller=name)
-
-
-def _results_follow(name: str, target: str) -> TypeError:
-    return TypeError(
-        f"define_operator: {name}: results follow from the signature of {target}; only a "
-        "kernel with its own payload takes results"
-    )
 
 
 def check(call: KernelCall) -> None:

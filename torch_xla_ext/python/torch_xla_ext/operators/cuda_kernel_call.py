@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from torch_xla_ext import sharding
+from torch_xla_ext.cuda_kernels import on_device
 from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 from torch_xla_ext.cuda_kernels.launch import TARGET
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.operators.arguments import Tensors, Value
 from torch_xla_ext.operators.call import Checked, KernelCall
-from torch_xla_ext.targets import registration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +21,12 @@ class CudaKernelCall(KernelCall):
     kernel: CudaKernel | None = None
 
     def prepared(self, *values: Value) -> object | None:
-        if registration.device_platform() == "Host":
+        if on_device.is_cpu():
             return None  # the reference is PyTorch's operations, which on_xla traces
         return super().prepared(*values)
 
     def on_xla(self, *values: Value) -> Tensors:
-        if registration.device_platform() == "Host":
+        if on_device.is_cpu():
             return self.on_cpu(*values)
         return super().on_xla(*values)
 
@@ -99,4 +99,4 @@ class CudaKernelCall(KernelCall):
         launch, words = self.kernel.calls.prepared(
             self._operand_types(checked), shapes, checked.parameters
         )
-        launch.run(operands, results, words, stream)
+        on_device.run(launch, operands, results, words, stream)

@@ -3,9 +3,18 @@
 This needs PyTorch alone: other front ends than torch_xla use it, too (//integrations/torch_tpu).
 """
 
-import re
+from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch_xla_ext.kernel_schema.schema import Schema
 from torch_xla_ext.operators.checked import OperatorCall
+
+if TYPE_CHECKING:
+    from torch_xla_ext.cuda_kernels.kernel import CudaKernel
 
 _TYPES = ("Tensor", "Optional[Tensor]")
 
@@ -42,6 +51,35 @@ def functional_form(name: str, schema: str) -> tuple[str, str]:
         )
     returns = ", ".join(["Tensor"] * written)
     return f"{name}_functional", f"{name}_functional({match[1]}) -> ({returns})"
+
+
+def cuda_kernel_schema(
+    name: str,
+    kernel: CudaKernel,
+    results: Callable[..., object] | None = None,
+    payload: Callable[..., object] | None = None,
+) -> Schema:
+    """The schema of an operator whose target is a `cuda_kernel`.
+
+    Raises:
+        TypeError: it has none, or something takes its place.
+    """
+    if kernel.signature is None:
+        raise TypeError(
+            f"define_operator: {name}: cuda_kernel {kernel.name!r} has no signature; give it one, "
+            'as in cuda_kernel(…, signature="(x: F32[n]) -> (out: F32[n])", grid=…, block=…)'
+        )
+    if results is not None or payload is not None:
+        raise results_follow(name, kernel.name)
+    return dataclasses.replace(kernel.signature.schema, caller=name)
+
+
+def results_follow(name: str, target: str) -> TypeError:
+    """The error of an operator that says what its kernel's signature says."""
+    return TypeError(
+        f"define_operator: {name}: results follow from the signature of {target}; only a "
+        "kernel with its own payload takes results"
+    )
 
 
 def check(call: OperatorCall, where: str) -> None:

@@ -304,7 +304,7 @@ def _call_type(
                 f"define_operator: {name}: target must be a str or a cuda_kernel, but is of type "
                 f"{type(target).__name__}"
             )
-        kernel = binding.cuda_kernel_schema(name, target, results, payload)
+        kernel = declaration.cuda_kernel_schema(name, target, results, payload)
         return functools.partial(CudaKernelCall, kernel=target), kernel
     return KernelCall, binding.kernel_schema(name, target, results, payload)
 

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch_tpu._internal.pallas import tpu_torch_pallas as _front_end
@@ -31,6 +32,35 @@ _ELEMENT_TYPES = {
 }
 # The API of a call, xla::CustomCallApiVersion: XLA's FFI, and what XLA has of its own.
 _TYPED_FFI, _STATUS_RETURNING = 4, 2
+# torch-tpu's name for the module that copies.
+_COPY = "torch_xla_gpu_copy"
+
+
+class Prepared(NamedTuple):
+    """A call without its operands.
+
+    Attributes:
+        target: the name in the program.
+        key: torch-tpu's, for the module.
+        results: meta tensors like the results.
+        donated: the operands whose buffers get results.
+    """
+
+    target: str
+    key: str
+    results: list[torch.Tensor]
+    donated: list[int]
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Makes the call with tensors of the device, which become row-major."""
+        return _front_end.call_custom_kernel(
+            self.target,
+            self.key,
+            inputs=[tensor.contiguous() for tensor in operands],
+            output_shapes=self.results,
+            donate_argnums=self.donated,
+            device_assignment=[],
+        )
 
 
 def call(
@@ -53,24 +83,61 @@ def call(
         aliases: {result: input}: results in an operand's buffer. The operand is donated: nothing
             else may read the tensor's old value afterwards.
     """
-    operands = [tensor.contiguous() for tensor in inputs]
+    types = [ArrayType.of(tensor) for tensor in inputs]
+    prepared = prepare(
+        target, types, results, attributes=attributes, payload=payload, aliases=aliases
+    )
+    return prepared(inputs)
+
+
+def prepare(
+    target: str,
+    operands: Sequence[ArrayType],
+    results: Sequence[ArrayType],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | None = None,
+    aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
+) -> Prepared:
+    """The call without its operands; the arguments are those of `call`.
+
+    Args:
+        has_side_effect: XLA keeps the call even if nothing in the program uses its results.
+    """
     text = _module(
         target,
-        tuple(ArrayType(tuple(tensor.shape), tensor.dtype) for tensor in operands),
+        tuple(ArrayType(tuple(shape), dtype) for shape, dtype in operands),
         tuple(ArrayType(tuple(shape), dtype) for shape, dtype in results),
         ffi_attributes.encode(attributes or {}) if payload is None else None,
         payload,
         tuple(sorted((aliases or {}).items())),
+        has_side_effect,
     )
-    key = _registered(target, text)
-    return _front_end.call_custom_kernel(
+    return Prepared(
         target,
-        key,
-        inputs=operands,
-        output_shapes=[torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in results],
-        donate_argnums=sorted(set((aliases or {}).values())),
-        device_assignment=[],
+        _registered(target, text),
+        [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in results],
+        sorted(set((aliases or {}).values())),
     )
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A row-major copy in a buffer of its own, which can be donated.
+
+    torch-tpu's `clone` shares the buffer until one of the tensors is written to by an operator of
+    PyTorch's; if that buffer is donated, the other tensor is gone.
+    """
+    array = ArrayType(tuple(tensor.shape), tensor.dtype)
+    type_ = _type(array)
+    text = f"""module {{
+  func.func public @main(%arg0: {type_}) -> {type_} {{
+    return %arg0 : {type_}
+  }}
+}}
+"""
+    meta = [torch.empty(array.shape, dtype=array.dtype, device="meta")]
+    return Prepared(_COPY, _registered(_COPY, text), meta, [])([tensor])[0]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -89,6 +156,7 @@ def _module(
     attributes: str | None,
     payload: bytes | None,
     aliases: tuple[tuple[int, int], ...],
+    has_side_effect: bool,
 ) -> str:
     """The text of the module."""
     arguments = [f"%arg{i}" for i in range(len(operands))]
@@ -111,6 +179,7 @@ def _module(
     }({", ".join(arguments)}) {{
       api_version = {_TYPED_FFI if payload is None else _STATUS_RETURNING} : i32,
       backend_config = {config},
+      has_side_effect = {str(has_side_effect).lower()},
       operand_layouts = [{", ".join(map(_row_major, operands))}],
       result_layouts = [{", ".join(map(_row_major, results))}],
       output_operand_aliases = [{", ".join(alias_attributes)}]

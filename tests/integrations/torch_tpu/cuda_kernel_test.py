@@ -1,0 +1,244 @@
+"""cuda_kernel: on the CPU its reference, and what a GPU would be handed."""
+
+import dataclasses
+import re
+import struct
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla_gpu
+from torch_xla_gpu import CudaKernel, cuda_kernel
+from torch_xla_gpu.calls import stablehlo
+from torch_xla_gpu.cuda_kernels import calls as kernel_calls
+from torch_xla_gpu.cuda_kernels import on_device
+from torch_xla_gpu.cuda_kernels.launch import TARGET
+
+TPU = torch_xla_gpu.device.TYPE
+SQUARE = """
+__global__ void square(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] * x[i];
+}
+"""
+ADD_TO = """
+extern "C" __global__ void add_to(float* state, const float* x, float factor, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) state[i] += factor * x[i];
+}
+"""
+
+
+def square(**options: object) -> CudaKernel:
+    return cuda_kernel(SQUARE, "square", reference=lambda x, n: x * x, **options)
+
+
+def signed(**options: object) -> CudaKernel:
+    return cuda_kernel(
+        SQUARE,
+        "square",
+        signature="(x: F32[n]) -> (out: F32[n])",
+        grid=lambda call: -(-call["n"] // 256),
+        block=256,
+        **options,
+    )
+
+
+def add_to() -> CudaKernel:
+    return cuda_kernel(
+        ADD_TO,
+        "add_to",
+        signature="(state: F32[n], x: F32[n]) -> (state)",
+        parameters="factor: f32",
+        arguments="state x factor n",
+        grid=1,
+        block=256,
+        reference=lambda state, x, factor: state.add_(factor * x),  # of its own copy
+    )
+
+
+def operator(name: str, schema: str, kernel: CudaKernel) -> torch._ops.OpOverload:
+    return torch_xla_gpu.define_operator(
+        f"cuda_kernel::{name}{schema}", target=kernel, replace=True
+    )
+
+
+@dataclasses.dataclass
+class Made:
+    """A call that a GPU would get."""
+
+    text: str  # of the module
+    operands: list[torch.Tensor]
+    donated: list[int]
+
+    @property
+    def words(self) -> list[str]:
+        return re.search(r'parameters = "([^"]*)"', self.text)[1].split()
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
+    """Calls are made as for an H200, and written down instead of run."""
+    found: list[Made] = []
+    texts: dict[str, str] = {}
+
+    register, run = stablehlo._registered, stablehlo.Prepared.__call__
+
+    def registered(target: str, text: str) -> str:
+        if target != TARGET:
+            return register(target, text)
+        texts[str(len(texts))] = text
+        return str(len(texts) - 1)
+
+    def call(self: stablehlo.Prepared, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+        if self.target != TARGET:
+            return run(self, operands)
+        found.append(Made(texts[self.key], operands, self.donated))
+        return [torch.zeros(meta.shape, dtype=meta.dtype, device=TPU) for meta in self.results]
+
+    monkeypatch.setattr(on_device, "is_cpu", lambda: False)
+    monkeypatch.setattr(on_device, "register", lambda: None)
+    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
+    monkeypatch.setattr(stablehlo, "_registered", registered)
+    monkeypatch.setattr(stablehlo.Prepared, "__call__", call)
+    return found
+
+
+def test_a_reference() -> None:
+    x = torch.randn(1000)
+    (y,) = square()[4, 256](x.to(TPU), 1000, outputs=[x])
+    assert torch.equal(y.cpu(), x * x)
+    (y,) = signed(reference=lambda x: x * x)(x.to(TPU))
+    assert torch.equal(y.cpu(), x * x)
+
+
+def test_a_kernel_that_writes_to_an_operand_leaves_the_callers_tensor() -> None:
+    state, x = torch.randn(8), torch.randn(8)
+    before = state.to(TPU)
+    (after,) = add_to()(before, x.to(TPU), 2.0)
+    torch.testing.assert_close(after.cpu(), state + 2 * x)
+    assert torch.equal(before.cpu(), state)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_operator(compiled: bool) -> None:
+    target = operator("square", "(Tensor x) -> Tensor", signed(reference=lambda x: x * x))
+    x = torch.linspace(-1, 1, 12)
+    function = lambda x: torch.relu(target(x) - 0.5)  # noqa: E731
+    if compiled:
+        function = torch.compile(function, fullgraph=True)
+    torch.testing.assert_close(function(x.to(TPU)).cpu(), torch.relu(x * x - 0.5))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_operator_that_writes_in_place(compiled: bool) -> None:
+    target = torch_xla_gpu.define_in_place_operator(
+        "cuda_kernel::add_to(Tensor(a!) state, Tensor x, float factor) -> ()",
+        target=add_to(),
+        replace=True,
+    )
+    state, x = torch.randn(8), torch.randn(8)
+    on_tpu = state.to(TPU)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        target(state, x, 2.0)
+        return state.sum()
+
+    function = torch.compile(step, fullgraph=True) if compiled else step
+    total = function(on_tpu, x.to(TPU))
+    torch.testing.assert_close(on_tpu.cpu(), state + 2 * x)
+    torch.testing.assert_close(total.cpu(), (state + 2 * x).sum())
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda x: cuda_kernel(SQUARE, "square")[4, 256](x, 3, outputs=[x]),
+            RuntimeError,
+            "'square': it runs on a GPU only; give it a reference",
+        ),
+        (
+            lambda x: signed(reference=lambda x: x[:2])(x),
+            ValueError,
+            r"returned F32\[2\], but the kernel's results are F32\[8\]",
+        ),
+        (lambda x: signed()(x.double()), TypeError, r"operand 0 \(x\): expected dtype F32"),
+        (lambda x: signed()(x, 3), TypeError, "expected 1 arguments, x, but got 2"),
+        (
+            lambda x: operator("f", "(Tensor y) -> Tensor", signed()),
+            ValueError,
+            "the tensor arguments must be the operands of",
+        ),
+        (
+            lambda x: operator("f", "(Tensor x) -> Tensor", square()),
+            TypeError,
+            "'square' has no signature; give it one",
+        ),
+        (lambda x: operator("f", "(Tensor x) -> Tensor", 3), TypeError, "a str or a cuda_kernel"),
+        (lambda x: cuda_kernel(len), TypeError, r"CUDA C\+\+ or a path, but is a builtin_function"),
+    ],
+)
+def test_a_wrong_call(
+    call: Callable[[torch.Tensor], object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call(torch.ones(8, device=TPU))
+
+
+def test_a_backward_pass_through_a_call() -> None:
+    x = torch.ones(8, device=TPU, requires_grad=True)
+    (y,) = signed(reference=lambda x: x * x)(x)
+    with pytest.raises(NotImplementedError, match=r"no derivative; .* or on detached tensors"):
+        y.sum().backward()
+
+
+def test_what_a_gpu_is_handed(made: list[Made]) -> None:
+    x = torch.ones(1000, device=TPU)
+    for _ in range(2):  # the second call is remembered
+        square()[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
+    kernel = signed()
+    for _ in range(2):
+        kernel(x)
+    operator("gpu_square", "(Tensor x) -> Tensor", kernel)(x)
+    assert len(made) == 5
+    for call in made:
+        assert 'stablehlo.custom_call @"XlaGpuCompiledKernel"(%arg0)' in call.text
+        assert 'kernel = "_Z6squarePKfPfi"' in call.text
+        assert "7FELF" in call.text  # the machine code
+        assert call.words == ["t0", "r0", "x" + struct.pack("<i", 1000).hex()]
+        assert call.donated == []
+    assert made[0].text == made[1].text
+    assert "grid = array<i32: 4, 2, 1>" in made[0].text
+    assert "shared = 1024 : i32" in made[0].text
+    assert made[2].text == made[3].text == made[4].text
+    assert "grid = array<i32: 4, 1, 1>" in made[2].text
+
+
+def test_a_gpu_writes_to_a_copy(made: list[Made]) -> None:
+    state, x = (torch.ones(8, device=TPU) for _ in range(2))
+    add_to()(state, x, 2.0)
+    (call,) = made
+    assert call.words[:2] == ["r0", "t1"]
+    assert call.donated == [0]
+    assert "operand_index = 0" in call.text
+    assert call.operands[0].data_ptr() != state.data_ptr()
+
+
+def test_a_tensor_that_is_not_on_the_device(made: list[Made]) -> None:
+    with pytest.raises(ValueError, match="tensor 0 must be on the device tpu, but is on cpu"):
+        signed()(torch.ones(8))
+    assert not made
+
+
+def test_what_is_compiled_is_cached(
+    made: list[Made], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_XLA_EXT_KERNEL_CACHE", str(tmp_path))
+    x = torch.ones(8, device=TPU)
+    signed()(x)
+    (file,) = tmp_path.iterdir()
+    before = file.stat().st_mtime_ns
+    signed()(x)
+    assert made[0].text == made[1].text
+    assert [each.stat().st_mtime_ns for each in tmp_path.iterdir()] == [before]
