@@ -117,7 +117,13 @@ def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
         **kwargs
     )
 
-def wheel_tests(name, tests, srcs = [], timeout = "long", **kwargs):
+# What the first torch.compile of a process imports.
+_COMPILERS = [
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+]
+
+def wheel_tests(name, tests, srcs = [], timeout = "long", compiles = False, **kwargs):
     """Several wheel_tests in one: torch_xla is imported once, and each file has its own process.
 
     `--test_filter=NAME_test` runs one of the files.
@@ -127,12 +133,14 @@ def wheel_tests(name, tests, srcs = [], timeout = "long", **kwargs):
       tests: names of test files, without .py.
       srcs: the conftest.py and helper modules beside them.
       timeout: for all files together.
+      compiles: whether most files call torch.compile. What its first call imports, which takes
+        three seconds, is then imported once too.
       **kwargs: passed to wheel_test.
     """
     wheel_test(
         name = name,
         srcs = [test + ".py" for test in tests] + srcs,
-        preload = ["torch_xla"],
+        preload = ["torch_xla"] + (_COMPILERS if compiles else []),
         timeout = timeout,
         **kwargs
     )
