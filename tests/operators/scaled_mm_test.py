@@ -132,6 +132,21 @@ def test_program() -> None:
     assert dot.count("f8e4m3fn[") == 2
 
 
+def test_precision() -> None:
+    """With more than the default, XLA:GPU has cuBLASLt add up in float32."""
+    a, b, s, t = on_device(operands(16, 64, 32))
+    try:
+        torch_xla.backends.set_mat_mul_precision("highest")
+        result = torch._scaled_mm(a, b, s, t, out_dtype=torch.float32)
+        program = torch_xla._XLAC._get_xla_tensors_hlo([result])
+        assert "operand_precision={highest,highest}" in program
+        torch.testing.assert_close(
+            result.cpu().double(), unrounded(*operands(16, 64, 32)), rtol=1e-5, atol=1e-6
+        )
+    finally:
+        torch_xla.backends.set_mat_mul_precision("default")
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
