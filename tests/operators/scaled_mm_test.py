@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.debug.metrics as metrics
+from torch_xla import backends
 
 import torch_xla_ext
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+
+@pytest.fixture(autouse=True, params=["default", "highest"])
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    backends.set_mat_mul_precision(request.param)
+    yield request.param
+    backends.set_mat_mul_precision("highest")  # as testing.fixtures
 
 
 def operands(
@@ -122,14 +130,20 @@ def test_layer(way: Callable[[Callable], Callable]) -> None:
     assert "aten::_scaled_mm" not in metrics.counter_names()  # of operators that ran on the CPU
 
 
-def test_program() -> None:
-    """The operands of the dot are in float8: so XLA:GPU gives it to cuBLASLt."""
+def test_program(precision: str) -> None:
+    """By default the operands of the dot are in float8: so XLA:GPU gives it to cuBLASLt.
+
+    With more precision, XLA:GPU finds the conversions, and has cuBLASLt add up in float32.
+    """
     a, b, s, t = on_device(operands(16, 64, 32))
     result = torch._scaled_mm(a, b, s, t, out_dtype=torch.bfloat16)
     program = torch_xla._XLAC._get_xla_tensors_hlo([result])
     (dot,) = (line for line in program.splitlines() if " dot(" in line)
     assert "f32[16,32]" in dot.split(" dot(")[0]
-    assert dot.count("f8e4m3fn[") == 2
+    if precision == "default":
+        assert dot.count("f8e4m3fn[") == 2
+    else:
+        assert "operand_precision={highest,highest}" in dot
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from adapters import ALPHA, Adapter
 from safetensors.torch import load_file, save_file
 from testing import programs  # before the first computation
 from torch import nn
+from torch_xla import backends
 from transformers.models.llama import modeling_llama
 from vllm import LLM, SamplingParams
 from vllm_xla_gpu import overrides
@@ -32,6 +33,14 @@ MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",),
 # By the first of them.
 SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
+
+
+@pytest.fixture(autouse=True)
+def _default_precision() -> Iterator[None]:
+    """As users have it; the products in fp8 depend on it."""
+    backends.set_mat_mul_precision("default")
+    yield
+    backends.set_mat_mul_precision("highest")  # as testing.fixtures
 
 
 def scale_of(x: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,10 @@ inline bool HasTypeOfFloat8(const at::Tensor& tensor) {
 inline at::Tensor ProductOfFloat8(const at::Tensor& self,
                                   const at::Tensor& mat2) {
   using torch_xla::bridge::GetXlaTensor;
+  // The other dot has the default precision, with which cuBLASLt adds up fast.
+  if (static_cast<int>(torch_xla::XlaHelpers::mat_mul_precision()) != 0) {
+    return at::mm(self.to(at::kFloat), mat2.to(at::kFloat));
+  }
   return torch_xla::bridge::AtenFromXlaTensor(
       torch_xla::tensor_methods::xla_dot_general(
           GetXlaTensor(self), GetXlaTensor(mat2),
