@@ -1,4 +1,5 @@
-// The handler of torch_xla_gpu.cuda_kernel, which Python registers by this name.
+// The handler of torch_xla_gpu.cuda_kernel, which Python registers by this
+// name.
 #include "torch_xla_ext/csrc/existing_kernels/compiled_kernel_handler.h"
 
 extern "C" __attribute__((visibility("default"))) XLA_FFI_Error*

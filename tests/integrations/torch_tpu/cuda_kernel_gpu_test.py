@@ -142,7 +142,7 @@ def test_a_launch_that_fails_is_an_error_where_its_result_is_read() -> None:
 
 
 def test_a_kernel_that_does_not_compile() -> None:
-    broken = cuda_kernel(AXPY.replace("out[i] =", "out[i] +"), "axpy<float>")
+    broken = cuda_kernel(AXPY.replace("out[i] =", "out[j] ="), "axpy<float>")
     x = torch.ones(8, device=TPU)
     with pytest.raises(RuntimeError, match=r"'axpy<float>' does not compile for sm_"):
         broken[1, 8](1.0, x, x, 8, outputs=[x])

@@ -12,6 +12,8 @@ import torch_xla_gpu_versions
 from torch.nn import functional
 
 TPU = torch_xla_gpu.device.TYPE
+# On an H100, products of float32 matrices have the precision of TensorFloat-32.
+PRODUCTS = 1e-4 if torch_xla_gpu.device.current().platform == "Host" else 5e-3
 
 
 def _train(device: str, compiled: bool, steps: int = 6) -> list[float]:
@@ -40,7 +42,8 @@ def _train(device: str, compiled: bool, steps: int = 6) -> list[float]:
 def test_a_transformer_trains_as_on_the_cpu(compiled: bool) -> None:
     expected = _train("cpu", False)
     assert expected[-1] < expected[0] - 0.5
-    torch.testing.assert_close(_train(TPU, compiled), expected, rtol=1e-4, atol=1e-4)
+    losses = _train(TPU, compiled)
+    torch.testing.assert_close(losses, expected, rtol=PRODUCTS, atol=PRODUCTS)
 
 
 VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
@@ -101,7 +104,7 @@ def test_a_linear_layer_with_transposed_operands() -> None:
         called = function if device == "cpu" else torch.compile(function)
         called(x, w).backward()
         outcomes.append([x.grad.cpu(), w.grad.cpu()])
-    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(outcomes[1], outcomes[0], rtol=PRODUCTS, atol=PRODUCTS)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -132,7 +135,7 @@ def test_attention(mask: str, compiled: bool) -> None:
         result = called(*operands)
         gradients = torch.autograd.grad(result.square().sum(), operands)
         results.append([x.detach().cpu() for x in (result, *gradients)])
-    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results[1], results[0], rtol=PRODUCTS, atol=PRODUCTS)
 
 
 @pytest.mark.parametrize(

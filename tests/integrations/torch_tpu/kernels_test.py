@@ -137,6 +137,25 @@ def test_tensors_that_are_written_to(compiled: bool) -> None:
     assert values.sum().item() == -20
 
 
+def test_a_function_of_a_kernel_that_writes_leaves_its_arguments() -> None:
+    updated = torch_xla_gpu.define_operator(
+        "my_ns::updated(Tensor key, Tensor value, Tensor slot_mapping, Tensor key_cache, "
+        "Tensor value_cache) -> (Tensor, Tensor)",
+        target="XlaGpuKvCacheUpdate",
+        attributes=lambda **args: {
+            "key_scale": 1.0,
+            "value_scale": 1.0,
+            "report_out_of_range": False,
+        },
+        replace=True,
+    )
+    (keys, values), tokens, slots = _cache()
+    assert keys.sum().item() == 0
+    results = updated(tokens, -tokens, slots, keys, values)
+    assert [result.sum().item() for result in results] == [10, -10]
+    assert keys.sum().item() == 0
+
+
 def test_a_part_of_a_tensor_is_written_to() -> None:
     (_, values), tokens, slots = _cache()
     whole = torch.zeros(3, 2, 8, 1, 4, device=TPU)
