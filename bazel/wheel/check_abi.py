@@ -18,13 +18,14 @@ The stock binary's headers are not published: what abi/ declares is compared wit
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import gc
 import mmap
 import re
 import struct
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 # What FRONT exports of its own: the stock binary does not call it.
 OWN = {
@@ -47,8 +48,7 @@ _SI_CLASS = "_ZTVN10__cxxabiv120__si_class_type_infoE"
 _R_X86_64_RELATIVE = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Symbol:
+class Symbol(NamedTuple):
     name: str
     address: int
     size: int
@@ -77,17 +77,22 @@ class Library:
             for i in range(count)
         ]
 
-    def symbols(self, kind: int = _SHT_DYNSYM) -> list[Symbol]:
-        """Those of the dynamic symbol table, or of another, in its order."""
+    @functools.cached_property
+    def dynamic_symbols(self) -> list[Symbol]:
+        return self.symbols(_SHT_DYNSYM)
+
+    def symbols(self, kind: int) -> list[Symbol]:
+        """Those of a symbol table, in its order."""
         result = []
         for section in self._sections:
             if section[1] != kind:
                 continue
-            names = self._sections[section[6]][4]
-            table = self._data[section[4] : section[4] + section[5]]
+            names, table = (
+                self._data[offset : offset + length]
+                for _, _, _, _, offset, length, *_ in (self._sections[section[6]], section)
+            )
             for name, info, other, index, address, size in struct.iter_unpack("<IBBHQQ", table):
-                end = self._data.find(b"\0", names + name)
-                text = self._data[names + name : end].decode()
+                text = names[name : names.find(b"\0", name)].decode()
                 exported = index != 0 and info >> 4 != 0 and other & 3 == 0
                 result.append(Symbol(text, address, size, index != 0, exported))
         return result
@@ -134,7 +139,7 @@ def method(mangled: str) -> str:
 
 def virtual_functions(library: Library, vtable: str) -> list[str]:
     """The methods in the slots of a vtable."""
-    dynamic = library.symbols()
+    dynamic = library.dynamic_symbols
     all_symbols = dynamic + library.symbols(_SHT_SYMTAB)
     tables = [s for s in all_symbols if s.name == vtable and s.defined]
     if not tables:
@@ -197,11 +202,11 @@ def check_line(
 def check(front: Library, stock: Library, layout: str, machine_code: str) -> list[str]:
     """Returns what is wrong."""
     problems = []
-    symbols = stock.symbols()
+    symbols = stock.dynamic_symbols
     called = {symbols[i].name for _, i, _ in stock.relocations.values() if i}
     problems += [
         f"the front library exports {s.name}, which the stock binary calls through no relocation"
-        for s in front.symbols()
+        for s in front.dynamic_symbols
         if s.exported and s.name not in called | OWN
     ]
     # What the stock binary calls, it has, or torch.
@@ -228,6 +233,8 @@ def check(front: Library, stock: Library, layout: str, machine_code: str) -> lis
 
 def main() -> None:
     front, stock, layout, machine_code, stamp = map(Path, sys.argv[1:])
+    # It would look through a million symbols again and again.
+    gc.disable()
     problems = check(Library(front), Library(stock), layout.read_text(), machine_code.read_text())
     if problems:
         sys.exit("csrc/interpose/abi is not that of the stock binary:\n" + "\n".join(problems))

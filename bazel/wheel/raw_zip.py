@@ -62,7 +62,8 @@ class RawZipWriter:
 
     def add(self, name: str, content: bytes, *, executable: bool = False) -> None:
         """Compresses `content` and adds it."""
-        deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+        # Level 9 takes seven times as long, and makes our library 2% smaller.
+        deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
         data = deflate.compress(content) + deflate.flush()
         method = zipfile.ZIP_DEFLATED
         if len(data) >= len(content):

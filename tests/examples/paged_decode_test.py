@@ -2,9 +2,9 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
+from testing.scripts import run_program
 
 SIZES = (
     "--layers=2 --width=64 --heads=4 --kv-heads=2 --vocabulary=128 --prompts=4 --longest=24 "
@@ -13,11 +13,7 @@ SIZES = (
 
 
 def run(*options: str) -> subprocess.CompletedProcess:
-    result = subprocess.run(
-        [sys.executable, "examples/paged_decode.py", *SIZES.split(), *options],
-        capture_output=True,
-        text=True,
-    )
+    result = run_program("examples/paged_decode.py", *SIZES.split(), *options)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 

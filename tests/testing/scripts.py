@@ -44,3 +44,12 @@ def run_script(
         for file in (out, err):
             file.seek(0)
         return subprocess.CompletedProcess(command, status, out.read(), err.read())
+
+
+def run_program(
+    path: str | os.PathLike[str], *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs `python path arguments…`, as run_script runs code."""
+    argv = [os.fspath(path), *map(str, arguments)]
+    code = f"import runpy, sys\nsys.argv = {argv}\nrunpy.run_path(sys.argv[0], run_name='__main__')"
+    return run_script(code, **environment)

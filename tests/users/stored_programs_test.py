@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.scripts import run_program
 
 import torch_xla_ext
 
@@ -19,15 +20,13 @@ PROGRAMS = Path(__file__).with_name("stored_programs.py")
 SITE = Path(torch_xla_ext.__file__).parents[1]
 
 
-def run(folder: Path, *args: str, **environment: str) -> dict:
-    result = subprocess.run(
-        [sys.executable, PROGRAMS, folder, *args],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-    )
+def found(result: subprocess.CompletedProcess[str]) -> dict:
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def run(folder: Path, *args: str, **environment: str) -> dict:
+    return found(run_program(PROGRAMS, folder, *args, **environment))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +67,13 @@ def test_another_wheel(stored: tuple[Path, dict], tmp_path: Path) -> None:
         shutil.copyfile(path, site / path.name)
         with open(site / path.name, "ab") as file:
             file.write(b"\0")
-    path = os.pathsep.join([str(site), os.environ["PYTHONPATH"]])
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(site), os.environ["PYTHONPATH"]])
+    }
     before = set(folder.iterdir())
-    assert run(folder, "add", PYTHONPATH=path) == first
+    command = [sys.executable, PROGRAMS, folder, "add"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert found(result) == first
     for new in set(folder.iterdir()) - before:
         new.unlink()
 

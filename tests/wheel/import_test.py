@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.scripts import run_script
 
 from torch_xla_ext.tools import doctor
 
 PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup"]
+# And what they import only for some calls.
+WHEEL = {*PACKAGES, "torch_xla", "_XLAC", "torch._dynamo", "torch._inductor"}
 
 
 def test_the_wheel_under_test_is_ours() -> None:
@@ -140,7 +143,8 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
 
 
 def run(code: str) -> list[str]:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    """Runs it in a process that has imported torch (BUILD), and nothing of this wheel."""
+    result = run_script(f"import sys\nassert not {WHEEL} & sys.modules.keys()\n{code}")
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
 
@@ -156,7 +160,8 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
         "from torch_xla_ext import ops\n"
         "print(ops.simple_add.__name__)\n"
     )
-    assert run(code) == ["True", *installed, "simple_add"]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["True", *installed, "simple_add"], result.stderr
     result = subprocess.run(
         [sys.executable, "-m", "torch_xla_ext", "doctor"], capture_output=True, text=True
     )
@@ -241,12 +246,11 @@ def test_import_touches_no_driver() -> None:
         "print('FRONT', _XLAC.__file__)\n"
         "print('DRIVER', 'libcuda.so' in open('/proc/self/maps').read())\n"
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout
-    front = Path(out.split("FRONT ")[1].splitlines()[0])
-    assert Path(front.parent, "torch_xla/lib/_XLAC.so").exists()
-    assert "DRIVER False" in out
+    front, driver = run(code)
+    assert (
+        Path(front.removeprefix("FRONT ")).with_name("torch_xla").joinpath("lib/_XLAC.so").exists()
+    )
+    assert driver == "DRIVER False"
 
 
 def test_a_tensor_can_be_computed_on_the_cpu() -> None:
@@ -266,6 +270,4 @@ def test_import_where_torch_has_cuda() -> None:
         "print('FORWARDED', hasattr(ctypes.CDLL(_XLAC.__file__), '_ZN3c104cuda10set_deviceEa'))\n"
         "print((torch.ones(2, device='xla') + 1).tolist())"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["FORWARDED True", "[2.0, 2.0]"]
+    assert run(code) == ["FORWARDED True", "[2.0, 2.0]"]
