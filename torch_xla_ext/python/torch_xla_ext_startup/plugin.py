@@ -5,7 +5,8 @@ operators for TPUs on other devices, its module for Triton, its backend for torc
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
 (activation_checkpoint), torch.inference_mode(), torch.autocast, what torch_xla replaces of PyTorch
 (patched_functions), operators without kernels (decompositions), optimizers with fused=True
-(fused_optimizers), model.generate of transformers, and files of safetensors (shared_tensors).
+(fused_optimizers), transformers' model.generate and mixtures of experts (mixtures), and files of
+safetensors (shared_tensors).
 They are arranged here. A function here that needs the package torch_xla_ext imports it when it is
 called.
 
@@ -21,7 +22,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import torch
@@ -38,6 +39,7 @@ from torch_xla_ext_startup import (
     inference_mode,
     lazy_dynamo,
     loading,
+    mixtures,
     module_alias,
     module_parameters,
     patched_functions,
@@ -124,7 +126,7 @@ class _Operators(torch._ops._OpNamespace):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds five modules of torch_xla, one of torch, and five of Hugging Face's libraries.
+    """Finds five modules of torch_xla, one of torch, and some of Hugging Face's libraries.
 
     All but one are found where they are, and changed when they have run. In the place of that for
     Triton, which needs jaxlib and launches every kernel with four warps, is one of ours.
@@ -135,7 +137,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name == _TRITON:
             return module_alias.spec(name, "torch_xla_ext.existing_kernels.upstream_triton")
-        if name not in _REPLACED:
+        replace = _replacement(name)
+        if replace is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
@@ -143,7 +146,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def run_and_replace(module: ModuleType) -> None:
                 run(module)
-                _REPLACED[name](module)
+                replace(module)
 
             spec.loader.exec_module = run_and_replace
         return spec
@@ -236,6 +239,11 @@ _REPLACED = {
 }
 
 
+def _replacement(name: str) -> Callable[[ModuleType], None] | None:
+    """What changes this module."""
+    return mixtures.replace if mixtures.is_module(name) else _REPLACED.get(name)
+
+
 def install() -> None:
     """Arranges what does not wait for the package. A second call does nothing."""
     if _NAMESPACE not in torch.ops.__dict__:
@@ -243,9 +251,9 @@ def install() -> None:
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     root_logger.restore()
-    for name, replace in _REPLACED.items():
-        if name in sys.modules:
-            lazy_dynamo.when_run(sys.modules[name], replace)
+    for name, module in list(sys.modules.items()):
+        if replace := _replacement(name):
+            lazy_dynamo.when_run(module, replace)
     sys.meta_path.insert(0, _Finder())
     module_parameters.keep()
     loading.enable()

@@ -36,6 +36,7 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
+from torch_xla_ext_startup import mixtures
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from torch_xla_ext._capture import watch
@@ -134,7 +135,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         return "its tensors may be sharded"
     if model.config.is_encoder_decoder:
         return "it has an encoder"
-    if not getattr(model, "_can_compile_fullgraph", False):
+    if not (getattr(model, "_can_compile_fullgraph", False) or _is_mixture(model)):
         return "transformers does not give it a static cache"
     if len({parameter.device for parameter in model.parameters()}) > 1:
         return "its parameters are on several devices"
@@ -167,6 +168,11 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
         if _holds_device_tensors(arguments.get(name)):
             return f"tensors of the argument {name} are on the device"
     return None
+
+
+def _is_mixture(model: Any) -> bool:
+    """Whether nothing but its mixtures of experts keeps transformers from a static cache."""
+    return mixtures.are_in(model) and model._supports_default_dynamic_cache()
 
 
 def _configs(model: Any, given: Any) -> tuple[Any, ...]:

@@ -1,0 +1,207 @@
+"""Mixtures of experts of transformers: the CPU's numbers, and no reads of the router's choices."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import types
+from typing import Any
+
+import pytest
+import torch
+import torch_xla
+import transformers
+from huggingface import models
+from torch import nn
+from torch_xla_ext_startup import mixtures
+
+import torch_xla_ext
+
+_SIZES = {
+    **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+}
+_QWEN = {"moe_intermediate_size": 24, "num_experts": 6, "num_experts_per_tok": 2}
+_GROUPS = {
+    **{"moe_intermediate_size": 24, "n_routed_experts": 8, "num_experts_per_tok": 2},
+    **{"n_group": 4, "topk_group": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    "head_dim": 8,
+}
+_LATENT = {
+    **{"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8},
+    **{"v_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4},
+}
+_JAMBA = {
+    **{key: value for key, value in _SIZES.items() if key != "max_position_embeddings"},
+    **{"num_experts": 4, "use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4},
+    **{"attn_layer_period": 2, "attn_layer_offset": 1},
+    **{"expert_layer_period": 1, "expert_layer_offset": 0},
+}
+_LONGCAT = {
+    **{"vocab_size": 97, "hidden_size": 32, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 24},
+    **{"num_layers": 1, "num_attention_heads": 4, "n_routed_experts": 6, "zero_expert_num": 2},
+    "moe_topk": 2,
+}
+_ERNIE = {
+    **{"moe_intermediate_size": 24, "moe_num_experts": 6, "moe_k": 2, "moe_num_shared_experts": 1},
+    **{"moe_layer_start_index": 0, "moe_layer_end_index": 3},
+}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixtral": ("Mixtral", _SIZES | {"num_local_experts": 4}),
+    "one_choice": ("Mixtral", _SIZES | {"num_local_experts": 4, "num_experts_per_tok": 1}),
+    "qwen2_moe": ("Qwen2Moe", _SIZES | _QWEN | {"shared_expert_intermediate_size": 16}),
+    "qwen3_moe": ("Qwen3Moe", _SIZES | _QWEN | {"head_dim": 8}),
+    "olmoe": ("Olmoe", _SIZES | {"num_experts": 6, "num_experts_per_tok": 2}),
+    "flex_olmo": ("FlexOlmo", _SIZES | {"num_experts": 6, "num_experts_per_tok": 2}),
+    "phimoe": ("Phimoe", _SIZES | {"num_local_experts": 4}),
+    "deepseek_v3": ("DeepseekV3", _SIZES | _GROUPS | _LATENT),
+    "dots1": ("Dots1", _SIZES | _GROUPS),
+    "glm4_moe": ("Glm4Moe", _SIZES | _GROUPS),
+    "ernie4_5_moe": ("Ernie4_5_Moe", _SIZES | _ERNIE),
+    "hunyuan": ("HunYuanMoEV1", _SIZES | {"num_experts": 4, "moe_topk": 2, "head_dim": 8}),
+    "minimax": ("MiniMax", _SIZES | {"num_local_experts": 4, "head_dim": 8}),
+    "jamba": ("Jamba", _JAMBA),
+    "longcat": ("LongcatFlash", _LATENT | _LONGCAT),
+    "gpt_oss": ("GptOss", _SIZES | {"num_local_experts": 4, "head_dim": 8}),
+    "dbrx": (
+        "Dbrx",
+        {
+            **{"d_model": 32, "n_heads": 4, "n_layers": 2, "vocab_size": 97, "max_seq_len": 128},
+            "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 8},
+        },
+    ),
+}
+
+
+def pair(name: str) -> tuple[Any, Any]:
+    """The model on the CPU and on the device."""
+    kind, options = FAMILIES[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**options)
+    cpu = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in cpu.parameters():
+            parameter.mul_(4 if parameter.dim() > 1 else 1)
+    return cpu, copy.deepcopy(cpu).to("xla")
+
+
+def loss_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    loss = model(input_ids=ids, labels=ids).loss
+    loss.backward()
+    return loss.detach()
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    torch_xla.sync()  # one program, before the first is read
+    return {
+        name: torch.zeros_like(p, device="cpu") if p.grad is None else p.grad.cpu()
+        for name, p in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_losses_and_gradients(name: str) -> None:
+    cpu, xla = pair(name)
+    if name == "gpt_oss":  # its code for inference has no loop
+        cpu.train(), xla.train()
+    compiled = None
+    for seed in range(3):
+        ids = torch.randint(3, 97, (2, 7), generator=torch.Generator().manual_seed(seed))
+        expected, loss = loss_of(cpu, ids), loss_of(xla, ids.to("xla"))
+        wanted, found = gradients(cpu), gradients(xla)
+        torch.testing.assert_close(loss.cpu(), expected, rtol=1e-5, atol=1e-5)
+        for path, gradient in wanted.items():
+            difference = (found[path] - gradient).abs().max()
+            assert difference <= 1e-4 * gradient.abs().max() + 1e-6, path
+        if seed == 1:  # the first pass may have made constants
+            compiled = models.compilations()
+    assert models.compilations() == compiled
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "deepseek_v3", "dbrx"])
+def test_generate(name: str) -> None:
+    cpu, xla = pair(name)
+    options = {"max_new_tokens": 12, "eos_token_id": None, "pad_token_id": 0}
+    options |= {"do_sample": False, "no_repeat_ngram_size": 1}
+    before = models.compilations()
+    for seed in range(2):
+        inputs = models.prompts(4, 9, seed=seed)
+        expected = cpu.generate(**inputs, **options)
+        assert xla.generate(**models.on_device(inputs), **options).tolist() == expected.tolist()
+        if seed == 0:
+            compiled = models.compilations()
+            assert compiled - before <= 3
+    assert models.compilations() == compiled
+
+
+def test_captured_training() -> None:
+    cpu, xla = pair("mixtral")
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.05) for model in (cpu, xla)]
+
+    def step(model: Any, optimizer: torch.optim.Optimizer, ids: torch.Tensor) -> torch.Tensor:
+        loss = loss_of(model, ids)
+        optimizer.step()
+        return loss
+
+    captured = torch_xla_ext.capture(lambda ids: step(xla, optimizers[1], ids))
+    losses = []
+    for seed in range(5):
+        ids = torch.randint(3, 97, (2, 7), generator=torch.Generator().manual_seed(seed))
+        losses.append(step(cpu, optimizers[0], ids).item())
+        torch.testing.assert_close(captured(ids.to("xla")).item(), losses[-1], rtol=1e-4, atol=1e-4)
+
+
+class Block(nn.Module):
+    """As transformers' blocks; `use` is something that is done with the chosen tokens."""
+
+    def __init__(self, use: Any) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        result = torch.zeros_like(x)
+        mask = nn.functional.one_hot(chosen, num_classes=3).permute(2, 1, 0)
+        for expert in range(3):
+            _, rows = torch.where(mask[expert])
+            result.index_add_(0, rows, self.use(x, rows) * (expert + 1))
+        return result
+
+
+USES = {
+    "the number": lambda x, rows: x[rows] * rows.numel(),
+    "an index in float": lambda x, rows: x[rows] * rows.float()[:, None],
+    "a part": lambda x, rows: torch.cat([x[rows[:1]], x[rows[1:]] * 2]),
+    "another dimension": lambda x, rows: x.t()[:, rows].t(),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They are right in transformers' own way, and a warning says that they are slow."""
+    kind = type("Block", (Block,), {"__module__": __name__, "forward": Block.forward})
+    mixtures.replace(types.SimpleNamespace(__name__=__name__, Block=kind))
+    block = kind(USES[use])
+    x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
+    expected = Block.forward(block, x, chosen)
+    with caplog.at_level(logging.WARNING, "torch_xla_ext.mixtures"):
+        for _ in range(2):
+            torch.testing.assert_close(block(x.to("xla"), chosen.to("xla")).cpu(), expected)
+    assert caplog.text.count("waits for the device") == 1
+
+
+def test_a_row_that_is_not_chosen_has_no_effect() -> None:
+    """An expert never sees it, so that it cannot overflow."""
+    kind = type("Block", (Block,), {"__module__": __name__, "forward": Block.forward})
+    mixtures.replace(types.SimpleNamespace(__name__=__name__, Block=kind))
+    block = kind(lambda x, rows: x[rows] + (x[rows] * 1e38).square().clamp(max=1) * 0)
+    x = torch.tensor([[1e-30], [torch.inf], [2.0]]).requires_grad_()
+    on_device = x.detach().to("xla").requires_grad_()
+    chosen = torch.tensor([[0], [0], [1]])
+    expected, found = block(x, chosen), block(on_device, chosen.to("xla"))
+    torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+    expected[[0, 2]].sum().backward()
+    found[[0, 2]].sum().backward()
+    torch.testing.assert_close(on_device.grad.cpu(), x.grad, equal_nan=True)

@@ -1,0 +1,250 @@
+"""Mixtures of experts of transformers, without reading which experts have tokens.
+
+A block loops over its experts. ``torch.where(mask)`` finds an expert's tokens, whose number the
+device alone knows; the expert computes these rows, and `index_add_` adds the results times the
+router's weights. So each layer would wait for the device, and almost each step compile programs.
+
+Here every expert computes as many rows as there are tokens, zeros in place of the ones that it was
+not chosen for, and these are left out of the sum. The results are the same, and no shape depends on
+what the router chooses. The functions of a block stay transformers': what changes is what `where`
+and `nonzero` return there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from types import FunctionType, ModuleType
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_log = logging.getLogger("torch_xla_ext.mixtures")
+_MODULES = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
+# What a function calls that adds the rows of one expert after another.
+_CALLED = {"where", "one_hot", "index_add_"}
+_MARK = "_torch_xla_ext_mixture"
+
+
+class _Unknown(Exception):  # noqa: N818
+    """Something is done with the rows of an expert that is not done here."""
+
+
+class _Index:
+    """What takes an index's place, so that PyTorch asks it what an operation does."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        function: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> Tensor:
+        known = _KNOWN.get(function)
+        if known is None:
+            raise _Unknown(getattr(function, "__name__", str(function)))
+        return known(*args, **(kwargs or {}))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(name) if name.startswith("__") else _Unknown(name)
+
+
+class _Expert(_Index):
+    """The number of an expert: what is to be a tensor of one element."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+    def __getitem__(self, index: int) -> int:
+        return (self._number,)[index]
+
+
+class _Experts:
+    """All experts, in place of those that have tokens."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[_Expert]:
+        return map(_Expert, range(self._count))
+
+    def __getitem__(self, index: slice) -> _Experts:
+        if index != slice(None):
+            raise _Unknown("a part of the experts")
+        return self
+
+
+class _Chosen:
+    """The elements of a mask of tokens and choices that are set: one expert's.
+
+    Of each token at most one is, as of the mask that is made of a router's choices.
+
+    Attributes:
+        tokens: the mask's dimension of the tokens; None until something says which it is.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self._mask = mask != 0
+        self.tokens: int | None = None
+
+    def size(self, dim: int) -> int:
+        return self._mask.shape[dim]
+
+    def is_of_tokens(self, dim: int) -> None:
+        """Says that this dimension is the tokens'."""
+        if self.tokens not in (None, dim):
+            raise _Unknown("indices of both kinds")
+        self.tokens = dim
+
+    def mask(self, ndim: int) -> Tensor:
+        """Whether a token is chosen: [tokens, 1, …]."""
+        mask = self._mask.any(1 - self.tokens)
+        return mask.reshape(-1, *[1] * (ndim - 1))
+
+    def of_tokens_and_choices(self) -> Tensor:
+        return self._mask.t() if self.tokens else self._mask
+
+
+class _Count:
+    """How many elements are chosen, which only the device knows: as if there were some."""
+
+    def __eq__(self, other: object) -> bool:
+        return not self > other
+
+    def __gt__(self, other: object) -> bool:
+        if type(other) is not int or other != 0:
+            raise _Unknown("their number")
+        return True
+
+    def __index__(self) -> int:
+        raise _Unknown("their number")
+
+    __hash__ = None
+
+
+class _Rows(_Index):
+    """The indices of the chosen elements in one of the mask's dimensions, which are not read."""
+
+    shape = (_Count(),)
+
+    def __init__(self, chosen: _Chosen, dim: int) -> None:
+        self.chosen = chosen
+        self.dim = dim
+
+    def numel(self) -> _Count:
+        return self.shape[0]
+
+
+def _taken(tensor: Tensor, index: object) -> Tensor:
+    """``tensor[index]``: of all tokens, with zeros for those that are not chosen."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    if len(items) == 1 and isinstance(items[0], _Expert):
+        number = operator.index(items[0])
+        return tensor[number : number + 1]
+    first, *others = (item for item in items if item is not None)
+    if not isinstance(first, _Rows) or tensor.shape[0] != first.chosen.size(first.dim):
+        raise _Unknown("an index of something else than tokens")
+    first.chosen.is_of_tokens(first.dim)
+    if not others:
+        found = torch.where(first.chosen.mask(tensor.ndim), tensor, 0)
+    elif len(others) == 1 and isinstance(others[0], (_Expert, int)):
+        column = tensor[:, operator.index(others[0])]
+        found = torch.where(first.chosen.mask(column.ndim), column, 0)
+    elif len(others) == 1 and isinstance(others[0], _Rows) and others[0].chosen is first.chosen:
+        found = torch.where(first.chosen.of_tokens_and_choices(), tensor, 0).sum(1)
+    else:
+        raise _Unknown(f"an index of {[type(item).__name__ for item in items]}")
+    places = [None if item is None else slice(None) for item in items if item not in others]
+    return found[tuple(places)]
+
+
+def _added(tensor: Tensor, dim: int, index: _Rows, source: Tensor) -> Tensor:
+    """``tensor.index_add_(dim, index, source)``: of the rows that are chosen."""
+    if dim != 0 or not isinstance(index, _Rows) or source.shape[0] != tensor.shape[0]:
+        raise _Unknown("index_add_")
+    index.chosen.is_of_tokens(index.dim)
+    return tensor.add_(torch.where(index.chosen.mask(source.ndim), source, 0))
+
+
+_KNOWN = {Tensor.__getitem__: _taken, Tensor.index_add_: _added}
+
+
+class _WithoutReads(TorchFunctionMode):
+    """In which indices of an XLA tensor's elements are not read."""
+
+    def __torch_function__(
+        self,
+        function: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if not kwargs and len(args) == 1 and isinstance(args[0], Tensor):
+            (tensor,) = args
+            if function is torch.where and tensor.dim() == 2 and tensor.device.type == "xla":
+                chosen = _Chosen(tensor)
+                return _Rows(chosen, 0), _Rows(chosen, 1)
+            if function is Tensor.nonzero and tensor.dim() == 1 and tensor.device.type == "xla":
+                return _Experts(tensor.shape[0])
+        return function(*args, **(kwargs or {}))
+
+
+def _without_reads(function: FunctionType) -> FunctionType:
+    """A block's function that makes no read on an XLA device."""
+    unknown = False
+
+    @functools.wraps(function)
+    def mixture(self: nn.Module, *args: object, **kwargs: object) -> object:
+        nonlocal unknown
+        given = [*args, *kwargs.values()]
+        is_on_xla = any(isinstance(x, Tensor) and x.device.type == "xla" for x in given)
+        if unknown or not is_on_xla or torch.compiler.is_dynamo_compiling():
+            return function(self, *args, **kwargs)
+        try:
+            with _WithoutReads():
+                return function(self, *args, **kwargs)
+        except (_Unknown, TypeError) as error:
+            unknown = True
+            _log.warning(
+                "%s waits for the device and compiles new programs in almost every step: it uses "
+                "the indices of an expert's tokens for more than is known here (%s)",
+                function.__qualname__,
+                error,
+            )
+            return function(self, *args, **kwargs)
+
+    setattr(mixture, _MARK, True)
+    return mixture
+
+
+def is_module(name: str) -> bool:
+    """Whether it is one of transformers' modules of models."""
+    return _MODULES.fullmatch(name) is not None
+
+
+def replace(module: ModuleType) -> None:
+    """Changes the functions of a module's blocks that loop over experts."""
+    for kind in list(vars(module).values()):
+        if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
+            continue
+        if kind.__module__ != module.__name__:
+            continue
+        for name, function in list(vars(kind).items()):
+            if inspect.isfunction(function) and set(function.__code__.co_names) >= _CALLED:
+                setattr(kind, name, _without_reads(function))
+
+
+def are_in(model: nn.Module) -> bool:
+    """Whether a model has such blocks."""
+    kinds = {type(part) for part in model.modules()}
+    return any(hasattr(f, _MARK) for kind in kinds for f in vars(kind).values())
