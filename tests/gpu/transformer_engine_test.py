@@ -3,6 +3,7 @@
 It needs transformer_engine_jax, and of transformer_engine only the library: neither JAX nor Flax.
 """
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -28,6 +29,9 @@ def te() -> ModuleType:
         pytest.skip("transformer_engine_jax is not installed")
     folder = Path(package.submodule_search_locations[0])
     library = folder / "wheel_lib/libtransformer_engine.so"
+    # As its package does: the library names functions of NVRTC, but not NVRTC's library.
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libnvrtc.so.13", ctypes.RTLD_GLOBAL)
     # A release of it may refer to functions of a newer cuBLAS; ctypes.CDLL would look for all.
     dlopen = ctypes.CDLL(None).dlopen
     dlopen.restype = ctypes.c_void_p

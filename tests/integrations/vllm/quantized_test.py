@@ -47,10 +47,10 @@ def scale_of(x: torch.Tensor) -> torch.Tensor:
     return x.float() / LARGEST
 
 
-def in_fp8(x: torch.Tensor, scale: torch.Tensor, on_host: bool = False) -> torch.Tensor:
-    """As vLLM's scaled_fp8_quant; XLA:CPU rounds float32 to float16 on the way."""
+def in_fp8(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """As vLLM's scaled_fp8_quant."""
     result = (x.float() * scale.reciprocal()).clamp(-LARGEST, LARGEST)
-    return (result if on_host else result.half()).to(FP8)
+    return result.to(FP8)
 
 
 class Rounded(nn.Module):
@@ -94,7 +94,7 @@ def online(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
     scale = max(scale_of(weight.abs().max()) for weight in weights)
     for name, weight in zip(names, weights, strict=True):
         # Weights that several devices share are rounded on the host.
-        rounded = in_fp8(weight, scale, on_host=families.DEVICES > 1)
+        rounded = in_fp8(weight, scale)
         setattr(parent, name, Rounded(rounded, scale))
     return {}
 
@@ -242,7 +242,7 @@ def caches_in_fp8(k_scales: Sequence[float], v_scales: Sequence[float]) -> Calla
     attend = modeling_llama.eager_attention_forward
 
     def rounded(x: torch.Tensor, scale: float) -> torch.Tensor:
-        return in_fp8(x, torch.tensor(scale), on_host=True).to(x.dtype) * scale
+        return in_fp8(x, torch.tensor(scale)).to(x.dtype) * scale
 
     def attend_rounded(
         module: nn.Module,

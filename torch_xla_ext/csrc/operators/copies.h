@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "torch_xla_ext/csrc/operators/float8.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
 namespace torch_xla_ext::operators {
@@ -51,6 +52,16 @@ inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   return result;
 }
 
+// `self` with numbers that the conversion to `type` keeps.
+inline at::Tensor RoundedFor(at::ScalarType type, const at::Tensor& self) {
+  const Float8Format* const format = Float8FormatOf(type);
+  if (format == nullptr || self.scalar_type() == type || self.is_complex() ||
+      !self.device().is_xla()) {
+    return self;
+  }
+  return RoundedToFloat8(self, *format);
+}
+
 inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
                            bool non_blocking) {
   if (LosesParts(self) && dst.device().is_cpu()) {
@@ -63,7 +74,8 @@ inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
       return result.copy_(*values);
     }
   }
-  return Stock::_copy_from(self, dst, non_blocking);
+  return Stock::_copy_from(RoundedFor(dst.scalar_type(), self), dst,
+                           non_blocking);
 }
 
 inline at::Tensor& Copy_(at::Tensor& self, const at::Tensor& src,
@@ -102,7 +114,8 @@ inline at::Tensor ToCopy(const at::Tensor& self,
                         /*non_blocking=*/false, /*copy=*/false, memory_format);
     }
   }
-  return Stock::_to_copy(self, dtype, layout, device, pin_memory, non_blocking,
+  return Stock::_to_copy(RoundedFor(dtype.value_or(self.scalar_type()), self),
+                         dtype, layout, device, pin_memory, non_blocking,
                          memory_format);
 }
 

@@ -20,6 +20,10 @@ inline bool HasTypeOfFloat8(const at::Tensor& tensor) {
 inline at::Tensor ProductOfFloat8(const at::Tensor& self,
                                   const at::Tensor& mat2) {
   using torch_xla::bridge::GetXlaTensor;
+  if (self.size(1) == 0) {  // XLA:GPU would leave what is in memory
+    return at::zeros({self.size(0), mat2.size(1)},
+                     self.options().dtype(at::kFloat));
+  }
   // The other dot has the default precision, with which cuBLASLt adds up fast.
   if (static_cast<int>(torch_xla::XlaHelpers::mat_mul_precision()) != 0) {
     return at::mm(self.to(at::kFloat), mat2.to(at::kFloat));

@@ -1,0 +1,68 @@
+// Conversion to 8-bit floats, with PyTorch's numbers.
+#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
+#define TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
+
+#include <cmath>
+#include <limits>
+
+#include "torch_xla_ext/csrc/operators/stock.h"
+
+namespace torch_xla_ext::operators {
+
+// Numbers in [2^e, 2^(e + 1)) are multiples of 2^(e - mantissa_bits), for any e
+// from least_exponent on.
+struct Float8Format {
+  int mantissa_bits;
+  int least_exponent;
+  double largest;
+  // What any greater number becomes.
+  float beyond;
+};
+
+inline const Float8Format* Float8FormatOf(at::ScalarType type) {
+  static constexpr Float8Format kE4m3fn{
+      3, -6, 448, std::numeric_limits<float>::quiet_NaN()};
+  static constexpr Float8Format kE5m2{2, -14, 57344,
+                                      std::numeric_limits<float>::infinity()};
+  switch (type) {
+    case at::kFloat8_e4m3fn:
+      return &kE4m3fn;
+    case at::kFloat8_e5m2:
+      return &kE5m2;
+    default:
+      return nullptr;
+  }
+}
+
+// The numbers of an XLA tensor, rounded to ones that the format has, in
+// float32, from which any conversion to the format is exact.
+//
+// XLA:CPU's own conversion goes by way of float16, so that some numbers become
+// the neighbor of the nearest one; cuBLASLt's and Hopper's give the largest
+// number for what is out of range.
+inline at::Tensor RoundedToFloat8(const at::Tensor& self,
+                                  const Float8Format& format) {
+  const at::Tensor x = self.to(at::kFloat);
+  const at::Tensor size = at::abs(x);
+  // The distance of the numbers around each one, by a search for its exponent.
+  at::Tensor step = at::full_like(
+      size, std::ldexp(1.0, format.least_exponent - format.mantissa_bits));
+  for (int exponents = 16; exponents > 0; exponents /= 2) {
+    const double factor = std::ldexp(1.0, exponents);
+    const at::Tensor wider = at::mul(step, factor);
+    const at::Tensor begin =
+        at::mul(wider, std::ldexp(1.0, format.mantissa_bits));
+    step = at::where(at::ge(size, begin), wider, step);
+  }
+  // A sum with this has no bits below the step, and is rounded to even.
+  const at::Tensor large = at::mul(step, std::ldexp(1.5, 23));
+  at::Tensor rounded = at::sub(at::add(size, large), large);
+  rounded = at::where(at::gt(rounded, format.largest), format.beyond, rounded);
+  const at::Tensor with_sign =
+      at::where(at::lt(x, 0), at::neg(rounded), rounded);
+  return at::where(at::eq(x, 0), x, with_sign);  // keeps -0.0
+}
+
+}  // namespace torch_xla_ext::operators
+
+#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
