@@ -139,8 +139,8 @@ def main() -> None:
     parser.add_argument("--preload", action="append", default=[], help="module to import once")
     parser.add_argument("arguments", nargs="+", help="for pytest")
     args = parser.parse_args()
-    # What is imported stays. To look through it for garbage would take some tenths of a second here,
-    # and 0.6 s at the end of each process.
+    # What is imported stays. To look through it for garbage would take half a second here, and
+    # 0.6 s at the end of each process.
     gc.disable()
     for module in args.preload:
         importlib.import_module(module)
