@@ -246,5 +246,5 @@ def replace(module: ModuleType) -> None:
 
 def are_in(model: nn.Module) -> bool:
     """Whether a model has such blocks."""
-    kinds = {type(part) for part in model.modules()}
+    kinds = {kind for part in model.modules() for kind in type(part).__mro__}
     return any(hasattr(f, _MARK) for kind in kinds for f in vars(kind).values())
