@@ -154,6 +154,27 @@ def test_captured_training() -> None:
         torch.testing.assert_close(captured(ids.to("xla")).item(), losses[-1], rtol=1e-4, atol=1e-4)
 
 
+def test_compiled_training() -> None:
+    """Dynamo's graphs end at the blocks, which run lazily; nothing is compiled again."""
+    cpu, xla = pair("mixtral")
+    compiled_model = torch.compile(xla, backend="openxla")
+    compiled = None
+    for seed in range(4):
+        ids = torch.randint(3, 97, (2, 7), generator=torch.Generator().manual_seed(seed))
+        xla.zero_grad()
+        expected = loss_of(cpu, ids)
+        loss = compiled_model(input_ids=ids.to("xla"), labels=ids.to("xla")).loss
+        loss.backward()
+        wanted, found = gradients(cpu), gradients(xla)
+        torch.testing.assert_close(loss.cpu().detach(), expected, rtol=1e-5, atol=1e-5)
+        for path, gradient in wanted.items():
+            difference = (found[path] - gradient).abs().max()
+            assert difference <= 1e-4 * gradient.abs().max() + 1e-6, path
+        if seed == 2:
+            compiled = models.compilations()
+    assert models.compilations() == compiled
+
+
 class Block(nn.Module):
     """As transformers' blocks; `use` is something that is done with the chosen tokens."""
 

@@ -23,6 +23,7 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo import eval_frame  # not Dynamo, which takes a second to import
 from torch.overrides import TorchFunctionMode
 
 _log = logging.getLogger("torch_xla_ext.mixtures")
@@ -208,7 +209,7 @@ def _without_reads(function: FunctionType) -> FunctionType:
         nonlocal unknown
         given = [*args, *kwargs.values()]
         is_on_xla = any(isinstance(x, Tensor) and x.device.type == "xla" for x in given)
-        if unknown or not is_on_xla or torch.compiler.is_dynamo_compiling():
+        if unknown or not is_on_xla:
             return function(self, *args, **kwargs)
         try:
             with _WithoutReads():
@@ -224,6 +225,12 @@ def _without_reads(function: FunctionType) -> FunctionType:
             return function(self, *args, **kwargs)
 
     setattr(mixture, _MARK, True)
+    # Dynamo's graph ends before a block, as it does without this module, and neither the block nor
+    # what it calls is compiled: it runs lazily.
+    mixture._torchdynamo_disable = True
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(mixture.__code__, strategy)
     return mixture
 
 
