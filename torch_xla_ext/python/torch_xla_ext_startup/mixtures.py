@@ -200,37 +200,44 @@ class _WithoutReads(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def _without_reads(function: FunctionType) -> FunctionType:
-    """A block's function that makes no read on an XLA device."""
-    unknown = False
+# Functions that do what is not known here.
+_slow: set[FunctionType] = set()
 
-    @functools.wraps(function)
-    def mixture(self: nn.Module, *args: object, **kwargs: object) -> object:
-        nonlocal unknown
-        given = [*args, *kwargs.values()]
-        is_on_xla = any(isinstance(x, Tensor) and x.device.type == "xla" for x in given)
-        if unknown or not is_on_xla:
-            return function(self, *args, **kwargs)
+
+def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
+    """Calls a block's function without reads."""
+    if function not in _slow:
         try:
             with _WithoutReads():
-                return function(self, *args, **kwargs)
+                return function(*args, **kwargs)
         except (_Unknown, TypeError) as error:
-            unknown = True
+            _slow.add(function)
             _log.warning(
                 "%s waits for the device and compiles new programs in almost every step: it uses "
                 "the indices of an expert's tokens for more than is known here (%s)",
                 function.__qualname__,
                 error,
             )
-            return function(self, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+# Dynamo's graph ends here, as it does at the block's loop, and nothing that is called is compiled.
+_lazily._torchdynamo_disable = True
+_skip = eval_frame._FrameAction.SKIP
+eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
+
+
+def _without_reads(function: FunctionType) -> FunctionType:
+    """A block's function that makes no read on an XLA device."""
+
+    @functools.wraps(function)
+    def mixture(*args: object, **kwargs: object) -> object:
+        given = [*args, *kwargs.values()]
+        if any(isinstance(x, Tensor) and x.device.type == "xla" for x in given):
+            return _lazily(function, args, kwargs)
+        return function(*args, **kwargs)
 
     setattr(mixture, _MARK, True)
-    # Dynamo's graph ends before a block, as it does without this module, and neither the block nor
-    # what it calls is compiled: it runs lazily.
-    mixture._torchdynamo_disable = True
-    skip = eval_frame._FrameAction.SKIP
-    strategy = eval_frame._FrameExecStrategy(skip, skip)
-    eval_frame.set_code_exec_strategy(mixture.__code__, strategy)
     return mixture
 
 
