@@ -56,6 +56,7 @@ def test_what_is_not_remembered() -> None:
         torch.zeros(1),
         tensor(1).as_subclass(Subclass),
         2**64,
+        "\ud800",
         np.float32(1),
         np.int64(1),
         {},

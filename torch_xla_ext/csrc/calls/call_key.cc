@@ -65,7 +65,10 @@ class CallKey {
     } else if (PyUnicode_CheckExact(object)) {
       Py_ssize_t size = 0;
       const char* const text = PyUnicode_AsUTF8AndSize(object, &size);
-      if (text == nullptr) throw py::error_already_set();
+      if (text == nullptr) {  // a surrogate
+        PyErr_Clear();
+        return false;
+      }
       key_.push_back('s');
       AppendText({text, static_cast<size_t>(size)}, &key_);
     } else if (PyBytes_CheckExact(object)) {
