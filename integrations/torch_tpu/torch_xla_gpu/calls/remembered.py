@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
+from torch_xla_gpu import device
+
 Key = tuple[Hashable, ...]
 
 _PLAIN = {
@@ -17,7 +19,6 @@ _PLAIN = {
 def of_values(
     values: Sequence[object],
     operands: list[torch.Tensor],
-    device: str,
     other: Callable[[object], Hashable | None] = lambda value: None,
 ) -> Key | None:
     """What a call depends on: of an operand its type, of anything else the value.
@@ -26,7 +27,6 @@ def of_values(
 
     Args:
         operands: gets the tensors of the device.
-        device: its type, as PyTorch names it.
         other: the part of the key for a value that this function does not know, or None.
     """
     parts: list[Hashable] = []
@@ -36,11 +36,11 @@ def of_values(
             part: Hashable | None = kind, value
         elif kind is float:
             part = kind, value.hex()  # -0.0 is not 0.0
-        elif (kind is torch.Tensor or kind is torch.nn.Parameter) and value.device.type == device:
+        elif kind in (torch.Tensor, torch.nn.Parameter) and value.device.type == device.TYPE:
             operands.append(value)
             part = value.shape, value.dtype, value.device
         elif kind is list or kind is tuple:
-            part = of_values(value, operands, device, other)
+            part = of_values(value, operands, other)
         else:
             part = other(value)
         if part is None:

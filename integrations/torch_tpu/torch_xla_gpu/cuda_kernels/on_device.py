@@ -33,7 +33,7 @@ def call_key(
 ) -> remembered.Key | None:
     """What a call is remembered by; the arguments are those of `remembered.of_values`."""
     found = [] if operands is None else operands
-    key = remembered.of_values(values, found, TYPE, other)
+    key = remembered.of_values(values, found, other)
     return None if operands is not None and _is_differentiated(found) else key
 
 

@@ -16,8 +16,6 @@ from torch_xla_ext.cuda_kernels.launch import TARGET, Launch
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets import registration
 
-# PyTorch's name of the device whose tensors a call takes.
-TYPE = "xla"
 _XLAC = torch_xla._XLAC
 
 # call_key(values, operands, other): what a call is remembered by.
