@@ -180,6 +180,31 @@ def test_a_step_in_the_backward_pass_of_a_step() -> None:
         assert captured(device(i)).tolist() == [3 * i]
 
 
+UNUSED_GRADIENTS = """
+import os, torch, torch_xla, torch_xla_ext
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # autograd's thread is often late
+x, weight = torch.randn(4, 6, 32).to("xla"), torch.randn(32).to("xla")
+for factor in range(1, 20):
+
+    @torch_xla_ext.capture
+    def step(x, weight):
+        leaves = [tensor.detach().requires_grad_() for tensor in (x, weight)]
+        result = torch.nn.functional.layer_norm(leaves[0], (32,), leaves[1])
+        return torch.autograd.grad(factor * result, leaves, x)[0]
+
+    for _ in range(2):
+        step(x, weight)
+    assert step.num_captures == 1
+"""
+
+
+def test_gradients_that_autograd_still_holds() -> None:
+    """What looks for tensors that are kept must not touch those that another thread destroys."""
+    run = run_script(UNUSED_GRADIENTS)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 FORKED = """
 import os, signal, sys
 import torch, torch_xla, torch_xla_ext

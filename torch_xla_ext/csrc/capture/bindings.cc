@@ -202,6 +202,16 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_registrations", &NumRegistrations,
              "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
+  module.def(
+      "_xla_capture_is_used_by_python",
+      [](py::handle tensor) {
+        return !reinterpret_cast<THPVariable*>(tensor.ptr())
+                    ->cdata.unsafeIsBorrowed();
+      },
+      "Whether an object of Python refers to the tensor, besides weak "
+      "references. If not, C++ owns it, and another thread, such as "
+      "autograd's, "
+      "may be destroying it: then what unpacks it destroys it a second time.");
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);
   });

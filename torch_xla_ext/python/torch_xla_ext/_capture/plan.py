@@ -186,6 +186,7 @@ class Plans:
             tensor = reference()
             if (
                 tensor is not None
+                and _XLAC._xla_capture_is_used_by_python(tensor)
                 and _XLAC._xla_capture_is_supported(tensor)
                 and _XLAC._xla_capture_storage(tensor) not in expected
                 and not _XLAC._xla_capture_data_address(tensor)
