@@ -31,4 +31,4 @@ static Status LaunchScale(cudaStream_t stream, Buffer<F32> x, Result<F32> out,
 }
 
 XLA_KERNEL_CUDA(XlaGpuScale, kScale, LaunchScale,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

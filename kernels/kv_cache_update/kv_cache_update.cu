@@ -308,8 +308,8 @@ Status LaunchKvPagesUpdate(cudaStream_t stream, AnyBuffer key, AnyBuffer value,
 XLA_KERNEL_CUDA(XlaGpuKvCacheUpdate,
                 torch_xla_ext::kv_cache_update::kKvCacheUpdate,
                 torch_xla_ext::kv_cache_update::LaunchKvCacheUpdate,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);
 XLA_KERNEL_CUDA(XlaGpuKvPagesUpdate,
                 torch_xla_ext::kv_cache_update::kKvPagesUpdate,
                 torch_xla_ext::kv_cache_update::LaunchKvPagesUpdate,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

@@ -169,4 +169,4 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
 
 XLA_KERNEL_CUDA(XlaGpuMlaPagedAttention, torch_xla_ext::mla::kMlaPagedAttention,
                 torch_xla_ext::mla::LaunchMlaPagedAttention,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

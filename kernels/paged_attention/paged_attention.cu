@@ -171,4 +171,4 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
 XLA_KERNEL_CUDA(XlaGpuPagedAttention,
                 torch_xla_ext::paged_attention::kPagedAttention,
                 torch_xla_ext::paged_attention::LaunchPagedAttention,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

@@ -318,4 +318,4 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
 XLA_KERNEL_CUDA(XlaGpuRaggedPagedAttention,
                 torch_xla_ext::ragged::kRaggedPagedAttention,
                 torch_xla_ext::ragged::LaunchRaggedPagedAttention,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

@@ -139,4 +139,4 @@ Status LaunchSimpleAdd(cudaStream_t stream, AnyBuffer a, AnyBuffer b,
 
 XLA_KERNEL_CUDA(XlaGpuSimpleAdd, torch_xla_ext::simple_add::kSimpleAdd,
                 torch_xla_ext::simple_add::LaunchSimpleAdd,
-                xla::ffi::Traits::kCmdBufferCompatible);
+                torch_xla_ext::kCommandBufferCompatible);

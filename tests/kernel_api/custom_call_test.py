@@ -371,7 +371,7 @@ RAW: dict[str, tuple[str, str]] = {
     "missing": ("{absent_operands = 12 : i64}", "attribute window: i64 is missing"),
     "type": (
         ffi_call(ATTRIBUTES.replace("1 : i64", "1 : i32"), 12),
-        "attribute window: expected i64: Wrong scalar data type: expected S64 but got S32",
+        "attribute window: expected i64 but got i32",
     ),
     "unknown": (
         ffi_call(ATTRIBUTES + ", widow = 1 : i64", 12),

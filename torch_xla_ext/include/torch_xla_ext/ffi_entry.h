@@ -1,7 +1,12 @@
 // The FFI entry: a launch function as a handler of XLA's FFI. For kernel.h.
+//
+// It reads a call with the structures of XLA's C API. xla/ffi/api/ffi.h has C++
+// classes for that; they take nvcc 2 s for each architecture, longer than most
+// kernels.
 #ifndef TORCH_XLA_EXT_FFI_ENTRY_H_
 #define TORCH_XLA_EXT_FFI_ENTRY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -12,110 +17,196 @@
 
 #include "torch_xla_ext/buffer.h"
 #include "torch_xla_ext/check.h"
+#include "torch_xla_ext/dtype.h"
 #include "torch_xla_ext/launch.h"
 #include "torch_xla_ext/params.h"
 #include "torch_xla_ext/signature.h"
 #include "torch_xla_ext/status.h"
-#include "xla/ffi/api/ffi.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace [[gnu::visibility("hidden")]] torch_xla_ext {
+
+// A trait of an FFI entry. XLA's own, xla::ffi::Traits, are taken, too.
+struct HandlerTrait {
+  template <typename E, typename = std::enable_if_t<std::is_enum_v<E>>>
+  constexpr HandlerTrait(E trait)  // NOLINT(google-explicit-constructor)
+      : bits(static_cast<XLA_FFI_Handler_Traits>(trait)) {}
+
+  XLA_FFI_Handler_Traits bits;
+};
+
+// The kernel only enqueues work on its stream: a CUDA graph can capture it.
+inline constexpr HandlerTrait kCommandBufferCompatible =
+    XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+
 namespace internal {
 
-inline BufferView ViewOf(const xla::ffi::AnyBuffer& buffer) {
-  BufferView view;
-  view.data = buffer.untyped_data();
-  view.dtype = static_cast<DType>(buffer.element_type());
-  view.rank = static_cast<int>(buffer.dimensions().size());
-  view.dims = buffer.dimensions().begin();
-  return view;
+inline Status DecodeView(bool is_buffer, const void* argument,
+                         BufferView* view) {
+  if (!is_buffer) return Status::Error("expected an array");
+  const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(argument);
+  view->data = buffer.data;
+  view->dtype = static_cast<DType>(buffer.dtype);
+  view->rank = static_cast<int>(buffer.rank);
+  view->dims = buffer.dims;
+  return Status::Ok();
 }
 
 inline Status DecodeViews(const Signature& signature, uint64_t absent,
-                          const xla::ffi::RemainingArgs& args,
-                          const xla::ffi::RemainingRets& rets,
+                          const XLA_FFI_Args& args, const XLA_FFI_Rets& rets,
                           std::vector<BufferView>* views) {
-  size_t next = 0;
+  views->resize(signature.num_arguments());
+  const auto decode = [&](int index, bool is_buffer, const void* argument) {
+    const Status status = DecodeView(is_buffer, argument, &(*views)[index]);
+    return status.ok() ? status
+                       : Status::Error(ArgumentName(signature, index), ": ",
+                                       status.message());
+  };
+  int64_t next = 0;
   for (int i = 0; i < signature.num_operands; ++i) {
-    views->emplace_back();
     if (absent >> i & 1) {
       if (signature.arguments[i].optional) continue;
       return Status::Error("attribute ", kAbsentOperands, ": ",
                            ArgumentName(signature, i), " is not optional");
     }
-    const auto buffer = args.get<xla::ffi::AnyBuffer>(next++);
-    if (next <= args.size() && !buffer.has_value()) {
-      return Status::Error(ArgumentName(signature, i), ": ",
-                           buffer.error().message());
+    if (next < args.size) {
+      XLA_KERNEL_RETURN_IF_ERROR(decode(
+          i, args.types[next] == XLA_FFI_ArgType_BUFFER, args.args[next]));
     }
-    if (buffer.has_value()) views->back() = ViewOf(*buffer);
+    ++next;
   }
-  if (next != args.size()) {
-    return Status::Error("expected ", next, " operands but got ", args.size());
+  if (next != args.size) {
+    return Status::Error("expected ", next, " operands but got ", args.size);
   }
-  if (static_cast<size_t>(signature.num_results) != rets.size()) {
+  if (signature.num_results != rets.size) {
     return Status::Error("expected ", signature.num_results,
-                         " results but got ", rets.size());
+                         " results but got ", rets.size);
   }
   for (int i = 0; i < signature.num_results; ++i) {
-    auto buffer = rets.get<xla::ffi::AnyBuffer>(i);
-    if (!buffer.has_value()) {
-      return Status::Error(ArgumentName(signature, signature.num_operands + i),
-                           ": ", buffer.error().message());
-    }
-    views->push_back(ViewOf(**buffer));
+    XLA_KERNEL_RETURN_IF_ERROR(decode(signature.num_operands + i,
+                                      rets.types[i] == XLA_FFI_RetType_BUFFER,
+                                      rets.rets[i]));
   }
   return CheckArguments(signature, views->data());
 }
 
-template <typename Params>
-Status DecodeFields(const xla::ffi::Dictionary& attributes,
-                    const std::string& prefix, Params* params);
+// The position of an attribute, or -1.
+inline int64_t FindAttribute(const XLA_FFI_Attrs& attributes,
+                             std::string_view name) {
+  for (int64_t i = 0; i < attributes.size; ++i) {
+    const XLA_FFI_ByteSpan& found = *attributes.names[i];
+    if (std::string_view(found.ptr, found.len) == name) return i;
+  }
+  return -1;
+}
 
-// How XLA's FFI hands over a parameter.
+// The type of a number that is a parameter.
 template <typename T>
-auto AttributeType() {
-  if constexpr (IsNested<T>::value) {
-    return Identity<xla::ffi::Dictionary>();
-  } else if constexpr (IsNumbers<T>::value) {
-    return Identity<xla::ffi::Span<const typename T::value_type>>();
+constexpr XLA_FFI_DataType NumberType() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return XLA_FFI_DataType_PRED;
+  } else if constexpr (std::is_same_v<T, int32_t>) {
+    return XLA_FFI_DataType_S32;
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return XLA_FFI_DataType_S64;
+  } else if constexpr (std::is_same_v<T, float>) {
+    return XLA_FFI_DataType_F32;
   } else {
-    return Identity<T>();
+    static_assert(std::is_same_v<T, double>);
+    return XLA_FFI_DataType_F64;
   }
 }
 
+// What an attribute is, in the words of ParamType().
+inline std::string AttributeType(XLA_FFI_AttrType type, const void* attribute) {
+  const auto number = [](XLA_FFI_DataType dtype) {
+    switch (dtype) {
+      case XLA_FFI_DataType_PRED:
+        return ParamType<bool>();
+      case XLA_FFI_DataType_S32:
+        return ParamType<int32_t>();
+      case XLA_FFI_DataType_S64:
+        return ParamType<int64_t>();
+      case XLA_FFI_DataType_F32:
+        return ParamType<float>();
+      case XLA_FFI_DataType_F64:
+        return ParamType<double>();
+      default:
+        return DTypeName(static_cast<DType>(dtype));
+    }
+  };
+  switch (type) {
+    case XLA_FFI_AttrType_SCALAR:
+      return number(static_cast<const XLA_FFI_Scalar*>(attribute)->dtype);
+    case XLA_FFI_AttrType_ARRAY:
+      return number(static_cast<const XLA_FFI_Array*>(attribute)->dtype) + "[]";
+    case XLA_FFI_AttrType_STRING:
+      return ParamType<std::string_view>();
+    default:
+      return "a dictionary";
+  }
+}
+
+template <typename Params>
+Status DecodeFields(const XLA_FFI_Attrs& attributes, const std::string& prefix,
+                    Params* params);
+
+// Reads an attribute, if it has the type of *value.
 template <typename T>
-Status DecodeAttribute(const xla::ffi::Dictionary& attributes,
+bool DecodeValue(XLA_FFI_AttrType type, const void* attribute, T* value) {
+  if constexpr (IsNumbers<T>::value) {
+    using Number = typename T::value_type;
+    if (type != XLA_FFI_AttrType_ARRAY) return false;
+    const auto& array = *static_cast<const XLA_FFI_Array*>(attribute);
+    if (array.dtype != NumberType<Number>()) return false;
+    const auto* const data = static_cast<const Number*>(array.data);
+    value->assign(data, data + array.size);
+  } else if constexpr (std::is_same_v<T, std::string_view>) {
+    if (type != XLA_FFI_AttrType_STRING) return false;
+    const auto& text = *static_cast<const XLA_FFI_ByteSpan*>(attribute);
+    *value = {text.ptr, text.len};
+  } else {
+    if (type != XLA_FFI_AttrType_SCALAR) return false;
+    const auto& scalar = *static_cast<const XLA_FFI_Scalar*>(attribute);
+    if (scalar.dtype != NumberType<T>()) return false;
+    *value = *static_cast<const T*>(scalar.value);
+  }
+  return true;
+}
+
+template <typename T>
+Status DecodeAttribute(const XLA_FFI_Attrs& attributes,
                        const std::string& prefix, std::string_view name,
                        T* value) {
-  using Attribute = typename decltype(AttributeType<T>())::Type;
-  if (!attributes.contains(name)) {
+  const int64_t at = FindAttribute(attributes, name);
+  if (at < 0) {
     return Status::Error("attribute ", prefix, name, ": ", ParamType<T>(),
                          " is missing");
   }
-  const auto attribute = attributes.get<Attribute>(name);
-  if (!attribute.has_value()) {
-    return Status::Error("attribute ", prefix, name, ": expected ",
-                         ParamType<T>(), ": ", attribute.error().message());
-  }
+  const XLA_FFI_AttrType type = attributes.types[at];
+  const void* const attribute = attributes.attrs[at];
   if constexpr (IsNested<T>::value) {
-    const std::string inner = prefix + std::string(name) + ".";
-    XLA_KERNEL_RETURN_IF_ERROR(DecodeFields(*attribute, inner, value));
-    if (attribute->size() == std::tuple_size_v<decltype(T::Fields())>) {
-      return Status::Ok();
+    if (type == XLA_FFI_AttrType_DICTIONARY) {
+      const auto& inner = *static_cast<const XLA_FFI_Attrs*>(attribute);
+      XLA_KERNEL_RETURN_IF_ERROR(
+          DecodeFields(inner, prefix + std::string(name) + ".", value));
+      if (inner.size == std::tuple_size_v<decltype(T::Fields())>) {
+        return Status::Ok();
+      }
+      return Status::Error("attribute ", prefix, name, ": expected ",
+                           ParamType<T>(), " and got other attributes, too");
     }
-    return Status::Error("attribute ", prefix, name, ": expected ",
-                         ParamType<T>(), " and got other attributes, too");
-  } else if constexpr (IsNumbers<T>::value) {
-    value->assign(attribute->begin(), attribute->end());
   } else {
-    *value = *attribute;
+    if (DecodeValue(type, attribute, value)) return Status::Ok();
   }
-  return Status::Ok();
+  return Status::Error("attribute ", prefix, name, ": expected ",
+                       ParamType<T>(), " but got ",
+                       AttributeType(type, attribute));
 }
 
 template <typename Params>
-Status DecodeFields(const xla::ffi::Dictionary& attributes,
-                    const std::string& prefix, Params* params) {
+Status DecodeFields(const XLA_FFI_Attrs& attributes, const std::string& prefix,
+                    Params* params) {
   Status status = Status::Ok();
   ForEachField<Params>([&](const auto& field) {
     if (!status.ok()) return;
@@ -128,89 +219,116 @@ Status DecodeFields(const xla::ffi::Dictionary& attributes,
 // Reads the parameters, and which operands are absent. Unknown attributes are
 // refused: they are most likely misspelt.
 template <typename Params>
-Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Params* params,
+Status DecodeAttributes(const XLA_FFI_Attrs& attributes, Params* params,
                         uint64_t* absent) {
-  size_t known = std::tuple_size_v<decltype(Params::Fields())>;
+  int64_t known = std::tuple_size_v<decltype(Params::Fields())>;
   XLA_KERNEL_RETURN_IF_ERROR(DecodeFields(attributes, "", params));
-  if (attributes.contains(kAbsentOperands)) {
+  if (FindAttribute(attributes, kAbsentOperands) >= 0) {
     ++known;
     int64_t bits = 0;
     XLA_KERNEL_RETURN_IF_ERROR(
         DecodeAttribute(attributes, "", kAbsentOperands, &bits));
     *absent = static_cast<uint64_t>(bits);
   }
-  if (attributes.size() == known) return Status::Ok();
+  if (attributes.size == known) return Status::Ok();
   return Status::Error("attributes: expected params(", ParamsText<Params>(),
-                       ") and got ", attributes.size() - known,
+                       ") and got ", attributes.size - known,
                        " attributes more");
 }
 
+inline Status GetStream(const XLA_FFI_CallFrame& frame, void** stream) {
+  XLA_FFI_Stream_Get_Args args = {};
+  args.struct_size = XLA_FFI_Stream_Get_Args_STRUCT_SIZE;
+  args.ctx = frame.ctx;
+  if (XLA_FFI_Error* error = frame.api->XLA_FFI_Stream_Get(&args)) {
+    XLA_FFI_Error_GetMessage_Args text = {};
+    text.struct_size = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE;
+    text.error = error;
+    frame.api->XLA_FFI_Error_GetMessage(&text);
+    const Status status = Status::Error("XLA has no stream: ", text.message);
+    XLA_FFI_Error_Destroy_Args destroyed = {};
+    destroyed.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+    destroyed.error = error;
+    frame.api->XLA_FFI_Error_Destroy(&destroyed);
+    return status;
+  }
+  *stream = args.stream;
+  return Status::Ok();
+}
+
+// Runs the kernel. Stream: cudaStream_t, or nothing on the Host.
 template <const Signature& kSignature, auto kLaunch, typename... Stream>
-xla::ffi::Error CallFfi(const char* entry, Stream... stream,
-                        const xla::ffi::RemainingArgs& args,
-                        const xla::ffi::RemainingRets& rets,
-                        const xla::ffi::Dictionary& attributes) {
+Status CallFfi(const char* entry, const XLA_FFI_CallFrame& frame) {
   using Params =
       typename LaunchTraits<sizeof...(Stream) != 0, decltype(kLaunch)>::Params;
+  Params params{};
+  uint64_t absent = 0;
+  XLA_KERNEL_RETURN_IF_ERROR(DecodeAttributes(frame.attrs, &params, &absent));
+  if (absent >> kSignature.num_operands != 0) {
+    return Status::Error("attribute ", kAbsentOperands,
+                         ": there are no such operands");
+  }
+  std::vector<BufferView> views;
+  XLA_KERNEL_RETURN_IF_ERROR(
+      DecodeViews(kSignature, absent, frame.args, frame.rets, &views));
+  void* stream = nullptr;
+  if constexpr (sizeof...(Stream) != 0) {
+    XLA_KERNEL_RETURN_IF_ERROR(GetStream(frame, &stream));
+  }
+  return Launch<kSignature, kLaunch>(entry, views.data(), params,
+                                     static_cast<Stream>(stream)...);
+}
+
+inline XLA_FFI_Error* ErrorOf(const XLA_FFI_CallFrame& frame,
+                              const std::string& message) {
+  XLA_FFI_Error_Create_Args args = {};
+  args.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE;
+  args.message = message.c_str();
+  args.errc = XLA_FFI_Error_Code_INVALID_ARGUMENT;
+  return frame.api->XLA_FFI_Error_Create(&args);
+}
+
+using HandlerTraits = std::initializer_list<HandlerTrait>;
+
+// Answers XLA, which asks for the version and the traits by a call with an
+// extension. True if it was one.
+inline bool AnswerMetadata(const XLA_FFI_CallFrame& frame,
+                           HandlerTraits traits) {
+  const XLA_FFI_Extension_Base* const asked = frame.extension_start;
+  if (asked == nullptr || asked->type != XLA_FFI_Extension_Metadata) {
+    return false;
+  }
+  XLA_FFI_Metadata& metadata =
+      *reinterpret_cast<const XLA_FFI_Metadata_Extension*>(asked)->metadata;
+  metadata.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr,
+                          XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
+  metadata.traits = 0;
+  for (const HandlerTrait& trait : traits) metadata.traits |= trait.bits;
+  return true;
+}
+
+// Stream: as of CallFfi.
+template <const Signature& kSignature, auto kLaunch, typename... Stream>
+XLA_FFI_Error* CallHandler(const char* entry, XLA_FFI_CallFrame* frame,
+                           HandlerTraits traits) {
+  if (AnswerMetadata(*frame, traits)) return nullptr;
   const auto call = [&] {
-    Params params{};
-    uint64_t absent = 0;
-    XLA_KERNEL_RETURN_IF_ERROR(DecodeAttributes(attributes, &params, &absent));
-    if (absent >> kSignature.num_operands != 0) {
-      return Status::Error("attribute ", kAbsentOperands,
-                           ": there are no such operands");
+    if (frame->struct_size < XLA_FFI_CallFrame_STRUCT_SIZE) {
+      return Status::Error("XLA is older than this kernel: its calls have ",
+                           frame->struct_size, " bytes, and ",
+                           static_cast<size_t>(XLA_FFI_CallFrame_STRUCT_SIZE),
+                           " are expected");
     }
-    std::vector<BufferView> views;
-    views.reserve(kSignature.num_arguments());
-    XLA_KERNEL_RETURN_IF_ERROR(
-        DecodeViews(kSignature, absent, args, rets, &views));
-    return Launch<kSignature, kLaunch>(entry, views.data(), params, stream...);
+    if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) {
+      return Status::Error("expected a call to execute, but got stage ",
+                           static_cast<int>(frame->stage));
+    }
+    return CallFfi<kSignature, kLaunch, Stream...>(entry, *frame);
   };
   const Status status = call();
-  if (status.ok()) return xla::ffi::Error::Success();
-  return xla::ffi::Error::InvalidArgument(std::string(kSignature.target) +
-                                          ": " + status.message());
-}
-
-// A handler's traits.
-using HandlerTraits = std::initializer_list<xla::ffi::Traits>;
-
-template <const Signature& kSignature, auto kLaunch, typename Stream>
-XLA_FFI_Error* CallCudaHandler(XLA_FFI_CallFrame* frame, HandlerTraits traits) {
-  using xla::ffi::Dictionary, xla::ffi::RemainingArgs, xla::ffi::RemainingRets;
-  static auto* handler =
-      xla::ffi::Ffi::Bind()
-          .Ctx<xla::ffi::PlatformStream<Stream>>()
-          .RemainingArgs()
-          .RemainingRets()
-          .Attrs()
-          .To(
-              [](Stream stream, RemainingArgs args, RemainingRets rets,
-                 Dictionary attributes) {
-                return CallFfi<kSignature, kLaunch, Stream>(
-                    "CUDA ffi", stream, args, rets, attributes);
-              },
-              traits)
-          .release();
-  return handler->Call(frame);
-}
-
-template <const Signature& kSignature, auto kLaunch>
-XLA_FFI_Error* CallHostHandler(XLA_FFI_CallFrame* frame, HandlerTraits traits) {
-  using xla::ffi::Dictionary, xla::ffi::RemainingArgs, xla::ffi::RemainingRets;
-  static auto* handler = xla::ffi::Ffi::Bind()
-                             .RemainingArgs()
-                             .RemainingRets()
-                             .Attrs()
-                             .To(
-                                 [](RemainingArgs args, RemainingRets rets,
-                                    Dictionary attributes) {
-                                   return CallFfi<kSignature, kLaunch>(
-                                       "Host ffi", args, rets, attributes);
-                                 },
-                                 traits)
-                             .release();
-  return handler->Call(frame);
+  if (status.ok()) return nullptr;
+  return ErrorOf(*frame,
+                 std::string(kSignature.target) + ": " + status.message());
 }
 
 }  // namespace internal

@@ -40,8 +40,8 @@
 // second would run the functions of the first.
 //
 // The launch function may be followed by traits of the FFI entry:
-// xla::ffi::Traits::kCmdBufferCompatible declares that it only enqueues work on
-// its stream, so that a CUDA graph can capture it.
+// torch_xla_ext::kCommandBufferCompatible declares that it only enqueues work
+// on its stream, so that a CUDA graph can capture it.
 #ifndef TORCH_XLA_EXT_KERNEL_H_
 #define TORCH_XLA_EXT_KERNEL_H_
 
@@ -84,9 +84,9 @@ const char* Schema() {
         stream, buffers, opaque, opaque_len, status);                       \
   }                                                                         \
   XLA_KERNEL_EXPORT_ XLA_FFI_Error* target##Ffi(XLA_FFI_CallFrame* frame) { \
-    return ::torch_xla_ext::internal::CallCudaHandler<signature, &launch,   \
-                                                      cudaStream_t>(        \
-        frame, {__VA_ARGS__});                                              \
+    return ::torch_xla_ext::internal::CallHandler<signature, &launch,       \
+                                                  cudaStream_t>(            \
+        "CUDA ffi", frame, {__VA_ARGS__});                                  \
   }                                                                         \
   XLA_KERNEL_REGISTER_(target, target, target##Ffi, "CUDA")
 
@@ -100,8 +100,8 @@ const char* Schema() {
   }                                                                           \
   XLA_KERNEL_EXPORT_ XLA_FFI_Error* target##HostFfi(                          \
       XLA_FFI_CallFrame* frame) {                                             \
-    return ::torch_xla_ext::internal::CallHostHandler<signature, &launch>(    \
-        frame, {__VA_ARGS__});                                                \
+    return ::torch_xla_ext::internal::CallHandler<signature, &launch>(        \
+        "Host ffi", frame, {__VA_ARGS__});                                    \
   }                                                                           \
   XLA_KERNEL_REGISTER_(target, target##Host, target##HostFfi, "Host")
 
