@@ -14,7 +14,7 @@
 
 namespace torch_xla_ext::capture {
 
-class PythonGuard {
+class [[gnu::visibility("hidden")]] PythonGuard {
  public:
   // Args:
   //   roots: pairs (value, node), the value directly or as a weak reference.

@@ -3,14 +3,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cctype>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
-#include <regex>
 #include <set>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -49,11 +50,12 @@ int Setting(const char* name, int otherwise) {
 // XLA's status names the lost tasks like "/job:jax_worker/replica:0/task:1". It
 // names none if the connection to the coordinator is lost.
 std::string Text(const std::string& status) {
-  static const std::regex kTask("/task:([0-9]+)");
+  static constexpr std::string_view kTask = "/task:";
   std::set<int> ranks;
-  for (std::sregex_iterator task(status.begin(), status.end(), kTask), end;
-       task != end; ++task) {
-    ranks.insert(std::stoi((*task)[1]));
+  for (size_t at = status.find(kTask); at != std::string::npos;
+       at = status.find(kTask, at)) {
+    at += kTask.size();
+    if (std::isdigit(status[at])) ranks.insert(std::atoi(&status[at]));
   }
   std::string who;
   for (const int rank : ranks) {
