@@ -1,26 +1,51 @@
-"""A loop without torch_xla.sync() repeats all its steps in each: one warning says so."""
+"""A loop without torch_xla.sync() would repeat all its steps in each: then reads compute it all."""
 
 from __future__ import annotations
 
 import pytest
 from testing.scripts import run_script
 
-WARNING = "compiles a larger program in each step of a loop"
+WARNING = "compiled a larger program for each of the last three values"
 
 TRAIN = """
 import torch, torch_xla
+from torch_xla.debug import metrics
 torch.manual_seed(0)
 model = torch.nn.Sequential(
-    torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).to("xla")
+    torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2)).to("{device}")
 optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.1)
-for step in range(7):
-    x, y = torch.randn(4, 8, device="xla"), torch.ones(4, 2, device="xla")
+numbers = torch.Generator().manual_seed(0)
+for step in range(12):
+    x, y = torch.randn(4, 8, generator=numbers).to("{device}"), torch.ones(4, 2).to("{device}")
     out = model(x)
     loss = (out - y).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     {read}
+    if step == 5:
+        early = metrics.metric_data("CompileTime")
+assert early == metrics.metric_data("CompileTime")  # nothing is compiled in later steps
+"""
+
+LINE_SEARCH = """
+import torch, torch_xla
+from torch_xla.debug import metrics
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+x, y = torch.randn(32, 4).to("{device}"), torch.randn(32, 1).to("{device}")
+model.to("{device}")
+optimizer = torch.optim.LBFGS(model.parameters(), 0.5, max_iter=5, line_search_fn="strong_wolfe")
+
+def closure():
+    optimizer.zero_grad()
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    return loss
+
+for _ in range(3):
+    print(optimizer.step(closure).item())
+assert (metrics.metric_data("CompileTime") or [0])[0] < 40
 """
 
 GENERATE = """
@@ -47,10 +72,12 @@ for count in range(1, 9):
 """
 
 
-def warnings_of(script: str) -> int:
+def lines_of(script: str, warnings: int) -> list[float]:
+    """The numbers that a script prints, which warns so many times."""
     done = run_script(script, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stderr.count(WARNING)
+    assert done.stderr.count(WARNING) == warnings, done.stderr
+    return [float(number) for number in done.stdout.split()]
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
@@ -59,8 +86,20 @@ def warnings_of(script: str) -> int:
     ["print(loss.item())", "print(loss.item(), (out - y).abs().mean().item())"],
     ids=["loss", "loss and error"],
 )
-def test_a_training_loop_without_sync_warns_once(optimizer: str, read: str) -> None:
-    assert warnings_of(TRAIN.format(optimizer=optimizer, read=read)) == 1
+def test_a_training_loop_without_sync(optimizer: str, read: str) -> None:
+    found, expected = (
+        lines_of(TRAIN.format(optimizer=optimizer, read=read, device=device), warnings)
+        for device, warnings in (("xla", 1), ("cpu", 0))
+    )
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_optimizer_that_reads_in_each_step() -> None:
+    found, expected = (
+        lines_of(LINE_SEARCH.format(device=device), warnings)
+        for device, warnings in (("xla", 1), ("cpu", 0))
+    )
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +111,7 @@ def test_a_training_loop_without_sync_warns_once(optimizer: str, read: str) -> N
     ],
 )
 def test_a_training_loop_with_sync_does_not(read: str) -> None:
-    assert warnings_of(TRAIN.format(optimizer="AdamW", read=read)) == 0
+    lines_of(TRAIN.format(optimizer="AdamW", read=read, device="xla"), warnings=0)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +122,39 @@ def test_a_training_loop_with_sync_does_not(read: str) -> None:
     ],
 )
 def test_a_sequence_that_grows_does_not(step: str) -> None:
-    assert warnings_of(GENERATE.format(step=step)) == 0
+    lines_of(GENERATE.format(step=step), warnings=0)
 
 
 def test_programs_that_look_alike_do_not() -> None:
-    assert warnings_of(PREFIXES) == 0
+    lines_of(PREFIXES, warnings=0)
+
+
+CAPTURED = """
+import torch, torch_xla
+from torch_xla_ext import CaptureError, capture
+state, weight = torch.ones(4).to("xla"), torch.ones(4).to("xla")
+for _ in range(4):
+    state = state * 2
+    print(state.sum().item())
+
+@capture
+def refused(x):
+    weight.add_(x)
+    return torch.histc(weight, 4)
+
+@capture
+def added(x):
+    return weight.add_(x)
+
+torch_xla.sync()
+try:
+    refused(state)
+except CaptureError as error:
+    assert "runs aten::histc on the host" in str(error)
+    print(weight.sum().item(), added(state).sum().item())
+"""
+
+
+def test_a_captured_step_that_is_refused_for_a_read() -> None:
+    """To compute what is pending then would give the buffer of `weight` to its new value."""
+    assert lines_of(CAPTURED, warnings=1) == [8, 16, 32, 64, 4, 68]

@@ -22,6 +22,7 @@
 #include "torch_xla_ext/csrc/capture/shared_memory.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
 #include "torch_xla_ext/csrc/operators/strides.h"
+#include "torch_xla_ext/csrc/runtime/growing_programs.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -199,6 +200,8 @@ void DefineState(py::module_& module) {
                                strided ? place.storage_offset() : 0);
       },
       "The sizes, the strides and the offset that a tensor has in PyTorch.");
+  module.def("_xla_pause_computing_pending_values",
+             &PauseComputingPendingValues);
   module.def("_xla_capture_registrations", &NumRegistrations,
              "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);

@@ -1,7 +1,7 @@
 // Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
 // that are still needed are not donated, and results are written to where the
 // values were that they replace (runtime/buffer_donation.h). Also on Compile,
-// which calls the second: programs that grow cause a warning
+// which calls the second: programs that grow are found
 // (runtime/growing_programs.h).
 //
 // This works because the stock binary calls all three through its PLT.
@@ -63,7 +63,7 @@ XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
       "t11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor20SyncTen"
       "sorCollectionEPNSP_13PostOrderDataERKS1_INSO_5ValueESaISV_EERKS1_ImS"
       "aImEE");
-  torch_xla_ext::CheckIsNotGrowing(po_data->post_order);
+  torch_xla_ext::FindGrowth(po_data->post_order);
   const torch_xla_ext::LoweredProgram program{tensors, coll.indices, ir_values,
                                               po_data->parameters_data,
                                               po_data->post_order};

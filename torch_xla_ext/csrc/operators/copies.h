@@ -10,6 +10,7 @@
 
 #include "torch_xla_ext/csrc/operators/float8.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/runtime/growing_programs.h"
 
 namespace torch_xla_ext::operators {
 
@@ -29,6 +30,7 @@ inline at::Tensor BothParts(const at::Tensor& self) {
 // pending, or if a program that is being started may get their buffer. The
 // stock kernels wait until all programs have been started.
 inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
+  ComputePendingValues(self);
   if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return std::nullopt;
   const auto tensor = torch_xla::bridge::TryGetXlaTensor(self);
   if (tensor == nullptr) return std::nullopt;
@@ -45,6 +47,7 @@ inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
 
 // The host's copies of the operands of an operator that runs on the CPU.
 inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
+  for (const at::Tensor& tensor : tensors) ComputePendingValues(tensor);
   std::vector<at::Tensor> result = Stock::_to_cpu(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (LosesParts(tensors[i])) result[i] = BothParts(tensors[i]);
@@ -93,6 +96,7 @@ inline at::Tensor Copy(const at::Tensor& self, const at::Tensor& src,
 }
 
 inline at::Scalar LocalScalarDense(const at::Tensor& self) {
+  ComputePendingValues(self);
   return LosesParts(self) ? BothParts(self).item()
                           : Stock::_local_scalar_dense(self);
 }

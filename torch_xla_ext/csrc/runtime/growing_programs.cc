@@ -3,10 +3,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
+
+#include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -26,8 +29,7 @@ struct Chain {
 
   // Nodes of the last program: weak references, which keep no buffers.
   std::vector<std::weak_ptr<Node>> samples;
-  size_t size = 0;    // of the last program
-  size_t growth = 0;  // from the last program but one
+  size_t size = 0;  // of the last program
   int num_growths = 0;
 
   // Whether most of the last program's nodes are in this one.
@@ -55,44 +57,52 @@ struct Chain {
   }
 };
 
-// Equal but for what differs in the first step, such as an optimizer's state.
-bool AboutEqual(size_t a, size_t b) {
-  return std::max(a, b) - std::min(a, b) <= std::max(a, b) / 4;
-}
+std::atomic<bool> has_grown = false;
+std::atomic<int> num_pauses = 0;
 
 }  // namespace
 
-void CheckIsNotGrowing(const std::vector<const Node*>& post_order) {
+void FindGrowth(const std::vector<const Node*>& post_order) {
   static std::mutex mutex;
   static Chain& chain = *new Chain;
-  static bool has_warned = false;
+  if (has_grown) return;
   {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (has_warned) return;
     if (!chain.IsContained(post_order)) {
-      chain.growth = 0;
       chain.num_growths = 0;
       chain.Sample(post_order);
       return;
     }
+    // Otherwise a second value of one step, such as an accuracy after the loss.
     const size_t size = post_order.size();
-    // A second value of one step, such as an accuracy after the loss.
-    if (size < chain.size + chain.growth / 2 + 1) return;
-    const size_t growth = size - chain.size;
-    chain.num_growths =
-        AboutEqual(growth, chain.growth) ? chain.num_growths + 1 : 1;
-    chain.growth = growth;
+    if (size < chain.size + chain.size / 8 + 1) return;
     chain.Sample(post_order);
-    if (chain.num_growths < 3) return;
-    has_warned = true;
+    if (++chain.num_growths < 2) return;
   }
+  if (has_grown.exchange(true)) return;
   TORCH_WARN(
-      "torch_xla compiles a larger program in each step of a loop: each of the "
-      "last 3 repeated the operations of the one before and had about ",
-      chain.growth,
-      " more, because the values of earlier steps are still pending. Add this "
-      "line at the end of each step, in training after the optimizer's "
-      "step:\n    torch_xla.sync()");
+      "torch_xla compiled a larger program for each of the last three values "
+      "that were read, because what the steps before compute was still "
+      "pending. "
+      "From now on, reading a value computes all that is pending, as "
+      "torch_xla.sync() does. To choose where, add this line at the end of "
+      "each "
+      "step, in training after the optimizer's step:\n    torch_xla.sync()");
 }
+
+void ComputePendingValues(const at::Tensor& about_to_be_read) {
+  if (!has_grown || num_pauses > 0) return;
+  const auto tensor = torch_xla::bridge::TryGetXlaTensor(about_to_be_read);
+  if (tensor == nullptr || !tensor->data()->ir_value) return;
+  const torch::lazy::BackendDevice device = tensor->GetDevice();
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  auto tensors = executor->GetLiveTensors(&device);
+  executor->SyncTensorsGraph(&tensors, /*devices=*/{}, /*wait=*/false,
+                             /*sync_ltc_data=*/true,
+                             /*warm_up_cache_only=*/false);
+  executor->MarkStep(device, /*reset_scope=*/true);
+}
+
+void PauseComputingPendingValues(bool begins) { num_pauses += begins ? 1 : -1; }
 
 }  // namespace torch_xla_ext

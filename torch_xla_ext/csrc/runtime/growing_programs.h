@@ -1,23 +1,33 @@
-// Warns of a loop that never computes its values: its programs grow.
+// Loops that never call torch_xla.sync(): their programs would grow.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_GROWING_PROGRAMS_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_GROWING_PROGRAMS_H_
 
+#include <ATen/core/Tensor.h>
 #include <torch/csrc/lazy/core/ir.h>
 
 #include <vector>
 
 namespace torch_xla_ext {
 
-// Is told of each program that is compiled. A training loop that reads
-// loss.item() and forgets torch_xla.sync() compiles a larger program in each
-// step, which repeats all steps before: it looks like a hang. The third program
-// in succession that contains the operations of the one before, and has about
-// as many more as that one had, causes one warning in the process.
+// Is told of each program that is compiled. torch_xla computes a value that is
+// read, such as loss.item(), and nothing else. So a loop that reads values and
+// never calls torch_xla.sync() compiles a larger program for each, which
+// repeats all steps before: it looks like a hang. After three programs in
+// succession, each of which contains the one before, values are read as
+// ComputePendingValues() says. One warning tells.
 //
 // A program that was compiled before, and operations that have been computed
 // since, cost nothing and count for nothing: these are operations that are
 // still pending, not ones that look the same.
-void CheckIsNotGrowing(const std::vector<const torch::lazy::Node*>& post_order);
+void FindGrowth(const std::vector<const torch::lazy::Node*>& post_order);
+
+// Is called before a value is read on the host. If programs have grown, it
+// computes all pending values of the tensor's device, as torch_xla.sync() does.
+void ComputePendingValues(const at::Tensor& about_to_be_read);
+
+// Between Pause(true) and Pause(false), a read computes what it needs alone:
+// the pending values are those of a step that is traced.
+void PauseComputingPendingValues(bool begins);
 
 }  // namespace torch_xla_ext
 

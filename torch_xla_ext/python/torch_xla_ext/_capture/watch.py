@@ -290,7 +290,7 @@ def answers_as_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    """In this thread, and in those of autograd."""
+    """In this thread, and in those of autograd; also those that reads of values are elsewhere."""
     tracing = threading.get_ident()
 
     def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,9 +307,11 @@ def syncs_refused() -> Iterator[None]:
     stock = {name: getattr(_XLAC, name) for name in _SYNCS}
     for name, function in stock.items():
         setattr(_XLAC, name, refusing(function))
+    _XLAC._xla_pause_computing_pending_values(True)
     try:
         yield
     finally:
+        _XLAC._xla_pause_computing_pending_values(False)
         for name, function in stock.items():
             setattr(_XLAC, name, function)
 
