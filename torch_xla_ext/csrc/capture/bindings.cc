@@ -1,5 +1,6 @@
 #include "torch_xla_ext/csrc/capture/bindings.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
@@ -202,6 +203,12 @@ void DefineState(py::module_& module) {
       "The sizes, the strides and the offset that a tensor has in PyTorch.");
   module.def("_xla_pause_computing_pending_values",
              &PauseComputingPendingValues);
+  module.def("_xla_compute_pending_values", &ComputePendingValues,
+             py::call_guard<py::gil_scoped_release>());
+  module.def("_xla_find_pending_step", [](const at::Tensor& updated) {
+    const torch::PyWarningHandler warnings;
+    FindPendingStep(updated);
+  });
   module.def("_xla_capture_registrations", &NumRegistrations,
              "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);

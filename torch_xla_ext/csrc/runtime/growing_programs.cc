@@ -60,6 +60,24 @@ struct Chain {
 std::atomic<bool> has_grown = false;
 std::atomic<int> num_pauses = 0;
 
+void SetHasGrown(const char* why) {
+  if (has_grown.exchange(true)) return;
+  TORCH_WARN(
+      why,
+      " From now on, reading a value computes all that is pending, as "
+      "torch_xla.sync() does, and so does the step of an optimizer. To choose "
+      "where, add this line at the end of each step, in training after the "
+      "optimizer's step:\n    torch_xla.sync()");
+}
+
+// Null if there is none, or if it is one of a step that is traced.
+torch_xla::XLATensorPtr WithPendingValue(const at::Tensor& tensor) {
+  if (num_pauses > 0) return {};
+  auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+  if (xla_tensor == nullptr || !xla_tensor->data()->ir_value) return {};
+  return xla_tensor;
+}
+
 }  // namespace
 
 void FindGrowth(const std::vector<const Node*>& post_order) {
@@ -79,22 +97,24 @@ void FindGrowth(const std::vector<const Node*>& post_order) {
     chain.Sample(post_order);
     if (++chain.num_growths < 2) return;
   }
-  if (has_grown.exchange(true)) return;
-  TORCH_WARN(
+  SetHasGrown(
       "torch_xla compiled a larger program for each of the last three values "
       "that were read, because what the steps before compute was still "
-      "pending. "
-      "From now on, reading a value computes all that is pending, as "
-      "torch_xla.sync() does. To choose where, add this line at the end of "
-      "each "
-      "step, in training after the optimizer's step:\n    torch_xla.sync()");
+      "pending.");
 }
 
-void ComputePendingValues(const at::Tensor& about_to_be_read) {
-  if (!has_grown || num_pauses > 0) return;
-  const auto tensor = torch_xla::bridge::TryGetXlaTensor(about_to_be_read);
-  if (tensor == nullptr || !tensor->data()->ir_value) return;
-  const torch::lazy::BackendDevice device = tensor->GetDevice();
+void FindPendingStep(const at::Tensor& updated) {
+  if (has_grown || WithPendingValue(updated) == nullptr) return;
+  SetHasGrown(
+      "An optimizer makes another step, and what its last one computes is "
+      "still pending.");
+}
+
+void ComputePendingValues(const at::Tensor& tensor) {
+  if (!has_grown) return;
+  const auto xla_tensor = WithPendingValue(tensor);
+  if (xla_tensor == nullptr) return;
+  const torch::lazy::BackendDevice device = xla_tensor->GetDevice();
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   auto tensors = executor->GetLiveTensors(&device);
   executor->SyncTensorsGraph(&tensors, /*devices=*/{}, /*wait=*/false,

@@ -21,13 +21,18 @@ namespace torch_xla_ext {
 // still pending, not ones that look the same.
 void FindGrowth(const std::vector<const torch::lazy::Node*>& post_order);
 
-// Is called before a value is read on the host. If programs have grown, it
-// computes all pending values of the tensor's device, as torch_xla.sync() does.
-void ComputePendingValues(const at::Tensor& about_to_be_read);
+// Is called before the value of an XLA tensor is read on the host, and after an
+// optimizer has updated it. If programs have grown, it computes all pending
+// values of the tensor's device, as torch_xla.sync() does.
+void ComputePendingValues(const at::Tensor& tensor);
 
-// Between Pause(true) and Pause(false), a read computes what it needs alone:
-// the pending values are those of a step that is traced.
+// Between Pause(true) and Pause(false), that does nothing: the pending values
+// are those of a step that is traced.
 void PauseComputingPendingValues(bool begins);
+
+// Is called before an optimizer's second and later steps, with a tensor that it
+// updates. If the value of the last step is still pending, programs would grow.
+void FindPendingStep(const at::Tensor& updated);
 
 }  // namespace torch_xla_ext
 

@@ -46,6 +46,7 @@ from torch_xla_ext_startup import (
     root_logger,
     shared_tensors,
     strided_views,
+    training_steps,
 )
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
@@ -263,6 +264,7 @@ def install() -> None:
     inference_mode.replace()
     patched_functions.replace()
     strided_views.replace()
+    training_steps.replace()
     decompositions.register()
 
 

@@ -1,0 +1,66 @@
+"""Training loops that never call torch_xla.sync(): an optimizer's step ends a step.
+
+Nothing runs before something is read. A loop that prints the loss in every hundredth step would
+compile a program of a hundred steps first. So if an optimizer makes its second step while what the
+first one computes is pending, its steps compute all that is pending from then on, unless the
+program calls torch_xla.sync() itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+
+import torch
+import torch_xla
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+_XLAC = torch_xla._XLAC
+_stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_calls_sync = False
+
+
+def replace() -> None:
+    """Has each optimizer's step end a step, where nothing else does."""
+    stock = _XLAC._xla_step_marker
+
+    @functools.wraps(stock)
+    def step_marker(*args: object, **options: object) -> None:
+        global _calls_sync
+        _calls_sync = True
+        stock(*args, **options)
+
+    _XLAC._xla_step_marker = step_marker
+    register_optimizer_step_pre_hook(_before)
+    register_optimizer_step_post_hook(_after)
+
+
+def _before(optimizer: Optimizer, args: tuple, options: dict[str, object]) -> None:
+    if torch.compiler.is_compiling() or _calls_sync or optimizer not in _stepped:
+        return
+    updated = _updated(optimizer)
+    if updated is not None:
+        _XLAC._xla_find_pending_step(updated)
+
+
+def _after(optimizer: Optimizer, args: tuple, options: dict[str, object]) -> None:
+    if torch.compiler.is_compiling() or _calls_sync:
+        return
+    updated = _updated(optimizer)
+    if updated is not None:
+        _stepped.add(optimizer)
+        _XLAC._xla_compute_pending_values(updated)
+
+
+def _updated(optimizer: Optimizer) -> Tensor | None:
+    """One of the XLA tensors that a step of the optimizer updates."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                return parameter if parameter.device.type == "xla" else None
+    return None
