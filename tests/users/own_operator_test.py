@@ -133,7 +133,7 @@ def test_derivative(device: str) -> None:
     ("backend", "device"), [("aot_eager", "cpu"), ("inductor", "cpu"), ("openxla", "xla")]
 )
 def test_compile(backend: str, device: str) -> None:
-    """Nothing else is computed: inductor would compile C++ for it, as in tests/ops/compile_test.py."""
+    """Nothing else is computed: inductor would compile C++ for it (tests/ops/compile_test.py)."""
     torch._dynamo.reset()
     compiled = torch.compile(
         lambda x, i: torch.ops.my_ns.scaled_rows(x, i, None, 3.0), backend=backend, fullgraph=True
