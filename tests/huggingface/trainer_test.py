@@ -14,25 +14,27 @@ import accelerate
 import pytest
 import torch
 from huggingface import models
+from testing.scripts import run_program
 from testing.xla import PLATFORM
 
+PROGRAM = Path(models.__file__).with_name("programs.py")
 
-def _run(paths: list[str]) -> dict[str, Any]:
-    program = Path(models.__file__).with_name("programs.py")
-    result = subprocess.run(
-        [sys.executable, "-P", "-W", "ignore", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+
+def _without_xla() -> subprocess.CompletedProcess[str]:
+    paths = os.environ["PYTHONPATH"].split(os.pathsep)
+    others = [path for path in paths if not Path(path, "torch_xla").exists()]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(others)}
+    command = [sys.executable, "-P", PROGRAM]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+def _found(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
 
 def test_losses_of_the_cpu() -> None:
-    paths = os.environ["PYTHONPATH"].split(os.pathsep)
-    without_xla = [path for path in paths if not Path(path, "torch_xla").exists()]
-    expected, got = _run(without_xla), _run(paths)
+    expected, got = _found(_without_xla()), _found(run_program(PROGRAM))
     for name, one in expected.items():
         assert (one["device"], got[name]["device"]) == ("cpu", "xla")
         assert len(one["losses"]) > 3

@@ -74,7 +74,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     code = tmp_path_factory.mktemp("rich") / "rich.cc"
     code.write_text(SOURCE)
     built: Path = code.with_suffix(".so")
-    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
+    options = ["-std=c++17", "-O0", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
     subprocess.run(["g++", *options, code, "-o", built], check=True)
     torch_xla.device()
     torch_xla_ext.register_kernel("TestRich", built)

@@ -7,6 +7,8 @@ import torch
 import torch_xla
 from torch.nn import functional
 
+from operators import optimized  # noqa: F401
+
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 ACTIVATIONS: dict[str, Activation] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla  # noqa: F401
+import torch_xla
 from torch.nn import functional
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -44,6 +44,7 @@ def test_gradients(name: str, is_compiled: bool) -> None:
         y = function(x)
         (y * torch.linspace(0.5, 1, y.numel(), device=device).view(y.shape)).sum().backward()
         assert x.grad is not None
+        torch_xla.sync()  # one program
         results.append((y.detach().cpu(), x.grad.cpu()))
     for result, expected in zip(results[1], results[0], strict=True):
         torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
@@ -103,6 +104,7 @@ def test_loss_of_one_sample(reduction: str, weight: list[float] | None, is_compi
             function = torch.compile(function, backend="openxla")
         loss = function(x, torch.tensor(1, device=device), weights, reduction=reduction)
         (2 * loss).backward()
+        torch_xla.sync()
         found.append((loss.detach().cpu(), x.grad.cpu()))
     for result, expected in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(result, expected)

@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch_xla  # noqa: F401
 
+from operators import optimized  # noqa: F401
+
 CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "abs": lambda z, w: z.abs(),
     "div_number": lambda z, w: z / 2.5,

@@ -76,6 +76,7 @@ def test_numbers_and_gradients(name: str) -> None:
                 for result in differentiable
             )
             grads = torch.autograd.grad(weighted, leaves) if differentiable else []
+            torch_xla.sync()  # one program
             found.append([each.detach().cpu() for each in (*results, *grads)])
         fell_back = {name for name in metrics.counter_names() if name.startswith("aten::")}
         assert not fell_back - ON_HOST

@@ -38,6 +38,7 @@ def _results(device: str, weight: torch.Tensor, offsets: torch.Tensor, **options
     )
     weights = torch.linspace(0.5, 1.5, result.numel()).view(result.shape).to(result)
     gradients = torch.autograd.grad(result, leaves, weights)
+    torch_xla.sync()  # one program
     return [x.detach().cpu() for x in (result, *gradients)]
 
 

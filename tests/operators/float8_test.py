@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torch_xla_ext
+from operators import optimized  # noqa: F401
 
 FORMATS = torch.float8_e4m3fn, torch.float8_e5m2
 

@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch_xla.debug import metrics
 
 import torch_xla_ext
+from operators import optimized  # noqa: F401
 
 Tensors = Sequence[torch.Tensor]
 

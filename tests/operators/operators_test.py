@@ -86,7 +86,9 @@ def test_gradients_of_frozen_batch_norm(
         return list(torch.autograd.grad((result * weights.to(device)).sum(), leaves))
 
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-    for found, expected in zip(gradients("xla"), gradients("cpu"), strict=True):
+    on_device = gradients("xla")
+    torch_xla.sync()  # one program for all
+    for found, expected in zip(on_device, gradients("cpu"), strict=True):
         torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -215,7 +217,9 @@ def test_floor_division(dtype: torch.dtype, is_compiled: bool) -> None:
     if not dtype.is_floating_point:
         x, y = x[[1, 2, 6, 7, 11, 12, 13]], 10 * y[[1, 2, 6, 7, 12, 12, 13]]
     x, y = x.to(dtype), y.to(dtype)
-    for result, expected in zip(run(x.to("xla"), y.to("xla")), divide(x, y), strict=True):
+    results = run(x.to("xla"), y.to("xla"))
+    torch_xla.sync()
+    for result, expected in zip(results, divide(x, y), strict=True):
         torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=0, equal_nan=True)
 
 
@@ -248,7 +252,9 @@ def test_reductions_of_all_dimensions(name: str, is_compiled: bool) -> None:
         torch._dynamo.reset()
         run = torch.compile(several, backend="openxla")
     x = torch.tensor([[1.0, -2, 0.5], [4, 0.25, -3]])
-    for result, expected in zip(run(x.to("xla")), several(x), strict=True):
+    results = run(x.to("xla"))
+    torch_xla.sync()
+    for result, expected in zip(results, several(x), strict=True):
         torch.testing.assert_close(result.cpu(), expected)
 
 
@@ -394,7 +400,9 @@ def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> 
         called = torch.compile(step, backend="openxla")
     for i in range(2):
         x = torch.arange(20.0).view(2, 10) + i
-        for found, expected in zip(called(x.to("xla")), step(x), strict=True):
+        results = called(x.to("xla"))
+        torch_xla.sync()
+        for found, expected in zip(results, step(x), strict=True):
             assert torch.equal(found.cpu(), expected)
 
 

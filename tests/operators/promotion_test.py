@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 
 import pytest
 import torch
-import torch_xla  # noqa: F401
+import torch_xla
 from torch.nn import functional
 
 DTYPES = [
@@ -38,9 +39,13 @@ FUNCTIONS |= {
 SHAPES = list(itertools.product([(3,), ()], repeat=2))
 
 
-def _operands(one: torch.dtype, other: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+@functools.cache  # a copy to the device takes as long as most operators
+def _operands(
+    one: torch.dtype, other: torch.dtype, device: str
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     x, y = torch.tensor([1, 2, 3]).to(one), torch.tensor([2, 1, 2]).to(other)
-    return [(x if a else x[0].clone(), y if b else y[0].clone()) for a, b in SHAPES]
+    pairs = [(x if a else x[0].clone(), y if b else y[0].clone()) for a, b in SHAPES]
+    return [(x.to(device), y.to(device)) for x, y in pairs]
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
@@ -49,13 +54,14 @@ def test_dtypes(name: str) -> None:
     """Nothing is computed: a dtype is known before."""
     wrong = []
     for one, other in itertools.product(DTYPES, repeat=2):
-        for x, y in _operands(one, other):
+        pairs = zip(_operands(one, other, "cpu"), _operands(one, other, "xla"), strict=True)
+        for (x, y), on_device in pairs:
             try:
                 expected = FUNCTIONS[name](x, y)
             except (RuntimeError, NotImplementedError):  # PyTorch refuses them
                 continue
             try:
-                got = FUNCTIONS[name](x.to("xla"), y.to("xla")).dtype
+                got = FUNCTIONS[name](*on_device).dtype
             except RuntimeError as error:
                 got = str(error).partition("\n")[0]
             if got != expected.dtype and expected.dtype != torch.complex32:
@@ -76,15 +82,19 @@ def test_dtypes(name: str) -> None:
 )
 @pytest.mark.filterwarnings("ignore:Using a target size")
 def test_values(one: torch.dtype, other: torch.dtype) -> None:
+    cases: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
     for first, second in ((one, other), (other, one)):
-        for name, function in FUNCTIONS.items():
-            for x, y in _operands(first, second):
-                try:
-                    expected = function(x, y)
-                except (RuntimeError, NotImplementedError):
-                    continue
-                got = function(x.to("xla"), y.to("xla")).cpu()
-                torch.testing.assert_close(got, expected, msg=f"{name} {first} {second}")
+        pairs = zip(_operands(first, second, "cpu"), _operands(first, second, "xla"), strict=True)
+        for (name, function), ((x, y), on_device) in itertools.product(FUNCTIONS.items(), pairs):
+            try:
+                expected = function(x, y)
+            except (RuntimeError, NotImplementedError):
+                continue
+            case = f"{name} {first} {tuple(x.shape)} {second} {tuple(y.shape)}"
+            cases[case] = expected, function(*on_device)
+    torch_xla.sync()
+    for case, (expected, found) in cases.items():
+        torch.testing.assert_close(found.cpu(), expected, msg=case)
 
 
 def test_complex_of_16_bits() -> None:

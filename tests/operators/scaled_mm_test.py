@@ -11,6 +11,7 @@ import torch_xla.debug.metrics as metrics
 from torch_xla import backends
 
 import torch_xla_ext
+from operators import optimized  # noqa: F401
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 

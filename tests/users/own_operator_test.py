@@ -58,7 +58,7 @@ XLA_KERNEL_HOST(MyScaledRows, kScaledRows, Rows);
 def build(folder: Path, source: str = SOURCE) -> Path:
     code, library = folder / "rows.cc", folder / "librows.so"
     code.write_text(source)
-    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
+    options = ["-std=c++17", "-O0", "-shared", "-fPIC", "-isystem", torch_xla_ext.include_dir()]
     subprocess.run(["g++", *options, code, "-o", library], check=True)
     return library
 
@@ -133,16 +133,13 @@ def test_derivative(device: str) -> None:
     ("backend", "device"), [("aot_eager", "cpu"), ("inductor", "cpu"), ("openxla", "xla")]
 )
 def test_compile(backend: str, device: str) -> None:
+    """Nothing else is computed: inductor would compile C++ for it (tests/ops/compile_test.py)."""
     torch._dynamo.reset()
     compiled = torch.compile(
-        lambda x, i: torch.ops.my_ns.scaled_rows(x, i, None, 3.0).relu(),
-        backend=backend,
-        fullgraph=True,
+        lambda x, i: torch.ops.my_ns.scaled_rows(x, i, None, 3.0), backend=backend, fullgraph=True
     )
     x, index = arguments(device)
-    torch.testing.assert_close(
-        compiled(x, index).cpu(), reference(x, index, None, 3.0).relu().cpu()
-    )
+    torch.testing.assert_close(compiled(x, index).cpu(), reference(x, index, None, 3.0).cpu())
 
 
 def test_export_with_a_dynamic_dimension() -> None:

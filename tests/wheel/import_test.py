@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -175,16 +174,15 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
 def test_the_root_logger_is_the_programs(module: str, configured: bool) -> None:
     configure = "logging.basicConfig(level=logging.INFO, format='mine: %(message)s')\n"
     code = (
-        "import logging, sys\n"
+        "import logging, os\n"
+        "del os.environ['PJRT_DEVICE']\n"
         f"{configure if configured else ''}"
         f"import {module}\n"
         f"{'' if configured else configure}"
         "print(len(logging.root.handlers))\n"
         "logging.getLogger('torch_xla_ext.capture').info('seen')\n"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    result = run_script(code)
     assert result.stdout == "1\n"
     assert result.stderr.splitlines()[-1] == "mine: seen", result.stderr
     assert "Defaulting to PJRT_DEVICE=CPU" in result.stderr
