@@ -189,7 +189,8 @@ def test_a_script_that_takes_too_long():
 
 def test_several_at_a_time(tmp_path):
     for end in ("kill", "terminate", "a file"):
-        wait = f"import os, time\\nwhile not os.path.exists({str(tmp_path / end)!r}): time.sleep(0.01)"
+        wait = f"import os, time\\nfile = {str(tmp_path / end)!r}\\n"
+        wait += "while not os.path.exists(file): time.sleep(0.01)"
         with (tmp_path / "out").open("w") as out:
             script = start_script("print('begun', flush=True)\\n" + wait, out, out)
         assert run_script("print(1)").stdout == "1\\n"

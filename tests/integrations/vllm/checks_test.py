@@ -12,6 +12,7 @@ import families
 import pytest
 import torch
 import transformers
+from testing.scripts import run_script
 from vllm import LLM
 from vllm.config import PoolerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -341,13 +342,15 @@ def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("device", "found"), [(None, "not set"), ("", "not set"), ("TPU", "TPU")])
-def test_no_device_is_chosen(device: str | None, found: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
-    result = subprocess.run(
-        [sys.executable, "-c", "from vllm.platforms import current_platform"],
-        env=environment | ({} if device is None else {"PJRT_DEVICE": device}),
-        capture_output=True,
-        text=True,
+def test_no_device_is_chosen(
+    device: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PJRT_DEVICE")
+    result = run_script(
+        "import vllm.platforms\n"
+        "vllm.platforms._current_platform = None  # if it was chosen before this process\n"
+        "from vllm.platforms import current_platform",
+        **({} if device is None else {"PJRT_DEVICE": device}),
     )
     assert result.returncode == 0, result.stderr
     text = f"vllm-xla-gpu is not used: PJRT_DEVICE is {found}; set it to CUDA or CPU"

@@ -6,12 +6,17 @@ SMOLLM2_FULL=1 in the environment asks 20 questions, with 64 tokens each.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import model as smollm2
 import pytest
 import serve
 import speak
+import vllm_command
+from testing.scripts import Script
 
 _IS_FULL = os.environ.get("SMOLLM2_FULL") == "1"
 _QUESTIONS = smollm2.QUESTIONS if _IS_FULL else smollm2.QUESTIONS[:2]
@@ -38,7 +43,16 @@ def test_offline(saved: Saved) -> None:
     assert serve.offline(saved.folder, prompts, _TOKENS) == saved.tokens.tolist()
 
 
-def test_served(saved: Saved) -> None:
+def test_served(saved: Saved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fork(command: list[str], **_: object) -> Script | subprocess.Popen:
+        """In place of a start as in examples_test."""
+        begin = [sys.executable, "-P", "-m", vllm_command.MODULE]
+        assert command[: len(begin)] == begin
+        return vllm_command.start(command[len(begin) :], tmp_path / "log")
+
+    monkeypatch.setattr(
+        serve, "subprocess", types.SimpleNamespace(Popen=fork, DEVNULL=subprocess.DEVNULL)
+    )
     got = serve.served(saved.folder, _QUESTIONS, _TOKENS)
     assert got == smollm2.answers(saved.tokenizer, saved.tokens)
     assert got[0] == "The capital of France is Paris."
