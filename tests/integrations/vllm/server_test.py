@@ -288,7 +288,7 @@ def test_end(server: Server, request: pytest.FixtureRequest) -> None:
     """
 
     def kill_engine() -> None:
-        (engine,) = (p for p in server.processes() if "EngineCore" in " ".join(p.cmdline()))
+        (engine,) = (p for p in server.processes() if p.pid != server.process.pid)
         engine.kill()
 
     end, text = {

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import model as smollm2
@@ -36,6 +37,14 @@ class Saved:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return Saved(tmp_path_factory.mktemp("smollm2"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The server loads what the engine before it has compiled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_XLA_CACHE_PATH", str(tmp_path_factory.mktemp("programs")))
+        yield
 
 
 def test_offline(saved: Saved) -> None:

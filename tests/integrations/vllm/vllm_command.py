@@ -16,6 +16,6 @@ def start(arguments: list[str], log: Path, **environment: str) -> Script | subpr
         f"import os, runpy, sys\nos.setsid()\nsys.argv = {['vllm', *arguments]}\n"
         f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"
     )
-    environment = {"VLLM_WORKER_MULTIPROCESSING_METHOD": "fork"} | environment
+    environment = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"} | environment
     with log.open("w") as out:
         return start_script(code, out, out, **environment)
