@@ -33,6 +33,8 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",  # which the server reads when it is imported
+    # A sixteenth of 1 GiB for caches: each engine writes zeros to all of it.
+    "VLLM_CPU_KVCACHE_SPACE": "0.0625",
     # Sockets are in here, whose paths may have 107 characters: a test's own folder has more.
     "VLLM_RPC_BASE_PATH": tempfile.mkdtemp(dir="/tmp"),
 }
