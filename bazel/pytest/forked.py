@@ -73,9 +73,11 @@ def answer(asked: socket.socket) -> bool:
                 os.dup2(file, number)
                 os.close(file)
             run_script(**json.loads(request))
-        with socket.socket(fileno=answers) as answering, contextlib.suppress(ConnectionError):
+        answering = socket.socket(fileno=answers)
+        with contextlib.suppress(ConnectionError):
             answering.send(b"%d" % script)
-            _, status = os.waitpid(script, 0)
+        _, status = os.waitpid(script, 0)
+        with contextlib.suppress(ConnectionError):
             answering.send(b"%d" % os.waitstatus_to_exitcode(status))
         os._exit(0)
     for file in files:
