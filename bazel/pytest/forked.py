@@ -6,7 +6,7 @@ Importing torch and torch_xla takes longer than most test files. A forked proces
 and shares nothing else with the other files: no device, registration, metric or compiled program.
 
 A file may need further processes like that. The variable SCRIPT_SERVER has the number of a socket
-that takes scripts to run (answer(), below; tests/testing/scripts.py asks).
+that takes scripts to run, several at a time (answer(), below; tests/testing/scripts.py asks).
 """
 
 from __future__ import annotations
@@ -55,35 +55,39 @@ def run_script(code: str, environment: dict[str, str]) -> None:
     sys.exit()
 
 
-def answer(asked: socket.socket) -> float | None:
-    """Runs one script; returns its processor time, or None if nobody can ask any more.
+def answer(asked: socket.socket) -> bool:
+    """Starts one script; returns False if nobody can ask any more.
 
-    What is asked is JSON, the arguments of run_script, with two files, for standard output and
-    error. The answers are the process's ID and, when it has ended, its exit status or -signal.
+    What is asked is JSON, the arguments of run_script, with three files: standard output, standard
+    error, and a socket for the answers. These are the process's ID and, when it has ended, its exit
+    status or -signal.
     """
-    request, files, _, _ = socket.recv_fds(asked, 1 << 20, 2)
-    if not request:
-        return None
-    script = os.fork()
-    if not script:
+    request, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
+    if request and not os.fork():  # what answers, so that many scripts may run
         asked.close()
-        for number, file in enumerate(files, start=1):
-            os.dup2(file, number)
-            os.close(file)
-        run_script(**json.loads(request))
+        *outputs, answers = files
+        script = os.fork()
+        if not script:
+            os.close(answers)
+            for number, file in enumerate(outputs, start=1):
+                os.dup2(file, number)
+                os.close(file)
+            run_script(**json.loads(request))
+        answering = socket.socket(fileno=answers)
+        with contextlib.suppress(ConnectionError):
+            answering.send(b"%d" % script)
+        _, status = os.waitpid(script, 0)
+        with contextlib.suppress(ConnectionError):
+            answering.send(b"%d" % os.waitstatus_to_exitcode(status))
+        os._exit(0)
     for file in files:
         os.close(file)
-    with contextlib.suppress(ConnectionError):
-        asked.send(b"%d" % script)
-    _, status, used = os.wait4(script, 0)
-    with contextlib.suppress(ConnectionError):
-        asked.send(b"%d" % os.waitstatus_to_exitcode(status))
-    return used.ru_utime + used.ru_stime
+    return bool(request)
 
 
 def run(file: str, options: list[str]) -> int:
     """Runs pytest in a forked process, and returns its exit status, 128 + n for a signal n."""
-    start, seconds = time.monotonic(), 0.0
+    start = time.monotonic()
     print(f"=== {file}", flush=True)
     sys.stderr.flush()
     asked, asks = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -97,15 +101,17 @@ def run(file: str, options: list[str]) -> int:
     ended, asking = 0, True
     while not ended:
         if asking and select.select([asked], [], [], 0.5)[0]:
-            script = answer(asked)
-            asking = script is not None
-            seconds += script or 0.0
+            asking = answer(asked)
         else:  # a process that the child has left behind may keep its end of the socket open
             ended, status, used = os.wait4(child, os.WNOHANG if asking else 0)
     asked.close()
+    seconds = used.ru_utime + used.ru_stime
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            _, _, used = os.wait4(-1, 0)  # with the script that it has waited for
+            seconds += used.ru_utime + used.ru_stime
     code = os.waitstatus_to_exitcode(status)
     end = f"exit status {code}" if code >= 0 else f"the process ended by signal {-code}"
-    seconds += used.ru_utime + used.ru_stime
     print(
         f"=== {file}: {end}, {time.monotonic() - start:.1f} s, processor time {seconds:.1f} s",
         flush=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # all is in the package: nothing is asked of a hub
 
 import gguf
+import numpy as np
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -21,8 +22,18 @@ from transformers import (
 )
 
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+class _Reader(gguf.GGUFReader):
+    """With a plain array of the bytes, because slices of a numpy.memmap are slow."""
+
+    def _get(self, *args: object, **kwargs: object) -> np.ndarray:
+        self.data = self.data.view(np.ndarray)
+        return super()._get(*args, **kwargs)
+
+
 # transformers 4.57 parses the file four times, and makes the table of names for each module.
-gguf.GGUFReader = functools.cache(gguf.GGUFReader)
+gguf.GGUFReader = functools.cache(_Reader)
 gguf.get_tensor_name_map = functools.cache(gguf.get_tensor_name_map)
 
 QUESTIONS = (

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Each number of tokens and sequences is a program: low limits start quickly.
-_LIMITS = {"max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+_LIMITS = {"max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 32}
 # The model in the server with the adapters, by which requests ask for them.
 ADAPTED = "with-adapters"
 

@@ -163,7 +163,7 @@ def test_the_first_failure_of_forked_files_ends_the_run(tmp_path: Path) -> None:
 SCRIPTS = """
 import subprocess
 import pytest
-from testing.scripts import run_script
+from testing.scripts import run_script, start_script
 
 def test_a_script():
     done = run_script(
@@ -186,6 +186,21 @@ def test_a_script_that_takes_too_long():
     with pytest.raises(subprocess.TimeoutExpired):
         run_script("import time; time.sleep(300)", timeout=0.5)
     assert run_script("print(1)").stdout == "1\\n"
+
+def test_several_at_a_time(tmp_path):
+    for end in ("kill", "terminate", "a file"):
+        wait = f"import os, time\\nfile = {str(tmp_path / end)!r}\\n"
+        wait += "while not os.path.exists(file): time.sleep(0.01)"
+        with (tmp_path / "out").open("w") as out:
+            script = start_script("print('begun', flush=True)\\n" + wait, out, out)
+        assert run_script("print(1)").stdout == "1\\n"
+        assert script.poll() is None
+        if end == "a file":
+            (tmp_path / end).touch()
+        else:
+            getattr(script, end)()
+        assert script.wait(60) == script.poll() == {"kill": -9, "terminate": -15, "a file": 0}[end]
+        assert (tmp_path / "out").read_text() in ("begun\\n", "")
 """
 
 
@@ -203,4 +218,4 @@ def test_scripts(tmp_path: Path, preload: bool) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "3 passed" in result.stdout
+    assert "4 passed" in result.stdout

@@ -12,6 +12,7 @@ import families
 import pytest
 import torch
 import transformers
+from testing.scripts import run_script
 from vllm import LLM
 from vllm.config import PoolerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
@@ -340,27 +341,29 @@ def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
         checks.check_packages()
 
 
+# As at the start of vLLM, also in a process that is forked from one with a platform.
+CHOICE = """
+import sys
+import vllm.platforms
+vllm.platforms._current_platform = None
+sys.modules.pop("vllm_xla_gpu.platform", None)
+from vllm.platforms import current_platform
+"""
+
+
 @pytest.mark.parametrize(("device", "found"), [(None, "not set"), ("", "not set"), ("TPU", "TPU")])
-def test_no_device_is_chosen(device: str | None, found: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PJRT_DEVICE"}
-    result = subprocess.run(
-        [sys.executable, "-c", "from vllm.platforms import current_platform"],
-        env=environment | ({} if device is None else {"PJRT_DEVICE": device}),
-        capture_output=True,
-        text=True,
-    )
+def test_no_device_is_chosen(
+    device: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PJRT_DEVICE")
+    result = run_script(CHOICE, **({} if device is None else {"PJRT_DEVICE": device}))
     assert result.returncode == 0, result.stderr
     text = f"vllm-xla-gpu is not used: PJRT_DEVICE is {found}; set it to CUDA or CPU"
     assert (result.stdout + result.stderr).count(text) == 1
 
 
 def test_no_cuda_plugin() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "from vllm.platforms import current_platform"],
-        env={**os.environ, "PJRT_DEVICE": "CUDA", "TORCH_XLA_EXT_PJRT_PLUGIN": "/nowhere/p.so"},
-        capture_output=True,
-        text=True,
-    )
+    result = run_script(CHOICE, PJRT_DEVICE="CUDA", TORCH_XLA_EXT_PJRT_PLUGIN="/nowhere/p.so")
     assert result.returncode != 0
     assert "/nowhere/p.so" in result.stderr.splitlines()[-1]
     assert "TORCH_XLA_EXT_PJRT_PLUGIN" in result.stderr

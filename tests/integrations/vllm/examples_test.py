@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 import re
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+import vllm_command
+from testing.scripts import run_program
 
 
 def test_offline() -> None:
-    result = subprocess.run(
-        [sys.executable, "examples/vllm/offline.py"], capture_output=True, text=True
-    )
+    result = run_program("examples/vllm/offline.py")
     assert result.returncode == 0, result.stdout + result.stderr
     lines = re.findall(r"^w\d+.* ->( w\d+)+$", result.stdout, re.M)
     assert len(lines) == 4
@@ -26,9 +24,8 @@ def test_offline() -> None:
 
 
 def test_served() -> None:
-    result = subprocess.run(
-        [sys.executable, "examples/vllm/served.py"], capture_output=True, text=True
-    )
+    """The server is started as a user starts it: other tests fork theirs."""
+    result = run_program("examples/vllm/served.py")
     assert result.returncode == 0, result.stdout + result.stderr
     end = r"^6 answers in [\d.]+ s, the first token after [\d.]+ s$"
     assert re.search(end, result.stdout, re.M)
@@ -36,8 +33,7 @@ def test_served() -> None:
 
 @pytest.mark.parametrize(("option", "status", "text"), [("--help", 0, "sampled"), ("--no", 2, "")])
 def test_options_of_served(option: str, status: int, text: str) -> None:
-    command = [sys.executable, "examples/vllm/served.py", option]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = run_program("examples/vllm/served.py", option)
     assert result.returncode == status
     assert "usage: served.py [-h]" in result.stdout + result.stderr
     assert text in result.stdout
@@ -53,13 +49,12 @@ def test_the_server_of_the_page(tmp_path: Path) -> None:
     folder = str(tmp_path)
     make, serve, ask = (text.replace("/tmp/small_llama", folder) for text in (make, serve, ask))
     assert serve.count(folder) == make.count(folder) == ask.count(folder) == 1
-    subprocess.run([sys.executable, *make.split()], check=True)
+    made = run_program(*make.split())
+    assert made.returncode == 0, made.stderr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", *serve.split(), f"--port={port}"]
-    )
+    server = vllm_command.start([*serve.split(), f"--port={port}"], log := tmp_path / "log")
     try:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/completions",
@@ -72,7 +67,7 @@ def test_the_server_of_the_page(tmp_path: Path) -> None:
                     text = json.load(response)["choices"][0]["text"]
                 break
             except urllib.error.URLError:
-                assert server.poll() is None
+                assert server.poll() is None, log.read_text()
                 time.sleep(0.5)
     finally:
         server.terminate()

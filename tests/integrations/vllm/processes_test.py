@@ -22,6 +22,7 @@ import families
 import numpy as np
 import pytest
 import torch
+from testing.scripts import run_program, start_script
 from torch.distributed import PrefixStore, TCPStore
 from vllm import SamplingParams
 from vllm_xla_gpu.processes import Peers, ProcessesError, fingerprint
@@ -117,8 +118,10 @@ def test_a_store_that_is_gone() -> None:
     code = "import sys, time; from torch.distributed import TCPStore\n"
     code += "store = TCPStore('localhost', 0, is_master=True, wait_for_workers=False)\n"
     code += "print(store.port, flush=True); time.sleep(600)"
-    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    port = int(server.stdout.readline())
+    reading, writing = os.pipe()
+    with open(reading) as told, open(writing, "w") as out:
+        server = start_script(code, out, out)
+        port = int(told.readline())
     store = TCPStore("localhost", port, timeout=datetime.timedelta(seconds=60))
     peers = Peers(1, 2, store, 300)
     with ThreadPoolExecutor(1) as threads:
@@ -213,13 +216,12 @@ def _free_port() -> int:
 def _launch(model: str, how: str) -> list[subprocess.CompletedProcess]:
     """Two processes, started by hand."""
     port = str(_free_port())
-    common = os.environ | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     program = Path(__file__).with_name("launched.py")
 
     def start(rank: int) -> subprocess.CompletedProcess:
         ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "XLA_COORDINATOR_PORT": port}
-        command = [sys.executable, str(program), model, how]
-        return subprocess.run(command, env=common | ranks, capture_output=True, text=True)
+        return run_program(program, model, how, **common | ranks)
 
     with ThreadPoolExecutor(2) as threads:
         return list(threads.map(start, range(2)))

@@ -32,6 +32,7 @@ LARGEST = torch.finfo(FP8).max
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",))
 # By the first of them.
 SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
+# Steps of 16 and 32 tokens are two programs.
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
@@ -172,7 +173,7 @@ def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Che
 
 
 def start(path: str, dtype: torch.dtype, **options: object) -> LLM:
-    return LLM(path, dtype=dtype, tensor_parallel_size=families.DEVICES, **LIMITS, **options)
+    return LLM(path, dtype=dtype, tensor_parallel_size=families.DEVICES, **LIMITS | options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -183,8 +184,9 @@ def test_layers(
     """Each layer rounds its weights and its inputs as vLLM does on CUDA."""
     model = families.write("llama", models)
     path = write(model, kind, tmp_path, {})
+    options = {"quantization": "fp8"} if kind is online else {}
     with programs.compiled() as compiled:
-        llm = start(path, dtype, **({"quantization": "fp8"} if kind is online else {}))
+        llm = start(path, dtype, max_num_batched_tokens=16, **options)
     reference, _ = change(load(model, dtype if kind is online else torch.float32), kind)
     expected = list(layers(reference.to(dtype)))
     for program in (text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text):

@@ -12,7 +12,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,9 @@ import families
 import psutil
 import pytest
 import torch
+import vllm_command
 from adapters import ADAPTERS, Adapter
+from testing.scripts import Script
 from vllm_xla_gpu import overrides
 
 REQUESTS = 24
@@ -38,7 +39,7 @@ CHAT = "{% for message in messages %}{{ message.content }} {% endfor %}"
 class Server:
     url: str
     model: str
-    process: subprocess.Popen  # with a process group of its own
+    process: Script | subprocess.Popen  # with a process group of its own
 
     def processes(self) -> list[psutil.Process]:
         """The server's and those that it started, if they run."""
@@ -64,26 +65,18 @@ def server(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     model, port = families.write("qwen3", models), _free_port()
-    command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", model]
-    options = ["--host=127.0.0.1", f"--port={port}", f"--chat-template={CHAT}"]
+    options = ["serve", model, "--host=127.0.0.1", f"--port={port}", f"--chat-template={CHAT}"]
     options += ["--dtype=float32", "--max-model-len=128", "--max-num-seqs=8"]
     options += ["--max-num-batched-tokens=32", f"--num-gpu-blocks-override={PAGES}"]
     options += [f"--tensor-parallel-size={request.param}"]
     options += ["--enable-lora", "--max-loras=2", "--max-lora-rank=8"]
     log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("w") as out:
-        process = subprocess.Popen(
-            [*command, *options],
-            env={
-                **os.environ,
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
-                "VLLM_XLA_CHECK_RECOMPILATION": "1",  # a step that compiles fails
-                "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-            },
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = vllm_command.start(
+        options,
+        log,
+        VLLM_ENABLE_V1_MULTIPROCESSING="1",
+        VLLM_XLA_CHECK_RECOMPILATION="1",  # a step that compiles fails
+    )
     server = Server(f"http://127.0.0.1:{port}", model, process)
     try:
         asyncio.run(_until_ready(server))
@@ -295,7 +288,7 @@ def test_end(server: Server, request: pytest.FixtureRequest) -> None:
     """
 
     def kill_engine() -> None:
-        (engine,) = (p for p in server.processes() if "EngineCore" in " ".join(p.cmdline()))
+        (engine,) = (p for p in server.processes() if p.pid != server.process.pid)
         engine.kill()
 
     end, text = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dataclasses
+import pickle
 import random
 import sys
 import threading
@@ -323,7 +324,7 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
     }
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        states["numpy.random"] = lambda: repr(numpy.random.get_state())
+        states["numpy.random"] = lambda: pickle.dumps(numpy.random.get_state())
     return states
 
 

@@ -1,0 +1,40 @@
+"""Installs vllm-xla-gpu as a user does, before vLLM looks for its plugins, and imports both.
+
+BUILD imports this module once for all files of a target: a process that imports vLLM itself takes
+eight seconds. Nothing in here may use a device or start a thread, for the tests are forked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def _install(project: Path, target: Path) -> None:
+    with tempfile.TemporaryDirectory() as copy:  # pip builds in the folder
+        shutil.copytree(project, copy, dirs_exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        options = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+        subprocess.run([*pip, *options, copy], check=True)
+
+
+_target = Path(tempfile.mkdtemp(), "site")
+_install(Path("integrations/vllm").absolute(), _target)
+sys.path.insert(0, str(_target))
+os.environ["PYTHONPATH"] = os.pathsep.join([str(_target), os.environ["PYTHONPATH"]])
+# The engine in this process, where what is compiled can be counted; and nothing is reported.
+os.environ |= {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",  # which the server reads when it is imported
+    # A sixteenth of 1 GiB for caches: each engine writes zeros to all of it.
+    "VLLM_CPU_KVCACHE_SPACE": "0.0625",
+    # Sockets are in here, whose paths may have 107 characters: a test's own folder has more.
+    "VLLM_RPC_BASE_PATH": tempfile.mkdtemp(dir="/tmp"),
+}

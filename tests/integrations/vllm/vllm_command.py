@@ -1,0 +1,21 @@
+"""The command `vllm`, in a process that is forked from one that has imported it (installed.py)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from testing.scripts import Script, start_script
+
+MODULE = "vllm.entrypoints.cli.main"
+
+
+def start(arguments: list[str], log: Path, **environment: str) -> Script | subprocess.Popen:
+    """Starts it with a process group of its own; the engine's process is forked from it, too."""
+    code = (
+        f"import os, runpy, sys\nos.setsid()\nsys.argv = {['vllm', *arguments]}\n"
+        f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"
+    )
+    environment = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"} | environment
+    with log.open("w") as out:
+        return start_script(code, out, out, **environment)
