@@ -133,6 +133,27 @@ def test_programs_that_look_alike_do_not() -> None:
     lines_of(PREFIXES, warnings=0)
 
 
+SEVERAL = """
+import torch, torch_xla
+from torch_xla.debug import metrics
+weight = torch.nn.Parameter(torch.ones(4).to("xla"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    before = (metrics.metric_data("ExecuteTime") or [0])[0]
+    for _ in range(4):
+        optimizer.zero_grad()
+        weight.square().sum().backward()
+        optimizer.step()
+    torch_xla.sync(wait=True)
+    print(metrics.metric_data("ExecuteTime")[0] - before)
+"""
+
+
+def test_steps_that_are_one_program() -> None:
+    """Optimizers leave it to the program once that has called torch_xla.sync() itself."""
+    assert lines_of(SEVERAL, warnings=1)[1:] == [1, 1]
+
+
 CAPTURED = """
 import torch, torch_xla
 from torch_xla_ext import CaptureError, capture

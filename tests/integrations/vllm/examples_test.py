@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -23,15 +22,9 @@ def test_offline() -> None:
     assert re.search(r"^48 tokens of 4 prompts; programs compiled since: 0$", result.stdout, re.M)
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def test_served() -> None:
     """The server is started as a user starts it: other tests fork theirs."""
-    result = run_program("examples/vllm/served.py", "--port", _free_port())
+    result = run_program("examples/vllm/served.py", "--port", vllm_command.free_port())
     assert result.returncode == 0, result.stdout + result.stderr
     end = r"^6 answers in [\d.]+ s, the first token after [\d.]+ s$"
     assert re.search(end, result.stdout, re.M)
@@ -57,7 +50,7 @@ def test_the_server_of_the_page(tmp_path: Path) -> None:
     assert serve.count(folder) == make.count(folder) == ask.count(folder) == 1
     made = run_program(*make.split())
     assert made.returncode == 0, made.stderr
-    port = _free_port()
+    port = vllm_command.free_port()
     server = vllm_command.start([*serve.split(), f"--port={port}"], log := tmp_path / "log")
     try:
         request = urllib.request.Request(

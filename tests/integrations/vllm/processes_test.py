@@ -9,7 +9,6 @@ import datetime
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import families
 import numpy as np
 import pytest
 import torch
+import vllm_command
 from testing.scripts import run_program, start_script
 from torch.distributed import PrefixStore, TCPStore
 from vllm import SamplingParams
@@ -207,15 +207,9 @@ def test_programs_that_not_all_have(tmp_path: Path) -> None:
     assert [[file.name for file in Path(folder).iterdir()] for folder in folders] == [["b"], ["b"]]
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("", 0))
-        return free.getsockname()[1]
-
-
 def _launch(model: str, how: str) -> list[subprocess.CompletedProcess]:
     """Two processes, started by hand."""
-    port = str(_free_port())
+    port = str(vllm_command.free_port())
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     program = Path(__file__).with_name("launched.py")
 
@@ -256,7 +250,7 @@ def test_torchrun() -> None:
     result = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
-            f"--master-port={_free_port()}",
+            f"--master-port={vllm_command.free_port()}",
             *("examples/vllm/offline.py", "--tensor-parallel-size=2"),
         ],
         env=os.environ | {"CPU_NUM_DEVICES": "2"},

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -54,17 +53,11 @@ class Server:
         return [process for process in psutil.process_iter() if is_ours(process)]
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="module", params=DEVICES, ids="{}_devices".format)
 def server(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    model, port = families.write("qwen3", models), _free_port()
+    model, port = families.write("qwen3", models), vllm_command.free_port()
     options = ["serve", model, "--host=127.0.0.1", f"--port={port}", f"--chat-template={CHAT}"]
     options += ["--dtype=float32", "--max-model-len=128", "--max-num-seqs=8"]
     options += ["--max-num-batched-tokens=32", f"--num-gpu-blocks-override={PAGES}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -19,3 +20,10 @@ def start(arguments: list[str], log: Path, **environment: str) -> Script | subpr
     environment = {"VLLM_WORKER_MULTIPROC_METHOD": "fork"} | environment
     with log.open("w") as out:
         return start_script(code, out, out, **environment)
+
+
+def free_port() -> int:
+    """A port that no process of this machine uses."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cctype>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -55,7 +54,8 @@ std::string Text(const std::string& status) {
   for (size_t at = status.find(kTask); at != std::string::npos;
        at = status.find(kTask, at)) {
     at += kTask.size();
-    if (std::isdigit(status[at])) ranks.insert(std::atoi(&status[at]));
+    const bool is_number = '0' <= status[at] && status[at] <= '9';
+    if (is_number) ranks.insert(std::atoi(&status[at]));
   }
   std::string who;
   for (const int rank : ranks) {

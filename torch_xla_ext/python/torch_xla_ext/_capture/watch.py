@@ -291,7 +291,7 @@ def answers_as_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    """In this thread, and in those of autograd; also those that reads of values are elsewhere."""
+    """In this thread, and in those of autograd. A read computes nothing but its value meanwhile."""
     tracing = threading.get_ident()
 
     def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
