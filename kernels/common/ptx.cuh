@@ -83,18 +83,27 @@ __device__ inline uint32_t Transpose(uint32_t matrix) {
   return transposed;
 }
 
+// Stands for BF16 or F16 in a kernel that is compiled once for both: an
+// argument of MultiplyAdd and Pack says which. The other type's product is
+// issued without effect, which costs next to nothing where the memory limits
+// the kernel, and half of the kernels need not be compiled.
+struct Bf16OrF16 {
+  uint16_t bits;
+};
+
 // sum[16×8] += a[16×16] * b[16×8]. Lane i has, with r = i / 4 and c = 2 * (i %
 // 4), of a: rows r and r + 8 of columns c and c + 1, then the same rows of
 // columns c + 8 and c + 9; of b: rows c and c + 1, then c + 8 and c + 9, of
 // column r; of the sum: columns c and c + 1 of row r, then of row r + 8.
 template <typename T>
 __device__ inline void MultiplyAdd(float (&sum)[4], const uint32_t (&a)[4],
-                                   const uint32_t (&b)[2]);
+                                   const uint32_t (&b)[2],
+                                   bool is_bf16 = false);
 
 template <>
 __device__ inline void MultiplyAdd<__half>(float (&sum)[4],
                                            const uint32_t (&a)[4],
-                                           const uint32_t (&b)[2]) {
+                                           const uint32_t (&b)[2], bool) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
@@ -104,27 +113,49 @@ __device__ inline void MultiplyAdd<__half>(float (&sum)[4],
 template <>
 __device__ inline void MultiplyAdd<__nv_bfloat16>(float (&sum)[4],
                                                   const uint32_t (&a)[4],
-                                                  const uint32_t (&b)[2]) {
+                                                  const uint32_t (&b)[2],
+                                                  bool) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+template <>
+__device__ inline void MultiplyAdd<Bf16OrF16>(float (&sum)[4],
+                                              const uint32_t (&a)[4],
+                                              const uint32_t (&b)[2],
+                                              bool is_bf16) {
+  asm("{\n.reg .pred is_bf16;\n"
+      "setp.ne.u32 is_bf16, %10, 0;\n"
+      "@is_bf16 mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+      "@!is_bf16 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n}"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+        "r"(static_cast<uint32_t>(is_bf16)));
+}
+
 // Two floats as two 16-bit elements, the first in the lower half.
 template <typename T>
-__device__ inline uint32_t Pack(float x, float y);
+__device__ inline uint32_t Pack(float x, float y, bool is_bf16 = false);
 
 template <>
-__device__ inline uint32_t Pack<__half>(float x, float y) {
+__device__ inline uint32_t Pack<__half>(float x, float y, bool) {
   const __half2 pair = __floats2half2_rn(x, y);
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
 template <>
-__device__ inline uint32_t Pack<__nv_bfloat16>(float x, float y) {
+__device__ inline uint32_t Pack<__nv_bfloat16>(float x, float y, bool) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
   return reinterpret_cast<const uint32_t&>(pair);
+}
+
+template <>
+__device__ inline uint32_t Pack<Bf16OrF16>(float x, float y, bool is_bf16) {
+  return is_bf16 ? Pack<__nv_bfloat16>(x, y) : Pack<__half>(x, y);
 }
 
 // Two F8E4M3FN, the lower half of `pair`, as two F16; exact, with NaN for NaN.

@@ -31,6 +31,7 @@ struct Arguments {
   void* out;
   float* lse;  // or null
 
+  bool is_bf16;  // query, out and a cache that is not F8E4M3FN; else F16
   int num_seqs;
   int num_heads;
   int num_blocks;
@@ -54,12 +55,11 @@ inline constexpr int kRowBytes = kKeyDim * 2;
 inline constexpr int kTileBytes = kTokens * kRowBytes;
 
 // The constants of a kernel for queries of type T and a cache of type C. A
-// cache of F8E4M3FN is converted to T in shared memory, which is exact.
-template <typename T_, typename C_, int kRows_>
+// cache of F8E4M3FN is converted to T in shared memory, exactly.
+template <typename T_, typename C, int kRows_>
 struct Shape {
   using T = T_;
-  using C = C_;
-  static constexpr bool kConverts = !std::is_same_v<T, C>;
+  static constexpr bool kConverts = std::is_same_v<C, __nv_fp8_e4m3>;
   static constexpr int kRows = kRows_;
   static constexpr int kRowWarps = kRows / 16;
   static constexpr int kColumnWarps = kRowWarps == 1 ? 4 : 8 / kRowWarps;
@@ -86,8 +86,7 @@ struct Shape {
 
 // The kernel for Hopper (attend_sm90.cu), for caches of the query's dtype.
 bool Sm90KernelSupports(const Arguments& arguments, int major, int minor);
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, bool is_bf16,
-                             const Arguments& arguments);
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 
 __device__ inline int ContextOf(const Arguments& arguments, int seq) {
   return min(max(arguments.context_lens[seq], 0), arguments.max_tokens);
@@ -253,8 +252,10 @@ class WarpAttention {
  public:
   using T = typename Shape::T;
 
-  __device__ WarpAttention(float scale, typename Shape::Memory& memory)
+  __device__ WarpAttention(float scale, bool is_bf16,
+                           typename Shape::Memory& memory)
       : scale_(scale),
+        is_bf16_(is_bf16),
         memory_(memory),
         row_(threadIdx.x / 32 / Shape::kColumnWarps * 16),
         column_warp_(threadIdx.x / 32 % Shape::kColumnWarps) {}
@@ -287,7 +288,7 @@ class WarpAttention {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
           const uint32_t key[2] = {b[n][step * 2], b[n][step * 2 + 1]};
-          MultiplyAdd<T>(s[step][n], a[step], key);
+          MultiplyAdd<T>(s[step][n], a[step], key, is_bf16_);
         }
       }
     }
@@ -354,7 +355,7 @@ class WarpAttention {
         const float x = Exp2(logits[k][i][0] - base);
         const float y = Exp2(logits[k][i][1] - base);
         sum_[i % 2] += x + y;
-        a[i] = Pack<T>(x, y);
+        a[i] = Pack<T>(x, y, is_bf16_);
       }
 #pragma unroll
       for (int pair = 0; pair < Shape::kDims / 16; ++pair) {
@@ -363,8 +364,8 @@ class WarpAttention {
         LoadTransposed(m, tile + ChunkOffset<kRowBytes>(k * 16 + lane % 16,
                                                         chunk + lane / 16));
         const uint32_t first[2] = {m[0], m[1]}, second[2] = {m[2], m[3]};
-        MultiplyAdd<T>(out_[2 * pair], a, first);
-        MultiplyAdd<T>(out_[2 * pair + 1], a, second);
+        MultiplyAdd<T>(out_[2 * pair], a, first, is_bf16_);
+        MultiplyAdd<T>(out_[2 * pair + 1], a, second, is_bf16_);
       }
     }
   }
@@ -390,6 +391,7 @@ class WarpAttention {
 
  private:
   const float scale_;
+  const bool is_bf16_;
   typename Shape::Memory& memory_;
   const int row_, column_warp_;
   float max_[2] = {-INFINITY, -INFINITY};
@@ -402,7 +404,6 @@ class WarpAttention {
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads)
     AttendKernel(const __grid_constant__ Arguments arguments) {
-  using T = typename Shape::T;
   extern __shared__ __align__(128) uint8_t shared[];
   auto& memory = *reinterpret_cast<typename Shape::Memory*>(shared);
   const int head = blockIdx.x * Shape::kRows;
@@ -418,7 +419,8 @@ __global__ void __launch_bounds__(Shape::kThreads)
 
   LoadQuery<Shape>(arguments, seq, head, heads, memory.query);
   Loader<Shape> loader(arguments, seq, context, begin, end, memory);
-  WarpAttention<Shape> attention(arguments.logit_scale, memory);
+  WarpAttention<Shape> attention(arguments.logit_scale, arguments.is_bf16,
+                                 memory);
   int stage = 0, slot = 0;
   for (int n = begin; n < end; ++n) {
     loader.Wait();
@@ -446,7 +448,7 @@ __global__ void __launch_bounds__(Shape::kThreads)
     if (is_all) {
       const float factor = Finish(arguments, at, dim, max, sum);
       reinterpret_cast<uint32_t*>(arguments.out)[(at * kValueDim + dim) / 2] =
-          Pack<T>(x * factor, y * factor);
+          Pack<Bf16OrF16>(x * factor, y * factor, arguments.is_bf16);
     } else {
       const int64_t slot = at * arguments.parts + part;
       *reinterpret_cast<float2*>(arguments.partial_out + slot * kValueDim +
@@ -454,33 +456,6 @@ __global__ void __launch_bounds__(Shape::kThreads)
       if (dim == 0) arguments.partial_stats[slot] = make_float2(max, sum);
     }
   });
-}
-
-// Combines the parts of split contexts, always in the same order. Grid:
-// [num_heads, num_seqs]; a thread has four dimensions.
-template <typename T>
-__global__ void __launch_bounds__(kValueDim / 4)
-    CombineKernel(const __grid_constant__ Arguments arguments) {
-  const int seq = blockIdx.y;
-  const int tiles = TilesOf(arguments, ContextOf(arguments, seq));
-  const int part_tiles = PartTiles(arguments, tiles);
-  if (tiles <= part_tiles) return;
-  const int parts = (tiles + part_tiles - 1) / part_tiles;
-  const int64_t row = int64_t{1} * seq * arguments.num_heads + blockIdx.x;
-  const int64_t first = row * arguments.parts;
-  const int dim = threadIdx.x * 4;
-  PartialSum total;
-#pragma unroll 8
-  for (int i = 0; i < parts; ++i) {
-    total.Add(arguments.partial_stats[first + i],
-              *reinterpret_cast<const float4*>(arguments.partial_out +
-                                               (first + i) * kValueDim + dim));
-  }
-  const float factor = Finish(arguments, row, dim, total.max, total.sum);
-  const float4& sum = total.values;
-  reinterpret_cast<uint2*>(arguments.out)[(row * kValueDim + dim) / 4] =
-      make_uint2(Pack<T>(sum.x * factor, sum.y * factor),
-                 Pack<T>(sum.z * factor, sum.w * factor));
 }
 
 }  // namespace torch_xla_ext::mla

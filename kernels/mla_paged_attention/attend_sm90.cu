@@ -469,9 +469,9 @@ bool Sm90KernelSupports(const Arguments& arguments, int major, int minor) {
          (kSm90Tokens % size == 0 || size % kSm90Tokens == 0);
 }
 
-cudaError_t LaunchSm90Kernel(cudaStream_t stream, bool is_bf16,
-                             const Arguments& arguments) {
+cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments) {
   using namespace sm90;  // NOLINT
+  const bool is_bf16 = arguments.is_bf16;
   const uint64_t heads = arguments.num_heads, size = arguments.block_size;
   Maps maps;
   CUresult result =

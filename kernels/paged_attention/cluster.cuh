@@ -16,10 +16,17 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// The values of __CUDA_ARCH__ for which ClusterKernel is compiled. GPUs of
-// compute capability 12 have clusters, but less than half the shared memory.
+// Whether the code for an architecture has ClusterKernel, for common shapes.
+// GPUs of compute capability 12 run the code for 10.0, but have less than half
+// the shared memory.
+template <typename Traits>
 __host__ __device__ constexpr bool HasClusterKernel(int arch) {
-  return arch >= 900 && arch < 1200;
+  constexpr int kDim = Traits::kHeadDim;
+  constexpr bool kMostCommon = kDim == 128 && Traits::kHeadTiles == 1;
+  if (arch != 900 || std::is_same_v<typename Traits::Cache, __half>) {
+    return kMostCommon && (arch == 900 || arch == 1000);
+  }
+  return kDim == 128 || (Traits::kHeadTiles == 1 && kDim != 192);
 }
 // The largest cluster size that every such GPU supports.
 inline constexpr int kClusterBlocks = 8;
@@ -345,7 +352,9 @@ template <typename Traits>
 __global__ void __launch_bounds__(32 * kClusterWarps, 1)
     ClusterKernel(const __grid_constant__ DecodeArgs args) {
 #ifdef __CUDA_ARCH__
-  if constexpr (HasClusterKernel(__CUDA_ARCH__)) AttendHeadBlock<Traits>(args);
+  if constexpr (HasClusterKernel<Traits>(__CUDA_ARCH__)) {
+    AttendHeadBlock<Traits>(args);
+  }
 #endif
 }
 

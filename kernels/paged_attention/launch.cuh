@@ -18,8 +18,7 @@ struct Device {
   int shared_memory;            // of a multiprocessor
   int shared_memory_per_block;  // at most
   bool has_dependent_launch;
-  bool has_clusters;        // and ClusterKernel
-  bool has_without_extras;  // AttendKernel
+  int arch;  // whose code it runs, as __CUDA_ARCH__
 };
 
 inline Status GetDevice(Device* device) {
@@ -36,10 +35,8 @@ inline Status GetDevice(Device* device) {
                                  cudaDevAttrMaxSharedMemoryPerBlockOptin));
   XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
   XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
-  const int arch = CodeArch(major, minor);
-  device->has_dependent_launch = arch >= 900;
-  device->has_clusters = HasClusterKernel(arch);
-  device->has_without_extras = HasKernelWithoutExtras(arch);
+  device->arch = CodeArch(major, minor);
+  device->has_dependent_launch = device->arch >= 900;
   return Status::Ok();
 }
 
@@ -169,16 +166,6 @@ Status LaunchParts(cudaStream_t stream, const Device& device, float* workspace,
   return LaunchCombine<Traits::kUnit>(stream, device, Traits::kHeadDim, args);
 }
 
-template <typename Traits>
-Status LaunchAttend(cudaStream_t stream, const Device& device, float* workspace,
-                    int64_t workspace_size, const DecodeArgs& args) {
-  const bool extras = args.sinks != nullptr || args.lse != nullptr ||
-                      !device.has_without_extras;
-  return LaunchParts<Traits>(
-      stream, device, workspace, workspace_size,
-      extras ? AttendKernel<Traits, true> : AttendKernel<Traits, false>, args);
-}
-
 // The number of ClusterKernel's thread blocks per sequence.
 inline int64_t ClusterBlocks(const DecodeArgs& args) {
   return int64_t{args.num_kv_heads} * args.head_blocks * kClusterBlocks;
@@ -197,7 +184,7 @@ template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
   const int64_t of_sequence = ClusterBlocks(args);
   // Some multiprocessors cannot be part of a cluster of eight.
-  if (!device.has_clusters ||
+  if (!HasClusterKernel<Traits>(device.arch) ||
       static_cast<int>(sizeof(ClusterMemory<Traits>)) >
           device.shared_memory_per_block ||
       args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
@@ -216,7 +203,8 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
 template <typename Traits>
 bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
   constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
-  return device.has_clusters && 2 * kBytes <= device.shared_memory &&
+  return HasClusterKernel<Traits>(device.arch) &&
+         2 * kBytes <= device.shared_memory &&
          args.num_seqs * ClusterBlocks(args) <=
              device.multiprocessors * 7 / 4 &&
          !IsLong(args, Traits::kHeadDim);
@@ -234,33 +222,55 @@ Status LaunchCluster(cudaStream_t stream, const DecodeArgs& args) {
                 kClusterBlocks, true, args);
 }
 
-template <typename C, int kHeadDim, int kHeadTiles>
-Status LaunchKernels(cudaStream_t stream, float* workspace,
-                     int64_t workspace_size, const DecodeArgs& args) {
-  Device device;
-  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
-  using Cluster = ClusterTraits<C, kHeadDim, kHeadTiles>;
+// `Own` is the type of the cache, and C that of kernels that serve several.
+template <typename Own, typename C, int kHeadDim, int kHeadTiles>
+Status LaunchKernels(cudaStream_t stream, const Device& device,
+                     float* workspace, int64_t workspace_size,
+                     const DecodeArgs& args) {
+  using Cluster = ClusterTraits<Own, kHeadDim, kHeadTiles>;
   if (UseClusters<Cluster>(device, args)) {
     return LaunchCluster<Cluster>(stream, args);
   }
   // Only for the most common shape, because it is an additional kernel.
   if constexpr (kHeadDim == 128 && kHeadTiles == 1 && !Cluster::kWiden) {
-    using HalfCluster = HalfClusterTraits<C, kHeadDim, kHeadTiles>;
+    using HalfCluster = HalfClusterTraits<Own, kHeadDim, kHeadTiles>;
     if (UseHalfClusters<HalfCluster>(device, args)) {
       return LaunchCluster<HalfCluster>(stream, args);
     }
   }
-  return LaunchAttend<AttendTraits<C, kHeadDim, kHeadTiles>>(
-      stream, device, workspace, workspace_size, args);
+  using Plain = AttendTraits<Own, kHeadDim, kHeadTiles>;
+  if (args.sinks == nullptr && args.lse == nullptr &&
+      HasAttendKernel<Plain, false>(device.arch)) {
+    return LaunchParts<Plain>(stream, device, workspace, workspace_size,
+                              AttendKernel<Plain, false>, args);
+  }
+  using Any = AttendTraits<C, kHeadDim, kHeadTiles>;
+  return LaunchParts<Any>(stream, device, workspace, workspace_size,
+                          AttendKernel<Any, true>, args);
 }
 
-template <typename C, int kHeadDim>
+template <typename Own, typename C, int kHeadDim>
 Status LaunchHeads(cudaStream_t stream, float* workspace,
                    int64_t workspace_size, const DecodeArgs& args) {
-  return args.rows <= 8 ? LaunchKernels<C, kHeadDim, 1>(stream, workspace,
-                                                        workspace_size, args)
-                        : LaunchKernels<C, kHeadDim, 2>(stream, workspace,
-                                                        workspace_size, args);
+  Device device;
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
+  using OneTile = AttendTraits<C, kHeadDim, 1>;
+  const auto launch =
+      args.rows <= 8 && HasAttendKernel<OneTile, true>(device.arch)
+          ? LaunchKernels<Own, C, kHeadDim, 1>
+          : LaunchKernels<Own, C, kHeadDim, 2>;
+  return launch(stream, device, workspace, workspace_size, args);
+}
+
+template <typename Own, typename C>
+Status LaunchForType(cudaStream_t stream, int64_t head_dim, float* workspace,
+                     int64_t workspace_size, const DecodeArgs& args) {
+  const auto launch = head_dim == 64    ? LaunchHeads<Own, C, 64>
+                      : head_dim == 96  ? LaunchHeads<Own, C, 96>
+                      : head_dim == 128 ? LaunchHeads<Own, C, 128>
+                      : head_dim == 192 ? LaunchHeads<Own, C, 192>
+                                        : LaunchHeads<Own, C, 256>;
+  return launch(stream, workspace, workspace_size, args);
 }
 
 // Each source file instantiates one type C of the cache, so that they compile
@@ -268,17 +278,13 @@ Status LaunchHeads(cudaStream_t stream, float* workspace,
 template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args) {
-  switch (head_dim) {
-    case 64:
-      return LaunchHeads<C, 64>(stream, workspace, workspace_size, args);
-    case 96:
-      return LaunchHeads<C, 96>(stream, workspace, workspace_size, args);
-    case 128:
-      return LaunchHeads<C, 128>(stream, workspace, workspace_size, args);
-    case 192:
-      return LaunchHeads<C, 192>(stream, workspace, workspace_size, args);
-    default:  // 256
-      return LaunchHeads<C, 256>(stream, workspace, workspace_size, args);
+  if constexpr (std::is_same_v<C, Bf16OrF16>) {
+    const auto launch = args.query_is_bf16 ? LaunchForType<__nv_bfloat16, C>
+                                           : LaunchForType<__half, C>;
+    return launch(stream, head_dim, workspace, workspace_size, args);
+  } else {
+    return LaunchForType<C, C>(stream, head_dim, workspace, workspace_size,
+                               args);
   }
 }
 

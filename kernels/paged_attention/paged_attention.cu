@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "kernels/common/checks.h"
+#include "kernels/paged_attention/float32.cuh"
 #include "kernels/paged_attention/float32.h"
 #include "kernels/paged_attention/paged_attention.h"
 #include "kernels/paged_attention/partition.cuh"
@@ -155,15 +156,20 @@ Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
   args.rows = (group + args.head_blocks - 1) / args.head_blocks;
   switch (cache_dtype) {
     case F16:
-      return LaunchForCache<__half>(stream, head_dim, workspace, workspace_size,
-                                    args);
     case BF16:
-      return LaunchForCache<__nv_bfloat16>(stream, head_dim, workspace,
-                                           workspace_size, args);
+      return LaunchForCache<Bf16OrF16>(stream, head_dim, workspace,
+                                       workspace_size, args);
     default:  // the signatures allow nothing else
       return LaunchForCache<__nv_fp8_e4m3>(stream, head_dim, workspace,
                                            workspace_size, args);
   }
+}
+
+Status LaunchFloat32(cudaStream_t stream, DType cache_dtype,
+                     const Float32Args& args) {
+  return cache_dtype == F32
+             ? float32::LaunchForCache<float>(stream, args)
+             : float32::LaunchForCache<__nv_fp8_e4m3>(stream, args);
 }
 
 }  // namespace torch_xla_ext::paged_attention

@@ -109,7 +109,8 @@ struct DecodeArgs {
   float2* partial_stats;  // [all head blocks, parts, 2, rows]
 };
 
-// For a cache of type C and a head_dim of 64, 96, 128, 192 or 256.
+// For a cache of type C, Bf16OrF16 or __nv_fp8_e4m3, and a head_dim of 64, 96,
+// 128, 192 or 256.
 template <typename C>
 Status LaunchForCache(cudaStream_t stream, int64_t head_dim, float* workspace,
                       int64_t workspace_size, const DecodeArgs& args);

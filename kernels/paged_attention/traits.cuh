@@ -19,7 +19,8 @@ constexpr int LargestDivisor(int n, int limit) {
   return limit;
 }
 
-// The constants of a kernel for caches of type C.
+// The constants of a kernel for caches of type C: __nv_bfloat16, __half, either
+// of both (Bf16OrF16), or __nv_fp8_e4m3.
 template <typename C, int kHeadDim_, int kHeadTiles_, int kMinUnit = 16>
 struct AttendTraits {
   using Cache = C;

@@ -71,8 +71,7 @@ __device__ inline void LoadQuery(const DecodeArgs& args, const Rows& rows,
     const int64_t row = rows.IndexOf(column) * Traits::kHeadDim;
     if constexpr (!Traits::kWiden) {
       const auto* query =
-          static_cast<const typename Traits::Math*>(args.query) + row +
-          lane % 4 * 2;
+          static_cast<const uint16_t*>(args.query) + row + lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < Traits::kDimTiles; ++i) {
 #pragma unroll
@@ -184,6 +183,7 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
   using Math = typename Traits::Math;
   const int lane = threadIdx.x % 32;
   const uint32_t values = keys + Traits::kTileBytes;
+  const bool is_bf16 = args.query_is_bf16;
 
   // Rows are tokens, columns are heads. There are two sums each, so that a
   // product need not wait for the previous one.
@@ -213,15 +213,16 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
                                        WidenF8Pair(key[3] >> 16)};
 #pragma unroll
           for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(logits[tile][h], even_key,
-                              state->query[2 * i][h]);
-            MultiplyAdd<Math>(odd[h], odd_key, state->query[2 * i + 1][h]);
+            MultiplyAdd<Math>(logits[tile][h], even_key, state->query[2 * i][h],
+                              is_bf16);
+            MultiplyAdd<Math>(odd[h], odd_key, state->query[2 * i + 1][h],
+                              is_bf16);
           }
         } else {
 #pragma unroll
           for (int h = 0; h < kHeadTiles; ++h) {
             MultiplyAdd<Math>(i % 2 == 0 ? logits[tile][h] : odd[h], key,
-                              state->query[i][h]);
+                              state->query[i][h], is_bf16);
           }
         }
       }
@@ -317,7 +318,8 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
           weight[j] = Exp2(logits[tile][h][2 * half + j] - base);
           state->sum[h][j] += weight[j];
         }
-        weights[tile][h][half] = Transpose(Pack<Math>(weight[0], weight[1]));
+        weights[tile][h][half] =
+            Transpose(Pack<Math>(weight[0], weight[1], is_bf16));
       }
     }
   }
@@ -353,13 +355,14 @@ __device__ inline void AttendUnit(const DecodeArgs& args, const Rows& rows,
 #pragma unroll
             for (int h = 0; h < kHeadTiles; ++h) {
               MultiplyAdd<Math>(state->out[2 * i + j][h], wide,
-                                weights[tile][h]);
+                                weights[tile][h], is_bf16);
             }
           }
         } else {
 #pragma unroll
           for (int h = 0; h < kHeadTiles; ++h) {
-            MultiplyAdd<Math>(state->out[i][h], value, weights[tile][h]);
+            MultiplyAdd<Math>(state->out[i][h], value, weights[tile][h],
+                              is_bf16);
           }
         }
       }

@@ -83,14 +83,13 @@ __global__ void __launch_bounds__(32 * paged_attention::kMaxWarps)
 #endif
 }
 
-template <typename T>
-Status LaunchType(cudaStream_t stream, const TokenArgs& args) {
+Status LaunchRows(cudaStream_t stream, const TokenArgs& args) {
   paged_attention::Device device;
   XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
   float* const workspace = args.batch.workspace + args.num_zeroed;
   const int64_t size = args.batch.workspace_size - args.num_zeroed;
-  using OneTile = AttendTraits<T, kHeadDim, 1>;
-  using TwoTiles = AttendTraits<T, kHeadDim, 2>;
+  using OneTile = AttendTraits<Bf16OrF16, kHeadDim, 1>;
+  using TwoTiles = AttendTraits<Bf16OrF16, kHeadDim, 2>;
   return args.rows == OneTile::kHeads
              ? paged_attention::LaunchParts<OneTile>(
                    stream, device, workspace, size,
@@ -138,8 +137,7 @@ Status LaunchFewQueriesSplit(cudaStream_t stream, const DecodeArgs& decode,
   args.max_q_len = args.rows / arguments->group_size;
   args.batch = *arguments;
   arguments->few_queries = args.max_q_len;
-  return arguments->is_bf16 ? LaunchType<__nv_bfloat16>(stream, args)
-                            : LaunchType<__half>(stream, args);
+  return LaunchRows(stream, args);
 }
 
 }  // namespace torch_xla_ext::ragged

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kGenericThreads, /*blocks of an SM=*/2)
     __syncthreads();
     if (!state.has_piece) break;
     const int num_rows = state.piece.num_rows;
-    if constexpr (!kAllPlans) {
+    if constexpr (!HasAllPlans<S>(kArch)) {
       Attend<typename P::Middle>(arguments, kv_head, shared,
                                  state.tables.middle, state);
     } else if (num_rows <= P::Small::kRows) {
@@ -270,7 +270,7 @@ cudaError_t LaunchGenericKernel(cudaStream_t stream,
       cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   if (error != cudaSuccess) return error;
   const bool has_all_plans =
-      HasAllPlans(paged_attention::CodeArch(major, minor));
+      HasAllPlans<Shape<C, kHeadDim>>(paged_attention::CodeArch(major, minor));
   int bytes = std::max(P::Small::kSharedBytes, P::Middle::kSharedBytes);
   const int large_bytes = std::max(bytes, P::Large::kSharedBytes);
   error = cudaFuncSetAttribute(

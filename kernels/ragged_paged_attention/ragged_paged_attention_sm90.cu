@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/common/tensor_map.h"
 #include "kernels/common/wgmma.cuh"
@@ -124,9 +125,12 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 template <typename T, Products kProducts>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    const Maps& maps) {
-  return arguments.soft_cap > 0
-             ? Launch<T, kProducts, true>(stream, arguments, maps)
-             : Launch<T, kProducts, false>(stream, arguments, maps);
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    if (arguments.soft_cap > 0) {
+      return Launch<T, kProducts, true>(stream, arguments, maps);
+    }
+  }
+  return Launch<T, kProducts, false>(stream, arguments, maps);
 }
 
 }  // namespace
@@ -135,7 +139,10 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 bool Sm90KernelSupports(const Arguments& arguments) {
   using namespace sm90;  // NOLINT
   const int page_size = arguments.page_size;
+  // Models with a soft cap have numbers that F16 cannot hold, so there is no
+  // such kernel for F16.
   return arguments.custom_mask == nullptr && arguments.head_dim == kHeadDim &&
+         (arguments.is_bf16 || arguments.soft_cap == 0) &&
          arguments.group_size <= kRows && page_size % 8 == 0 &&
          (kTokens % page_size == 0 || page_size % kTokens == 0) &&
          arguments.total_num_pages > 0 && arguments.logit_scale > 0 &&

@@ -38,6 +38,7 @@ def chosen() -> Device:
     if name == "torch_xla_gpu":
         import torch_xla_gpu
 
+        torch.set_float32_matmul_precision("highest")  # a GPU would multiply in TF32
         kind = torch_xla_gpu.device.TYPE
         return Device(kind, kind, torch.manual_seed, torch.accelerator.synchronize)
     raise ValueError(f"SWEEP_DEVICE must be torch_xla or torch_xla_gpu, but is {name!r}")

@@ -100,7 +100,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
             layer: has the scales of an fp8 cache.
             query: [num_tokens, num_heads * head_size], or with a dimension for the heads.
             key, value: [num_tokens, num_kv_heads * head_size], or so, too.
-            kv_cache: as get_kv_cache_shape; empty while the memory is measured.
+            kv_cache: as get_kv_cache_shape; empty while the memory is measured, when the result
+                is no attention.
             attn_metadata: which rows of the cache the tokens are written to, and which they see.
 
         Returns:
@@ -109,7 +110,8 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("fused output quantization")
         if kv_cache.numel() == 0:
-            return torch.ones_like(query) if output is None else output
+            # No constant, about which XLA would think for seconds.
+            return query if output is None else output
         is_fp8 = kv_cache.dtype.itemsize == 1
         dtype = query.dtype if is_fp8 else kv_cache.dtype
         padding = (0, padded_head_dim(self.head_size) - self.head_size)

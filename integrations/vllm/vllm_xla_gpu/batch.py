@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,25 @@ from vllm.v1.worker.tpu_input_batch import InputBatch
 UNUSED_SLOT = -1  # kv_pages_update writes no token there
 NO_ADAPTER = -1
 KNOWN = -1  # the token is in input_ids
+
+
+def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
+    """The numbers of tokens to which steps are padded; each is a program.
+
+    Args:
+        sizes: vLLM's, which are powers of two unless VLLM_TPU_BUCKET_PADDING_GAP says otherwise.
+        num_seqs: of a step, at most.
+
+    Returns:
+        These sizes and, between powers of two, 5/4 and 3/2 of the smaller one: a prompt of 512
+        tokens, which comes with tokens of other sequences, is padded to 640 and not to 1,024. Small
+        steps, and those of one token a sequence, have none: reading the weights takes their time.
+    """
+    fine = []
+    for size, following in itertools.pairwise(sizes):
+        if size >= max(num_seqs, 256) and following == 2 * size:
+            fine += [size * 5 // 4, size * 3 // 2]
+    return sorted([*sizes, *fine])
 
 
 @dataclass(frozen=True)

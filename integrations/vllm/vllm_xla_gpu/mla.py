@@ -83,7 +83,8 @@ class XlaGpuMla(AttentionImpl):
             [num_tokens, num_heads * v_head_dim] of query's dtype.
         """
         if kv_cache.numel() == 0:
-            return query.new_ones(len(query), self.num_heads * self.head_dims[1])
+            # No constant, about which XLA would think for seconds.
+            return query[:, 0, :1].expand(-1, self.num_heads * self.head_dims[1])
         of_keys, of_values = (part.weight for part in self.kv_b_proj.parts)
         rows = torch.cat([latent, rotated.flatten(1)], dim=-1)
         halves = rows.unflatten(-1, (2, 1, -1)).unbind(1)

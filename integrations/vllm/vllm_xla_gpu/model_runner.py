@@ -28,7 +28,15 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
 from vllm_xla_gpu import experts, overrides
-from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import (
+    KNOWN,
+    NO_ADAPTER,
+    Batch,
+    BatchShape,
+    pack,
+    pack_empty,
+    step_sizes,
+)
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -78,6 +86,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._drafter = Drafter.of_config(vllm_config)
         self.weights = 0  # bytes of those that a device has
         self.vocab_size = self.model_config.get_vocab_size()  # vLLM counts adapters' tokens, too
+        self.num_tokens_paddings = step_sizes(self.num_tokens_paddings, self.max_num_reqs)
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
         # All that a step reads and writes stays in the same buffers, or XLA would rewrite its CUDA

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
-from vllm_xla_gpu.batch import KNOWN, NO_ADAPTER, UNUSED_SLOT, Batch, BatchShape, pack, pack_empty
+from vllm_xla_gpu.batch import (
+    KNOWN,
+    NO_ADAPTER,
+    UNUSED_SLOT,
+    Batch,
+    BatchShape,
+    pack,
+    pack_empty,
+    step_sizes,
+)
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
@@ -76,3 +85,10 @@ def test_empty_batch_writes_nothing() -> None:
     assert batch.num_seqs.tolist() == [1]
     assert batch.kv_lens[0] == 1
     assert batch.cu_q_lens.tolist() == [0, 1, 1, 1, 1, 1, 1]
+
+
+def test_sizes_between_powers_of_two() -> None:
+    assert step_sizes([16, 32, 64], 8) == [16, 32, 64]
+    assert step_sizes([128, 256, 512, 1024], 256) == [128, 256, 320, 384, 512, 640, 768, 1024]
+    assert step_sizes([256, 512, 1024], 512) == [256, 512, 640, 768, 1024]
+    assert step_sizes([256, 512, 768, 1024], 8) == [256, 320, 384, 512, 768, 1024]  # a gap of 256

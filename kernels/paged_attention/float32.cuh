@@ -1,6 +1,12 @@
+// The kernels of float32.h, a part of paged_attention.cu: nvcc takes ten
+// seconds to read the headers of another file for all architectures.
+//
 // A thread block computes one row's attention for up to four heads that share a
 // kv head. Its warps take turns with the tokens; each has its own maximum, sum
 // of weights and weighted sum of values, which are combined in the end.
+#ifndef KERNELS_PAGED_ATTENTION_FLOAT32_CUH_
+#define KERNELS_PAGED_ATTENTION_FLOAT32_CUH_
+
 #include <cuda_fp8.h>
 
 #include <climits>
@@ -10,10 +16,10 @@
 #include "torch_xla_ext/cuda_status.h"
 
 namespace torch_xla_ext::paged_attention {
-namespace {
+namespace float32 {
 
-constexpr int kHeads = 4;
-constexpr int kWarps = 8;
+inline constexpr int kHeads = 4;
+inline constexpr int kWarps = 8;
 
 // The sequence and token of a query row. A row of no sequence sees no tokens.
 struct Row {
@@ -24,11 +30,11 @@ struct Row {
   int first_new;  // the sequence's first token with a bit in custom_mask
 };
 
-__device__ int Clamp(int64_t value, int high) {
+__device__ inline int Clamp(int64_t value, int high) {
   return static_cast<int>(value < 0 ? 0 : value > high ? high : value);
 }
 
-__device__ Row FindRow(const Float32Args& args, int row) {
+__device__ inline Row FindRow(const Float32Args& args, int row) {
   const int max_tokens =
       Clamp(int64_t{args.max_blocks} * args.block_size, INT_MAX - 64);
   int sequence = row, context, position, first_new = 0;
@@ -63,13 +69,14 @@ __device__ Row FindRow(const Float32Args& args, int row) {
   return {sequence, first, position + 1, position, first_new};
 }
 
-__device__ float ToFloat(float value) { return value; }
-__device__ float ToFloat(__nv_fp8_e4m3 value) {
+__device__ inline float ToFloat(float value) { return value; }
+__device__ inline float ToFloat(__nv_fp8_e4m3 value) {
   return static_cast<float>(value);
 }
 
 // Whether custom_mask makes a token visible to a row.
-__device__ bool IsShown(const Float32Args& args, int row, int new_token) {
+__device__ inline bool IsShown(const Float32Args& args, int row,
+                               int new_token) {
   if (args.custom_mask == nullptr || new_token < 0 ||
       new_token >= args.mask_words * 32) {
     return true;
@@ -226,12 +233,8 @@ Status LaunchForCache(cudaStream_t stream, const Float32Args& args) {
   }
 }
 
-}  // namespace
-
-Status LaunchFloat32(cudaStream_t stream, DType cache_dtype,
-                     const Float32Args& args) {
-  return cache_dtype == F32 ? LaunchForCache<float>(stream, args)
-                            : LaunchForCache<__nv_fp8_e4m3>(stream, args);
-}
+}  // namespace float32
 
 }  // namespace torch_xla_ext::paged_attention
+
+#endif  // KERNELS_PAGED_ATTENTION_FLOAT32_CUH_
