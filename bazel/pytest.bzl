@@ -96,7 +96,14 @@ pytest_test = rule(
 # stay as they are; LLVM does not optimize, and it gets each program in one module instead of 32.
 _QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 
-def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
+def wheel_test(
+        name,
+        srcs,
+        env = {},
+        imports = [],
+        compiles = False,
+        preload = ["torch_xla"],
+        **kwargs):
     """Runs pytest files against the built wheel, installed together with the torch that it is for.
 
     Args:
@@ -105,25 +112,23 @@ def wheel_test(name, srcs, env = {}, imports = [], **kwargs):
       env: environment variables. If they are not among them, PJRT_DEVICE is CPU, and XLA_FLAGS asks
         for quick compilation. With `"XLA_FLAGS": ""`, XLA compiles as for a user.
       imports: folders for PYTHONPATH besides tests, which has the package `testing`.
+      compiles: whether most tests call torch.compile. What its first call imports, which takes
+        three seconds, is then imported before, too (tests/testing/compilers.py).
+      preload: what is imported once, before the tests' processes are forked.
       **kwargs: passed to pytest_test: data, args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,
-        srcs = srcs,
+        srcs = srcs + (["//tests:compilers"] if compiles else []),
         env = {"PJRT_DEVICE": "CPU", "XLA_FLAGS": _QUICK_COMPILATION} | env,
         imports = ["tests"] + imports,
+        preload = preload + (["testing.compilers"] if compiles else []),
         python = "@test_env//:python",
         wheel = "//bazel/wheel:installed",
         **kwargs
     )
 
-# What the first torch.compile of a process imports.
-_COMPILERS = [
-    "torch._dynamo",
-    "torch._inductor.compile_fx",
-]
-
-def wheel_tests(name, tests, srcs = [], timeout = "long", compiles = False, **kwargs):
+def wheel_tests(name, tests, srcs = [], timeout = "long", preload = [], **kwargs):
     """Several wheel_tests in one: torch_xla is imported once, and each file has its own process.
 
     `--test_filter=NAME_test` runs one of the files.
@@ -133,14 +138,13 @@ def wheel_tests(name, tests, srcs = [], timeout = "long", compiles = False, **kw
       tests: names of test files, without .py.
       srcs: the conftest.py and helper modules beside them.
       timeout: for all files together.
-      compiles: whether most files call torch.compile. What its first call imports, which takes
-        three seconds, is then imported once too.
-      **kwargs: passed to wheel_test.
+      preload: what most files import besides.
+      **kwargs: passed to wheel_test: compiles and the like.
     """
     wheel_test(
         name = name,
         srcs = [test + ".py" for test in tests] + srcs,
-        preload = ["torch_xla"] + (_COMPILERS if compiles else []),
+        preload = ["torch_xla"] + preload,
         timeout = timeout,
         **kwargs
     )

@@ -12,6 +12,7 @@ that takes scripts to run, several at a time (answer(), below; tests/testing/scr
 from __future__ import annotations
 
 import argparse
+import atexit
 import builtins
 import contextlib
 import gc
@@ -21,6 +22,7 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
 import types
 import xml.etree.ElementTree as ElementTree
@@ -85,7 +87,16 @@ def answer(asked: socket.socket) -> bool:
     return bool(request)
 
 
-def run(file: str, options: list[str]) -> int:
+def finish(status: int) -> None:
+    """Ends the process, but takes nothing apart: neither modules nor what C++ has."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def run(file: str, options: list[str], is_last: bool) -> int:
     """Runs pytest in a forked process, and returns its exit status, 128 + n for a signal n."""
     start = time.monotonic()
     print(f"=== {file}", flush=True)
@@ -95,8 +106,10 @@ def run(file: str, options: list[str]) -> int:
     if not child:
         asked.close()
         os.environ["SCRIPT_SERVER"] = str(asks.fileno())
-        # Not os._exit: what the modules do when a process ends belongs to the test.
-        sys.exit(pytest.main([*options, file]))
+        status = pytest.main([*options, file])
+        if is_last:  # What the modules do when a process ends belongs to the tests.
+            sys.exit(status)
+        finish(status)  # For each file, that would take half a second.
     asks.close()
     ended, asking = 0, True
     while not ended:
@@ -155,7 +168,7 @@ def main() -> None:
     options, files = split(args.arguments)
     codes: list[int] = []
     for number, file in enumerate(files):
-        codes.append(run(file, own_paths(options, number)))
+        codes.append(run(file, own_paths(options, number), is_last=file == files[-1]))
         if "--exitfirst" in options and codes[-1] not in (0, NOTHING_RAN):
             break
     for option in options:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
+import tempfile
 import time
+from typing import IO
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
+from testing.scripts import start_script
 from torch.distributed import HashStore
 from torch_xla._internal import pjrt
 
@@ -20,16 +20,16 @@ from torch_xla_ext.cuda.errors import CudaRuntimeError
 from torch_xla_ext.cuda.options import Processes
 
 PROGRAM = """
-import os, sys, time
+import os, time
 from torch_xla_ext.cuda import rendezvous
 rendezvous.prepare(os.environ)
-how = sys.argv[2]
+how = "{how}"
 if how == "coordinated":
     import torch_xla
     torch_xla._XLAC._ensure_xla_coordinator_initialized(
         int(os.environ["RANK"]), 2, "localhost", os.environ["XLA_COORDINATOR_PORT"]
     )
-    time.sleep(float(sys.argv[1]))
+    time.sleep({seconds})
 if how == "raise":
     raise ValueError("as asked")
 if how == "lost":
@@ -50,20 +50,30 @@ def free_ports() -> int:
             return port
 
 
-def start(port: int, rank: int, seconds: float, how: str, **more: str) -> subprocess.Popen:
-    environ = {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "localhost",
-        "XLA_COORDINATOR_PORT": str(port),
-        "TORCH_XLA_EXT_EXIT_TIMEOUT": "300",
-        **more,
-    }
-    command = [sys.executable, "-P", "-c", PROGRAM, str(seconds), how]
-    return subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+class Process:
+    """One of two."""
+
+    def __init__(self, port: int, rank: int, seconds: float, how: str, **more: str) -> None:
+        self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "XLA_COORDINATOR_PORT": str(port),
+            "TORCH_XLA_EXT_EXIT_TIMEOUT": "300",
+            **more,
+        }
+        code = PROGRAM.format(how=how, seconds=seconds)
+        self._script = start_script(code, self._errors, self._errors, **environment)
+
+    def end(self) -> tuple[int, str]:
+        """Waits for it; returns its exit status, and what it has said."""
+        status = self._script.wait(500)
+        with self._errors:
+            self._errors.seek(0)
+            return status, self._errors.read()
 
 
 def test_they_wait_for_each_other() -> None:
@@ -71,33 +81,30 @@ def test_they_wait_for_each_other() -> None:
     running = []
     for last in (0, 1):
         port = free_ports()
-        running += [start(port, rank, 6 * (rank == last), "coordinated") for rank in (0, 1)]
-    results = [process.communicate(timeout=500) for process in running]
-    assert [process.returncode for process in running] == [0] * 4, results
-    assert [error for _, error in results] == [""] * 4
+        running += [Process(port, rank, 6 * (rank == last), "coordinated") for rank in (0, 1)]
+    assert [process.end() for process in running] == [(0, "")] * 4
 
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_failure_is_not_waited_for(failing: int) -> None:
     port = free_ports()
     hows = ["raise" if rank == failing else "end" for rank in (0, 1)]
-    running = [start(port, rank, 0, how) for rank, how in enumerate(hows)]
-    errors = [process.communicate(timeout=500)[1] for process in running]
-    assert running[failing].returncode == 1
-    assert "ValueError: as asked" in errors[failing]
-    assert running[1 - failing].returncode == 0
-    assert f"rank {failing} has" in errors[1 - failing]
+    running = [Process(port, rank, 0, how) for rank, how in enumerate(hows)]
+    ends = [process.end() for process in running]
+    assert [status for status, _ in ends] == [1 - failing, failing]
+    assert "ValueError: as asked" in ends[failing][1]
+    assert f"rank {failing} has" in ends[1 - failing][1]
 
 
 def test_a_lost_process() -> None:
     port = free_ports()
     running = [
-        start(port, 0, 0, "end", TORCH_XLA_EXT_EXIT_TIMEOUT="3"),
-        start(port, 1, 0, "lost", TORCH_XLA_EXT_EXIT_TIMEOUT="3"),
+        Process(port, 0, 0, "end", TORCH_XLA_EXT_EXIT_TIMEOUT="3"),
+        Process(port, 1, 0, "lost", TORCH_XLA_EXT_EXIT_TIMEOUT="3"),
     ]
-    errors = [process.communicate(timeout=500)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 7]
-    assert "rank 0: waited 3 s for rank 1 to end (TORCH_XLA_EXT_EXIT_TIMEOUT)" in errors[0]
+    ends = [process.end() for process in running]
+    assert [status for status, _ in ends] == [0, 7]
+    assert "rank 0: waited 3 s for rank 1 to end (TORCH_XLA_EXT_EXIT_TIMEOUT)" in ends[0][1]
 
 
 def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

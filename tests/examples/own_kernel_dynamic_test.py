@@ -2,8 +2,9 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from testing.scripts import run_program
 
 import torch_xla_ext
 
@@ -16,9 +17,7 @@ def test_on_the_cpu(tmp_path: Path) -> None:
     library = tmp_path / "libscale_host.so"
     words = command.replace("$INCLUDE", torch_xla_ext.include_dir()).split()
     subprocess.run([*words[:-1], str(library)], cwd=EXAMPLE, check=True)
-    result = subprocess.run(
-        [sys.executable, str(EXAMPLE / "scale.py"), str(library)], capture_output=True, text=True
-    )
+    result = run_program(EXAMPLE / "scale.py", library)
     assert result.returncode == 0, result.stderr
     assert "XlaGpuScale (API version 4)" in result.stdout
     assert "factor = 2.5" in result.stdout

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from testing.scripts import run_program
 
 import torch_xla_ext
 
@@ -53,5 +54,5 @@ def test_the_kernels_checks_are_errors_in_jax(library: Path, tmp_path: Path) -> 
 
 
 def test_the_same_library_in_torch_xla(library: Path) -> None:
-    result = run(EXAMPLE / "scale.py", library)
+    result = run_program(EXAMPLE / "scale.py", library)
     assert result.returncode == 0, result.stderr

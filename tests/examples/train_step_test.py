@@ -1,14 +1,12 @@
 """examples/train_step.py learns, and is compiled once."""
 
 import re
-import subprocess
-import sys
+
+from testing.scripts import run_program
 
 
 def test_train_step() -> None:
-    result = subprocess.run(
-        [sys.executable, "examples/train_step.py"], capture_output=True, text=True
-    )
+    result = run_program("examples/train_step.py")
     assert result.returncode == 0, result.stderr
     lines = re.findall(r"^step +(\d+)  loss ([\d.]+)  compilations (\d+)$", result.stdout, re.M)
     assert [int(step) for step, _, _ in lines] == [5, 10, 15, 20]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -113,21 +114,41 @@ WRONG = {
 }
 
 
-def compiled(source: str) -> subprocess.CompletedProcess[str]:
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-xc++", "-isystem"]
+@pytest.fixture(scope="module")
+def header(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernel API, precompiled: to read it takes longer than each of the sources."""
+    path = tmp_path_factory.mktemp("header") / "precompiled.h"
+    path.write_text('#include "torch_xla_ext/kernel.h"\n')
+    options = ["-std=c++17", "-xc++-header", "-isystem", torch_xla_ext.include_dir()]
+    subprocess.run(["g++", *options, path, "-o", f"{path}.gch"], check=True)
+    return path
+
+
+def compiled(source: str, *options: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["g++", "-std=c++17", "-fsyntax-only", *options, "-xc++", "-"]
     return subprocess.run(
-        [*command, torch_xla_ext.include_dir(), "-"], input=source, capture_output=True, text=True
+        [*command, "-isystem", torch_xla_ext.include_dir()],
+        input=source,
+        capture_output=True,
+        text=True,
     )
 
 
-@pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
-def test_right(source: str) -> None:
-    result = compiled(source)
+@pytest.mark.parametrize("name", ["kernel", "params", "signature"])
+def test_a_header_includes_what_it_needs(name: str) -> None:
+    result = compiled(f'#include "torch_xla_ext/{name}.h"\n')
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize("source", RIGHT.values(), ids=RIGHT)
+def test_right(source: str, header: Path) -> None:
+    result = compiled(source, "-Winvalid-pch", "-include", header)
+    assert result.returncode == 0, result.stderr
+    assert not result.stderr  # such as that the precompiled header cannot be used
+
+
 @pytest.mark.parametrize(("source", "text"), WRONG.values(), ids=WRONG)
-def test_wrong(source: str, text: str) -> None:
-    result = compiled(source)
+def test_wrong(source: str, text: str, header: Path) -> None:
+    result = compiled(source, "-Winvalid-pch", "-include", header)
     assert result.returncode != 0
     assert text in result.stderr

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch_xla
 from torch.nn import functional
-from torch.testing._internal.common_methods_invocations import op_db
 from torch_xla.debug import metrics
 
 import torch_xla_ext
+from operators import cases
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 NAMES = {
@@ -30,7 +30,7 @@ NAMES = {
     "nn.functional.upsample_nearest",
     "renorm",
 }
-OPERATORS = {f"{op.name} {op.variant_test_name}".strip(): op for op in op_db if op.name in NAMES}
+OPERATORS = {name: op for name, op in cases.operators().items() if op.name in NAMES}
 # What PyTorch has no decomposition of, or one that is wrong for infinities.
 ON_HOST = {
     "aten::_adaptive_avg_pool3d",

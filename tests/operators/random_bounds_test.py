@@ -26,6 +26,6 @@ def test_rare_tokens() -> None:
     times = torch.empty(8, 200_001, device="xla")
     torch_xla.manual_seed(0)
     count = 0
-    for _ in range(40):
+    for _ in range(16):
         count += (rare / times.exponential_()).argmax(-1).ne(0).sum().item()
-    assert 0.12 < count / 320 < 0.28
+    assert 0.12 < count / 128 < 0.28

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 from operators import sweep
 from operators.known import Place
 
 # Speaks as worker.py does: sample 1 ends the process, sample 3 does not end, sample 4 is wrong.
 WORKER = """
-import json, os, sys, time
-for line in sys.stdin:
+import json, os, socket, sys, time
+tasks = socket.socket(fileno=1).makefile("rw")
+for line in tasks:
     task = json.loads(line)
     chosen = task["samples"] if task["count"] == 0 else list(range(5))
     if task.get("only_list"):
-        print(json.dumps({"outcomes": {}, "chosen": chosen}), flush=True)
+        print(json.dumps({"outcomes": {}, "chosen": chosen}), file=tasks, flush=True)
         continue
     if {1, 3} & {*chosen} and task["operator"] == "bad":
         if 1 in chosen:
@@ -22,7 +21,7 @@ for line in sys.stdin:
             os.abort()
         time.sleep(100)
     outcomes = {i: ("wrong", "6 instead of 7") if i == 4 else ("right", "") for i in chosen}
-    print(json.dumps({"outcomes": outcomes}), flush=True)
+    print(json.dumps({"outcomes": outcomes}), file=tasks, flush=True)
 """
 
 
@@ -33,7 +32,7 @@ def examine(operator: str, worker: sweep.Worker) -> dict[int, tuple[str, str]]:
 
 
 def test_crash_and_hang() -> None:
-    worker = sweep.Worker([sys.executable, "-c", WORKER])
+    worker = sweep.Worker(WORKER)
     try:
         for _ in range(2):
             assert examine("bad", worker) == {
@@ -49,6 +48,6 @@ def test_crash_and_hang() -> None:
 
 
 def test_a_worker_that_cannot_start() -> None:
-    worker = sweep.Worker([sys.executable, "-c", "raise SystemExit('no torch_xla')"])
+    worker = sweep.Worker("raise SystemExit('no torch_xla')")
     outcomes = examine("good", worker)
     assert outcomes == {0: ("crash", "exit status 1: no torch_xla")}

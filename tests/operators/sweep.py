@@ -23,12 +23,13 @@ import queue
 import re
 import select
 import signal
-import subprocess
-import sys
+import socket
 import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+
+from testing.scripts import start_script
 
 from operators import cases, known
 from operators.known import Fault, Place
@@ -67,64 +68,64 @@ class Death:
 class Worker:
     """A process that runs tasks, and is started again when one has ended it."""
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
-        self._process: subprocess.Popen[str] | None = None
-        self._tasks = 0
+    def __init__(self, code: str) -> None:
+        """Of a script that worker.py's main() is an example of."""
+        self._code = code
+        self._tasks: socket.socket | None = None
+        self._count = 0
 
     def ask(self, task: dict, seconds: float) -> dict | Death:
-        if self._tasks >= TASKS_OF_A_WORKER:
+        if self._count >= TASKS_OF_A_WORKER:
             self.stop()
-        process = self._process or self._start()
-        self._tasks += 1
+        tasks = self._tasks or self._start()
+        self._count += 1
         # One that has ended already is found by what it does not answer.
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], seconds)
-        line = process.stdout.readline() if ready else ""
+        with contextlib.suppress(ConnectionError):
+            tasks.sendall(json.dumps(task).encode() + b"\n")
+        ready, _, _ = select.select([tasks], [], [], seconds)
+        line = ""
+        with contextlib.suppress(ConnectionError):
+            line = self._outcomes.readline() if ready else ""
         if line:
             return json.loads(line)
         if not ready:
             self.stop()
             return Death("hang", f"no answer in {seconds:.0f} s")
-        code = process.wait()
+        code = self._process.wait()
         self._errors.seek(0)
         text = self._errors.read()
         self.stop()
         return Death("crash", _last_words(code, text))
 
     def stop(self) -> None:
-        if self._process is not None:
+        if self._tasks is not None:
             self._process.kill()
             self._process.wait()
-            self._process.stdin.close()
-            self._process.stdout.close()
+            self._outcomes.close()
+            self._tasks.close()
             self._errors.close()
-        self._process, self._tasks = None, 0
+        self._tasks, self._count = None, 0
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> socket.socket:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=os.environ
-            | {
-                "OMP_NUM_THREADS": "1",
+        self._tasks, theirs = socket.socketpair()
+        self._outcomes = self._tasks.makefile()
+        with theirs:
+            self._process = start_script(
+                self._code,
+                theirs,
+                self._errors,
+                OMP_NUM_THREADS="1",
                 # Programs that are not needed any more keep neither memory nor mappings.
-                "XLA_COMPILATION_CACHE_SIZE": "64",
+                XLA_COMPILATION_CACHE_SIZE="64",
                 # Most of the time is spent in XLA's compiler. LLVM's optimizations change no
                 # outcome: tried with the few samples of float32, lazy and specials.
-                "XLA_FLAGS": f"{QUICK} {os.environ.get('XLA_FLAGS', '')}",
-            },
-        )
-        return self._process
+                XLA_FLAGS=f"{QUICK} {os.environ.get('XLA_FLAGS', '')}",
+            )
+        return self._tasks
 
 
-WORKER = [sys.executable, "-P", "-m", "operators.worker"]
+WORKER = "from operators import worker; worker.main()"
 
 
 def examine(

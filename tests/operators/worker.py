@@ -1,6 +1,7 @@
 """Runs cases in a process of its own, which an operator may end: `sweep.py` starts it.
 
-It reads tasks and writes outcomes, one JSON object a line. Whatever else is printed goes to stderr.
+Its standard output is a socket, from which it reads tasks, and to which it writes outcomes, one
+JSON object a line. Whatever else is printed goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import gc
 import json
 import os
-import sys
+import socket
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -92,14 +93,14 @@ def _spread(indices: Sequence[int], count: int) -> list[int]:
 
 
 def _on_cpu(case: cases.Case, mode: cases.Mode) -> object:
-    torch.manual_seed(0)
+    cases.seed()
     return _results([case.on("cpu")], mode)[0]
 
 
 def _compute(runs: list[_Run], mode: str, name: str) -> None:
     """Runs cases on the device in one program, and compares."""
     flags = cases.MODES[mode]
-    torch.manual_seed(0)
+    cases.seed()
     devices.chosen().manual_seed(0)
     found: list[object]
     try:
@@ -219,17 +220,13 @@ def _line(error: Exception) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    outcomes = os.fdopen(os.dup(1), "w")
+    tasks = socket.socket(fileno=os.dup(1)).makefile("rw")
     os.dup2(2, 1)
     torch.set_num_threads(1)
     devices.chosen()
-    for line in sys.stdin:
+    for line in tasks:
         try:
             reply = run(json.loads(line))
         except Exception as error:
             reply = {"failed": _line(error)}
-        print(json.dumps(reply), file=outcomes, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        print(json.dumps(reply), file=tasks, flush=True)

@@ -12,7 +12,7 @@ import torch
 import torch_xla
 from testing.random_programs import Program
 
-COUNT = int(os.environ.get("RANDOM_PROGRAMS", "2500"))
+COUNT = int(os.environ.get("RANDOM_PROGRAMS", "1200"))
 SEED = int(os.environ.get("RANDOM_SEED", "0"))
 TOGETHER = 25  # programs whose values are read at once: XLA takes half the time for each
 Tensors = list[torch.Tensor]

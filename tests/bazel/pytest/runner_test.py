@@ -160,6 +160,34 @@ def test_the_first_failure_of_forked_files_ends_the_run(tmp_path: Path) -> None:
     assert "third_test.py" not in result.stdout
 
 
+ENDS = """
+import atexit, threading, time
+from pathlib import Path
+
+class Part:
+    def __del__(self, print=print):
+        print("taken apart", flush=True)
+
+part = Part()
+
+def test_it():
+    atexit.register(print, "at exit")
+    threading.Thread(target=lambda: time.sleep(0.2) or print("a thread", flush=True)).start()
+"""
+
+
+def test_the_last_forked_file_takes_its_process_apart(tmp_path: Path) -> None:
+    """The others only do what is asked of the end."""
+    (tmp_path / "first_test.py").write_text(ENDS)
+    (tmp_path / "last_test.py").write_text(ENDS)
+    result = run_forked(tmp_path, "first_test.py", "last_test.py")
+    assert result.returncode == 0, result.stdout + result.stderr
+    first, last = result.stdout.split("=== last_test.py\n")
+    for printed in (first, last):
+        assert printed.index("a thread") < printed.index("at exit")
+    assert ("taken apart" in first, "taken apart" in last) == (False, True)
+
+
 SCRIPTS = """
 import subprocess
 import pytest
