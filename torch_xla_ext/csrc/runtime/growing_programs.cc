@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -70,9 +71,11 @@ void SetHasGrown(const char* why) {
       "optimizer's step:\n    torch_xla.sync()");
 }
 
-// Null if there is none, or if it is one of a step that is traced.
+// Null if there is none, if it is one of a step that is traced, or if several
+// threads trace: the values of another one must not be computed while it reads
+// their shapes.
 torch_xla::XLATensorPtr WithPendingValue(const at::Tensor& tensor) {
-  if (num_pauses > 0) return {};
+  if (num_pauses > 0 || OthersRead()) return {};
   auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
   if (xla_tensor == nullptr || !xla_tensor->data()->ir_value) return {};
   return xla_tensor;

@@ -27,7 +27,7 @@ void FindGrowth(const std::vector<const torch::lazy::Node*>& post_order);
 void ComputePendingValues(const at::Tensor& tensor);
 
 // Between Pause(true) and Pause(false), that does nothing: the pending values
-// are those of a step that is traced.
+// are those of a step that is traced. Nor does it where several threads trace.
 void PauseComputingPendingValues(bool begins);
 
 // Is called before an optimizer's second and later steps, with a tensor that it

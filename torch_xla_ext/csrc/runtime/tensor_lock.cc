@@ -71,13 +71,17 @@ TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
   NoteReader(read.GetUniqueId());
 }
 
+bool OthersRead() {
+  const TensorLock lock;
+  const Readers& readers = GetReaders();
+  return readers.are_several || (readers.first != std::thread::id() &&
+                                 readers.first != std::this_thread::get_id());
+}
+
 bool LastReadElsewhere(int64_t tensor_id) {
   const TensorLock lock;
   const Readers& readers = GetReaders();
-  if (!readers.are_several) {
-    return readers.first != std::thread::id() &&
-           readers.first != std::this_thread::get_id();
-  }
+  if (!readers.are_several) return OthersRead();
   const auto found = readers.last.find(tensor_id);
   if (found != readers.last.end()) {
     return found->second != std::this_thread::get_id();

@@ -37,6 +37,9 @@ class TensorLock {
 // last. It may be making an operation of them, which is in no tensor yet.
 bool LastReadElsewhere(int64_t tensor_id);
 
+// Whether another thread has read operations of any tensor.
+bool OthersRead();
+
 // Gives the tensors tensors[indices[i]] that have no data the placeholders
 // data[i], and then removes their operations. Upstream removes the operations
 // first, and compiles the program in between: if that failed, all pending work
