@@ -60,8 +60,7 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("pages", [False, True])
-@pytest.mark.parametrize("cache", CACHES, ids=str)
-@pytest.mark.parametrize("dtype", CACHES[:3], ids=str)
+@pytest.mark.parametrize(("dtype", "cache"), [(t, c) for t in CACHES[:3] for c in (t, F8)], ids=str)
 @pytest.mark.parametrize(
     ("tokens", "heads", "head_dim"), [(333, 8, 128), (333, 3, 20), (333, 1, 7), (4001, 16, 256)]
 )

@@ -90,5 +90,6 @@ def test_empty_batch_writes_nothing() -> None:
 def test_sizes_between_powers_of_two() -> None:
     assert step_sizes([16, 32, 64], 8) == [16, 32, 64]
     assert step_sizes([128, 256, 512, 1024], 256) == [128, 256, 320, 384, 512, 640, 768, 1024]
+    assert step_sizes([2048, 4096, 8192], 256) == [2048, 2560, 3072, 4096, 8192]
     assert step_sizes([256, 512, 1024], 512) == [256, 512, 640, 768, 1024]
     assert step_sizes([256, 512, 768, 1024], 8) == [256, 320, 384, 512, 768, 1024]  # a gap of 256

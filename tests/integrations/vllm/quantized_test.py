@@ -33,16 +33,21 @@ LARGEST = torch.finfo(FP8).max
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("o_proj",), ("down_proj",))
 # By the first of them.
 SERVED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
+ON_GPU = os.environ["PJRT_DEVICE"] == "CUDA"
 # XLA:GPU divides with an error of up to two float32 numbers, which decides how ties are rounded.
-STEPS = range(-2, 3) if os.environ["PJRT_DEVICE"] == "CUDA" else range(1)
+STEPS = range(-2, 3) if ON_GPU else range(1)
 # Steps of 16 and 32 tokens are two programs.
 LIMITS = {"max_model_len": 128, "max_num_seqs": 8, "max_num_batched_tokens": 32, "seed": 0}
 
 
 @pytest.fixture(autouse=True)
-def _default_precision() -> Iterator[None]:
-    """As users have it; the products in fp8 depend on it."""
-    backends.set_mat_mul_precision("default")
+def _precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As users have it; the products in fp8 depend on it.
+
+    Where float32 is meant to be exact, a GPU would multiply in TF32, which rounds elsewhere.
+    """
+    is_exact = ON_GPU and request.function is not test_layers
+    backends.set_mat_mul_precision("highest" if is_exact else "default")
     yield
     backends.set_mat_mul_precision("highest")  # as testing.fixtures
 
@@ -182,7 +187,7 @@ def take_weights(served: torch.Tensor, parts: Sequence[Rounded]) -> None:
     weights = served.view(torch.uint8).split([len(part.weight) for part in parts])
     for part, weight in zip(parts, weights, strict=True):
         steps = (weight.int() - part.weight.int()).abs()
-        assert steps.max() <= STEPS[-1] and steps.float().mean() < 0.01
+        assert steps.max() <= STEPS[-1] and steps.float().mean() < 0.03
         part.weight = weight
 
 
