@@ -125,3 +125,33 @@ if settings.factor() < 3:
     settings.FACTOR = 3.0
     assert [step(device(1)).cpu().item() for _ in range(2)] == [10, 10]
     assert step.num_captures == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from settings import FACTOR as factor",
+        "import settings; factor = settings.FACTOR",
+        "from .settings import FACTOR as factor",
+        "from . import settings; factor = settings.FACTOR",
+    ],
+)
+def test_value_of_a_module_imported_in_a_function(
+    write: Write, tmp_path: Path, settings: ModuleType, line: str
+) -> None:
+    in_package = "from ." in line
+    if in_package:
+        (tmp_path / "package").mkdir()
+        write("package/__init__", "OF_THIS_TEST = True")
+        write("package/settings", "OF_THIS_TEST, FACTOR = True, 2.0")
+    name = "package." * in_package
+    write(
+        f"{name}steps".replace(".", "/"),
+        f"OF_THIS_TEST = True\ndef step(x):\n    {line}\n    return x * factor",
+    )
+    importlib.import_module(f"{name}settings")
+    step = capture(importlib.import_module(f"{name}steps").step)
+    assert [step(device(1)).cpu().item() for _ in range(3)] == [2, 2, 2]
+    sys.modules[f"{name}settings"].FACTOR = 3.0
+    assert [step(device(1)).cpu().item() for _ in range(2)] == [3, 3]
+    assert step.num_captures == 2
