@@ -9,6 +9,7 @@ import types
 _BY_STRINGS = {"getattr", "setattr", "hasattr", "delattr", "vars", "attrgetter", "__dict__"}
 _BY_STRINGS |= {"__getattribute__", "__getattr__", "__setattr__"}
 _READS = ("LOAD_GLOBAL", "LOAD_NAME")
+_IMPORTS = ("IMPORT_NAME",)
 _ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
@@ -45,12 +46,32 @@ def read_globals(code: types.CodeType) -> set[str]:
     return names
 
 
+def imported_modules(code: types.CodeType, package: str) -> set[str]:
+    """The modules that import statements in code name, with the packages that they bind."""
+    instructions = list(dis.get_instructions(code)) if _has(code, _IMPORTS) else []
+    names = set()
+    for i, found in enumerate(instructions):
+        if found.opname in _IMPORTS:
+            level = instructions[i - 2].argval  # before the tuple of what is imported from it
+            prefix = package.rsplit(".", level - 1)[0] + "." if level else ""
+            name = (prefix + found.argval).strip(".")
+            names |= {name, name.partition(".")[0]}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= imported_modules(constant, package)
+    return names
+
+
 def assigned_globals(code: types.CodeType) -> set[str]:
     """The globals that code may assign or delete, without functions inside it."""
     return _operands(code, _ASSIGNMENTS)
 
 
 def _operands(code: types.CodeType, operations: tuple[str, ...]) -> set[str]:
-    if not {dis.opmap[name] for name in operations}.intersection(code.co_code[::2]):
+    if not _has(code, operations):
         return set()
     return {found.argval for found in dis.get_instructions(code) if found.opname in operations}
+
+
+def _has(code: types.CodeType, operations: tuple[str, ...]) -> bool:
+    return not {dis.opmap[name] for name in operations}.isdisjoint(code.co_code[::2])

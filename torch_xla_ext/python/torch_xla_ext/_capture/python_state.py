@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import sys
 import types
 from collections import deque
 from collections.abc import Collection
@@ -22,6 +23,7 @@ import torch_xla
 
 from torch_xla_ext._capture.bytecode import (
     finds_by_strings,
+    imported_modules,
     names_of,
     read_globals,
     strings_of,
@@ -76,13 +78,20 @@ class PythonState:
         self._roots.append((name, Same(value), self._node(value, name)))
 
     def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
-        """Adds what code names of the globals of its module."""
+        """Adds what code names of the globals of its module, and of the modules it imports."""
         children = [
             (name, name, self._global(variables[name], f"{module}.{name}", code))
             for name in read_globals(code)
             if name in variables
         ]
         self._roots.append((f"{module}.", Same(variables), Globals(children)))
+        imported = imported_modules(code, variables.get("__package__") or "")
+        if found := [
+            (name, name, self._global(sys.modules[name], name, code))
+            for name in sorted(imported)
+            if name in sys.modules
+        ]:
+            self._roots.append(("", Same(sys.modules), Globals(found)))
 
     def moved(self) -> str | None:
         """The first iterator or random generator on the host that has been used since."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import cProfile
 import dataclasses
+import importlib
 import pickle
 import random
 import sys
@@ -34,6 +35,8 @@ _XLAC = torch_xla._XLAC
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
 _PACKAGE = __name__.rpartition(".")[0]
+# Finds and executes a module that sys.modules does not have.
+_IMPORT = importlib._bootstrap._find_and_load.__code__
 _READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
 # What torch wants as a number, by operation; as a tensor on the device it multiplies an operand.
 _FACTORS = {
@@ -373,6 +376,8 @@ def transfers_refused(calls: Calls) -> Iterator[None]:
 class ExecutedCode:
     """Gathers the code that runs in a thread, within `with self.in_this_thread()`.
 
+    Not the code that an import runs: the next call finds the module and runs none of it.
+
     Attributes:
         codes: the code, with its globals.
     """
@@ -400,13 +405,34 @@ class ExecutedCode:
             return
         if variables.get("__name__", "").startswith(_PACKAGE):
             return  # what watches is no part of the step
+        if code is _IMPORT:
+            sys.setprofile(self._importing(frame))
+            return
         self.codes[code] = variables
-        # An import gives a module's globals their first values, once in a process.
-        if code.co_name == "<module>" or is_library(variables.get("__name__", "")):
+        if is_library(variables.get("__name__", "")):
             return
         for name in assigned_globals(code):
             known = (variables, variables.get(name, _ABSENT))
             self._assigned.setdefault((id(variables), name), known)
+
+    def _importing(self, importing: types.FrameType) -> Callable[..., None]:
+        """What is called instead of `_see` until the import in this frame ends."""
+        inside, existing, outside = ExecutedCode(), set(sys.modules), sys.getprofile()
+
+        def see(frame: types.FrameType, event: str, module: object) -> None:
+            if event != "return" or frame is not importing:
+                inside._see(frame, event, module)
+                return
+            sys.setprofile(outside)
+            failed = module is None  # it runs again at the next call
+            if failed:
+                self.codes |= inside.codes
+            for key, (variables, before) in inside._assigned.items():
+                # New modules' globals have got their first values.
+                if failed or variables.get("__name__") in existing:
+                    self._assigned.setdefault(key, (variables, before))
+
+        return see
 
     def changed_global(self) -> str | None:
         for (_, name), (variables, before) in self._assigned.items():
