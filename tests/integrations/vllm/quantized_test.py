@@ -215,7 +215,7 @@ def test_layers(
         for path, parent, names in expected:
             layer = served.get_submodule(f"{path}.{SERVED.get(names[0], names[0])}")
             parts = [getattr(parent, name) for name in names]
-            if kind is online:
+            if kind is online and families.DEVICES == 1:
                 take_weights(layer.weight.cpu(), parts)
             x = torch.randn(5, layer.input_size, generator=generator).to(dtype)
             result, _ = layer(x.to("xla"))
