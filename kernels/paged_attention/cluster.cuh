@@ -24,7 +24,7 @@ __host__ __device__ constexpr bool HasClusterKernel(int arch) {
   constexpr int kDim = Traits::kHeadDim;
   constexpr bool kMostCommon = kDim == 128 && Traits::kHeadTiles == 1;
   if (arch != 900 || std::is_same_v<typename Traits::Cache, __half>) {
-    return kMostCommon && (arch == 900 || arch == 1000);
+    return kMostCommon && arch >= 900 && arch < 1200;
   }
   return kDim == 128 || (Traits::kHeadTiles == 1 && kDim != 192);
 }

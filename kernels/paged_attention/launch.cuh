@@ -17,8 +17,7 @@ struct Device {
   int multiprocessors;
   int shared_memory;            // of a multiprocessor
   int shared_memory_per_block;  // at most
-  bool has_dependent_launch;
-  int arch;  // whose code it runs, as __CUDA_ARCH__
+  int arch;                     // whose code it runs, as __CUDA_ARCH__
 };
 
 inline Status GetDevice(Device* device) {
@@ -36,7 +35,6 @@ inline Status GetDevice(Device* device) {
   XLA_KERNEL_RETURN_IF_ERROR(get(&major, cudaDevAttrComputeCapabilityMajor));
   XLA_KERNEL_RETURN_IF_ERROR(get(&minor, cudaDevAttrComputeCapabilityMinor));
   device->arch = CodeArch(major, minor);
-  device->has_dependent_launch = device->arch >= 900;
   return Status::Ok();
 }
 
@@ -144,7 +142,7 @@ Status LaunchCombine(cudaStream_t stream, const Device& device, int head_dim,
   }
   const dim3 grid(head_blocks * (args.rows / rows), candidates);
   return Launch(CombineKernel<kUnit, Args>, grid, kCombineThreads, 0, stream, 0,
-                device.has_dependent_launch, args, head_dim, rows);
+                /*dependent=*/device.arch >= 900, args, head_dim, rows);
 }
 
 // Launches AttendKernel, or another kernel with AttendParts, and CombineKernel.
