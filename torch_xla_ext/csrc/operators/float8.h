@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "torch_xla_ext/csrc/operators/reduce_precision.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
 namespace torch_xla_ext::operators {
@@ -44,19 +45,15 @@ inline at::Tensor RoundedToFloat8(const at::Tensor& self,
                                   const Float8Format& format) {
   const at::Tensor x = self.to(at::kFloat);
   const at::Tensor size = at::abs(x);
-  // The distance of the numbers around each one, by a search for its exponent.
-  at::Tensor step = at::full_like(
-      size, std::ldexp(1.0, format.least_exponent - format.mantissa_bits));
-  for (int exponents = 16; exponents > 0; exponents /= 2) {
-    const double factor = std::ldexp(1.0, exponents);
-    const at::Tensor wider = at::mul(step, factor);
-    const at::Tensor begin =
-        at::mul(wider, std::ldexp(1.0, format.mantissa_bits));
-    step = at::where(at::ge(size, begin), wider, step);
-  }
-  // A sum with this has no bits below the step, and is rounded to even.
-  const at::Tensor large = at::mul(step, std::ldexp(1.5, 23));
-  at::Tensor rounded = at::sub(at::add(size, large), large);
+  const at::Tensor normal = ReducePrecision(
+      size, /*exponent_bits=*/8, /*mantissa_bits=*/format.mantissa_bits);
+  // Smaller numbers are multiples of one step. A sum with this has no bits
+  // below the step, and is rounded to even.
+  const double least = std::ldexp(1.0, format.least_exponent);
+  const double large =
+      std::ldexp(1.5, 23 + format.least_exponent - format.mantissa_bits);
+  const at::Tensor subnormal = at::sub(at::add(size, large), large);
+  at::Tensor rounded = at::where(at::lt(size, least), subnormal, normal);
   rounded = at::where(at::gt(rounded, format.largest), format.beyond, rounded);
   const at::Tensor with_sign =
       at::where(at::lt(x, 0), at::neg(rounded), rounded);

@@ -177,6 +177,8 @@ using Alias = std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>;
 static_assert(sizeof(Alias) == torch_xla_ext::layout::kAliasSize);
 using OutputOperandAliasing = absl::Span<const Alias>;
 
+XlaOp ReducePrecision(XlaOp operand, int exponent_bits, int mantissa_bits);
+
 XlaOp CustomCall(XlaBuilder* builder, const std::string& call_target_name,
                  absl::Span<const XlaOp> operands, const Shape& shape,
                  const std::string& opaque, bool has_side_effect,
