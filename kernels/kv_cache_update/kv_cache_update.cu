@@ -1,6 +1,4 @@
 // XlaGpuKvCacheUpdate and XlaGpuKvPagesUpdate for CUDA.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
@@ -9,6 +7,7 @@
 #include <cstdio>
 #include <type_traits>
 
+#include "kernels/common/vector.cuh"
 #include "kernels/kv_cache_update/kv_cache_update.h"
 #include "torch_xla_ext/cuda_status.h"
 
@@ -20,15 +19,6 @@ constexpr int kThreads = 256;
 // is.
 constexpr int64_t kManyVectors = 1 << 18;
 constexpr int64_t kMaxBlocks = int64_t{1} << 20;
-
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount) Vector {
-  T values[kCount];
-};
-
-__device__ float ToFloat(float x) { return x; }
-__device__ float ToFloat(__half x) { return __half2float(x); }
-__device__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 // Division by a scale, rounded exactly like x / scale.
 struct Scale {

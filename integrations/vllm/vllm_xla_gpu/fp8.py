@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
+from torch_xla import runtime as xr
+
+import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 
 DTYPE = torch.float8_e4m3fn
 _LARGEST = torch.finfo(DTYPE).max
 _LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
+
+_TRITON_FLAG = "--xla_gpu_enable_triton_gemm"
+
+
+def leave_products_to_cublaslt() -> None:
+    """Keeps XLA:GPU from compiling and trying Triton's kernels for each product in fp8.
+
+    That takes 2 to 20 seconds for each shape of a product. Has to be called before the client is
+    made. A user's own flag stays.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if os.environ["PJRT_DEVICE"] == "CUDA" and _TRITON_FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_TRITON_FLAG}=false".strip()
 
 
 def scale_of(largest: torch.Tensor) -> torch.Tensor:
@@ -39,11 +57,16 @@ def linear(
         [..., out_features] of x's dtype.
     """
     rows = x.flatten(0, -2)
-    if input_scale is None:
-        scale = scale_of(rows.abs().amax(-1, keepdim=True))
-    else:
+    if input_scale is not None:
         scale = input_scale.expand(len(rows), 1)
+        numbers = quantized(rows, scale)
+    elif xr.is_spmd():  # devices may share a row, and the kernel needs it whole
+        scale = scale_of(rows.abs().amax(-1, keepdim=True))
+        numbers = quantized(rows, scale)
+    else:
+        numbers, scales = torch.ops.xla_gpu.quantize_rows(rows, _LEAST_SCALE)
+        scale = scales[:, None]
     result = torch._scaled_mm(
-        quantized(rows, scale), weight.t(), scale, weight_scale[None], bias=bias, out_dtype=x.dtype
+        numbers, weight.t(), scale, weight_scale[None], bias=bias, out_dtype=x.dtype
     )
     return result.unflatten(0, x.shape[:-1])

@@ -1,0 +1,22 @@
+// Several elements at once, and what kernels compute with.
+#ifndef KERNELS_COMMON_VECTOR_CUH_
+#define KERNELS_COMMON_VECTOR_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace torch_xla_ext {
+
+// Loaded and stored at once.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount) Vector {
+  T values[kCount];
+};
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(__half x) { return __half2float(x); }
+__device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+}  // namespace torch_xla_ext
+
+#endif  // KERNELS_COMMON_VECTOR_CUH_
