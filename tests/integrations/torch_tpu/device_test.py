@@ -145,6 +145,7 @@ def test_attention(mask: str, compiled: bool) -> None:
         torch.linalg.det,
         torch.linalg.inv,
         lambda x: torch.linalg.lu_factor(x)[0],
+        torch.linalg.pinv,
         lambda x: torch.linalg.slogdet(x)[1],
         lambda x: torch.linalg.solve(x, x[:, :2] + 1),
     ],
@@ -161,9 +162,22 @@ def test_factorizations(function: Callable[[torch.Tensor], torch.Tensor]) -> Non
     torch.testing.assert_close(results[1], results[0])
 
 
-def test_a_factorization_in_a_compiled_function_says_what_to_do() -> None:
-    with pytest.raises(Exception, match=r"linalg_cholesky_ex is computed on the CPU.*outside"):
-        torch.compile(torch.linalg.cholesky)(torch.eye(3, device=TPU))
+def test_the_pseudoinverse_of_a_singular_matrix() -> None:
+    """Rounding leaves singular values of 1e-7, which count as zeros; 4e-5 would not."""
+    a, b = torch.randn(2, 2, 50, 1, generator=torch.Generator().manual_seed(0))
+    x = a @ b.mT
+    torch.testing.assert_close(torch.linalg.pinv(x.to(TPU)).cpu(), torch.linalg.pinv(x))
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [(torch.linalg.cholesky, "linalg_cholesky_ex"), (torch.linalg.svdvals, "_linalg_svd")],
+)
+def test_a_factorization_in_a_compiled_function_says_what_to_do(
+    function: Callable[[torch.Tensor], torch.Tensor], operator: str
+) -> None:
+    with pytest.raises(Exception, match=rf"{operator} is computed on the CPU.*outside"):
+        torch.compile(function)(torch.eye(3, device=TPU))
 
 
 @pytest.mark.parametrize("function", [torch.cumsum, torch.cumprod, torch.logcumsumexp])

@@ -31,6 +31,9 @@ _FACTORIZATIONS = (
     _aten._linalg_slogdet.default,
     _aten._linalg_solve_ex.default,
 )
+# torch-tpu's own multiplies in TensorFloat-32 on a GPU, whatever set_float32_matmul_precision says:
+# singular values are off by 4e-5 of the largest, which makes pinv of a singular matrix wrong.
+_SINGULAR_VALUES = (_aten._linalg_svd.default,)
 # torch-tpu ends the process: "Check failed: self_type.getRank() == index_type.getRank()".
 _REDUCTIONS = (_aten.index_reduce.default,)
 # XLA:CPU's compiler ends the process at HLO's scan, plug-in 0.11.2: "Check failed:
@@ -65,7 +68,9 @@ _HERE = (
 
 def install(platform: str) -> None:
     """Registers the operators for the tensors of a device on `platform`."""
-    operators = [*_FACTORIZATIONS, *_REDUCTIONS, *(_SCANS if platform == "Host" else ())]
+    operators = [*_FACTORIZATIONS, *_SINGULAR_VALUES, *_REDUCTIONS]
+    if platform == "Host":
+        operators += _SCANS
     operators += [in_place for in_place, other in _IN_PLACE.items() if other in operators]
     for operator in operators:
         _LIBRARY.impl(operator, _Fallback(operator), "PrivateUse1", allow_override=True)
