@@ -439,6 +439,13 @@ class XlaGpuModelRunner(TPUModelRunner):
             return None
         return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
 
+    def apply_grammar_bitmask(
+        self, logits: torch.Tensor, grammar_bitmask: torch.Tensor, arange: torch.Tensor
+    ) -> torch.Tensor:
+        """As vLLM's, which masks one row after the other: 256 rows compile for five seconds."""
+        forbidden = (torch.bitwise_right_shift(grammar_bitmask[:, :, None], arange) & 1) == 0
+        return logits.masked_fill(forbidden.flatten(1)[:, : self.vocab_size], -float("inf"))
+
     def _sample_from_logits(self, logits: torch.Tensor, wishes: SamplingMetadata) -> torch.Tensor:
         if wishes.all_greedy:
             return self._best(logits)
