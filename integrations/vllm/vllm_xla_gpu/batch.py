@@ -23,15 +23,15 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
         num_seqs: of a step, at most.
 
     Returns:
-        These sizes and, between powers of two, 5/4 and 3/2 of the smaller one: a prompt of 512
-        tokens, which comes with tokens of other sequences, is padded to 640 and not to 1,024. Small
+        These sizes and, between powers of two, 9/8, 5/4 and 3/2 of the smaller one: a prompt of 512
+        tokens, which comes with tokens of other sequences, is padded to 576 and not to 1,024. Small
         steps, and those of one token a sequence, have none: reading the weights takes their time.
         Nor have those of more than 4,096 tokens, which come when many wait, and are full.
     """
     fine = []
     for size, following in itertools.pairwise(sizes):
         if max(num_seqs, 256) <= size < 4096 and following == 2 * size:
-            fine += [size * 5 // 4, size * 3 // 2]
+            fine += [size * 9 // 8, size * 5 // 4, size * 3 // 2]
     return sorted([*sizes, *fine])
 
 

@@ -87,9 +87,15 @@ def test_empty_batch_writes_nothing() -> None:
     assert batch.cu_q_lens.tolist() == [0, 1, 1, 1, 1, 1, 1]
 
 
-def test_sizes_between_powers_of_two() -> None:
-    assert step_sizes([16, 32, 64], 8) == [16, 32, 64]
-    assert step_sizes([128, 256, 512, 1024], 256) == [128, 256, 320, 384, 512, 640, 768, 1024]
-    assert step_sizes([2048, 4096, 8192], 256) == [2048, 2560, 3072, 4096, 8192]
-    assert step_sizes([256, 512, 1024], 512) == [256, 512, 640, 768, 1024]
-    assert step_sizes([256, 512, 768, 1024], 8) == [256, 320, 384, 512, 768, 1024]  # a gap of 256
+@pytest.mark.parametrize(
+    ("sizes", "num_seqs", "added"),
+    [
+        ([16, 32, 64], 8, []),
+        ([128, 256, 512, 1024], 256, [288, 320, 384, 576, 640, 768]),
+        ([2048, 4096, 8192], 256, [2304, 2560, 3072]),
+        ([256, 512, 1024], 512, [576, 640, 768]),
+        ([256, 512, 768, 1024], 8, [288, 320, 384]),  # a gap of 256
+    ],
+)
+def test_sizes_between_powers_of_two(sizes: list[int], num_seqs: int, added: list[int]) -> None:
+    assert step_sizes(sizes, num_seqs) == sorted(sizes + added)
