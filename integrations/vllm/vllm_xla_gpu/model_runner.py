@@ -304,11 +304,8 @@ class XlaGpuModelRunner(TPUModelRunner):
         return self._run[num_tokens]()
 
     def _start_empty_steps(self) -> None:
-        """Compiles all steps, and has XLA record their CUDA graphs."""
         for num_tokens in self.num_tokens_paddings:
-            # XLA:GPU records a program's graph, for 10 ms, when it runs for the second time.
-            for _ in range(3):
-                self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
