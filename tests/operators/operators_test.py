@@ -412,7 +412,13 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
     assert x.grad.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 0.0, 0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.mul, torch.div])
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(torch.add, torch.sub, torch.mul, torch.div, torch.fmod, torch.remainder, torch.pow),
+        *(torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.maximum),
+    ],
+)
 def test_operands_on_two_devices(function: Callable) -> None:
     """As on CUDA. Stock torch_xla copies the CPU's operand to the device at each call."""
     x, number = torch.ones(3, device="xla"), torch.tensor(2.0)

@@ -68,6 +68,16 @@ inline at::Tensor LogSigmoidBackward(const at::Tensor& grad_output,
   return at::mul(grad_output, at::sigmoid(at::neg(self)));
 }
 
+// The stock kernel compares in float64.
+inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
+                                   const at::Tensor& self,
+                                   const at::Scalar& beta,
+                                   const at::Scalar& threshold) {
+  const at::Tensor scaled = at::mul(self, beta);
+  return at::where(at::gt(scaled, threshold), grad_output,
+                   at::mul(grad_output, at::sigmoid(scaled)));
+}
+
 // NaN stays NaN, which the stock kernels of these three replace.
 inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
                             const at::Scalar& value) {

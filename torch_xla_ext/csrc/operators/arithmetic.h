@@ -6,9 +6,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 
+#include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
 namespace torch_xla_ext::operators {
@@ -16,8 +18,9 @@ namespace torch_xla_ext::operators {
 // An operand, which may be a number on the CPU.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
                                   const at::TensorOptions& options) {
-  return tensor.device().is_cpu() ? at::full({}, tensor.item(), options)
-                                  : tensor.to(options.dtype());
+  if (!tensor.is_cpu()) return tensor.to(options.dtype());
+  CheckOneDevice(tensor, options.device());
+  return at::full({}, tensor.item(), options);
 }
 
 // The type in which PyTorch computes with both.
@@ -53,15 +56,7 @@ inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
 
 // The stock kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but 9
 // in PyTorch. This is c10::div_floor_floating, in which the remainder is exact.
-inline at::Tensor FloorDivided(const at::Tensor& self,
-                               const at::Tensor& other) {
-  const at::ScalarType dtype = at::result_type(self, other);
-  const at::TensorOptions options =
-      (self.device().is_cpu() ? other : self)
-          .options()
-          .dtype(at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
-  const at::Tensor a = OperandOnDevice(self, options);
-  const at::Tensor b = OperandOnDevice(other, options);
+inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
   const at::Tensor is_above =
       at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
@@ -73,8 +68,13 @@ inline at::Tensor FloorDivided(const at::Tensor& self,
   const at::Tensor zero =
       at::mul(at::sign(ratio), 0);  // its sign is the ratio's
   return at::where(at::eq(b, 0), ratio,
-                   at::where(at::eq(quotient, 0), zero, whole))
-      .to(dtype);
+                   at::where(at::eq(quotient, 0), zero, whole));
+}
+
+// The stock kernel multiplies by a number in float32, as PyTorch does.
+inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
+  CheckOneDevice(self, other);
+  return Stock::mul(self, other);
 }
 
 // The stock kernels of addcmul and addcdiv compute the product or the quotient
@@ -93,22 +93,40 @@ at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
   return kStock(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
 }
 
-// The stock kernel drops the imaginary parts of a quotient.
+using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                   std::optional<std::string_view>);
+
+// The stock kernel drops the imaginary parts of a quotient, and rounds a
+// divisor that is a number to 16 bits.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
   CheckOneDevice(self, other);
   if (self.is_complex() || other.is_complex()) {
     return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
   }
-  if (rounding_mode == "floor" &&
-      at::isFloatingType(at::result_type(self, other))) {
-    return FloorDivided(self, other);
+  const at::ScalarType dtype = at::result_type(self, other);
+  const at::TensorOptions options =
+      (self.device().is_cpu() ? other : self).options().dtype(dtype);
+  const bool is_by_number = other.dim() == 0 && other.scalar_type() != dtype;
+  if (at::isReducedFloatingType(dtype) &&
+      (is_by_number || rounding_mode == "floor")) {
+    const at::TensorOptions wide = options.dtype(at::kFloat);
+    return DivTensorMode(
+               OperandOnDevice(self, options).to(at::kFloat),
+               OperandOnDevice(is_by_number ? other : other.to(dtype), wide),
+               rounding_mode)
+        .to(dtype);
+  }
+  if (rounding_mode == "floor" && at::isFloatingType(dtype)) {
+    return FloorDivided(OperandOnDevice(self, options),
+                        OperandOnDevice(other, options));
   }
   if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
       other.scalar_type() == at::kBool) {
     return Stock::div(AsFloat(self), other, rounding_mode);
   }
-  return Stock::div(self, other, rounding_mode);
+  return Matched<DividedWithMode, &Stock::div>::Call(self, other,
+                                                     rounding_mode);
 }
 
 inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
@@ -130,33 +148,32 @@ inline at::Tensor RemainderTensor(const at::Tensor& self,
   if (!at::isFloatingType(dtype)) {
     return OfCommonType<kStockRemainder>(self, other);
   }
-  const at::TensorOptions options =
-      (self.device().is_cpu() ? other : self)
-          .options()
-          .dtype(at::isReducedFloatingType(dtype) ? at::kFloat : dtype);
-  const at::Tensor a = OperandOnDevice(self, options);
-  const at::Tensor b = OperandOnDevice(other, options);
-  const at::Tensor rest = at::fmod(a, b);
-  const at::Tensor has_other_sign =
-      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
-  return at::where(has_other_sign, at::add(rest, b), rest).to(dtype);
+  const at::Tensor divisor = OperandOnDevice(
+      other, (self.device().is_cpu() ? other : self).options().dtype(dtype));
+  const at::Tensor rest = at::fmod(self, divisor);
+  const at::Tensor has_other_sign = at::logical_and(
+      at::ne(rest, 0), at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
+  return at::where(has_other_sign, at::add(rest, divisor), rest);
 }
 
 inline at::Tensor RemainderScalar(const at::Tensor& self,
                                   const at::Scalar& other) {
-  return RemainderTensor(
-      self, at::scalar_tensor(
-                other, self.options().dtype(at::result_type(self, other))));
+  return RemainderTensor(self, at::native::wrapped_scalar_tensor(other));
 }
 
 // To the stock kernels, a negative power of an integer is 0, also of 1 and -1.
-inline at::Tensor PowTensor(const at::Tensor& self,
-                            const at::Tensor& exponent) {
-  CommonType(self, exponent);  // the stock kernel ends the process
-  const at::Tensor power = Stock::pow(self, exponent);
+inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
+  CommonType(base, times);  // the stock kernel ends the process
+  const at::Tensor power =
+      Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
+              &Stock::pow>::Call(base, times);
   if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
     return power;
   }
+  const at::Tensor self =
+      OperandOnDevice(base, power.options().dtype(base.scalar_type()));
+  const at::Tensor exponent =
+      OperandOnDevice(times, power.options().dtype(times.scalar_type()));
   const at::Tensor is_odd = at::ne(at::remainder(exponent, 2), 0);
   const at::Tensor is_negative = at::logical_or(
       at::eq(self, 1),
@@ -187,13 +204,23 @@ inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,
                    at::sub(end, at::mul(distance, at::rsub(weight, 1))));
 }
 
+inline at::Tensor InterpolatedByNumber(const at::Tensor& self,
+                                       const at::Tensor& end,
+                                       const at::Scalar& weight) {
+  const at::Tensor distance = at::sub(end, self);
+  const double part = weight.toDouble();
+  return std::abs(part) < 0.5 ? at::add(self, at::mul(distance, part))
+                              : at::sub(end, at::mul(distance, 1 - part));
+}
+
 inline at::Tensor LerpTensor(const at::Tensor& self, const at::Tensor& end,
                              const at::Tensor& weight) {
   TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
               self.dtype(), " for `end` but got dtype ", end.dtype());
   TORCH_CHECK(self.scalar_type() == weight.scalar_type(), "expected dtype ",
               self.dtype(), " for `weight` but got dtype ", weight.dtype());
-  return Interpolated(self, end, weight);
+  return kFloat32<&Interpolated>(self, end,
+                                 OperandOnDevice(weight, self.options()));
 }
 
 inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
@@ -203,10 +230,7 @@ inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
   if (weight.isComplex()) {
     return Interpolated(self, end, at::scalar_tensor(weight, self.options()));
   }
-  const at::Tensor distance = at::sub(end, self);
-  const double part = weight.toDouble();
-  return std::abs(part) < 0.5 ? at::add(self, at::mul(distance, part))
-                              : at::sub(end, at::mul(distance, 1 - part));
+  return kFloat32<&InterpolatedByNumber>(self, end, weight);
 }
 
 // The stock kernel rounds the steps between integers before it multiplies them.
@@ -293,6 +317,18 @@ template <auto kStock>
 at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
   return OfCommonType<kStock>(
       IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
+}
+
+// To the stock kernel, the largest bfloat16 is float32's, which is infinite.
+inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
+                           std::optional<double> posinf,
+                           std::optional<double> neginf) {
+  if (self.scalar_type() == at::kBFloat16) {
+    const double largest = std::numeric_limits<at::BFloat16>::max();
+    return Stock::nan_to_num(self, nan, posinf.value_or(largest),
+                             neginf.value_or(-largest));
+  }
+  return Stock::nan_to_num(self, nan, posinf, neginf);
 }
 
 // The stock kernels refuse bounds of a higher rank.

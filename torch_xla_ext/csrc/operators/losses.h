@@ -73,6 +73,19 @@ inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
              : grad;
 }
 
+// The stock kernel's gradient of NaN is a number.
+inline at::Tensor SmoothL1LossBackward(const at::Tensor& grad_output,
+                                       const at::Tensor& self,
+                                       const at::Tensor& target,
+                                       int64_t reduction, double beta) {
+  if (beta == 0) {
+    return Stock::smooth_l1_loss_backward(grad_output, self, target, reduction,
+                                          beta);
+  }
+  return at::div(HuberLossBackward(grad_output, self, target, reduction, beta),
+                 beta);
+}
+
 // The process ends in the stock kernels if there is one sample without a
 // dimension for the batch.
 inline at::Tensor NllLossBackward(const at::Tensor& grad_output,

@@ -101,20 +101,33 @@ void RegisterForXla(torch::Library& m) {
   m.impl("mish", kFloat32<&Stock::mish>);
   m.impl("silu", kFloat32<&Stock::silu>);
   m.impl("softplus", kFloat32<&Stock::softplus>);
-  m.impl("softplus_backward", kFloat32<&Stock::softplus_backward>);
-  m.impl("softshrink", Softshrink);
-  m.impl("threshold", Threshold);
+  m.impl("softplus_backward", kFloat32<&SoftplusBackward>);
+  m.impl("softshrink", kFloat32<&Softshrink>);
+  m.impl("threshold", kFloat32<&Threshold>);
   // composed.h
   m.impl("_pack_padded_sequence", at::native::_pack_padded_sequence);
-  m.impl("threshold_backward", ThresholdBackward);
-  m.impl("hardtanh_backward", HardtanhBackward);
+  m.impl("threshold_backward", kFloat32<&ThresholdBackward>);
+  m.impl("hardtanh_backward", kFloat32<&HardtanhBackward>);
   // stock.h
-  m.impl("add.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::add>::Call);
-  m.impl("mul.Tensor", OnOneDevice<OfTwo, &Stock::mul>::Call);
-  m.impl("sub.Tensor", OnOneDevice<OfTwoAndFactor, &Stock::sub>::Call);
+  m.impl("add.Tensor", Matched<OfTwoAndFactor, &Stock::add>::Call);
+  m.impl("eq.Scalar", Matched<OfTwo, &Stock::eq>::OfNumber);
+  m.impl("eq.Tensor", Matched<OfTwo, &Stock::eq>::Call);
+  m.impl("fmod.Tensor", Matched<OfTwo, &Stock::fmod>::Call);
+  m.impl("ge.Scalar", Matched<OfTwo, &Stock::ge>::OfNumber);
+  m.impl("ge.Tensor", Matched<OfTwo, &Stock::ge>::Call);
+  m.impl("gt.Scalar", Matched<OfTwo, &Stock::gt>::OfNumber);
+  m.impl("gt.Tensor", Matched<OfTwo, &Stock::gt>::Call);
+  m.impl("le.Scalar", Matched<OfTwo, &Stock::le>::OfNumber);
+  m.impl("le.Tensor", Matched<OfTwo, &Stock::le>::Call);
+  m.impl("lt.Scalar", Matched<OfTwo, &Stock::lt>::OfNumber);
+  m.impl("lt.Tensor", Matched<OfTwo, &Stock::lt>::Call);
+  m.impl("ne.Scalar", Matched<OfTwo, &Stock::ne>::OfNumber);
+  m.impl("ne.Tensor", Matched<OfTwo, &Stock::ne>::Call);
+  m.impl("rsub.Tensor", Matched<OfTwoAndFactor, &Stock::rsub>::Call);
+  m.impl("sub.Tensor", Matched<OfTwoAndFactor, &Stock::sub>::Call);
   // arithmetic.h
-  m.impl("addcdiv", Promoted<&Stock::addcdiv>);
-  m.impl("addcmul", Promoted<&Stock::addcmul>);
+  m.impl("addcdiv", kFloat32<&Promoted<&Stock::addcdiv>>);
+  m.impl("addcmul", kFloat32<&Promoted<&Stock::addcmul>>);
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
   m.impl("clamp_max", ClampMax);
@@ -127,6 +140,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("lerp.Scalar", LerpScalar);
   m.impl("lerp.Tensor", LerpTensor);
   m.impl("linspace", Linspace);
+  m.impl("mul.Tensor", MulTensor);
+  m.impl("nan_to_num", NanToNum);
   m.impl("pow.Scalar", PowOfScalar);
   m.impl("pow.Tensor_Tensor", PowTensor);
   m.impl("remainder.Scalar", RemainderScalar);
@@ -318,7 +333,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("mse_loss_backward", kFloat32<&Stock::mse_loss_backward>);
   m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
   m.impl("smooth_l1_loss", kFloat32<&SmoothL1Loss>);
-  m.impl("smooth_l1_loss_backward", kFloat32<&Stock::smooth_l1_loss_backward>);
+  m.impl("smooth_l1_loss_backward", kFloat32<&SmoothL1LossBackward>);
   // random.h
   m.impl("bernoulli", Bernoulli);
   m.impl("bernoulli.p", BernoulliP);

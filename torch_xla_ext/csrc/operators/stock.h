@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/native/CPUFallback.h>
 
 #include <tuple>
@@ -104,34 +105,6 @@ struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
   }
 };
 
-// Of two operands, PyTorch takes one from the CPU if it is a number.
-inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
-  const bool is_mixed = self.device().is_cpu() != other.device().is_cpu();
-  const at::Tensor& on_cpu = self.device().is_cpu() ? self : other;
-  TORCH_CHECK(!is_mixed || on_cpu.dim() == 0,
-              "Expected all tensors to be on the same device, but found at "
-              "least two devices, ",
-              self.device(), " and ", other.device(),
-              "! Please move one of them with .to().");
-}
-
-// `kKernel` of two operands on one device. The stock kernels copy one from the
-// CPU to the device at each call, without a word.
-template <typename Function, Function* kKernel>
-struct OnOneDevice;
-
-template <typename... Others,
-          at::Tensor (*kKernel)(const at::Tensor&, const at::Tensor&,
-                                Others...)>
-struct OnOneDevice<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
-                   kKernel> {
-  static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
-                         Others... others) {
-    CheckOneDevice(self, other);
-    return kKernel(self, other, others...);
-  }
-};
-
 inline bool Has16Bits(const at::Tensor& tensor) {
   return at::isReducedFloatingType(tensor.scalar_type());
 }
@@ -139,6 +112,56 @@ inline bool Has16Bits(const at::Tensor& tensor) {
 inline bool IsInteger(const at::Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
 }
+
+// Of operands on several devices, PyTorch takes one from the CPU if it is a
+// number.
+inline void CheckOneDevice(const at::Tensor& on_cpu, at::Device other) {
+  TORCH_CHECK(on_cpu.dim() == 0,
+              "Expected all tensors to be on the same device, but found at "
+              "least two devices, ",
+              other, " and ", on_cpu.device(),
+              "! Please move one of them with .to().");
+}
+
+inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
+  if (self.is_cpu() && !other.is_cpu()) CheckOneDevice(self, other.device());
+  if (other.is_cpu() && !self.is_cpu()) CheckOneDevice(other, self.device());
+}
+
+// `kKernel` of two operands on one device, of which PyTorch rounds a number to
+// the type of the other operand. The stock kernels compute in the wider type,
+// and copy an operand from the CPU to the device at each call, without a word.
+//
+// Integers stay as they are: the stock kernels promote them as PyTorch does,
+// but compare an int8 with 300 itself, where PyTorch compares it with 300 -
+// 256.
+template <typename Function, Function* kKernel>
+struct Matched;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, const at::Tensor&,
+                                Others...)>
+struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
+               kKernel> {
+  static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
+                         Others... others) {
+    CheckOneDevice(self, other);
+    const at::ScalarType dtype = at::result_type(self, other);
+    return kKernel(Operand(self, dtype), Operand(other, dtype), others...);
+  }
+
+  // The operator with a number in place of `other`.
+  static at::Tensor OfNumber(const at::Tensor& self, const at::Scalar& other,
+                             Others... others) {
+    return Call(self, at::native::wrapped_scalar_tensor(other), others...);
+  }
+
+ private:
+  static at::Tensor Operand(const at::Tensor& tensor, at::ScalarType dtype) {
+    const bool is_unchanged = IsInteger(tensor) || dtype == at::kComplexHalf;
+    return is_unchanged ? tensor : tensor.to(dtype);
+  }
+};
 
 // What PyTorch makes of integers and booleans in a function of floats.
 inline at::Tensor AsFloat(const at::Tensor& tensor) {

@@ -143,6 +143,7 @@ struct XLANativeFunctions {
                                  const at::Scalar& scale,
                                  const at::Scalar& input_scale, bool is_result,
                                  const at::Tensor& self_or_result);
+  static at::Tensor eq(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor erf(const at::Tensor& self);
   static at::Tensor erfc(const at::Tensor& self);
   static at::Tensor erfinv(const at::Tensor& self);
@@ -151,13 +152,16 @@ struct XLANativeFunctions {
   static at::Tensor& exponential_(at::Tensor& self, double lambd,
                                   std::optional<at::Generator> generator);
   static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
+  static at::Tensor fmod(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor gather(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, bool sparse_grad);
+  static at::Tensor ge(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor gelu(const at::Tensor& self, std::string_view approximate);
   static at::Tensor gelu_backward(const at::Tensor& grad,
                                   const at::Tensor& self,
                                   std::string_view approximate);
   static at::Tensor glu(const at::Tensor& self, int64_t dim);
+  static at::Tensor gt(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor hardsigmoid(const at::Tensor& self);
   static at::Tensor hardswish(const at::Tensor& self);
   static at::Tensor index(const at::Tensor& self,
@@ -184,6 +188,7 @@ struct XLANativeFunctions {
   static std::tuple<at::Tensor, at::Tensor> kthvalue(const at::Tensor& self,
                                                      int64_t k, int64_t dim,
                                                      bool keepdim);
+  static at::Tensor le(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor leaky_relu(const at::Tensor& self,
                                const at::Scalar& negative_slope);
   static at::Tensor leaky_relu_backward(const at::Tensor& grad_output,
@@ -202,6 +207,7 @@ struct XLANativeFunctions {
                              std::optional<at::Layout> layout,
                              std::optional<at::Device> device,
                              std::optional<bool> pin_memory);
+  static at::Tensor lt(const at::Tensor& self, const at::Tensor& other);
   static std::tuple<at::Tensor, at::Tensor> max(const at::Tensor& self,
                                                 int64_t dim, bool keepdim);
   static at::Tensor max_pool2d(const at::Tensor& self,
@@ -249,6 +255,11 @@ struct XLANativeFunctions {
   static at::Tensor multinomial(const at::Tensor& self, int64_t num_samples,
                                 bool replacement,
                                 std::optional<at::Generator> generator);
+  static at::Tensor nan_to_num(const at::Tensor& self,
+                               std::optional<double> nan,
+                               std::optional<double> posinf,
+                               std::optional<double> neginf);
+  static at::Tensor ne(const at::Tensor& self, const at::Tensor& other);
   static at::Tensor nll_loss2d_backward(const at::Tensor& grad_output,
                                         const at::Tensor& self,
                                         const at::Tensor& target,
@@ -318,6 +329,8 @@ struct XLANativeFunctions {
   static at::Tensor roll(const at::Tensor& self, at::IntArrayRef shifts,
                          at::IntArrayRef dims);
   static at::Tensor rsqrt(const at::Tensor& self);
+  static at::Tensor rsub(const at::Tensor& self, const at::Tensor& other,
+                         const at::Scalar& alpha);
   static at::Tensor scatter(const at::Tensor& self, int64_t dim,
                             const at::Tensor& index, const at::Tensor& src);
   static at::Tensor scatter(const at::Tensor& self, int64_t dim,
@@ -356,10 +369,6 @@ struct XLANativeFunctions {
                                             int64_t reduction, double beta);
   static at::Tensor softplus(const at::Tensor& self, const at::Scalar& beta,
                              const at::Scalar& threshold);
-  static at::Tensor softplus_backward(const at::Tensor& grad_output,
-                                      const at::Tensor& self,
-                                      const at::Scalar& beta,
-                                      const at::Scalar& threshold);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
                                                  int64_t dim, bool descending);
   static std::tuple<at::Tensor, at::Tensor> sort(const at::Tensor& self,
