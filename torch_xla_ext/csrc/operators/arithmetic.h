@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "torch_xla_ext/csrc/operators/hlo.h"
 #include "torch_xla_ext/csrc/operators/precision.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
@@ -44,6 +45,13 @@ at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
                                         .dtype(CommonType(self, other));
   return kStock(OperandOnDevice(self, options),
                 OperandOnDevice(other, options));
+}
+
+// In place of << and >>, whose stock kernels multiply by powers of two and
+// divide by them, which rounds -7 >> 1 up.
+template <auto kStock>
+at::Tensor ShiftedByNumber(const at::Tensor& self, const at::Scalar& other) {
+  return OfCommonType<kStock>(self, at::native::wrapped_scalar_tensor(other));
 }
 
 inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
@@ -93,6 +101,22 @@ at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
   return kStock(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
 }
 
+// The stock kernel divides integers as numbers of float32: 100,000,001 // 1 is
+// 100,000,000 there. Rounded down, or towards zero.
+inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
+                                     const at::Tensor& other, bool is_floor) {
+  const std::vector<int64_t> shape =
+      at::infer_size(self.sizes(), other.sizes());
+  const at::Tensor a = at::expand_copy(self, shape);
+  const at::Tensor b = at::expand_copy(other, shape);
+  const at::Tensor quotient = Traced(Quotient{}, {a, b});
+  if (!is_floor) return quotient;
+  const at::Tensor rest = at::sub(a, at::mul(quotient, b));
+  const at::Tensor is_above =
+      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
+  return at::sub(quotient, is_above.to(quotient.scalar_type()));
+}
+
 using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
                                    std::optional<std::string_view>);
 
@@ -120,6 +144,12 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
   if (rounding_mode == "floor" && at::isFloatingType(dtype)) {
     return FloorDivided(OperandOnDevice(self, options),
                         OperandOnDevice(other, options));
+  }
+  if (rounding_mode.has_value() &&
+      at::isIntegralType(dtype, /*includeBool=*/false)) {
+    return QuotientOfIntegers(OperandOnDevice(self, options),
+                              OperandOnDevice(other, options),
+                              rounding_mode == "floor");
   }
   if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
       other.scalar_type() == at::kBool) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "torch_xla_ext/csrc/operators/reduce_precision.h"
+#include "torch_xla_ext/csrc/operators/hlo.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
 
 namespace torch_xla_ext::operators {
@@ -45,8 +45,10 @@ inline at::Tensor RoundedToFloat8(const at::Tensor& self,
                                   const Float8Format& format) {
   const at::Tensor x = self.to(at::kFloat);
   const at::Tensor size = at::abs(x);
-  const at::Tensor normal = ReducePrecision(
-      size, /*exponent_bits=*/8, /*mantissa_bits=*/format.mantissa_bits);
+  const at::Tensor normal =
+      Traced(ReducedPrecision{.exponent_bits = 8,
+                              .mantissa_bits = format.mantissa_bits},
+             {size});
   // Smaller numbers are multiples of one step. A sum with this has no bits
   // below the step, and is rounded to even.
   const double least = std::ldexp(1.0, format.least_exponent);

@@ -154,6 +154,10 @@ void RegisterForXla(torch::Library& m) {
   m.impl("bitwise_right_shift.Tensor",
          OfCommonType<&Stock::bitwise_right_shift>);
   m.impl("bitwise_xor.Tensor", OfCommonType<&Stock::bitwise_xor>);
+  m.impl("__lshift__.Scalar", ShiftedByNumber<&Stock::bitwise_left_shift>);
+  m.impl("__lshift__.Tensor", OfCommonType<&Stock::bitwise_left_shift>);
+  m.impl("__rshift__.Scalar", ShiftedByNumber<&Stock::bitwise_right_shift>);
+  m.impl("__rshift__.Tensor", OfCommonType<&Stock::bitwise_right_shift>);
   m.impl("maximum", OfCommonType<&Stock::maximum>);
   m.impl("minimum", OfCommonType<&Stock::minimum>);
   m.impl("where.self", Where);

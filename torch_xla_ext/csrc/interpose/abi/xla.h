@@ -177,6 +177,7 @@ using Alias = std::pair<ShapeIndex, std::pair<int64_t, ShapeIndex>>;
 static_assert(sizeof(Alias) == torch_xla_ext::layout::kAliasSize);
 using OutputOperandAliasing = absl::Span<const Alias>;
 
+XlaOp Div(XlaOp lhs, XlaOp rhs, absl::Span<const int64_t> broadcast_dimensions);
 XlaOp ReducePrecision(XlaOp operand, int exponent_bits, int mantissa_bits);
 
 XlaOp CustomCall(XlaBuilder* builder, const std::string& call_target_name,
