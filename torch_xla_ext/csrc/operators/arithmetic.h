@@ -79,6 +79,19 @@ inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
                    at::where(at::eq(quotient, 0), zero, whole));
 }
 
+using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                  const at::Scalar&);
+
+// Sums and differences. In 16 bits, the stock kernels round the product with
+// the factor.
+template <OfTwoAndFactor* kStock>
+at::Tensor WithFactor(const at::Tensor& self, const at::Tensor& other,
+                      const at::Scalar& factor) {
+  constexpr auto kMatched = &Matched<OfTwoAndFactor, kStock>::Call;
+  return factor.equal(1) ? kMatched(self, other, factor)
+                         : kFloat32<kMatched>(self, other, factor);
+}
+
 // The stock kernel multiplies by a number in float32, as PyTorch does.
 inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
   CheckOneDevice(self, other);

@@ -43,8 +43,6 @@ namespace {
 // Types of stock kernels that have overloads.
 using OfOne = at::Tensor(const at::Tensor&);
 using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
-using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
-                                  const at::Scalar&);
 using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
 using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
                        std::optional<at::ScalarType>);
@@ -109,7 +107,7 @@ void RegisterForXla(torch::Library& m) {
   m.impl("threshold_backward", kFloat32<&ThresholdBackward>);
   m.impl("hardtanh_backward", kFloat32<&HardtanhBackward>);
   // stock.h
-  m.impl("add.Tensor", Matched<OfTwoAndFactor, &Stock::add>::Call);
+  m.impl("add.Tensor", WithFactor<&Stock::add>);
   m.impl("eq.Scalar", Matched<OfTwo, &Stock::eq>::OfNumber);
   m.impl("eq.Tensor", Matched<OfTwo, &Stock::eq>::Call);
   m.impl("fmod.Tensor", Matched<OfTwo, &Stock::fmod>::Call);
@@ -123,8 +121,8 @@ void RegisterForXla(torch::Library& m) {
   m.impl("lt.Tensor", Matched<OfTwo, &Stock::lt>::Call);
   m.impl("ne.Scalar", Matched<OfTwo, &Stock::ne>::OfNumber);
   m.impl("ne.Tensor", Matched<OfTwo, &Stock::ne>::Call);
-  m.impl("rsub.Tensor", Matched<OfTwoAndFactor, &Stock::rsub>::Call);
-  m.impl("sub.Tensor", Matched<OfTwoAndFactor, &Stock::sub>::Call);
+  m.impl("rsub.Tensor", WithFactor<&Stock::rsub>);
+  m.impl("sub.Tensor", WithFactor<&Stock::sub>);
   // arithmetic.h
   m.impl("addcdiv", kFloat32<&Promoted<&Stock::addcdiv>>);
   m.impl("addcmul", kFloat32<&Promoted<&Stock::addcmul>>);
@@ -161,7 +159,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("maximum", OfCommonType<&Stock::maximum>);
   m.impl("minimum", OfCommonType<&Stock::minimum>);
   m.impl("where.self", Where);
-  m.impl("acos", OfFloat<&Stock::acos>);
+  m.impl("acos", kFloat32<&OfFloat<&Stock::acos>>);
+  m.impl("log10", kFloat32<&OfFloat<&Stock::log10>>);
+  m.impl("log2", kFloat32<&OfFloat<&Stock::log2>>);
   m.impl("acosh", OfFloat<&Stock::acosh>);
   m.impl("asin", OfFloat<&Stock::asin>);
   m.impl("asinh", OfFloat<&Stock::asinh>);
