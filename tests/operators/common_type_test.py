@@ -139,6 +139,9 @@ IN_16_BITS: dict[str, Unary] = {
     "addcdiv": lambda x: torch.addcdiv(x, x, x.flip(0), value=0.3),
     "lerp": lambda x: torch.lerp(x, x.flip(0), 0.3),
     "lerp by a tensor": lambda x: torch.lerp(x, x.flip(0), x.abs()),
+    "log2": lambda x: torch.log2(x.abs()),
+    "log10": lambda x: torch.log10(x.abs()),
+    "acos": lambda x: torch.acos(x.clamp(-1, 1)),
     "gradient of threshold": gradient(lambda x: functional.threshold(x, 0.3, 7.0)),
     "gradient of hardtanh": gradient(lambda x: functional.hardtanh(x, -0.7, 0.3)),
 }
@@ -151,6 +154,17 @@ def test_16_bits(name: str, dtype: torch.dtype) -> None:
     x = torch.cat([torch.randn(4096, generator=torch.Generator().manual_seed(0)), torch.ones(32)])
     x[-32:-24] = torch.tensor([0.1, -0.1, 0.3, -0.3, 0.7, -0.7, 1.3, -1.3])
     compare({name: IN_16_BITS[name]}, x.to(dtype), unequal=5e-4)  # XLA fuses products with sums
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("function", [torch.add, torch.sub, torch.rsub])
+def test_factors_in_16_bits(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    """Rounded once, as PyTorch does it on CUDA. On the CPU it rounds the factor, too."""
+    x, y = torch.randn(2, 4096, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for alpha in (0.3, -1.7, 1):
+        found = function(x.to("xla"), y.to("xla"), alpha=alpha).cpu()
+        right = function(x.float(), y.float(), alpha=alpha).to(dtype)
+        assert (found != right).sum() <= 2  # XLA fuses products with sums
 
 
 def test_gradient_of_softplus_at_the_threshold() -> None:
