@@ -77,7 +77,7 @@ struct ReducedPrecision {
   int mantissa_bits;
 };
 
-// Quotients of integers, rounded towards zero. That of zero is -1.
+// Quotients of integers, rounded towards zero; -1 where the divisor is zero.
 struct Quotient {
   static constexpr const char* kName = "xla::quotient";
 
