@@ -60,6 +60,13 @@ def test_quotients_of_two_types() -> None:
     check(lambda a: a // 2.0, a)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_an_unknown_rounding_mode(dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype, device="xla")
+    with pytest.raises(RuntimeError, match="one of None, 'trunc', or 'floor' but found 'nearest'"):
+        torch.div(x, 2, rounding_mode="nearest")
+
+
 def test_quotients_in_a_captured_step() -> None:
     """The rows of places in a matrix with more elements than float32 has integers."""
     width = 128_256

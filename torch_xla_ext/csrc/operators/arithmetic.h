@@ -137,6 +137,11 @@ using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
 // divisor that is a number to 16 bits.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
+  TORCH_CHECK(!rounding_mode.has_value() || rounding_mode == "trunc" ||
+                  rounding_mode == "floor",
+              "div expected rounding_mode to be one of None, 'trunc', or "
+              "'floor' but found '",
+              *rounding_mode, "'");
   CheckOneDevice(self, other);
   if (self.is_complex() || other.is_complex()) {
     return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
