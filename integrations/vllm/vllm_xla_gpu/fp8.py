@@ -19,8 +19,8 @@ _TRITON_FLAG = "--xla_gpu_enable_triton_gemm"
 def leave_products_to_cublaslt() -> None:
     """Keeps XLA:GPU from compiling and trying Triton's kernels for each product in fp8.
 
-    That takes 2 to 20 seconds for each shape of a product. Has to be called before the client is
-    made. A user's own flag stays.
+    That took two seconds or more for each shape of a product on an H200. Has to be called before
+    the client is made. A user's own flag stays.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if os.environ["PJRT_DEVICE"] == "CUDA" and _TRITON_FLAG not in flags:

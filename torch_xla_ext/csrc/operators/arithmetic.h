@@ -62,14 +62,20 @@ inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
                       OperandOnDevice(other, options));
 }
 
+// Where a remainder has another sign than its divisor: there, a quotient that
+// is rounded down is one less than the one that is rounded towards zero.
+inline at::Tensor HasOtherSign(const at::Tensor& rest,
+                               const at::Tensor& divisor) {
+  return at::logical_and(at::ne(rest, 0),
+                         at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
+}
+
 // The stock kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but 9
 // in PyTorch. This is c10::div_floor_floating, in which the remainder is exact.
 inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
-  const at::Tensor is_above =
-      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
-  const at::Tensor quotient =
-      at::sub(at::div(at::sub(a, rest), b), is_above.to(a.scalar_type()));
+  const at::Tensor quotient = at::sub(
+      at::div(at::sub(a, rest), b), HasOtherSign(rest, b).to(a.scalar_type()));
   const at::Tensor floor = at::floor(quotient);
   const at::Tensor whole =
       at::add(floor, at::gt(at::sub(quotient, floor), 0.5).to(a.scalar_type()));
@@ -125,9 +131,7 @@ inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
   const at::Tensor quotient = Traced(Quotient{}, {a, b});
   if (!is_floor) return quotient;
   const at::Tensor rest = at::sub(a, at::mul(quotient, b));
-  const at::Tensor is_above =
-      at::logical_and(at::ne(rest, 0), at::ne(at::lt(b, 0), at::lt(rest, 0)));
-  return at::sub(quotient, is_above.to(quotient.scalar_type()));
+  return at::sub(quotient, HasOtherSign(rest, b).to(quotient.scalar_type()));
 }
 
 using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
@@ -199,9 +203,7 @@ inline at::Tensor RemainderTensor(const at::Tensor& self,
   const at::Tensor divisor = OperandOnDevice(
       other, (self.device().is_cpu() ? other : self).options().dtype(dtype));
   const at::Tensor rest = at::fmod(self, divisor);
-  const at::Tensor has_other_sign = at::logical_and(
-      at::ne(rest, 0), at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
-  return at::where(has_other_sign, at::add(rest, divisor), rest);
+  return at::where(HasOtherSign(rest, divisor), at::add(rest, divisor), rest);
 }
 
 inline at::Tensor RemainderScalar(const at::Tensor& self,
