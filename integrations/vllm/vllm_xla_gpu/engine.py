@@ -112,14 +112,22 @@ class XlaGpuScheduler(AsyncScheduler):
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
         # No token follows a prompt to embed, and with drafts nobody knows how many follow.
-        if self._is_pooling or self._drafter is not None:
-            for name in scheduler_output.num_scheduled_tokens:
-                self.requests[name].num_output_placeholders = 0
+        nothing_follows = self._is_pooling or self._drafter is not None
+        for name in scheduler_output.num_scheduled_tokens:
+            request = self.requests[name]
+            if nothing_follows:
+                request.num_output_placeholders = 0
+            elif request.num_output_tokens + request.num_output_placeholders >= request.max_tokens:
+                # Without a place for it, the last token is not computed with: that step would
+                # have no use, and the next request would wait for it.
+                request.num_output_placeholders -= 1
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
         if self._drafter is None:
+            # The last token had no place.
+            request.num_output_placeholders = max(request.num_output_placeholders, 1)
             return super()._update_request_with_output(request, new_token_ids)
         # AsyncScheduler's counts placeholders.
         return super(AsyncScheduler, self)._update_request_with_output(request, new_token_ids)

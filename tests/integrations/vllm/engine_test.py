@@ -102,6 +102,20 @@ def test_answer_up_to_the_longest_text(llm: LLM, model: str) -> None:
     _assert_right(model, answers)
 
 
+def test_no_step_has_a_last_token_for_input(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    execute = runner.execute_model
+    monkeypatch.setattr(
+        runner,
+        "execute_model",
+        lambda step: (steps.append(dict(step.num_scheduled_tokens)), execute(step))[1],
+    )
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 4)]
+    llm.generate([{"prompt_token_ids": _tokens(10, n)} for n in range(2)], params, use_tqdm=False)
+    assert [sorted(tokens.values()) for tokens in steps] == [[10, 10], [1], [1], [1]]
+
+
 def test_prefix_is_cached(llm: LLM, model: str) -> None:
     prefix = _tokens(70, 60)
     (first,) = _generate(llm, [[*prefix, 5, 6]], GREEDY)
