@@ -1,7 +1,9 @@
 // A Python module that exposes what no Python API does: the IR node of a custom
-// call, its clone, and the result for the stock binary's own C++ callers.
+// call, its clone, the result for the stock binary's own C++ callers, and a
+// tensor's shape as they hold it.
 #include <torch/csrc/utils/pybind.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -60,9 +62,22 @@ std::vector<at::Tensor> StockGpuCustomCall(const at::Tensor& tensor,
           {at::kFloat}));
 }
 
+// A tensor's shape, which is taken before the call and read after it. The
+// address is that of the XLATensor::shape that the stock binary calls.
+std::string ShapeAcross(uintptr_t address, const at::Tensor& tensor,
+                        const py::function& call) {
+  using Function = torch_xla::runtime::util::MaybeRef<xla::Shape>(
+      const torch_xla::XLATensor*);
+  const auto shape = reinterpret_cast<Function*>(address)(
+      torch_xla::bridge::TryGetXlaTensor(tensor).get());
+  call();
+  return shape.get().ToString();
+}
+
 }  // namespace
 
 PYBIND11_MODULE(node_probe, module) {
   module.def("node_and_clone", &NodeAndClone);
   module.def("stock_gpu_custom_call", &StockGpuCustomCall);
+  module.def("shape_across", &ShapeAcross);
 }

@@ -3,10 +3,12 @@
 import ctypes
 import importlib.util
 import os
+import threading
 from types import ModuleType
 
 import pytest
 import torch
+import torch_xla
 from testing.xla import XLAC, custom_call_lines
 
 # torch_xla::BuildGpuCustomCall(vector<XlaOp> const&, Shape const&, string const&[, string const&])
@@ -78,3 +80,27 @@ def test_the_stock_binarys_own_callers_get_row_major_operands(
     assert 'custom_call_target="triton_kernel_call"' in line
     assert "operand_layout_constraints={f32[3,2]{1,0}}" in line
     assert "api_version=API_VERSION_STATUS_RETURNING," in line
+
+
+def test_a_shape_outlives_the_operation_that_another_thread_computes(
+    device: torch.device, probe: ModuleType
+) -> None:
+    function = ctypes.CDLL(XLAC.__file__)._ZNK9torch_xla9XLATensor5shapeEv
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    others: list[torch.Tensor] = []
+
+    def compute() -> None:
+        torch_xla.sync(wait=True)
+        # In the operation's memory, if it is free.
+        others.extend(torch.zeros(n, n + 1, device=device).exp() for n in range(100, 600))
+
+    def in_another_thread() -> None:
+        thread = threading.Thread(target=compute)
+        thread.start()
+        thread.join()
+
+    in_another_thread()  # from now on threads are several
+    for _ in range(4):
+        others.clear()
+        x = torch.zeros(2, 3, device=device).exp()
+        assert probe.shape_across(address, x, in_another_thread) == "f32[2,3]"

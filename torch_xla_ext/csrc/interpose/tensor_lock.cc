@@ -7,7 +7,10 @@
 // stock functions are called from here.
 #include "torch_xla_ext/csrc/runtime/tensor_lock.h"
 
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +21,19 @@ namespace torch_xla {
 
 using torch::lazy::BackendDataPtr;
 using torch_xla_ext::TensorLock;
+
+namespace {
+
+// A copy that lives while an operation is traced, which asks for fewer shapes
+// than there is room for.
+const xla::Shape& Kept(const xla::Shape& shape) {
+  thread_local std::array<std::optional<xla::Shape>, 64> kept;
+  thread_local size_t next = 0;
+  next = (next + 1) % kept.size();
+  return kept[next].emplace(shape);
+}
+
+}  // namespace
 
 std::shared_ptr<XLAGraphExecutor::Async>
 XLAGraphExecutor::SyncTensorsGraphInternal(
@@ -92,6 +108,20 @@ std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
       "lazy6hash_tERKSt6vectorIN3c106IValueESaIS6_EERKNS2_13BackendDeviceE");
   const torch_xla_ext::DeviceIsLocked locked;
   return stock(this, hash, graph_inputs, device);
+}
+
+// Upstream returns a reference into the tensor's operation or data, which ends
+// when another thread gives the tensor data.
+runtime::util::MaybeRef<xla::Shape> XLATensor::shape() const {
+  using Function = runtime::util::MaybeRef<xla::Shape>(const XLATensor*);
+  static Function* const stock = Stock(static_cast<Function*>(nullptr),
+                                       "_ZNK9torch_xla9XLATensor5shapeEv");
+  if (!torch_xla_ext::ThreadsAreSeveral() ||
+      torch_xla_ext::DeviceIsLocked::ByThisThread()) {
+    return stock(this);
+  }
+  const TensorLock lock;
+  return runtime::util::MaybeRef<xla::Shape>(Kept(stock(this).get()));
 }
 
 torch::lazy::Value XLATensor::GetIrValue() const {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -14,6 +15,8 @@ namespace torch_xla_ext {
 namespace {
 
 thread_local bool device_is_locked = false;
+
+std::atomic<bool> threads_are_several = false;
 
 // Never destroyed: threads may run at exit.
 std::recursive_mutex& Mutex() {
@@ -47,9 +50,20 @@ void KeepLiveTensors(Readers* readers) {
   }
 }
 
+// Autograd's thread works for the one that waits for it.
+bool IsAutograds() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+// The caller has the TensorLock.
+void NoteThread() {
+  if (ThreadsAreSeveral() || IsAutograds()) return;
+  static const std::thread::id first = std::this_thread::get_id();
+  threads_are_several = first != std::this_thread::get_id();
+}
+
 void NoteReader(int64_t tensor_id) {
-  // Autograd's thread reads for the one that waits for it.
-  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  if (IsAutograds()) return;
   Readers& readers = GetReaders();
   const std::thread::id own = std::this_thread::get_id();
   if (!readers.are_several) {
@@ -71,6 +85,8 @@ TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
   NoteReader(read.GetUniqueId());
 }
 
+bool ThreadsAreSeveral() { return threads_are_several; }
+
 bool OthersRead() {
   const TensorLock lock;
   const Readers& readers = GetReaders();
@@ -91,9 +107,11 @@ bool LastReadElsewhere(int64_t tensor_id) {
 }
 
 TensorLock::TensorLock() {
-  if (Mutex().try_lock()) return;
-  const WithoutGil without_gil;
-  Mutex().lock();
+  if (!Mutex().try_lock()) {
+    const WithoutGil without_gil;
+    Mutex().lock();
+  }
+  NoteThread();
 }
 
 TensorLock::~TensorLock() { Mutex().unlock(); }
@@ -112,6 +130,8 @@ void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
 DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
 
 DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
+
+bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
 
 void WaitForValue(const torch::lazy::BackendData& data) {
   if (data.HasValue()) return;

@@ -33,6 +33,10 @@ class TensorLock {
   TensorLock& operator=(const TensorLock&) = delete;
 };
 
+// Whether several threads have worked with tensors. False for autograd's, which
+// do so while another one waits.
+bool ThreadsAreSeveral();
+
 // Whether another thread has read the operations of the tensor with this id
 // last. It may be making an operation of them, which is in no tensor yet.
 bool LastReadElsewhere(int64_t tensor_id);
@@ -55,6 +59,7 @@ class DeviceIsLocked {
   ~DeviceIsLocked();
   DeviceIsLocked(const DeviceIsLocked&) = delete;
   DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
+  static bool ByThisThread();
 };
 
 // Waits for the value of `data`, a tensor's, which a program that another

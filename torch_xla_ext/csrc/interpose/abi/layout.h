@@ -16,6 +16,7 @@ inline constexpr size_t kDurationSize = 12;
 inline constexpr size_t kXlaOpSize = 16;
 inline constexpr size_t kXlaOpVectorSize = 24;
 inline constexpr size_t kShapeSize = 320;
+inline constexpr size_t kMaybeShapeRefOffset = 328;  // in MaybeRef<xla::Shape>
 inline constexpr size_t kCustomCallStatusSize = 40;
 inline constexpr size_t kCustomCallStatusEngagedOffset = 32;
 inline constexpr size_t kShapeIndexSize = 24;

@@ -107,6 +107,24 @@ struct XlaNodeLayout {
 
 const xla::Shape& GetXlaShape(const torch::lazy::Value& value);
 
+namespace runtime::util {
+
+// A reference to a value that is elsewhere, or that it stores itself.
+template <typename T>
+class MaybeRef {
+ public:
+  explicit MaybeRef(const T& elsewhere) : ref_(elsewhere) {}
+  const T& get() const { return ref_; }
+
+ private:
+  std::optional<T> storage_;
+  const T& ref_;
+};
+static_assert(sizeof(MaybeRef<xla::Shape>) ==
+              torch_xla_ext::layout::kMaybeShapeRefOffset + sizeof(void*));
+
+}  // namespace runtime::util
+
 // Reports a graph whose shapes change from step to step, if that detector is
 // on. Upstream's MakeNode calls it for every node.
 void DetectDynamicShape(torch::lazy::NodePtr node);
@@ -134,6 +152,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       bool delay_eager_execution);
   void SetXlaData(torch::lazy::BackendDataPtr handle);
   torch::lazy::BackendDataPtr GetXlaData();
+  runtime::util::MaybeRef<xla::Shape> shape() const;
   torch::lazy::Value GetIrValue() const;
   void SetIrValue(torch::lazy::Value ir_value, bool inplace,
                   bool delay_eager_execution);
