@@ -64,7 +64,7 @@ class XlaGpuScheduler(AsyncScheduler):
 
     _finished_later: frozenset[str] = frozenset()  # of which the worker has not been told
     _added: tuple[Request, ...] = ()  # since the step before
-
+    _need_their_tokens: tuple[Request, ...] = ()
     _computed_now: int = 0  # steps whose tokens have not come
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -88,13 +88,16 @@ class XlaGpuScheduler(AsyncScheduler):
             concurrent.futures.wait([request.structured_output_request._grammar])
         super().add_request(request)
         self._added += (request,)
+        if _needs_its_tokens(request):
+            self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
         """The next step; an empty one if it has to wait for the tokens of the one before."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
-        if waits_for_drafts or any(
-            _needs_its_tokens(r) for r in self.running if r.num_output_placeholders
-        ):
+        if self._need_their_tokens:
+            unfinished = (r for r in self._need_their_tokens if not r.is_finished())
+            self._need_their_tokens = tuple(unfinished)
+        if waits_for_drafts or any(r.num_output_placeholders for r in self._need_their_tokens):
             output = overrides.empty_step()
             output.requests = {}
             return output
@@ -106,15 +109,15 @@ class XlaGpuScheduler(AsyncScheduler):
             output.added, self._added = self._added, ()
             self._computed_now += 1
         self._finished_later = finished
-        output.requests = {name: self.requests[name] for name in output.num_scheduled_tokens}
         return output
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         super()._update_after_schedule(scheduler_output)
         # No token follows a prompt to embed, and with drafts nobody knows how many follow.
         nothing_follows = self._is_pooling or self._drafter is not None
+        scheduler_output.requests = {}
         for name in scheduler_output.num_scheduled_tokens:
-            request = self.requests[name]
+            request = scheduler_output.requests[name] = self.requests[name]
             if nothing_follows:
                 request.num_output_placeholders = 0
             elif request.num_output_tokens + request.num_output_placeholders >= request.max_tokens:

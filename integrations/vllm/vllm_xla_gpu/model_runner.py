@@ -326,6 +326,21 @@ class XlaGpuModelRunner(TPUModelRunner):
         logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
         self._update_num_xla_graphs("steps")
 
+    def capture_model(self) -> None:
+        super().capture_model()
+        self._record_graphs()
+
+    @torch.no_grad()
+    def _record_graphs(self) -> None:
+        """Runs all steps until each has its CUDA graph, or requests would wait for that.
+
+        XLA:GPU drops all graphs when it compiles a program. It records one when its program runs
+        for the second time after that.
+        """
+        for _ in range(2):
+            self._start_empty_steps()
+        torch_xla.sync(wait=True)
+
     def _write_warmup_adapters(self) -> None:
         """Compiles what writes an adapter to its slot."""
         for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras

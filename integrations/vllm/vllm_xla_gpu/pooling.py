@@ -38,6 +38,7 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         self._start_empty_steps()
         torch_xla.sync(wait=True)
         self._update_num_xla_graphs("steps")
+        self._record_graphs()
 
     def get_supported_pooling_tasks(self) -> list[PoolingTask]:
         """As vLLM's runner for GPUs tells them."""

@@ -75,20 +75,22 @@ class StartedStep:
         tokens = received.tolist()
         checked = iter(self.checked.tolist() if any(self.drafts) else [])
         batch, rows, ends, new = self.runner.input_batch, [], [], []
-        for i, state in enumerate(self.requests):
-            if not self.has_token[i]:
-                tokens[i].clear()
+        row_of, current = batch.req_id_to_index, self.runner.requests
+        for state, found, end, has_token, drafts in zip(
+            self.requests, tokens, self.ends, self.has_token, self.drafts, strict=True
+        ):
+            if not has_token:
+                found.clear()
                 continue
-            drafts = self.drafts[i]
             if drafts:
-                tokens[i] = accepted(drafts, [next(checked) for _ in range(len(drafts) + 1)])
-            state.output_token_ids += tokens[i]
-            row = batch.req_id_to_index.get(state.req_id)
-            if row is not None and self.runner.requests[state.req_id] is state:
-                begin = self.ends[i] - len(drafts)
-                rows += [row] * len(tokens[i])
-                ends += range(begin + 1, begin + len(tokens[i]) + 1)
-                new += tokens[i]
+                found[:] = accepted(drafts, [next(checked) for _ in range(len(drafts) + 1)])
+            state.output_token_ids += found
+            row = row_of.get(state.req_id)
+            if row is not None and current[state.req_id] is state:
+                begin = end - len(drafts)
+                rows += [row] * len(found)
+                ends += range(begin + 1, begin + len(found) + 1)
+                new += found
         batch.token_ids_cpu[rows, np.array(ends, dtype=np.int64) - 1] = new
         batch.num_tokens[rows] = ends  # of several in a row, the last one counts
         req_ids = [state.req_id for state in self.requests]
