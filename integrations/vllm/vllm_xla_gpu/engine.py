@@ -88,7 +88,7 @@ class XlaGpuScheduler(AsyncScheduler):
             concurrent.futures.wait([request.structured_output_request._grammar])
         super().add_request(request)
         self._added += (request,)
-        if _needs_its_tokens(request):
+        if not self._is_pooling and _needs_its_tokens(request):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
