@@ -94,8 +94,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="for the models: base, tuned, adapters")
     parser.add_argument("--steps", type=int, default=50, help="default: %(default)s")
     parser.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    smollm2.add_dtype(parser)
     options = parser.parse_args()
-    tokenizer, base = smollm2.read_tokenizer(), smollm2.read_model()
+    tokenizer, base = smollm2.read_tokenizer(), smollm2.read_model(options.dtype)
     base.save_pretrained(options.folder / "base")
     tokenizer.save_pretrained(options.folder / "base")
     for name, learning_rate in ("tuned", 2e-5), ("adapters", 1e-3):

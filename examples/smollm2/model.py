@@ -69,9 +69,10 @@ def read_tokenizer() -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def read_model(dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def read_model(dtype: str = "float32") -> PreTrainedModel:
     """The weights, which have 4 bits in the file."""
-    return AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval().to(dtype)
+    model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval()
+    return model.to(getattr(torch, dtype))
 
 
 def _folder() -> Path:
@@ -115,6 +116,12 @@ def parser(description: str) -> argparse.ArgumentParser:
     made.add_argument("--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
     made.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
     return made
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="default: %(default)s"
+    )
 
 
 def compare(name: str, got: torch.Tensor, want: torch.Tensor) -> None:

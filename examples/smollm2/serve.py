@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Each number of tokens and sequences is a program: low limits start quickly.
 _LIMITS = {"max_model_len": 256, "max_num_seqs": 8, "max_num_batched_tokens": 32}
+# On a GPU: the engine in this process keeps its share while the servers run.
+_LIMITS |= {"gpu_memory_utilization": 0.4}
 # The model in the server with the adapters, by which requests ask for them.
 ADAPTED = "with-adapters"
 

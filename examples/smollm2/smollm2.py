@@ -26,15 +26,19 @@ def main() -> None:
     parser.add_argument("--questions", default="4", help="up to 20 (default: %(default)s)")
     parser.add_argument("--tokens", default="32", help="of each answer (default: %(default)s)")
     parser.add_argument("--steps", default="50", help="of training (default: %(default)s)")
-    parser.add_argument("--compare", action="store_true", help="with PyTorch on the CPU")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--compare", action="store_true", help="float32 with PyTorch on the CPU")
     options = parser.parse_args()
+    if options.compare and options.dtype != "float32":
+        parser.error("--compare needs float32: in bfloat16, roundings decide between two words")
     answers = [f"--questions={options.questions}", f"--tokens={options.tokens}"]
+    dtype = f"--dtype={options.dtype}"
     compare = ["--compare"] if options.compare else []
     with tempfile.TemporaryDirectory() as folder:
         # Processes of their own: on a GPU, each has the memory for itself.
         for program, arguments in {
-            "speak.py": answers,
-            "fine_tune.py": [folder, f"--steps={options.steps}"],
+            "speak.py": [*answers, dtype],
+            "fine_tune.py": [folder, f"--steps={options.steps}", dtype],
             "serve.py": [folder, *answers],
         }.items():
             print(f"== {program}", flush=True)

@@ -95,9 +95,11 @@ def with_loop(
 
 
 def main() -> None:
-    options = smollm2.parser(__doc__).parse_args()
+    parser = smollm2.parser(__doc__)
+    smollm2.add_dtype(parser)
+    options = parser.parse_args()
     questions = smollm2.QUESTIONS[: options.questions]
-    tokenizer, model = smollm2.read_tokenizer(), smollm2.read_model()
+    tokenizer, model = smollm2.read_tokenizer(), smollm2.read_model(options.dtype)
     inputs, count = smollm2.chat(tokenizer, questions), options.tokens
     expected = with_generate(model, inputs, count) if options.compare else None
     model.to("xla")
