@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/pjrt_bridge/fake_plugin.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
@@ -30,6 +31,7 @@ using torch_xla_ext::TargetFunctions;
 using torch_xla_ext::pjrt_bridge::Load;
 using torch_xla_ext::pjrt_bridge::RegisterTarget;
 using torch_xla_ext::pjrt_bridge::RegisterType;
+using torch_xla_ext::pjrt_bridge::SetCompileOptions;
 using torch_xla_ext::pjrt_bridge::TakesTargets;
 using torch_xla_ext::pjrt_bridge::TakesTraits;
 
@@ -195,6 +197,29 @@ PJRT_LoadedExecutable* Compiled(std::string text) {
   compile.program = &program;
   EXPECT(GetPjrtApi()->PJRT_Client_Compile(&compile) == nullptr);
   return compile.executable;
+}
+
+void TestCompileOptions(const std::string& path) {
+  Load(path);
+  const FakeObservations* seen = Observations(path);
+  auto program = ARGS(PJRT_Program);
+  auto compile = ARGS(PJRT_Client_Compile_Args);
+  compile.program = &program;
+  const std::string given = "given ";
+  compile.compile_options = given.data();
+  compile.compile_options_size = given.size();
+  const auto compiled_with = [&] {
+    EXPECT(GetPjrtApi()->PJRT_Client_Compile(&compile) == nullptr);
+    EXPECT(compile.compile_options == given.data());
+    EXPECT(compile.compile_options_size == given.size());
+    return seen->compile_options;
+  };
+  EXPECT(compiled_with() == given);
+  SetCompileOptions("own");
+  EXPECT(compiled_with() == "given own");
+  std::thread([&] { EXPECT(compiled_with() == given); }).join();
+  SetCompileOptions("");
+  EXPECT(compiled_with() == given);
 }
 
 // Runs the program, and transfers a buffer while it runs. Returns the number
@@ -473,6 +498,7 @@ const std::map<std::string, std::function<void(const std::string&)>> kCases = {
     {"equal", [](const std::string& path) { TestCalls(path, false); }},
     {"newer", [](const std::string& path) { TestCalls(path, true); }},
     {"threads", TestThreads},
+    {"compile_options", TestCompileOptions},
     {"first_execution", TestFirstExecution},
     {"failed_start", TestFailedStart},
     {"targets", [](const std::string& path) { TestTargets(path, false); }},

@@ -192,6 +192,8 @@ Handle* AnyHandle() {
 }
 
 PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
+  observations.compile_options.assign(args->compile_options,
+                                      args->compile_options_size);
   args->executable = AnyHandle<PJRT_LoadedExecutable>();
   return nullptr;
 }

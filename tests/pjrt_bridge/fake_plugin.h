@@ -7,7 +7,8 @@
 #include <cstdint>
 
 struct FakeObservations {
-  int refusals = 0;  // of structures that were too short
+  int refusals = 0;             // of structures that were too short
+  std::string compile_options;  // of the last program
   int executions = 0;
   size_t options_size = 0;
   int launch_id = 0;

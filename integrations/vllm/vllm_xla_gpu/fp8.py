@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch_xla import runtime as xr
 
@@ -12,19 +10,6 @@ import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 DTYPE = torch.float8_e4m3fn
 _LARGEST = torch.finfo(DTYPE).max
 _LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
-
-_TRITON_FLAG = "--xla_gpu_enable_triton_gemm"
-
-
-def leave_products_to_cublaslt() -> None:
-    """Keeps XLA:GPU from compiling and trying Triton's kernels for each product in fp8.
-
-    That took two seconds or more for each shape of a product on an H200. Has to be called before
-    the client is made. A user's own flag stays.
-    """
-    flags = os.environ.get("XLA_FLAGS", "")
-    if os.environ["PJRT_DEVICE"] == "CUDA" and _TRITON_FLAG not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {_TRITON_FLAG}=false".strip()
 
 
 def scale_of(largest: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
+from vllm_xla_gpu.compiling import step_options
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -65,6 +66,17 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.xla_gpu")
 
 overrides.apply("runner")
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """For copies of a batch: torch's other threads sleep between steps, and wake slowly."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
 
 
 class XlaGpuModelRunner(TPUModelRunner):
@@ -300,17 +312,23 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> torch.Tensor | None:
         """Starts a step, which leaves its results in self._logits and self._tokens."""
-        self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
+        with _one_thread():
+            self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
         return self._run[num_tokens]()
 
     def _start_empty_steps(self) -> None:
         for num_tokens in self.num_tokens_paddings:
-            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+            with self._options(num_tokens):
+                self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+
+    def _options(self, num_tokens: int) -> contextlib.AbstractContextManager[None]:
+        return step_options(num_tokens, is_fp8=self.vllm_config.quant_config is not None)
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
         self._run_model(num_tokens)
-        torch_xla.sync(wait=True)
+        with self._options(num_tokens):
+            torch_xla.sync(wait=True)
 
     @torch.no_grad()
     def _precompile_backbone(self) -> None:

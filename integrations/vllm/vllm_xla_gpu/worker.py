@@ -15,7 +15,7 @@ from vllm.model_executor import set_random_seed
 from vllm.v1.worker.tpu_worker import TPUWorker
 from vllm.v1.worker.utils import bind_kv_cache
 
-from vllm_xla_gpu import checks, fp8, memory
+from vllm_xla_gpu import checks, memory
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
 from vllm_xla_gpu.processes import Peers, settings
 from vllm_xla_gpu.tensor_parallel import Devices
@@ -45,8 +45,6 @@ class XlaGpuWorker(TPUWorker):
         torch.set_grad_enabled(False)
         torch.set_default_dtype(self.model_config.dtype)
         memory.set_allocator_fraction(self.cache_config.gpu_memory_utilization)
-        if self.vllm_config.quant_config is not None:
-            fp8.leave_products_to_cublaslt()
         devices = Devices(self._num_devices, self._peers) if self._num_devices > 1 else None
         self._init_tpu_worker_distributed_environment(
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank

@@ -23,7 +23,7 @@ from torch import nn
 from torch_xla import backends
 from transformers.models.llama import modeling_llama
 from vllm import LLM, SamplingParams
-from vllm_xla_gpu import fp8, overrides
+from vllm_xla_gpu import overrides
 
 pytestmark = pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 
@@ -180,19 +180,6 @@ def write(model: str, kind: Callable[..., Checkpoint], folder: Path, others: Che
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"quantization_config": KINDS[kind]}))
     return str(path)
-
-
-def test_products_are_left_to_cublaslt(monkeypatch: pytest.MonkeyPatch) -> None:
-    flag = "--xla_gpu_enable_triton_gemm"
-    monkeypatch.setenv("XLA_FLAGS", "--xla_one=1")
-    fp8.leave_products_to_cublaslt()
-    assert os.environ["XLA_FLAGS"] == "--xla_one=1" + f" {flag}=false" * ON_GPU
-    monkeypatch.setenv("PJRT_DEVICE", "CUDA")
-    fp8.leave_products_to_cublaslt()
-    assert os.environ["XLA_FLAGS"] == f"--xla_one=1 {flag}=false"
-    monkeypatch.setenv("XLA_FLAGS", f"{flag}=true")
-    fp8.leave_products_to_cublaslt()
-    assert os.environ["XLA_FLAGS"] == f"{flag}=true"
 
 
 def take_weights(served: torch.Tensor, parts: Sequence[Rounded]) -> None:

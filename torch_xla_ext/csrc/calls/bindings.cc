@@ -24,6 +24,7 @@
 #include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/operators/operators.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
 #include "torch_xla_ext/csrc/runtime/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/runtime/random_state.h"
@@ -447,6 +448,16 @@ void DefineRegistration(py::module_& module) {
       "Loads the PJRT plugin that the bridge in this library stands in front "
       "of. Returns its API version, (major, minor). Raises RuntimeError if "
       "torch_xla cannot use it.");
+  module.def(
+      "_xla_compile_options",
+      [] { return py::bytes(pjrt_bridge::CompileOptions()); },
+      "What _xla_set_compile_options of this thread has set last.");
+  module.def(
+      "_xla_set_compile_options",
+      [](const py::bytes& fields) { pjrt_bridge::SetCompileOptions(fields); },
+      py::arg("fields"),
+      "Adds these fields of XLA's CompileOptionsProto to the options of each "
+      "program that this thread compiles by a PJRT plugin.");
   module.def("_xla_lost_process", &LostProcess,
              "What is raised because another process of this program is lost; "
              "empty if none is.");

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
 #include "torch_xla_ext/csrc/pjrt_bridge/first_execution.h"
@@ -123,6 +124,7 @@ const PluginInfo& Load(const std::string& path) {
   PJRT_Api* widened = WidenedApi(plugin);
   widened->extension_start = WithProfiler(plugin->extension_start);
   MakeTopologyCanonical(widened);
+  AddCompileOptions(widened);
   IsolateFirstExecutions(widened);
   ReportFailedStarts(widened);
   CheckNamedValueSize(path, plugin, widened);

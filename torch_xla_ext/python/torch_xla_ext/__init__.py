@@ -25,6 +25,7 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
+from torch_xla_ext.compiler_options import compiler_options
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets.ffi_handlers import register_ffi_type
 from torch_xla_ext.targets.kernels import register_kernel
@@ -50,6 +51,7 @@ __all__ = [
     "TritonKernel",
     "capture",
     "compile_triton_kernel",
+    "compiler_options",
     "cuda_kernel",
     "custom_call",
     "debug",

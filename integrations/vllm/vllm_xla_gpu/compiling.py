@@ -1,0 +1,30 @@
+"""How XLA compiles the programs of steps."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import torch_xla_ext
+
+_FEW_TOKENS = 256
+
+
+def step_options(num_tokens: int, is_fp8: bool) -> contextlib.AbstractContextManager[None]:
+    """XLA's options for a step, which shorten the start of an engine.
+
+    For each product XLA:GPU compiles kernels by Triton, and tries them beside cuBLASLt's. That pays
+    where products read the weights as fast as the memory is. With more tokens cuBLASLt's own choice
+    is as good. In fp8 trying Triton's took two seconds or more for each product on an H200.
+
+    Options in XLA_FLAGS stay.
+    """
+    options: dict[str, bool | int] = {}
+    if is_fp8 or num_tokens > _FEW_TOKENS:
+        options["xla_gpu_enable_triton_gemm"] = False
+    if not is_fp8 and num_tokens > _FEW_TOKENS:
+        options["xla_gpu_autotune_level"] = 0
+    flags = os.environ.get("XLA_FLAGS", "")
+    return torch_xla_ext.compiler_options(
+        **{name: value for name, value in options.items() if f"--{name}=" not in flags}
+    )

@@ -1,0 +1,63 @@
+"""Options of XLA's compiler for single programs (tests/pjrt_bridge has the plugin's side)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch_xla
+import torch_xla.debug.metrics as metrics
+
+import torch_xla_ext
+from torch_xla_ext.tools.wire_format import fields
+
+
+def current() -> dict[str, str]:
+    """The options of this thread, by XLA's compile_options.proto."""
+    options = {}
+    for number, override in fields(memoryview(torch_xla._XLAC._xla_compile_options())):
+        assert number == 7  # CompileOptionsProto.env_option_overrides
+        name, value = dict(fields(override)).values()
+        ((number, text),) = fields(value)
+        assert number == 1  # OptionOverrideProto.string_field
+        options[bytes(name).decode()] = bytes(text).decode()
+    return options
+
+
+def test_options_of_a_block() -> None:
+    with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0, xla_one=True, xla_long="x" * 300):
+        outer = {"xla_gpu_autotune_level": "0", "xla_one": "True", "xla_long": "x" * 300}
+        assert current() == outer
+        with torch_xla_ext.compiler_options(xla_gpu_autotune_level=2, xla_two=0.5):
+            assert current() == outer | {"xla_gpu_autotune_level": "2", "xla_two": "0.5"}
+        assert current() == outer
+        thread = threading.Thread(target=lambda: seen.append(current()))
+        seen: list[dict[str, str]] = []
+        thread.start()
+        thread.join()
+        assert seen == [{}]
+    assert current() == {}
+
+
+def test_options_end_with_an_error() -> None:
+    with pytest.raises(KeyError), torch_xla_ext.compiler_options(xla_one=True):
+        raise KeyError
+    assert current() == {}
+
+
+def test_a_program_with_options_is_another_one(device: torch.device) -> None:
+    x = torch.ones(3, device=device)
+    torch_xla.sync()
+
+    def compiled() -> int:
+        before = metrics.metric_data("CompileTime")[0]
+        y = x * 5 + 2
+        torch_xla.sync()
+        assert y.tolist() == [7] * 3
+        return metrics.metric_data("CompileTime")[0] - before
+
+    assert [compiled(), compiled()] == [1, 0]
+    with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
+        assert [compiled(), compiled()] == [1, 0]
+    assert compiled() == 0

@@ -1,0 +1,58 @@
+"""Options of XLA's compiler for single programs, as `compiler_options` of jax.jit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch_xla
+
+# Fields of XLA's CompileOptionsProto, of an entry of a map, and of OptionOverrideProto.
+_OVERRIDES, _NAME, _VALUE, _TEXT = 7, 1, 2, 1
+
+
+@contextlib.contextmanager
+def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
+    """Compiles programs on a GPU with options of XLA's compiler.
+
+    They count for programs that this thread compiles in the block, more than those of XLA_FLAGS
+    and of blocks around it::
+
+        with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
+            torch_xla.sync()
+
+    A program with options is another one than the same operations without them. A captured step
+    keeps those of its first call. On a CPU they change nothing.
+
+    Args:
+        options: as in XLA_FLAGS, without dashes; of flags that name a choice, its name.
+
+    Raises:
+        RuntimeError: by what compiles, if the PJRT plugin does not know an option, or if its value
+            is of another type.
+    """
+    fields = b"".join(_override(name, str(value)) for name, value in options.items())
+    before = torch_xla._XLAC._xla_compile_options()
+    torch_xla._XLAC._xla_set_compile_options(before + fields)
+    try:
+        yield
+    finally:
+        torch_xla._XLAC._xla_set_compile_options(before)
+
+
+def _override(name: str, value: str) -> bytes:
+    text = _field(_TEXT, value.encode())
+    return _field(_OVERRIDES, _field(_NAME, name.encode()) + _field(_VALUE, text))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """In Protocol Buffers' wire format."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
