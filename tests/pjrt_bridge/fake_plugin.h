@@ -5,10 +5,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 struct FakeObservations {
-  int refusals = 0;             // of structures that were too short
-  std::string compile_options;  // of the last program
+  int refusals = 0;  // of structures that were too short
   int executions = 0;
   size_t options_size = 0;
   int launch_id = 0;
@@ -33,7 +33,8 @@ struct FakeObservations {
   std::atomic<int> polls{0};                // of the last event
   // Set by a test: executions have failed when they are started, or go on.
   bool starts_fail = false;
-  int buffers = 0;  // results, not destroyed yet
+  int buffers = 0;              // results, not destroyed yet
+  std::string compile_options;  // of the last program
 };
 
 #endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
