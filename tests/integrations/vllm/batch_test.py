@@ -18,6 +18,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
+from vllm_xla_gpu.compiling import step_options
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)
@@ -99,3 +100,28 @@ def test_empty_batch_writes_nothing() -> None:
 )
 def test_sizes_between_powers_of_two(sizes: list[int], num_seqs: int, added: list[int]) -> None:
     assert step_sizes(sizes, num_seqs) == sorted(sizes + added)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "is_fp8", "flags", "expected"),
+    [
+        (256, False, "", ()),
+        (288, False, "", ("xla_gpu_enable_triton_gemm", "xla_gpu_autotune_level")),
+        (16, True, "", ("xla_gpu_enable_triton_gemm",)),
+        (288, True, "", ("xla_gpu_enable_triton_gemm",)),
+        (288, False, "--xla_gpu_autotune_level=4", ("xla_gpu_enable_triton_gemm",)),
+        (288, True, "--a=1 --xla_gpu_enable_triton_gemm=true", ()),
+    ],
+)
+def test_options_of_steps(
+    num_tokens: int,
+    is_fp8: bool,
+    flags: str,
+    expected: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    with step_options(num_tokens, is_fp8):
+        found = torch_xla._XLAC._xla_compile_options()
+    names = ("xla_gpu_enable_triton_gemm", "xla_gpu_autotune_level")
+    assert tuple(name for name in names if name.encode() in found) == expected
