@@ -61,3 +61,23 @@ def test_a_program_with_options_is_another_one(device: torch.device) -> None:
     with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
         assert [compiled(), compiled()] == [1, 0]
     assert compiled() == 0
+
+
+def test_a_captured_step_keeps_its_options(device: torch.device) -> None:
+    """When it is traced again, too: in calls 2, 4, 8, …, and for other shapes."""
+    programs = []
+
+    @torch_xla_ext.capture(check_python=False, verify=16)
+    def step(x: torch.Tensor) -> torch.Tensor:
+        programs.append(current())
+        return x * 7 + 3
+
+    inputs = [torch.full((4 + n // 8,), float(n), device=device) for n in range(16)]
+    torch_xla.sync()
+    with torch_xla_ext.compiler_options(xla_gpu_autotune_level=0):
+        step(inputs[0])
+    results = [step(x) for x in inputs]
+    assert [result[0].item() for result in results] == [n * 7 + 3 for n in range(16)]
+    assert step.num_captures == 2
+    assert len(programs) > 4
+    assert all(options == {"xla_gpu_autotune_level": "0"} for options in programs)

@@ -25,7 +25,6 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import capture
 from torch_xla_ext.calls import custom_call
-from torch_xla_ext.compiler_options import compiler_options
 from torch_xla_ext.kernel_schema.schema import ArrayType
 from torch_xla_ext.targets.ffi_handlers import register_ffi_type
 from torch_xla_ext.targets.kernels import register_kernel
@@ -36,6 +35,7 @@ from torch_xla_ext.targets.registration import (
     registered_targets,
 )
 from torch_xla_ext.tools.profiling import profile
+from torch_xla_ext.xla_options import compiler_options
 
 from torch_xla_ext import _moved, debug, operators, ops  # isort: skip
 from torch_xla_ext.existing_kernels import triton_launch

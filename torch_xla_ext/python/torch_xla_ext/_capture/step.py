@@ -16,6 +16,7 @@ import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
 
+from torch_xla_ext import xla_options
 from torch_xla_ext._capture.errors import CaptureError, ReadError
 from torch_xla_ext._capture.key import Key, modes, weakly
 from torch_xla_ext._capture.nodes import ON_THE_HOST
@@ -77,6 +78,7 @@ class CapturedStep:
         self._verify_all = verify is True
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._replays: list[tuple[Key, Replay]] = []
+        self._compiler_options: bytes | None = None  # of the first trace, and of all
         self._changed: str | None = None  # what the last run changed besides tensors
         self._disturbances = 0  # traces in a row that another thread may have disturbed
         # As a method: its name, and of the step of one object the step of the class.
@@ -243,16 +245,19 @@ class CapturedStep:
         """
         global _trace_runs
         _tracing.active = _trace_runs = True
+        if self._compiler_options is None:
+            self._compiler_options = xla_options.current()
         arguments = (self._function, leaves, spec, views, self._check_python, again)
         try:
-            if again is not None:
-                return Tracer(*arguments, as_compiling=again.as_compiling).run()
-            try:
-                return Tracer(*arguments, as_compiling=self._as_compiling).run()
-            except ReadError as error:
-                if self._as_compiling or not error.can_repeat:
-                    raise
-                return Tracer(*arguments, as_compiling=True).run()
+            with xla_options.exactly(self._compiler_options):
+                if again is not None:
+                    return Tracer(*arguments, as_compiling=again.as_compiling).run()
+                try:
+                    return Tracer(*arguments, as_compiling=self._as_compiling).run()
+                except ReadError as error:
+                    if self._as_compiling or not error.can_repeat:
+                        raise
+                    return Tracer(*arguments, as_compiling=True).run()
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
         finally:

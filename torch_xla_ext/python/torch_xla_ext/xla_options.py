@@ -32,8 +32,20 @@ def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
             is of another type.
     """
     fields = b"".join(_override(name, str(value)) for name, value in options.items())
-    before = torch_xla._XLAC._xla_compile_options()
-    torch_xla._XLAC._xla_set_compile_options(before + fields)
+    with exactly(current() + fields):
+        yield
+
+
+def current() -> bytes:
+    """This thread's options."""
+    return torch_xla._XLAC._xla_compile_options()
+
+
+@contextlib.contextmanager
+def exactly(options: bytes) -> Iterator[None]:
+    """Compiles with options that `current` has returned, and no others."""
+    before = current()
+    torch_xla._XLAC._xla_set_compile_options(options)
     try:
         yield
     finally:
