@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,3 +175,14 @@ def pack(
     checked = np.flatnonzero(has_drafts & (np.arange(total) >= (ends - num_drafts - 1)[seq]))
     batch.checked[: len(checked)] = checked
     return packed
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """For copies of a batch: torch's other threads sleep between steps, and wake slowly."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)

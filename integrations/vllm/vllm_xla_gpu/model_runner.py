@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from vllm_xla_gpu.batch import (
     NO_ADAPTER,
     Batch,
     BatchShape,
+    one_thread,
     pack,
     pack_empty,
     step_sizes,
@@ -66,17 +67,6 @@ if TYPE_CHECKING:
 logger = init_logger("vllm.xla_gpu")
 
 overrides.apply("runner")
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """For copies of a batch: torch's other threads sleep between steps, and wake slowly."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
 
 
 class XlaGpuModelRunner(TPUModelRunner):
@@ -312,7 +302,7 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> torch.Tensor | None:
         """Starts a step, which leaves its results in self._logits and self._tokens."""
-        with _one_thread():
+        with one_thread():
             self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
         return self._run[num_tokens]()
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch_xla
 
+from torch_xla_ext.tools.wire_format import field
+
 # Fields of XLA's CompileOptionsProto, of an entry of a map, and of OptionOverrideProto.
 _OVERRIDES, _NAME, _VALUE, _TEXT = 7, 1, 2, 1
 
@@ -53,18 +55,5 @@ def exactly(options: bytes) -> Iterator[None]:
 
 
 def _override(name: str, value: str) -> bytes:
-    text = _field(_TEXT, value.encode())
-    return _field(_OVERRIDES, _field(_NAME, name.encode()) + _field(_VALUE, text))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """In Protocol Buffers' wire format."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    parts = []
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*parts, number])
+    text = field(_TEXT, value.encode())
+    return field(_OVERRIDES, field(_NAME, name.encode()) + field(_VALUE, text))

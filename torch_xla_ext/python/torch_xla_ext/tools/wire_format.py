@@ -1,4 +1,4 @@
-"""Reads Protocol Buffers' wire format, for the few fields of XLA's profiles that are needed."""
+"""Protocol Buffers' wire format, for the few fields of XLA's messages that are needed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         yield key >> 3, value
 
 
+def field(number: int, content: bytes) -> bytes:
+    """A field of a text, bytes or a message."""
+    return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
+
+
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
@@ -40,3 +45,11 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
+
+
+def _as_varint(number: int) -> bytes:
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
