@@ -3,9 +3,7 @@
 import torch
 from torch.autograd.function import FunctionCtx
 
-from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operator import VmapInfo, define_operator
-from torch_xla_ext.operator.tensor_checks import Value
+from xla_kernels import Value, VmapInfo, define_operator, register_reference
 
 __all__ = ["simple_add"]
 

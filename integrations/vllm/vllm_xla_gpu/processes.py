@@ -27,8 +27,8 @@ from torch import distributed
 from torch.distributed import HashStore, PrefixStore, Store
 
 from torch_xla_ext.plugin import rendezvous
-from torch_xla_ext.plugin.options import Processes
 from vllm_xla_gpu import overrides
+from xla_kernels.plugin.options import Processes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch_tpu._internal.pallas import tpu_torch_pallas as _front_end
 
-from torch_xla_gpu.signature import ffi_attributes
-from torch_xla_gpu.signature.schema import ArrayType
+from xla_kernels.signature import ffi_attributes
+from xla_kernels.signature.schema import ArrayType
 
 _ELEMENT_TYPES = {
     torch.bool: "i1",

@@ -10,16 +10,15 @@ import torch_xla
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import sharding
-from torch_xla_ext.registry import kernel_symbols, registration
+from torch_xla_ext.registry import registration
 from torch_xla_ext.registry.platforms import APIS, platform_of
 from torch_xla_ext.sharding import rule as rules
-from torch_xla_ext.signature import ffi_attributes, untyped_payload
-from torch_xla_ext.signature.schema import ArrayType, Schema
+from xla_kernels import kernel_symbols
+from xla_kernels.signature import ffi_attributes, untyped_payload
+from xla_kernels.signature.schema import ArrayType, Schema
 
-# The prefix of the targets that XLA:GPU itself runs, by cuDNN.
-CUDNN_PREFIX = "__cudnn$"
-# Targets and APIs that were found. A registration is never undone.
-_known: set[tuple[str, str]] = set()
+# Targets and APIs that were found, with `built_in`. A registration is never undone.
+_known: set[tuple[str, str, str | None]] = set()
 
 
 class Arguments(NamedTuple):
@@ -92,6 +91,7 @@ def checked(
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
     parts: sharding.Parts | None,
+    built_in: str | None,
     is_checked: bool = False,
 ) -> Arguments:
     """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
@@ -108,7 +108,7 @@ def checked(
             f"{type(has_side_effect).__name__}"
         )
     types = _result_types(target, outputs)
-    _check_registered(target, api, given_api if payload is None else api)
+    _check_registered(target, api, given_api if payload is None else api, built_in)
     present = [tensor for tensor in tensors if tensor is not None]
     schema = registration.schema(target, api)
     if schema is not None:
@@ -163,15 +163,13 @@ def _check_list(target: str, name: str, values: object) -> None:
         )
 
 
-def _check_registered(target: str, api: str, given_api: str | None) -> None:
-    if (target, api) in _known:
+def _check_registered(target: str, api: str, given_api: str | None, built_in: str | None) -> None:
+    if (target, api, built_in) in _known:
         return
     platform = platform_of(torch_xla.runtime.device_type())
-    if target.startswith(CUDNN_PREFIX) and platform == "CUDA":
-        pass  # XLA:GPU runs these, no registered kernel
-    elif platform is not None and not registration.is_registered(target, platform, api):
+    if platform not in (None, built_in) and not registration.is_registered(target, platform, api):
         raise ValueError(_unknown_target_text(target, platform, given_api))
-    _known.add((target, api))
+    _known.add((target, api, built_in))
 
 
 def _unknown_target_text(name: str, platform: str, api: str | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from torch_xla_ext.registry import ffi_handlers, kernel_symbols, libraries, registration
+from torch_xla_ext.registry import ffi_handlers, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
+from xla_kernels import kernel_symbols, libraries
 
 
 def register_kernel(

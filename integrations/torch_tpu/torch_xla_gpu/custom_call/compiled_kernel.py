@@ -1,0 +1,95 @@
+"""Launches of compiled kernels as calls of torch-tpu's programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+
+from torch_xla_gpu import custom_call, device, front
+from torch_xla_gpu.custom_call import call_key
+from xla_kernels import transforms
+from xla_kernels.launch import TARGET, Launch
+from xla_kernels.signature.schema import ArrayType
+
+
+@functools.cache
+def register() -> None:
+    """Registers the handler that launches compiled kernels."""
+    front.register_handler(TARGET, device.current().platform, front.address_of(TARGET))
+
+
+def key_of(
+    values: Sequence[object],
+    operands: list[torch.Tensor] | None = None,
+    other: Callable[[object], Hashable | None] = lambda value: None,
+) -> call_key.Key | None:
+    """As FrontEnd.call_key."""
+    found = [] if operands is None else operands
+    key = call_key.of_values(values, found, other)
+    return None if operands is not None and _is_differentiated(found) else key
+
+
+def _is_differentiated(operands: Sequence[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
+
+
+class _Prepared:
+    """A call without its operands."""
+
+    def __init__(self, made: custom_call.Prepared, written: frozenset[int]) -> None:
+        self._made = made
+        self._written = written
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        # Of copies: a donated buffer is gone, and the caller's tensors do not change.
+        return self._made(
+            [
+                custom_call.copy(tensor) if i in self._written else tensor
+                for i, tensor in enumerate(operands)
+            ]
+        )
+
+
+def launch(
+    launch: Launch,
+    operands: Sequence[torch.Tensor],
+    results: Sequence[ArrayType],
+    parameters: Sequence[str],
+    aliases: Mapping[int, int],
+    has_side_effect: bool = False,
+) -> list[torch.Tensor]:
+    """As FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
+    for i, tensor in enumerate(operands):
+        if tensor.device.type != device.TYPE:
+            raise ValueError(
+                f"cuda_kernel {launch.kernel!r}: tensor {i} must be on the device {device.TYPE}, "
+                f"but is on {tensor.device}: move it there with .to({device.TYPE!r})"
+            )
+    transforms.refuse(launch.kernel, operands)
+    made = prepare_launch(launch, operands, results, parameters, aliases, has_side_effect)
+    if _is_differentiated(operands):
+        return list(transforms.WithoutDerivative.apply(launch.kernel, made, *operands))
+    return made(operands)
+
+
+def prepare_launch(
+    launch: Launch,
+    operands: Sequence[torch.Tensor],
+    results: Sequence[ArrayType],
+    parameters: Sequence[str],
+    aliases: Mapping[int, int],
+    has_side_effect: bool = False,
+) -> _Prepared:
+    """As FrontEnd.prepare_launch."""
+    register()
+    made = custom_call.prepare(
+        TARGET,
+        [ArrayType.of(tensor) for tensor in operands],
+        results,
+        attributes=launch.attributes(parameters),
+        aliases=aliases,
+        has_side_effect=has_side_effect,
+    )
+    return _Prepared(made, frozenset(aliases.values()))
