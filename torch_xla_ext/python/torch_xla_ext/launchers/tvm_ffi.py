@@ -12,7 +12,7 @@ import torch
 import torch_xla
 
 from torch_xla_ext.custom_call import custom_call
-from torch_xla_ext.registry import registration
+from torch_xla_ext.registry import kernels, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
 from xla_kernels import elf, libraries
@@ -98,6 +98,9 @@ def register_tvm_ffi_kernel(
 
     registration.add(target, register, library, schema)
     return [target]
+
+
+kernels.add_abi("tvm-ffi", register_tvm_ffi_kernel)
 
 
 def tvm_ffi_call(
