@@ -116,7 +116,7 @@ def test_operands_are_not_cached(device: torch.device) -> None:
 
 @pytest.mark.filterwarnings("ignore:cuda_kernel 'mix'")
 def test_not_too_many(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_calls, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(kernel_calls, "_MOST_CACHED", 3)
     kernel, x = without_signature(), torch.randn(10, device=device)
     for n in range(10):
         kernel[1, 32](x, x, 0.5, n, outputs={"out": x})

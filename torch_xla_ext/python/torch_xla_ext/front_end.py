@@ -27,13 +27,15 @@ class TorchXla(FrontEnd):
     operator_call = KernelCall
     cuda_kernel_operator_call = CudaKernelCall
 
-    platform = staticmethod(registration.device_platform)
     schema = staticmethod(registration.schema_of_any_platform)
     call_key = staticmethod(_XLAC._xla_call_key)
     launch_is_cacheable = staticmethod(compiled_kernel.launch_is_cacheable)
     launch = staticmethod(compiled_kernel.launch)
     prepare_launch = staticmethod(compiled_kernel.prepare_launch)
     launch_prepared = staticmethod(_XLAC._xla_call_prepared)
+
+    def platform(self) -> str:
+        return registration.device_platform()
 
     def kernel_names(self) -> Collection[str]:
         return {target.name for target in registration.registered_targets()}

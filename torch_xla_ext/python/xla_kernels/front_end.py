@@ -10,7 +10,6 @@ import torch
 
 if TYPE_CHECKING:
     from xla_kernels.launch import Launch
-    from xla_kernels.operator.checked import OperatorCall
     from xla_kernels.signature.schema import ArrayType, Schema
 
 
@@ -20,14 +19,15 @@ class FrontEnd(abc.ABC):
     Attributes:
         name: the package's, for errors.
         autocast_keys: the dispatch keys of torch.autocast for the devices of its operators.
-        operator_call: what makes the calls of an operator whose target is a kernel's name.
+        operator_call: the class, derived from xla_kernels.operator.checked.OperatorCall, that makes
+            the calls of an operator whose target is a kernel's name.
         cuda_kernel_operator_call: the same for a `cuda_kernel`.
     """
 
     name: str
     autocast_keys: Sequence[str]
-    operator_call: type[OperatorCall]
-    cuda_kernel_operator_call: type[OperatorCall]
+    operator_call: type
+    cuda_kernel_operator_call: type
 
     @abc.abstractmethod
     def platform(self) -> str:
@@ -44,7 +44,7 @@ class FrontEnd(abc.ABC):
     # Operators
 
     @abc.abstractmethod
-    def implement(self, library: torch.library.Library, call: OperatorCall) -> object:
+    def implement(self, library: torch.library.Library, call: object) -> object:
         """Registers the operator's kernels for the devices.
 
         Returns:
@@ -55,7 +55,7 @@ class FrontEnd(abc.ABC):
     def implement_in_place(
         self,
         library: torch.library.Library,
-        call: OperatorCall,
+        call: object,
         functional: object,
         new_values: Callable[[tuple[object, ...]], list[tuple[torch.Tensor, torch.Tensor]]],
     ) -> None:

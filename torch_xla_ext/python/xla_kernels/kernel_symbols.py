@@ -1,7 +1,4 @@
-"""What a library exports of a kernel that is made with torch_xla_ext/kernel.h.
-
-This needs no torch_xla: other front ends use it, too (//integrations/torch_tpu).
-"""
+"""What a library exports of a kernel that is made with torch_xla_ext/kernel.h."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The launch of a compiled kernel: the attributes of the target XlaGpuCompiledKernel.
 
 Triton's kernels and those of `cuda_kernel` are launched by it. Its C++ side is
-csrc/existing_kernels/compiled_kernel.h. The module on_device.py makes the call.
+csrc/existing_kernels/compiled_kernel.h. The front end makes the call.
 """
 
 from __future__ import annotations

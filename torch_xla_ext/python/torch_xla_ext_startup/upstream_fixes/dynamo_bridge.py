@@ -25,6 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupport
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_xla_ext.graph.argument_strides import compiled_by_strides
+from torch_xla_ext_startup.upstream_fixes import decompositions
 
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
@@ -152,8 +153,6 @@ def replace_backend(module: ModuleType) -> None:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from torch_xla_ext.graph import shared_memory
-
     stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
     # Of what the gradient needs, it computes again what is cheap; the default saves all.
     stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
@@ -182,7 +181,7 @@ def replace_backend(module: ModuleType) -> None:
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
-            shared_memory.traced_for_xla(stock.kwargs, inputs),
+            decompositions.traced_for_xla(stock.kwargs, inputs),
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):
