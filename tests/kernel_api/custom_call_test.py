@@ -164,6 +164,39 @@ def test_raw_payload(device: torch.device) -> None:
     assert y.cpu().tolist()[0] == 0
 
 
+def test_a_target_that_xla_runs_itself(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
+    x = torch.ones(2, device=device)
+    with pytest.raises(ValueError, match="no such target is registered for 'CUDA'"):
+        custom_call("xla$own", [x], [x], payload=b"config")
+    with pytest.raises(ValueError, match="no such target is registered for 'CUDA'"):
+        custom_call("xla$own", [x], [x], payload=b"config", built_in="Host")
+    (y,) = custom_call("xla$own", [x], [x], payload=b"config", built_in="CUDA")
+    assert 'custom_call_target="xla$own"' in hlo(y)
+    with pytest.raises(ValueError, match="built_in must be 'CUDA' or 'Host', but is 'cuda'"):
+        define_operator(
+            "test_built_in::f(Tensor x) -> Tensor",
+            target="xla$own",
+            results=lambda x: [(x.shape, x.dtype)],
+            payload=lambda x: b"config",
+            built_in="cuda",
+        )
+
+
+def test_the_reference_of_a_target_gets_its_payload(device: torch.device) -> None:
+    x = torch.ones(2, device=device)
+
+    def reference(inputs: object, outputs: object, attributes: dict[str, object]) -> list:
+        return [inputs[0] + int(attributes["payload"])]
+
+    debug.register_reference("TestEcho", reference)
+    with debug.use_reference("TestEcho"):
+        (y,) = custom_call("TestEcho", [x], [x], payload=b"41")
+    assert y.tolist() == [42, 42]
+
+
 def test_an_untyped_payload_of_other_shapes_is_refused(device: torch.device) -> None:
     x, larger = torch.zeros(3).to(device), ArrayType((6,), torch.float32)
     payload = untyped_payload.pack(registration.schema("TestIncrement"), [larger, larger], {})

@@ -71,6 +71,18 @@ def test_a_batch() -> None:
     assert torch.equal(torch.vmap(ops.simple_add)(a.to(TPU), b.to(TPU)).cpu(), a + b)
 
 
+@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+def test_a_batch_by_the_name_of_a_rule(method: str) -> None:
+    operator = torch_xla_gpu.define_operator(
+        "my_ns::add_batches(Tensor a, Tensor b) -> Tensor",
+        target="XlaGpuSimpleAdd",
+        vmap_method=method,
+        replace=True,
+    )
+    a, b = _operands(3, 4)
+    assert torch.equal(torch.vmap(operator)(a.to(TPU), b.to(TPU)).cpu(), a + b)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "error", "message"),
     [

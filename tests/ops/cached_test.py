@@ -24,13 +24,13 @@ def _attributes(**args: object) -> dict[str, object]:
 def counted() -> Callable[..., torch.Tensor]:
     """An operator that counts how often its `attributes` are asked."""
     define_operator(
-        "test_remembered::add(Tensor a, Tensor b, float? f=None, int n=0, bool flag=False, "
+        "test_cached::add(Tensor a, Tensor b, float? f=None, int n=0, bool flag=False, "
         "str text='') -> Tensor",
         target="XlaGpuSimpleAdd",
         attributes=_attributes,
         environment=["TEST_REMEMBERED"],
     )
-    return torch.ops.test_remembered.add
+    return torch.ops.test_cached.add
 
 
 @pytest.fixture
@@ -119,17 +119,17 @@ def test_a_wrong_call_stays_wrong(device: torch.device) -> None:
 
 def test_without_a_promise_functions_run_at_every_call() -> None:
     define_operator(
-        "test_remembered::unsure(Tensor a, Tensor b) -> Tensor",
+        "test_cached::unsure(Tensor a, Tensor b) -> Tensor",
         target="XlaGpuSimpleAdd",
         attributes=_attributes,
     )
     calls.clear()
     for _ in range(3):
-        torch.ops.test_remembered.unsure(*tensors(2))
+        torch.ops.test_cached.unsure(*tensors(2))
     assert len(calls) == 3
 
 
-def test_what_is_remembered_ends_with_a_registration(count: Callable[..., int]) -> None:
+def test_what_is_cached_ends_with_a_registration(count: Callable[..., int]) -> None:
     assert [count(*tensors(13)) for _ in range(2)] == [1, 0]
     register_host_kernels("TestEcho")
     assert [count(*tensors(13)) for _ in range(2)] == [1, 0]
@@ -141,11 +141,11 @@ def test_a_reference_takes_its_place_and_goes(count: Callable[..., int]) -> None
     reference = registration.default_api("XlaGpuSimpleAdd")
     assert reference == "ffi"
     with debug.use_reference("XlaGpuSimpleAdd"):
-        assert not debug.custom_calls(torch.ops.test_remembered.add(a, b))
+        assert not debug.custom_calls(torch.ops.test_cached.add(a, b))
         assert not debug.custom_calls(ops.simple_add(a, b))
         with pytest.raises(ValueError, match="xla_gpu::simple_add: "):
             ops.simple_add(a, tensors(6)[0])
-    assert len(debug.custom_calls(torch.ops.test_remembered.add(a, b))) == 1
+    assert len(debug.custom_calls(torch.ops.test_cached.add(a, b))) == 1
     assert count(a, b) == 0
 
 
@@ -161,7 +161,7 @@ def test_another_thread_keeps_the_kernel() -> None:
 
 
 def test_the_graph_is_that_of_a_first_call() -> None:
-    """Of tensors that are remembered, and of tensors that are not."""
+    """Of tensors that are cached, and of tensors that are not."""
     a, b = tensors(15)
     first = ops.simple_add(a, b)
     second = ops.simple_add(a, b)
@@ -188,7 +188,7 @@ def test_in_place_operators_write_what_each_call_says(device: torch.device) -> N
         )
 
 
-def test_gradients_and_tangents_of_remembered_calls() -> None:
+def test_gradients_and_tangents_of_cached_calls() -> None:
     a, b = tensors(16)
     ops.simple_add(a, b)
     a.requires_grad_()
