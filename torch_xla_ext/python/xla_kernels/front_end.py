@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from xla_kernels.launch import Launch
-    from xla_kernels.signature.schema import ArrayType, Schema
+    from xla_kernels.launch import Call
+    from xla_kernels.signature.schema import Schema
 
 
 class FrontEnd(abc.ABC):
@@ -108,37 +108,15 @@ class FrontEnd(abc.ABC):
         """
 
     @abc.abstractmethod
-    def launch(
-        self,
-        launch: Launch,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[ArrayType],
-        parameters: Sequence[str],
-        aliases: Mapping[int, int],
-        has_side_effect: bool = False,
-    ) -> list[torch.Tensor]:
-        """Calls a compiled kernel with the device's tensors.
-
-        Args:
-            parameters: the words of `xla_kernels.launch`.
-            aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
-                change.
-            has_side_effect: XLA keeps the call even if nothing in the program uses its results.
+    def launch(self, call: Call) -> list[torch.Tensor]:
+        """Makes a call of a compiled kernel.
 
         Raises:
             NotImplementedError: under a transform of PyTorch, or in a backward pass.
         """
 
     @abc.abstractmethod
-    def prepare_launch(
-        self,
-        launch: Launch,
-        operands: Sequence[torch.Tensor],
-        results: Sequence[ArrayType],
-        parameters: Sequence[str],
-        aliases: Mapping[int, int],
-        has_side_effect: bool = False,
-    ) -> object:
+    def prepare_launch(self, call: Call) -> object:
         """The call without its operands, for operands like these."""
 
     @abc.abstractmethod

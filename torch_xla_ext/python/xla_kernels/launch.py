@@ -9,8 +9,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import torch
+
+from xla_kernels.signature.schema import ArrayType
 
 TARGET = "XlaGpuCompiledKernel"
 # One to three numbers, or what makes them from the arguments by name.
@@ -95,6 +99,31 @@ class Launch:
             "spread": self.spread,
             "parameters": " ".join(parameters),
         }
+
+
+class Call(NamedTuple):
+    """A launch with what a call gives to it.
+
+    Attributes:
+        launch: the kernel, and how it is launched.
+        operands: the device's tensors.
+        results: their types.
+        parameters: the words that the functions above make.
+        aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
+            change.
+        has_side_effect: XLA keeps the call even if nothing in the program uses its results.
+    """
+
+    launch: Launch
+    operands: Sequence[torch.Tensor]
+    results: Sequence[ArrayType]
+    parameters: Sequence[str]
+    aliases: Mapping[int, int]
+    has_side_effect: bool = False
+
+    def attributes(self) -> dict[str, object]:
+        """The target's attributes."""
+        return self.launch.attributes(self.parameters)
 
 
 def three(name: str, given: object, what: str) -> tuple[int, int, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
 from torch_xla_gpu import custom_call, device, front
 from torch_xla_gpu.custom_call import call_key
 from xla_kernels import transforms
-from xla_kernels.launch import TARGET, Launch
+from xla_kernels.launch import TARGET, Call
 from xla_kernels.signature.schema import ArrayType
 
 
@@ -52,44 +52,31 @@ class _Prepared:
         )
 
 
-def launch(
-    launch: Launch,
-    operands: Sequence[torch.Tensor],
-    results: Sequence[ArrayType],
-    parameters: Sequence[str],
-    aliases: Mapping[int, int],
-    has_side_effect: bool = False,
-) -> list[torch.Tensor]:
+def launch(call: Call) -> list[torch.Tensor]:
     """As FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
-    for i, tensor in enumerate(operands):
+    name = call.launch.kernel
+    for i, tensor in enumerate(call.operands):
         if tensor.device.type != device.TYPE:
             raise ValueError(
-                f"cuda_kernel {launch.kernel!r}: tensor {i} must be on the device {device.TYPE}, "
-                f"but is on {tensor.device}: move it there with .to({device.TYPE!r})"
+                f"cuda_kernel {name!r}: tensor {i} must be on the device {device.TYPE}, but is on "
+                f"{tensor.device}: move it there with .to({device.TYPE!r})"
             )
-    transforms.refuse(launch.kernel, operands)
-    made = prepare_launch(launch, operands, results, parameters, aliases, has_side_effect)
-    if _is_differentiated(operands):
-        return list(transforms.WithoutDerivative.apply(launch.kernel, made, *operands))
-    return made(operands)
+    transforms.refuse(name, call.operands)
+    made = prepare_launch(call)
+    if _is_differentiated(call.operands):
+        return list(transforms.WithoutDerivative.apply(name, made, *call.operands))
+    return made(call.operands)
 
 
-def prepare_launch(
-    launch: Launch,
-    operands: Sequence[torch.Tensor],
-    results: Sequence[ArrayType],
-    parameters: Sequence[str],
-    aliases: Mapping[int, int],
-    has_side_effect: bool = False,
-) -> _Prepared:
+def prepare_launch(call: Call) -> _Prepared:
     """As FrontEnd.prepare_launch."""
     register()
     made = custom_call.prepare(
         TARGET,
-        [ArrayType.of(tensor) for tensor in operands],
-        results,
-        attributes=launch.attributes(parameters),
-        aliases=aliases,
-        has_side_effect=has_side_effect,
+        [ArrayType.of(tensor) for tensor in call.operands],
+        call.results,
+        attributes=call.attributes(),
+        aliases=call.aliases,
+        has_side_effect=call.has_side_effect,
     )
-    return _Prepared(made, frozenset(aliases.values()))
+    return _Prepared(made, frozenset(call.aliases.values()))

@@ -5,14 +5,13 @@ Triton's kernels and those of `cuda_kernel` are launched so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch_xla
 
 from torch_xla_ext.custom_call.call import custom_call, is_cacheable, prepare
-from xla_kernels.launch import TARGET, Launch
-from xla_kernels.signature.schema import ArrayType
+from xla_kernels.launch import TARGET, Call, Launch
 
 _XLAC = torch_xla._XLAC
 
@@ -22,40 +21,22 @@ def launch_is_cacheable() -> bool:
     return is_cacheable(TARGET)
 
 
-def launch(
-    launch: Launch,
-    operands: Sequence[torch.Tensor],
-    results: Sequence[ArrayType],
-    parameters: Sequence[str],
-    aliases: Mapping[int, int],
-    has_side_effect: bool = False,
-) -> list[torch.Tensor]:
-    """Makes the call; `aliases` and `has_side_effect` as of `custom_call`."""
-    keywords = _keywords(launch, parameters, aliases, has_side_effect)
-    return custom_call(TARGET, list(operands), list(results), **keywords)
+def launch(call: Call) -> list[torch.Tensor]:
+    """As FrontEnd.launch."""
+    return custom_call(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
-def prepare_launch(
-    launch: Launch,
-    operands: Sequence[torch.Tensor],
-    results: Sequence[ArrayType],
-    parameters: Sequence[str],
-    aliases: Mapping[int, int],
-    has_side_effect: bool = False,
-) -> object:
-    """The call without its operands, for operands like these."""
-    keywords = _keywords(launch, parameters, aliases, has_side_effect)
-    return prepare(TARGET, list(operands), list(results), **keywords)
+def prepare_launch(call: Call) -> object:
+    """As FrontEnd.prepare_launch."""
+    return prepare(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
-def _keywords(
-    launch: Launch, parameters: Sequence[str], aliases: Mapping[int, int], has_side_effect: bool
-) -> dict[str, object]:
+def _keywords(call: Call) -> dict[str, object]:
     return {
-        "attributes": launch.attributes(parameters),
+        "attributes": call.attributes(),
         "api": "ffi",
-        "aliases": dict(aliases),
-        "has_side_effect": has_side_effect,
+        "aliases": dict(call.aliases),
+        "has_side_effect": call.has_side_effect,
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -15,7 +14,7 @@ from xla_kernels.cuda_source.configuration import Configuration
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
 from xla_kernels.cuda_source.kernel_signature import Signature
 from xla_kernels.cuda_source.machine_code import Code, Kernel
-from xla_kernels.launch import Launch
+from xla_kernels.launch import Call, Launch
 from xla_kernels.plugin.driver import compute_capability
 from xla_kernels.signature.schema import ArrayType
 
@@ -23,15 +22,6 @@ Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
 # The size of a kernel's cache of calls. Each has the machine code.
 _MOST_CACHED = 256
-
-
-class _Call(NamedTuple):
-    """The arguments of FrontEnd.launch, without the launch and has_side_effect."""
-
-    operands: list[torch.Tensor]
-    results: list[ArrayType]
-    words: list[str]
-    aliases: Mapping[int, int]
 
 
 class Calls:
@@ -159,14 +149,14 @@ class Calls:
         operands: list[torch.Tensor] = []
         key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
         if key is None or not front.launch_is_cacheable():
-            launch, call = self._made(configuration, args, outputs, aliases)
-            return front.launch(launch, *call, has_side_effect)
+            call = self._made(configuration, args, outputs, aliases)
+            return front.launch(call._replace(has_side_effect=has_side_effect))
         prepared = self._cached.get(key)
         if prepared is None:
             if len(self._cached) >= _MOST_CACHED:
                 self._cached.clear()
-            launch, call = self._made(configuration, args, outputs, aliases)
-            prepared = front.prepare_launch(launch, *call, has_side_effect)
+            call = self._made(configuration, args, outputs, aliases)
+            prepared = front.prepare_launch(call._replace(has_side_effect=has_side_effect))
             self._cached[key] = prepared
         return front.launch_prepared(prepared, operands)
 
@@ -203,8 +193,8 @@ class Calls:
         args: Sequence[object],
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
-    ) -> tuple[Launch, _Call]:
-        """The launch of checked arguments, on a GPU."""
+    ) -> Call:
+        """The call with checked arguments, on a GPU."""
         if self.signature is not None:
             self._refuse_places(outputs, aliases)
             return self._made_with_signature(configuration, args)
@@ -262,7 +252,7 @@ class Calls:
         parameters: Sequence[Parameter],
         args: Sequence[object],
         places: argument_binding.Places,
-    ) -> tuple[Launch, _Call]:
+    ) -> Call:
         given: dict[int, Argument] = {}
         operands: list[torch.Tensor] = []
         written: dict[int, int] = {}
@@ -286,7 +276,7 @@ class Calls:
         kernel = self.code.kernel(self.name, compute_capability(), arguments)
         results = self._result_types(args, places)
         launch, words = self._launch(configuration, kernel, arguments, values, results)
-        return launch, _Call(operands, results, words, written)
+        return Call(launch, operands, results, words, written)
 
     def _placed(
         self,
@@ -322,15 +312,13 @@ class Calls:
             stacklevel=6,
         )
 
-    def _made_with_signature(
-        self, configuration: Configuration, args: Sequence[object]
-    ) -> tuple[Launch, _Call]:
+    def _made_with_signature(self, configuration: Configuration, args: Sequence[object]) -> Call:
         tensors, parameters = self.signature.checked_arguments(args)
         operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
         results = self.signature.results(operands, parameters)
         launch, words = self.prepared(operands, results, parameters, configuration)
         present = [tensor for tensor in tensors if tensor is not None]
-        return launch, _Call(present, results, words, self.signature.aliases(operands))
+        return Call(launch, present, results, words, self.signature.aliases(operands))
 
 
 def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:

@@ -24,7 +24,7 @@ from torch_xla_ext.launchers.triton.kernel import (
 )
 from torch_xla_ext.registry import registration
 from xla_kernels import launch as launches
-from xla_kernels.launch import Grid, Launch, normalized_grid
+from xla_kernels.launch import Call, Grid, Launch, normalized_grid
 from xla_kernels.plugin.driver import compute_capability
 from xla_kernels.signature.schema import ArrayType
 
@@ -396,16 +396,11 @@ def _launch(
         dependent=kernel.dependent,
         spread=True,
     )
+    aliases = {
+        len(outputs) + index: operands.index(name) for index, name in enumerate(arguments.written)
+    }
     made = compiled_kernel.launch(
-        launch,
-        [tensors[path] for path in operands],
-        results,
-        words,
-        {
-            len(outputs) + index: operands.index(name)
-            for index, name in enumerate(arguments.written)
-        },
-        has_side_effect,
+        Call(launch, [tensors[i] for i in operands], results, words, aliases, has_side_effect)
     )
     return made[: len(outputs) + len(arguments.written)]
 
