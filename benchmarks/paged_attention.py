@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 
 import paged_attention_cases as cases
-import paged_attention_peers as peers
 import torch
 from kernel_library import KernelLibrary
 from paged_attention_cases import DTYPE, HEAD_DIM, HEADS, KV_HEADS, SCALE, Case, Inputs, Update
@@ -131,7 +130,7 @@ class Ours:
         """The result that nobody asks for."""
         return torch.empty(0, out.shape[1], device=out.device)
 
-    def paged(self, case: Case, inputs: Inputs) -> peers.Bound:
+    def paged(self, case: Case, inputs: Inputs) -> cases.Bound:
         out = torch.full_like(inputs.q, float("nan"))
         arrays = {
             "query": inputs.q,
@@ -145,7 +144,7 @@ class Ours:
         }
         return self.library.bind("XlaGpuPagedAttention", arrays, PARAMETERS), lambda: out
 
-    def ragged(self, case: Case, inputs: Inputs) -> peers.Bound:
+    def ragged(self, case: Case, inputs: Inputs) -> cases.Bound:
         out = torch.full_like(inputs.q, float("nan"))
         arrays = {
             "q": inputs.q,
@@ -160,8 +159,8 @@ class Ours:
         }
         return self.library.bind("XlaGpuRaggedPagedAttention", arrays, PARAMETERS), lambda: out
 
-    def attention(self, case: Case) -> dict[str, Callable[[Case, Inputs], peers.Bound]]:
-        kernels: dict[str, Callable[[Case, Inputs], peers.Bound]] = {}
+    def attention(self, case: Case) -> dict[str, Callable[[Case, Inputs], cases.Bound]]:
+        kernels: dict[str, Callable[[Case, Inputs], cases.Bound]] = {}
         if case.kind == "decode":
             kernels["paged_attention"] = self.paged
         kernels["ragged_paged_attention"] = self.ragged
@@ -310,7 +309,7 @@ def main() -> int:
     about = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "flashinfer": getattr(peers.flashinfer, "__version__", None),
+        "flashinfer": getattr(cases.flashinfer, "__version__", None),
         "shapes": f"{HEADS} heads, {KV_HEADS} KV heads, head_dim {HEAD_DIM}, {DTYPE}",
         "copy_terabytes": copy,
         "matmul_teraflops": matmul,
@@ -325,15 +324,15 @@ def main() -> int:
 
     for case in cases.CASES:
         if args.only in case.name:
-            names = ours.attention(case) | ({} if args.no_peers else peers.attention_peers(case))
+            names = ours.attention(case) | ({} if args.no_peers else cases.attention_peers(case))
             rows += run_attention(case, names, args.repeats, copy, matmul)
             save()  # what there is, should a later case never end
     if args.only in "update":
         names = {"kv_cache_update": ours.update_split, "kv_pages_update": ours.update_pages}
         if not args.no_peers:
             names["torch index_put_"] = torch_update
-            if peers.flashinfer is not None:
-                names["FlashInfer append"] = partial(peers.flashinfer_append, cases.UPDATE_CASE)
+            if cases.flashinfer is not None:
+                names["FlashInfer append"] = partial(cases.flashinfer_append, cases.UPDATE_CASE)
         rows += run_update(names, args.repeats, copy)
     about["again"] = again = copy_bandwidth(args.repeats), matmul_speed(args.repeats)
     save()

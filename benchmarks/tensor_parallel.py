@@ -18,12 +18,20 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Bits of an element, by the letters and digits that name its type.
+_BITS = {"pred": 8, "bf16": 16}
+_COLLECTIVE = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+)
+_ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -70,10 +78,26 @@ def run_all(args: argparse.Namespace) -> None:
                 args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
+def _num_bytes(kind: str, dims: str) -> int:
+    bits = _BITS.get(kind) or int(re.search(r"\d+", kind)[0])
+    return math.prod(map(int, filter(None, dims.split(",")))) * bits // 8
+
+
+def collectives(program: str) -> dict[str, dict[str, int]]:
+    """Of each kind, how many there are, and the bytes of what each device has after them."""
+    result: dict[str, dict[str, int]] = {}
+    for shape, kind, started in _COLLECTIVE.findall(program):
+        arrays = _ARRAY.findall(shape)
+        if started and kind != "all-reduce":  # operands and then results
+            arrays = arrays[len(arrays) // 2 :][: max(1, len(arrays) // 2)]
+        entry = result.setdefault(kind, {"count": 0, "bytes": 0})
+        entry["count"] += 1
+        entry["bytes"] += sum(_num_bytes(*array) for array in arrays)
+    return result
+
+
 def in_dump(folder: Path) -> dict[str, dict[str, int]]:
     """Of the last program that has the kernel: the one that a captured step replays."""
-    from collectives import collectives
-
     files = sorted(folder.glob("*after_optimizations.txt"), key=lambda file: file.stat().st_mtime)
     programs = [text for file in files if "PagedAttention" in (text := file.read_text())]
     return collectives(programs[-1]) if programs else {}
@@ -89,7 +113,7 @@ def run_one(args: argparse.Namespace) -> None:
     import torch
     import torch_xla
     import torch_xla.runtime as xr
-    from decode_model import Config
+    from decode_step import Config
     from torch_xla.distributed import spmd
 
     torch.manual_seed(0)
