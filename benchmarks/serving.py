@@ -10,9 +10,9 @@ new tokens, which is not measured. Prompts are random and never repeat. Prints n
 second and, on this wheel, of the steps that decode all sequences, medians in milliseconds of the
 step, of the host's work, and of its wait for the device.
 
-The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not, and runs in
-this process. Weights are random; both engines draw them on the device, or with tensor parallelism on
-the host, where the same numbers repeat. benchmarks/pictures.py draws both files as one picture.
+The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not. It runs in
+this process. Weights are random; both engines draw them on the device, or, with tensor parallelism,
+on the host, where the same numbers repeat. benchmarks/pictures.py draws both files as one picture.
 """
 
 from __future__ import annotations
