@@ -12,8 +12,6 @@ torch_xla. Times are medians, in milliseconds:
   waited     until the device has finished
   in flight  per step, if many steps are started without waiting
 
-With --steps, that many more steps are run, and device memory before and after is compared.
-
 On a CPU only the host times are meaningful:
 
   PJRT_DEVICE=CPU python benchmarks/decode_step.py --width=128 --shapes=1x16 --layers=2
@@ -247,14 +245,6 @@ class Xla:
 
         return step
 
-    def memory(self) -> int | None:
-        import torch_xla.core.xla_model as xm
-
-        try:
-            return xm.get_memory_info(self.device)["bytes_used"]
-        except (RuntimeError, KeyError):  # XLA:CPU does not tell
-            return None
-
 
 class Peer:
     """The step on a CUDA torch, with a dense cache, compiled and inside a CUDA graph."""
@@ -295,9 +285,6 @@ class Peer:
             self.tokens.copy_(compiled(self.tokens))
         return graph.replay
 
-    def memory(self) -> int:
-        return torch.cuda.memory_allocated()
-
 
 def bytes_read(config: Config, seqs: int, length: int) -> int:
     size = config.dtype.itemsize
@@ -315,10 +302,6 @@ def parse_arguments() -> argparse.Namespace:
         "--width", type=int, default=4096, help="hidden size; the others follow from it"
     )
     parser.add_argument("--in-flight", type=int, default=30, help="number of steps timed together")
-    parser.add_argument(
-        "--steps", type=int, default=0, help="number of steps between memory readings"
-    )
-    parser.add_argument("--profile", type=Path, help="folder for a trace of three captured steps")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     args = parser.parse_args()
     unknown = set(args.ways.split(",")) - set(WAYS)
@@ -368,16 +351,8 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
             "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
             **measure(step, backend.wait, args.in_flight),
         }
-        if args.steps:
-            result["memory_before"] = backend.memory()
-            for _ in range(args.steps):
-                step()
-            backend.wait()
-            result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
         print(json.dumps(result), flush=True)
         results.append(result)
-        if args.profile and way == "captured":
-            profile(step, backend.wait, args.profile / shape)
     return results
 
 
@@ -389,18 +364,6 @@ def main() -> None:
         results += measure_ways(scaled(args.layers, args.width), shape, args)
         if args.json:
             args.json.write_text(json.dumps(results, indent=1) + "\n")
-
-
-def profile(step: Step, wait: Callable[[], None], folder: Path) -> None:
-    import torch_xla_ext
-
-    with torch_xla_ext.profile() as measured:
-        for _ in range(3):
-            step()
-        wait()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.txt").write_text(str(measured.table()))
-    measured.save(folder / "trace.json.gz")
 
 
 if __name__ == "__main__":

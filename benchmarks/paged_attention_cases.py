@@ -168,40 +168,12 @@ def _take(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return x.view(torch.uint8)[rows].view(x.dtype)
 
 
-@dataclass
-class Update:
-    """New tokens for a cache: UPDATE_SEQS sequences of UPDATE_TOKENS more each."""
-
-    key: torch.Tensor  # [tokens, KV_HEADS, HEAD_DIM]
-    value: torch.Tensor
-    slots: torch.Tensor  # i32[tokens]
-    inputs: Inputs  # whose cache it is
-
-
-UPDATE_SEQS, UPDATE_TOKENS = 64, 128
-UPDATE_CASE = decode(UPDATE_SEQS, 1152)
-UPDATE_BYTES = UPDATE_SEQS * UPDATE_TOKENS * 2 * KV_HEADS * HEAD_DIM * DTYPE.itemsize * 2
-
-
-def make_update(device: torch.device, case: Case = UPDATE_CASE) -> Update:
-    """The last UPDATE_TOKENS of each sequence's tokens come anew."""
-    inputs = make_inputs(case, device)
-    tokens = len(case.kv_lens) * UPDATE_TOKENS
-    key, value = (
-        torch.randn(tokens, KV_HEADS, HEAD_DIM, dtype=DTYPE, device=device) for _ in range(2)
-    )
-    length = case.kv_lens[0]
-    position = torch.arange(length - UPDATE_TOKENS, length, dtype=torch.int32)
-    slots = inputs.tables.cpu()[:, position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
-    return Update(key, value, slots.flatten().to(device), inputs)
-
-
 # A call, and what returns its result as [tokens, HEADS, HEAD_DIM].
 Bound = tuple[Callable[[], object], Callable[[], torch.Tensor]]
 
 
-def sdpa(case: Case, inputs: Inputs, backend: SDPBackend, repeat: bool = False) -> Bound:
-    """torch's attention of a dense copy; with `repeat`, of one with a KV head for each head."""
+def sdpa(case: Case, inputs: Inputs, backend: SDPBackend) -> Bound:
+    """torch's attention of a dense copy."""
     if case.kind == "mixed" or case.cache_dtype != DTYPE:
         raise NotImplementedError("needs equal lengths and a cache of q's dtype")
     seqs, length = len(case.kv_lens), case.kv_lens[0]
@@ -212,15 +184,13 @@ def sdpa(case: Case, inputs: Inputs, backend: SDPBackend, repeat: bool = False) 
         .contiguous()
         for cache in (inputs.key_cache, inputs.value_cache)
     )
-    if repeat:
-        k, v = (x.repeat_interleave(HEADS // KV_HEADS, 1) for x in (k, v))
     q = inputs.q.view(seqs, -1, HEADS, HEAD_DIM).transpose(1, 2).contiguous()
     results = []
 
     def call() -> None:
         with sdpa_kernel(backend):
             out = torch.nn.functional.scaled_dot_product_attention(
-                q, k, v, is_causal=case.kind == "prefill", scale=SCALE, enable_gqa=not repeat
+                q, k, v, is_causal=case.kind == "prefill", scale=SCALE, enable_gqa=True
             )
         results[:] = [out]
 
@@ -282,31 +252,11 @@ def _bind(wrapper: object, inputs: Inputs) -> Bound:
     return lambda: wrapper.run(inputs.q, caches, out=out), lambda: out
 
 
-def flashinfer_append(case: Case, update: Update) -> Callable[[], object]:
-    """FlashInfer's update of a cache."""
-    indptr, indices, last = _page_lists(case, update.inputs)
-    seqs, tokens = len(case.kv_lens), len(update.slots)
-    new = tokens // seqs
-    device = update.slots.device
-    rows = torch.arange(tokens, dtype=torch.int32, device=device)
-    batch = rows // new
-    position = case.kv_lens[0] - new + rows % new
-    caches = (update.inputs.key_cache, update.inputs.value_cache)
-    return lambda: flashinfer.append_paged_kv_cache(
-        update.key, update.value, batch, position, caches, indices, indptr, last
-    )
-
-
 def attention_peers(case: Case) -> dict[str, Callable[[Case, Inputs], Bound]]:
     """The peers for a case, by name."""
-    cudnn, flash = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION
     peers: dict[str, Callable[[Case, Inputs], Bound]] = {}
     if case.kind != "mixed" and case.cache_dtype == DTYPE:
-        peers["SDPA cuDNN, dense"] = lambda c, i: sdpa(c, i, cudnn)
-        peers["SDPA flash, dense"] = lambda c, i: sdpa(c, i, flash)
-        if case.kind == "prefill":
-            peers["SDPA cuDNN, dense, KV heads repeated"] = lambda c, i: sdpa(c, i, cudnn, True)
-            peers["SDPA flash, dense, KV heads repeated"] = lambda c, i: sdpa(c, i, flash, True)
+        peers["SDPA cuDNN, dense"] = lambda c, i: sdpa(c, i, SDPBackend.CUDNN_ATTENTION)
     if flashinfer is not None:
         if case.kind == "decode":
             peers["FlashInfer, tensor cores"] = flashinfer_decode

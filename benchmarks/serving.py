@@ -1,4 +1,4 @@
-"""Measures how fast vLLM serves: on this wheel, or for CUDA, with the same loads and weights.
+"""Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
   python benchmarks/serving.py --json=cuda.json                   # where vLLM for CUDA is installed
@@ -6,9 +6,7 @@
 
 A load is SEQSxPROMPT+NEW: that many sequences, all at once, with that many prompt and new tokens;
 with one new token, the time is that of the prompts. Each is run twice: the first time with eight
-new tokens, which is not measured. Prompts are random and never repeat. Prints new tokens per
-second and, on this wheel, of the steps that decode all sequences, medians in milliseconds of the
-step, of the host's work, and of its wait for the device.
+new tokens, which is not measured. Prompts are random and never repeat.
 
 The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not. It runs in
 this process. Weights are random; both engines draw them on the device, or, with tensor parallelism,
@@ -23,13 +21,12 @@ import hashlib
 import json
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -41,11 +38,6 @@ import vllm
 from random_model import make_tokenizer
 from transformers import LlamaConfig
 from vllm.model_executor.model_loader import dummy_loader
-
-if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.outputs import ModelRunnerOutput
-    from vllm_xla_gpu import model_runner
 
 ON_XLA = "PJRT_DEVICE" in os.environ
 if ON_XLA:
@@ -169,48 +161,6 @@ def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
     return [numbers.randrange(2, vocabulary) for _ in range(length)]
 
 
-class StepTimes:
-    """Looks at the clock where our engine begins to wait for a step's tokens, and has them."""
-
-    def __init__(self, llm: vllm.LLM) -> None:
-        from vllm_xla_gpu import model_runner
-
-        self.steps: list[tuple[int, float, float]] = []
-        runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-        execute, result = runner.execute_model, model_runner.StartedStep.result
-
-        def tagged_execute(scheduled: SchedulerOutput) -> model_runner.StartedStep:
-            step = execute(scheduled)
-            new = scheduled.num_scheduled_tokens.values()
-            step.decoding = len(new) if all(count == 1 for count in new) else 0
-            return step
-
-        def timed_result(step: model_runner.StartedStep) -> ModelRunnerOutput:
-            begin = time.perf_counter()
-            output = result(step)
-            self.steps.append((step.decoding, begin, time.perf_counter()))
-            return output
-
-        runner.execute_model, model_runner.StartedStep.result = tagged_execute, timed_result
-
-    def medians(self, num_seqs: int) -> dict[str, float | None]:
-        """Milliseconds, of the steps that decode `num_seqs` sequences one after the other."""
-        pairs = [
-            (before, step)
-            for before, step in zip(self.steps, self.steps[1:], strict=False)
-            if before[0] == step[0] == num_seqs
-        ]
-        columns = {
-            "step": [step[2] - before[2] for before, step in pairs],
-            "host": [step[1] - before[2] for before, step in pairs],
-            "wait": [step[2] - step[1] for _, step in pairs],
-        }
-        return {
-            name: round(1e3 * statistics.median(times), 3) if times else None
-            for name, times in columns.items()
-        }
-
-
 def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
     """The engine, and how long its start took."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -232,7 +182,7 @@ def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
     return llm, start
 
 
-def run_load(llm: vllm.LLM, load: str, vocabulary: int, times: StepTimes | None) -> dict[str, Any]:
+def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
     seqs, rest = load.split("x")
     length, new = map(int, rest.split("+"))
 
@@ -251,16 +201,13 @@ def run_load(llm: vllm.LLM, load: str, vocabulary: int, times: StepTimes | None)
         return seconds, tokens
 
     run(min(new, 8), "first")
-    if times:
-        times.steps.clear()
     seconds, tokens = run(new, "measured")
-    measured = {
+    return {
         "load": load,
         "seconds": round(seconds, 3),
         "new_tokens_a_second": round(int(seqs) * new / seconds, 1),
         "digest_of_tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16],
     }
-    return measured | ({"steps": len(times.steps)} | times.medians(int(seqs)) if times else {})
 
 
 def reporter(path: Path | None) -> Callable[[dict[str, Any]], None]:
@@ -286,9 +233,8 @@ def main() -> None:
     report = reporter(args.json)
     llm, start = make_engine(args)
     report(start)
-    times = StepTimes(llm) if ON_XLA else None
     for load in args.loads.split(","):
-        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"], times))
+        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"]))
     if ON_XLA:
         compiled = (metrics.metric_data("CompileTime") or (0, 0))[0]
         report({"programs_after_the_start": compiled - start["programs"]})

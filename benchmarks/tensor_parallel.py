@@ -1,4 +1,4 @@
-"""Measures a decode step on one device and on several: time, memory and communication.
+"""Measures a decode step on one device and on several: time and communication.
 
   python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
 
@@ -45,7 +45,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--width", type=int, default=4096, help="hidden size; not the heads")
     parser.add_argument("--steps", type=int, default=30, help="number of steps timed together")
-    parser.add_argument("--profile", type=Path, help="folder for a trace of three steps")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -127,7 +126,6 @@ def run_one(args: argparse.Namespace) -> None:
         vocabulary=int(Config.vocabulary * share),
         parts=model,
     )
-    placed: list[torch.Tensor] = []
     place = mark = None
     if data * model > 1:
         xr.use_spmd()
@@ -136,7 +134,6 @@ def run_one(args: argparse.Namespace) -> None:
         def mark(tensor: torch.Tensor, *axes: str | None) -> None:
             spec = (*axes, *[None] * (tensor.dim() - len(axes)))
             spmd.mark_sharding(tensor, mesh, spec)
-            placed.append(tensor)
 
         def place(weight: torch.Tensor, dim: int) -> None:
             mark(weight, *[None] * dim, "model")
@@ -150,37 +147,9 @@ def run_one(args: argparse.Namespace) -> None:
         "width": config.width,
         "device": xr.device_type(),
         **decode_step.measure(captured, step.wait, args.steps),
-        "placed_megabytes": [round(each / 1e6, 1) for each in on_each_device(placed)],
-        "memory_used": used_memory(data * model),
     }
-    if args.profile:
-        decode_step.profile(captured, step.wait, args.profile / devices / shape)
     torch_xla.sync()
     print(json.dumps(result), flush=True)
-
-
-def on_each_device(tensors: list) -> list[int]:
-    """The bytes of weights and caches that each device has."""
-    import torch
-    import torch_xla
-
-    sums: dict[int, int] = {}
-    for tensor in tensors:
-        shards = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
-        for number, (_, where) in enumerate(shards):
-            part = where if where is ... else tuple(where)
-            own = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")[part]
-            sums[number] = sums.get(number, 0) + own.nbytes
-    return list(sums.values())
-
-
-def used_memory(count: int) -> list[str] | None:
-    """As nvidia-smi has it: all processes, and what XLA keeps for later."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[:count]
-    except FileNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

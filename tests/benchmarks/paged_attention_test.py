@@ -46,28 +46,12 @@ def test_attention(ours: paged_attention.Ours, case: cases.Case) -> None:
             cases.error(case, inputs, result())
 
 
-@pytest.mark.parametrize("repeat", [False, True])
-def test_dense_copy(repeat: bool) -> None:
+def test_dense_copy() -> None:
     for case in CASES[0], CASES[2]:
         inputs = cases.make_inputs(case, CPU)
-        call, result = cases.sdpa(case, inputs, SDPBackend.MATH, repeat)
+        call, result = cases.sdpa(case, inputs, SDPBackend.MATH)
         call()
         assert cases.error(case, inputs, result()) < 3e-3
-
-
-def test_update(ours: paged_attention.Ours) -> None:
-    for bind in ours.update_split, ours.update_pages, paged_attention.torch_update:
-        update = cases.make_update(CPU, case=cases.decode(2, 144))
-        paged_attention.check_update(update, bind(update))
-    update = cases.make_update(CPU, case=cases.decode(2, 144))
-    call = ours.update_pages(update)
-
-    def wrong() -> None:
-        call()
-        update.inputs.kv_pages.view(-1)[12345] += 1
-
-    with pytest.raises(AssertionError, match="cache"):
-        paged_attention.check_update(update, wrong)
 
 
 def test_wrong_calls(ours: paged_attention.Ours) -> None:
@@ -88,4 +72,4 @@ def test_help() -> None:
     command = [sys.executable, "benchmarks/paged_attention.py", "--help"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "--json" in result.stdout
+    assert "--only" in result.stdout
