@@ -52,12 +52,6 @@ class Config:
     dtype: torch.dtype = torch.bfloat16
     parts: int = 1  # devices among which heads and columns are divided
 
-    def num_parameters(self) -> int:
-        """That a step reads: all but the embedding, of which it reads a row a sequence."""
-        heads = (2 * self.heads + 2 * self.kv_heads) * self.head_dim
-        layer = self.width * (heads + 3 * self.inner + 2)
-        return self.layers * layer + self.width * (self.vocabulary + 1)
-
 
 class Model:
     """Weights and the pass of one token a sequence."""
@@ -286,12 +280,6 @@ class Peer:
         return graph.replay
 
 
-def bytes_read(config: Config, seqs: int, length: int) -> int:
-    size = config.dtype.itemsize
-    cache = 2 * config.layers * seqs * length * config.kv_heads * config.head_dim
-    return size * (config.num_parameters() + cache)
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
@@ -348,7 +336,6 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
             "layers": config.layers,
             "device": device_name(way),
             "torch": torch.__version__,
-            "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
             **measure(step, backend.wait, args.in_flight),
         }
         print(json.dumps(result), flush=True)

@@ -1,7 +1,7 @@
-"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's and CuPy's own launch.
+"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's own launch.
 
     PJRT_DEVICE=CUDA python benchmarks/launch_time.py  # with the wheel
-    python benchmarks/launch_time.py --peer            # torch with CUDA, Triton, CuPy
+    python benchmarks/launch_time.py --peer            # torch with CUDA, Triton
 
 The kernel is axpy of a few floats. Each launch takes the result of the one before. Every time is a
 median over the rounds, and is that of one launch. "host" is what the host needs to start the
@@ -151,7 +151,7 @@ def measure_xla(size: int, rounds: int) -> None:
     show_program("a captured step", captured(x, y, call), xm.wait_device_ops, rounds)
 
 
-def measure_peers(size: int, rounds: int) -> None:
+def measure_peer(size: int, rounds: int) -> None:
     import torch
     import triton
     import triton.language as tl
@@ -168,59 +168,40 @@ def measure_peers(size: int, rounds: int) -> None:
         n = x.numel()
         axpy[(-(-n // BLOCK),)](x, y, out, FACTOR, n, BLOCK=BLOCK)
 
-    launches = {"Triton": triton_launch}
-    try:
-        import cupy
-    except ImportError:
-        print("CuPy is not installed")
-    else:
-        raw = cupy.RawKernel(SOURCE, "axpy")
-
-        def cupy_launch(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
-            n = np.int32(x.numel())
-            pointers = x.data_ptr(), y.data_ptr(), out.data_ptr()
-            raw((-(-int(n) // BLOCK),), (BLOCK,), (*pointers, np.float32(FACTOR), n))
-
-        launches["CuPy"] = cupy_launch
     x, y = (torch.from_numpy(a).cuda() for a in numbers(size))
-    for name, launch in launches.items():
+    buffers = torch.empty_like(x), torch.empty_like(x)
 
-        def chain(count: int, launch: Callable = launch) -> Step:
-            buffers = torch.empty_like(x), torch.empty_like(x)
+    def chain(count: int) -> Step:
+        def step() -> None:
+            given = x
+            for number in range(count):
+                triton_launch(given, y, buffers[number % 2])
+                given = buffers[number % 2]
 
-            def step() -> None:
-                given = x
-                for number in range(count):
-                    launch(given, y, buffers[number % 2])
-                    given = buffers[number % 2]
+        return step
 
-            return step
+    def graph(count: int) -> Step:
+        step = chain(count)
+        step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph.replay
 
-        out = torch.empty_like(x)
-        launch(x, y, out)
-        print(f"{name}: digest {digest(out.cpu().numpy())}")
-        show_launches(f"{name}'s own launch", chain, torch.cuda.synchronize, rounds)
-        if name == "Triton":  # CuPy launches on a stream of its own, which torch does not capture
-
-            def graph(count: int, chain: Callable = chain) -> Step:
-                step = chain(count)
-                step()
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    step()
-                return graph.replay
-
-            show_program(f"{name}, torch's CUDA graph", graph, torch.cuda.synchronize, rounds)
+    triton_launch(x, y, buffers[0])
+    print(f"Triton: digest {digest(buffers[0].cpu().numpy())}")
+    show_launches("Triton's own launch", chain, torch.cuda.synchronize, rounds)
+    show_program("Triton, torch's CUDA graph", graph, torch.cuda.synchronize, rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", action="store_true", help="Triton's and CuPy's own launch")
+    parser.add_argument("--peer", action="store_true", help="Triton's own launch")
     parser.add_argument("--size", type=int, default=1000, help="floats")
     parser.add_argument("--rounds", type=int, default=31)
     args = parser.parse_args()
-    (measure_peers if args.peer else measure_xla)(args.size, args.rounds)
+    (measure_peer if args.peer else measure_xla)(args.size, args.rounds)
 
 
 if __name__ == "__main__":
