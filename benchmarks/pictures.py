@@ -69,26 +69,19 @@ def bars(
     return svg(title, y, parts)
 
 
-def by_shape(
-    results: list[dict[str, Any]], value: str, ways: tuple[str, ...]
-) -> dict[str, list[Bar]]:
-    """Groups of results that have this value, in the order of NAMES."""
+def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Pictures by name, of decode_step.py's results."""
     shapes: dict[str, dict[str, float]] = {}
     for result in results:
-        if result["way"] in ways:
-            plural = "" if result["seqs"] == 1 else "s"
-            name = f"{result['seqs']} sequence{plural} of {result['length']:,} tokens"
-            shapes.setdefault(name, {})[result["way"]] = result[value]
-    return {
+        plural = "" if result["seqs"] == 1 else "s"
+        name = f"{result['seqs']} sequence{plural} of {result['length']:,} tokens"
+        shapes.setdefault(name, {})[result["way"]] = result["waited"]
+    groups = {
         name: [Bar(NAMES[way], COLORS[way], values[way]) for way in NAMES if way in values]
         for name, values in shapes.items()
     }
-
-
-def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Pictures by name, of decode_step.py's results."""
     title = f"Latency of a decode step ({results[0]['device']})"
-    return {"decode_step": bars(title, "ms", by_shape(results, "waited", tuple(NAMES)))}
+    return {"decode_step": bars(title, "ms", groups)}
 
 
 def draw_serving(files: list[list[dict[str, Any]]]) -> dict[str, str]:
