@@ -10,8 +10,6 @@
 #include "kernels/common/checks.h"
 #include "kernels/paged_attention/float32.h"
 #include "kernels/paged_attention/partition.cuh"
-#include "kernels/paged_attention/traits.cuh"
-#include "kernels/paged_attention/workspace.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
 #include "kernels/ragged_paged_attention/variants.cuh"
