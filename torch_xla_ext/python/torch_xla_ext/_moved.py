@@ -38,7 +38,6 @@ PATHS = {
         "signature_check": "torch_xla_ext.kernel_schema.signature_check",
         "transforms": "torch_xla_ext.calls.transforms",
         "upstream": "torch_xla_ext.tpu_operators.install",
-        "vllm_operators": "torch_xla_ext.tpu_operators.vllm_operators",
         "wire_format": "torch_xla_ext.tools.wire_format",
     }.items()
 }
