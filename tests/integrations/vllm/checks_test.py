@@ -313,7 +313,8 @@ def test_what_is_replaced_is_there() -> None:
 
 
 def test_another_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_version", lambda name: "2.9.0")
+    found = {"vllm": environment.VLLM_VERSION, "torch_xla": "2.9.0"}
+    monkeypatch.setattr(environment, "_version", found.get)
     with pytest.raises(UnsupportedError, match=r"needs torch_xla 2\.8\.1 with the"):
         environment.check_packages()
 
