@@ -38,8 +38,8 @@ from torch.utils import _pytree as pytree
 from torch_xla import runtime
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from torch_xla_ext import CaptureError
 from torch_xla_ext._capture import watch
-from torch_xla_ext._capture.errors import CaptureError
 from torch_xla_ext._capture.step import CapturedStep
 from torch_xla_huggingface import moe
 from torch_xla_huggingface.ahead import Ahead, Pass, next_inputs
@@ -191,7 +191,8 @@ def _option(model: Any, arguments: dict[str, Any], name: str) -> Any:
 def _holds_device_tensors(value: Any) -> bool:
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     held = [item for one in values for item in getattr(one, "__dict__", {}).values()]
-    return any(watch.is_on_device(item) for item in pytree.tree_leaves([*values, *held]))
+    leaves = pytree.tree_leaves([*values, *held])
+    return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" for leaf in leaves)
 
 
 def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
