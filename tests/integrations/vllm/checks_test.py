@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -355,8 +356,8 @@ def test_no_cuda_plugin() -> None:
 
 
 def test_set_up_without_the_wheel() -> None:
-    wheel = Path(importlib.metadata.distribution("torch_xla").locate_file(""))
-    if wheel.is_relative_to(sys.prefix):
+    site = [sysconfig.get_path("purelib")]
+    if list(importlib.metadata.distributions(name="torch_xla", path=site)):
         pytest.skip("this environment has the wheel: the script would install vLLM in it")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
