@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_xla_ext.tools.wire_format import fields
+from torch_xla_ext.tools.protobuf_wire_format import fields
 
 
 def _text(value: int | memoryview) -> str:

@@ -4,8 +4,8 @@ import torch
 from torch.autograd.function import FunctionCtx
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators import VmapInfo, define_operator
-from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operator import VmapInfo, define_operator
+from torch_xla_ext.operator.tensor_checks import Value
 
 __all__ = ["simple_add"]
 

@@ -7,7 +7,7 @@ import torch
 
 import torch_xla_ext
 from torch_xla_ext import ops
-from torch_xla_ext.kernel_schema.dtypes import xla_name
+from torch_xla_ext.signature.dtypes import xla_name
 
 OPERATOR = "xla_gpu::simple_add: "
 on_every_device = pytest.mark.parametrize("device", ["cpu", "meta", "xla"])

@@ -9,9 +9,9 @@ from testing.simple_add import DTYPES, random
 from testing.xla import XLAC, compilations
 
 from torch_xla_ext import ArrayType, custom_call
-from torch_xla_ext.kernel_schema import untyped_payload
 from torch_xla_ext.ops.simple_add import simple_add
-from torch_xla_ext.targets.registration import schema
+from torch_xla_ext.registry.registration import schema
+from torch_xla_ext.signature import untyped_payload
 
 SIZES = [0, 1, 3, 255, 256, 257, 2**20 + 3]
 

@@ -28,9 +28,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug, define_operator, register_custom_call
-from torch_xla_ext.calls import call as call_module
-from torch_xla_ext.kernel_schema import untyped_payload
-from torch_xla_ext.targets import registration
+from torch_xla_ext.custom_call import call as call_module
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature import untyped_payload
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from testing.xla import check_golden
 
 from kernel_api import kernels
-from torch_xla_ext.kernel_schema import untyped_payload
-from torch_xla_ext.kernel_schema.dtypes import XLA_TYPES
-from torch_xla_ext.kernel_schema.schema import ArrayType, Schema, parse_parameters
-from torch_xla_ext.targets import registration
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature import untyped_payload
+from torch_xla_ext.signature.dtypes import XLA_TYPES
+from torch_xla_ext.signature.schema import ArrayType, Schema, parse_parameters
 
 PROBE = ctypes.CDLL(os.environ["UNTYPED_PAYLOAD_PROBE"])
 PROBE.ProbeSchema.restype = ctypes.c_char_p

@@ -39,8 +39,8 @@ from torch_xla import runtime
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from torch_xla_ext import CaptureError
-from torch_xla_ext._capture import watch
-from torch_xla_ext._capture.step import CapturedStep
+from torch_xla_ext.graph import watch
+from torch_xla_ext.graph.step import CapturedStep
 from torch_xla_huggingface import moe
 from torch_xla_huggingface.ahead import Ahead, Pass, next_inputs
 from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
