@@ -28,8 +28,7 @@ WITHOUT_DEPENDENCIES = {
 # Locks whose packages are installed beside those of another: that one's versions hold in both, and
 # what it has is left out, unless the `.in` file names it.
 BESIDE = {"huggingface": "test_env", "jax": "test_env", "vllm": "test_env"}
-# Locks that are for fewer Pythons. torch-tpu 0.2.0 has one wheel for each Python, and is tested with
-# 3.12.
+# Locks that are for fewer Pythons. torch-tpu 0.2.0 has one wheel for each, and is tested with 3.12.
 FEWER_PYTHONS = {
     "torch_tpu": ("3.12",),
     **dict.fromkeys(("vllm", "vllm_cuda"), ("3.11", "3.12")),
