@@ -113,7 +113,15 @@ def test_scan_and_export_import_what_they_call() -> None:
     assert run(code) == ["False", "[0.0, 1.0, 3.0] [3.0, 2.0, 1.0]", "True"]
 
 
-@pytest.mark.parametrize("first", ["torch_xla", "torch._dynamo, torch_xla", "torch_xla_ext"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "torch_xla",
+        "torch._dynamo, torch_xla",
+        "torch._dynamo.backends.torchxla, torch_xla",
+        "torch_xla_ext",
+    ],
+)
 def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
     code = (
         f"import inspect, sys, torch, {first}, torch_xla\n"
