@@ -12,7 +12,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
-from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.limits import UnsupportedError
 from xla_kernels.plugin.options import client_create_options
 
 logger = init_logger("vllm.xla_gpu")

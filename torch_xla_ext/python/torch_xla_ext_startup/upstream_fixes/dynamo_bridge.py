@@ -22,7 +22,6 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_xla_ext.graph.argument_strides import compiled_by_strides
 from torch_xla_ext_startup.upstream_fixes import decompositions
 
 # docs/debugging.md names it: a program may have configured it.
@@ -159,6 +158,8 @@ def replace_backend(module: ModuleType) -> None:
         return merge(config, inputs, infos, **options)
 
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        from torch_xla_ext.graph.argument_strides import compiled_by_strides
+
         return compiled_by_strides(
             lambda inputs: compile_for(graph, inputs, **options), graph, inputs
         )
@@ -166,6 +167,7 @@ def replace_backend(module: ModuleType) -> None:
     def compile_for(
         graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
+
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
