@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 
 namespace {
 
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string path = argv[1];
-  torch_xla_ext::pjrt_bridge::Load(path);
+  torch_xla_ext::pjrt_shim::Load(path);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
   const auto* direct =
       reinterpret_cast<const PJRT_Api* (*)()>(dlsym(library, "GetPjrtApi"))();

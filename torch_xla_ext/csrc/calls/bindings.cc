@@ -23,8 +23,8 @@
 #include "torch_xla_ext/csrc/calls/text.h"
 #include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/operators/operators.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 #include "torch_xla_ext/csrc/runtime/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/runtime/random_state.h"
@@ -376,7 +376,7 @@ void DefineRegistration(py::module_& module) {
       [](const std::string& name, uintptr_t type_id, uintptr_t deleter,
          const std::string& platform) {
         RegisterFfiType(name, reinterpret_cast<XLA_FFI_TypeId*>(type_id),
-                        reinterpret_cast<pjrt_bridge::Deleter*>(deleter),
+                        reinterpret_cast<pjrt_shim::Deleter*>(deleter),
                         platform);
       },
       py::arg("name"), py::arg("type_id"), py::arg("deleter"),
@@ -441,20 +441,20 @@ void DefineRegistration(py::module_& module) {
   module.def(
       "_xla_load_pjrt_plugin",
       [](const std::string& path) {
-        const pjrt_bridge::PluginInfo& info = pjrt_bridge::Load(path);
+        const pjrt_shim::PluginInfo& info = pjrt_shim::Load(path);
         return py::make_tuple(info.major, info.minor);
       },
       py::arg("path"),
-      "Loads the PJRT plugin that the bridge in this library stands in front "
+      "Loads the PJRT plugin that the shim in this library stands in front "
       "of. Returns its API version, (major, minor). Raises RuntimeError if "
       "torch_xla cannot use it.");
   module.def(
       "_xla_compile_options",
-      [] { return py::bytes(pjrt_bridge::CompileOptions()); },
+      [] { return py::bytes(pjrt_shim::CompileOptions()); },
       "What _xla_set_compile_options of this thread has set last.");
   module.def(
       "_xla_set_compile_options",
-      [](const py::bytes& fields) { pjrt_bridge::SetCompileOptions(fields); },
+      [](const py::bytes& fields) { pjrt_shim::SetCompileOptions(fields); },
       py::arg("fields"),
       "Adds these fields of XLA's CompileOptionsProto to the options of each "
       "program that this thread compiles by a PJRT plugin.");

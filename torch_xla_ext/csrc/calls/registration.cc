@@ -43,7 +43,7 @@ struct FfiType {
   std::string name;
   std::string platform;
   XLA_FFI_TypeId* id;
-  pjrt_bridge::Deleter* deleter;
+  pjrt_shim::Deleter* deleter;
 };
 
 // A client that does not look "CUDA" targets up in the process's registry.
@@ -151,10 +151,10 @@ void RegisterHandler(const std::string& name, const std::string& platform,
 void RegisterWithClient(const CudaClient& cuda, const std::string& name,
                         const TargetFunctions& functions, TargetApi api) {
   if (cuda.plugin != nullptr) {
-    pjrt_bridge::RegisterTarget(
+    pjrt_shim::RegisterTarget(
         cuda.plugin, name,
         FunctionsForPlugin(name, functions,
-                           pjrt_bridge::TakesTraits(cuda.plugin)),
+                           pjrt_shim::TakesTraits(cuda.plugin)),
         api);
   } else if (api == TargetApi::kFfi) {
     RegisterHandler(name, kCudaPlatform, functions);
@@ -195,7 +195,7 @@ void RegisterTypeWithClient(const Targets& targets, const FfiType& type) {
       targets.types.begin(), targets.types.end(), [&](const FfiType& other) {
         return other.id == type.id && other.platform == kHostPlatform;
       });
-  type.id->type_id = pjrt_bridge::RegisterType(
+  type.id->type_id = pjrt_shim::RegisterType(
       targets.cuda.plugin, type.name, is_xlas ? 0 : type.id->type_id,
       type.deleter == nullptr ? &DeleteState : type.deleter);
   if (type.deleter != nullptr) SetHasDeleter(type.id->type_id);
@@ -287,8 +287,7 @@ void RegisterTarget(const std::string& name, void* function,
 }
 
 void RegisterFfiType(const std::string& name, XLA_FFI_TypeId* id,
-                     pjrt_bridge::Deleter* deleter,
-                     const std::string& platform) {
+                     pjrt_shim::Deleter* deleter, const std::string& platform) {
   CheckPlatform(platform);
   if (name.empty()) {
     throw std::invalid_argument("the name of an FFI type is empty");
@@ -375,7 +374,7 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
   Targets& targets = GetTargets();
   const std::lock_guard<std::mutex> lock(targets.mutex);
   targets.cuda = {true, plugin};
-  if (plugin != nullptr && !pjrt_bridge::TakesTargets(plugin)) return;
+  if (plugin != nullptr && !pjrt_shim::TakesTargets(plugin)) return;
   for (const auto& [name, function] :
        xla::CustomCallTargetRegistry::Global()->registered_symbols(
            kCudaPlatform)) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace torch_xla_ext {
@@ -55,8 +55,7 @@ void RegisterTarget(const std::string& name, void* function,
 // Throws std::invalid_argument for an empty name, a null `id`, or a name of
 // another type, and std::runtime_error as RegisterTarget does.
 void RegisterFfiType(const std::string& name, XLA_FFI_TypeId* id,
-                     pjrt_bridge::Deleter* deleter,
-                     const std::string& platform);
+                     pjrt_shim::Deleter* deleter, const std::string& platform);
 
 // The target in the HLO of a call of `name`: the name under which XLA knows the
 // function that was registered last. A name that ends in "#1", "#2" and so on

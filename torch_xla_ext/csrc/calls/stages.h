@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
 
 namespace torch_xla_ext {
 

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
+#include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
 #include "torch_xla_ext/csrc/runtime/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -47,7 +47,7 @@ void Start(std::shared_ptr<Launch> launch) {
 }
 
 void StartHere(std::shared_ptr<Launch> launch) {
-  const pjrt_bridge::FailAtStart fail_at_start;
+  const pjrt_shim::FailAtStart fail_at_start;
   Execute(launch.get());
 }
 

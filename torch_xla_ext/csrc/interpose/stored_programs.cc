@@ -28,7 +28,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 #include "torch_xla_ext/csrc/runtime/memory_mappings.h"
 
 namespace torch_xla_ext {
@@ -133,7 +133,7 @@ torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
     return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);
   }();
   // In the keys of the programs in memory, too.
-  const std::string& options = torch_xla_ext::pjrt_bridge::CompileOptions();
+  const std::string& options = torch_xla_ext::pjrt_shim::CompileOptions();
   return torch::lazy::HashCombine(
       torch::lazy::HashCombine(stock(this), compiler),
       torch::lazy::DataHash(options.data(), options.size()));

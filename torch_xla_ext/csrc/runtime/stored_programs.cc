@@ -74,7 +74,7 @@ torch::lazy::hash_t CompilerHash(const PJRT_Api* plugin) {
   const torch::lazy::hash_t hash =
       FileHash(reinterpret_cast<const void*>(&CompilerHash));
   if (plugin == nullptr) return hash;
-  // A function that the bridge does not replace (pjrt_bridge/widening.cc).
+  // A function that the shim does not replace (pjrt_shim/struct_size_shim.cc).
   return torch::lazy::HashCombine(
       hash,
       FileHash(reinterpret_cast<const void*>(plugin->PJRT_Error_Message)));

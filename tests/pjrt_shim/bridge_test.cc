@@ -1,10 +1,8 @@
-// Tests the bridge with the fake plugin of tests/pjrt_bridge/fake_plugin.cc.
+// Tests the shim with the fake plugin of tests/pjrt_shim/fake_plugin.cc.
 //
 //   bridge_test CASE PLUGIN
 //
 // A process can use only one plugin, so each case is a separate test.
-#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
-
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -17,23 +15,24 @@
 #include <thread>
 #include <vector>
 
-#include "tests/pjrt_bridge/fake_plugin.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
+#include "tests/pjrt_shim/fake_plugin.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
+#include "torch_xla_ext/csrc/pjrt_shim/shim.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/topology.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
 namespace {
 
 using torch_xla_ext::TargetApi;
 using torch_xla_ext::TargetFunctions;
-using torch_xla_ext::pjrt_bridge::Load;
-using torch_xla_ext::pjrt_bridge::RegisterTarget;
-using torch_xla_ext::pjrt_bridge::RegisterType;
-using torch_xla_ext::pjrt_bridge::SetCompileOptions;
-using torch_xla_ext::pjrt_bridge::TakesTargets;
-using torch_xla_ext::pjrt_bridge::TakesTraits;
+using torch_xla_ext::pjrt_shim::Load;
+using torch_xla_ext::pjrt_shim::RegisterTarget;
+using torch_xla_ext::pjrt_shim::RegisterType;
+using torch_xla_ext::pjrt_shim::SetCompileOptions;
+using torch_xla_ext::pjrt_shim::TakesTargets;
+using torch_xla_ext::pjrt_shim::TakesTraits;
 
 int failures = 0;
 
@@ -98,7 +97,7 @@ void TestCalls(const std::string& path, bool grew) {
   FakeObservations* seen = Observations(path);
   EXPECT(seen->refusals == 0);
 
-  // Functions that the plugin does not have are missing in the bridge, too.
+  // Functions that the plugin does not have are missing in the shim, too.
   EXPECT(api->PJRT_Buffer_Device == nullptr);
 
   auto initialize = ARGS(PJRT_Plugin_Initialize_Args);
@@ -293,7 +292,7 @@ void TestFailedStart(const std::string& path) {
     EXPECT(seen->buffers == 1 && seen->events == 1);
   }
   {
-    const torch_xla_ext::pjrt_bridge::FailAtStart fail_at_start;
+    const torch_xla_ext::pjrt_shim::FailAtStart fail_at_start;
     EXPECT_TEXT(Start(seen), "the kernel refuses its operands");
     EXPECT(seen->buffers == 0 && seen->events == 0);
     std::thread([seen] { EXPECT(Start(seen).empty()); }).join();
@@ -444,7 +443,7 @@ std::string Entry(const std::string& key, const std::string& value) {
 }
 
 void TestCanonical(const std::string&) {
-  using torch_xla_ext::pjrt_bridge::Canonical;
+  using torch_xla_ext::pjrt_shim::Canonical;
   const std::string a = Entry("a", "9"), b = Entry("b", "8");
   const std::string number = "\x08\x96\x01", name = Field(2, "sm_90");
   EXPECT(Canonical(number + b + a + name) == number + a + b + name);

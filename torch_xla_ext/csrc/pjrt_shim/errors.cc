@@ -1,6 +1,6 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 std::string ErrorText(const PJRT_Api* plugin, PJRT_Error* error) {
   PJRT_Error_Message_Args args = {};
@@ -23,4 +23,4 @@ std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error) {
   return text;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

@@ -1,8 +1,8 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
+#include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
 
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 thread_local int fail_at_start = 0;
@@ -98,4 +98,4 @@ void ReportFailedStarts(PJRT_Api* api) {
   api->PJRT_LoadedExecutable_Execute = &ExecuteAndReport;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
+#include "torch_xla_ext/csrc/pjrt_shim/profiler.h"
 
 #include <string_view>
 
@@ -9,7 +9,7 @@ struct PLUGIN_Profiler_Error {
   std::string_view text;
 };
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 PLUGIN_Profiler_Error no_profiler = {
@@ -84,4 +84,4 @@ PJRT_Extension_Base* WithProfiler(PJRT_Extension_Base* extensions) {
   return &extension.base;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

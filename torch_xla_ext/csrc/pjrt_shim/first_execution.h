@@ -1,10 +1,10 @@
 // Programs with cuDNN's graphs run for the first time alone.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_FIRST_EXECUTION_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_FIRST_EXECUTION_H_
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 // Changes `api` so that nothing else is given to the device while a program
 // with cuDNN's graphs (attention) runs for the first time.
@@ -16,6 +16,6 @@ namespace torch_xla_ext::pjrt_bridge {
 // fail: "cuda_graph_end_capture … capturing stream has unjoined work".
 void IsolateFirstExecutions(PJRT_Api* api);
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_FIRST_EXECUTION_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_

@@ -1,12 +1,12 @@
 // The device description that is part of a cached program's key.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TOPOLOGY_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TOPOLOGY_H_
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_TOPOLOGY_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_TOPOLOGY_H_
 
 #include <string>
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 // Makes PJRT_TopologyDescription_Serialize return the same bytes in every
 // process: `Canonical` of the plugin's bytes.
@@ -22,6 +22,6 @@ void MakeTopologyCanonical(PJRT_Api* api);
 // must not be parsed again.
 std::string Canonical(std::string message);
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TOPOLOGY_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_TOPOLOGY_H_

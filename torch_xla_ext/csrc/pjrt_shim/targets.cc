@@ -1,12 +1,12 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
 
 #include <cstddef>
 #include <stdexcept>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 #include "xla/ffi/api/c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 template <typename Extension>
@@ -91,4 +91,4 @@ int64_t RegisterType(const PJRT_Api* plugin, const std::string& name,
   return args.type_id;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

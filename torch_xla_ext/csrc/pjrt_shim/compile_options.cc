@@ -1,8 +1,8 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 
 #include <utility>
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 thread_local std::string compile_options;
@@ -36,4 +36,4 @@ void AddCompileOptions(PJRT_Api* api) {
   api->PJRT_Client_Compile = &CompileWithOptions;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

@@ -11,7 +11,7 @@
 //   FAKE_EXTENSION_VERSION  that of its extensions for them: 3 has traits of
 //                           targets, and needs the deleters of types
 //   FAKE_NO_PROFILER        it has no profiler
-#include "tests/pjrt_bridge/fake_plugin.h"
+#include "tests/pjrt_shim/fake_plugin.h"
 
 #include <chrono>
 #include <cstddef>
@@ -20,7 +20,7 @@
 #include <string>
 #include <thread>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
@@ -46,10 +46,10 @@ struct PJRT_Error {
 
 namespace {
 
-using torch_xla_ext::pjrt_bridge::CustomCallExtension;
-using torch_xla_ext::pjrt_bridge::FfiExtension;
-using torch_xla_ext::pjrt_bridge::RegisterCustomCallArgs;
-using torch_xla_ext::pjrt_bridge::RegisterTypeArgs;
+using torch_xla_ext::pjrt_shim::CustomCallExtension;
+using torch_xla_ext::pjrt_shim::FfiExtension;
+using torch_xla_ext::pjrt_shim::RegisterCustomCallArgs;
+using torch_xla_ext::pjrt_shim::RegisterTypeArgs;
 
 FakeObservations observations;
 

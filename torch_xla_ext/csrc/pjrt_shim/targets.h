@@ -7,9 +7,9 @@
 // contains. Members have only been appended since 2024: `traits` in version 3
 // of the first extension, `type_info` in version 3 of the second one. An older
 // plugin accepts structures that are longer than its own and ignores the rest.
-// tests/pjrt_bridge checks the sizes; every call on a GPU tests the rest.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
+// tests/pjrt_shim checks the sizes; every call on a GPU tests the rest.
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_TARGETS_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_TARGETS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ inline bool operator==(const TargetFunctions& a, const TargetFunctions& b) {
          a.command_buffer_compatible == b.command_buffer_compatible;
 }
 
-namespace pjrt_bridge {
+namespace pjrt_shim {
 
 struct RegisterCustomCallArgs {
   size_t struct_size;
@@ -114,7 +114,7 @@ void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
 int64_t RegisterType(const PJRT_Api* plugin, const std::string& name,
                      int64_t id, Deleter* deleter);
 
-}  // namespace pjrt_bridge
+}  // namespace pjrt_shim
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_TARGETS_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_TARGETS_H_

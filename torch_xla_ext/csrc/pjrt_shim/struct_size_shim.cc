@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
+#include "torch_xla_ext/csrc/pjrt_shim/struct_size_shim.h"
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <utility>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 // The beginning of every argument structure.
@@ -24,11 +24,11 @@ struct Header {
 // destroy and read an error: they return nothing and reject nothing.
 using Function = PJRT_Error* (*)(Header*);
 constexpr size_t kFunctionsBegin = offsetof(PJRT_Api, PJRT_Error_Destroy);
-constexpr size_t kFirstWidened = 2;
+constexpr size_t kFirstResized = 2;
 constexpr size_t kFunctionCount =
     (PJRT_Api_STRUCT_SIZE - kFunctionsBegin) / sizeof(Function);
 static_assert(offsetof(PJRT_Api, PJRT_Error_GetCode) ==
-                  kFunctionsBegin + kFirstWidened * sizeof(Function),
+                  kFunctionsBegin + kFirstResized * sizeof(Function),
               "the first functions of the table are not those assumed here");
 
 // The longest structure of PJRT 0.114 has 201 bytes.
@@ -88,11 +88,11 @@ constexpr size_t MemorySize(size_t function) {
 
 // A structure for the plugin: the caller's own, or a longer copy whose contents
 // are copied back to the caller's in the end.
-class Widened {
+class Resized {
  public:
   // `memory_size`: the size of the structure's memory, if larger than its
   // struct_size.
-  Widened(Header* original, size_t size, size_t memory_size)
+  Resized(Header* original, size_t size, size_t memory_size)
       : original_(original) {
     if (original == nullptr || original->struct_size >= size) return;
     original_size_ = original->struct_size;
@@ -101,8 +101,8 @@ class Widened {
     std::memset(buffer_ + copied_, 0, size - copied_);
     get()->struct_size = size;
   }
-  Widened(const Widened&) = delete;
-  ~Widened() {
+  Resized(const Resized&) = delete;
+  ~Resized() {
     if (copied_ == 0) return;
     get()->struct_size = original_size_;
     std::memcpy(original_, buffer_, copied_);
@@ -121,15 +121,15 @@ class Widened {
 
 PJRT_Error* Call(Slot& slot, Header* args, size_t nested_offset,
                  size_t memory_size) {
-  Widened widened(args, slot.args_size.load(std::memory_order_relaxed),
+  Resized resized(args, slot.args_size.load(std::memory_order_relaxed),
                   memory_size);
-  if (nested_offset == 0) return slot.function(widened.get());
+  if (nested_offset == 0) return slot.function(resized.get());
   Header*& member = *reinterpret_cast<Header**>(
-      reinterpret_cast<char*>(widened.get()) + nested_offset);
+      reinterpret_cast<char*>(resized.get()) + nested_offset);
   Header* const original = member;
-  Widened nested(original, slot.nested_size.load(std::memory_order_relaxed), 0);
+  Resized nested(original, slot.nested_size.load(std::memory_order_relaxed), 0);
   member = nested.get();
-  PJRT_Error* error = slot.function(widened.get());
+  PJRT_Error* error = slot.function(resized.get());
   member = original;
   return error;
 }
@@ -158,7 +158,7 @@ bool LearnSize(Slot& slot, PJRT_Error* error) {
 }
 
 template <size_t I>
-PJRT_Error* WidenedFunction(Header* args) {
+PJRT_Error* ShimFunction(Header* args) {
   // In each turn but the last, the plugin rejects one of the two structures.
   for (int turn = 0;; ++turn) {
     PJRT_Error* error = Call(slots[I], args, NestedOffset(I), MemorySize(I));
@@ -170,16 +170,16 @@ PJRT_Error* WidenedFunction(Header* args) {
 }
 
 template <size_t... I>
-constexpr std::array<Function, sizeof...(I)> WidenedFunctions(
+constexpr std::array<Function, sizeof...(I)> ShimFunctions(
     std::index_sequence<I...>) {
-  return {&WidenedFunction<I>...};
+  return {&ShimFunction<I>...};
 }
 
 }  // namespace
 
-PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
+PJRT_Api* ShimmedApi(const PJRT_Api* plugin) {
   static constexpr auto kWidened =
-      WidenedFunctions(std::make_index_sequence<kFunctionCount>());
+      ShimFunctions(std::make_index_sequence<kFunctionCount>());
   static PJRT_Api table;
   const size_t size = std::min(plugin->struct_size, sizeof(table));
   table = {};
@@ -187,7 +187,7 @@ PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
   table.struct_size = size;
   plugin_api = plugin;
   char* functions = reinterpret_cast<char*>(&table) + kFunctionsBegin;
-  for (size_t i = kFirstWidened; i < kFunctionCount; ++i) {
+  for (size_t i = kFirstResized; i < kFunctionCount; ++i) {
     char* entry = functions + i * sizeof(Function);
     std::memcpy(&slots[i].function, entry, sizeof(Function));
     slots[i].args_size = 0;
@@ -199,4 +199,4 @@ PJRT_Api* WidenedApi(const PJRT_Api* plugin) {
   return &table;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

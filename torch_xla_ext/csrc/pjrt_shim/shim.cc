@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/bridge.h"
+#include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 
 #include <dlfcn.h>
 
@@ -7,22 +7,22 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/failed_start.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/first_execution.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/profiler.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/targets.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/widening.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
+#include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
+#include "torch_xla_ext/csrc/pjrt_shim/profiler.h"
+#include "torch_xla_ext/csrc/pjrt_shim/struct_size_shim.h"
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
+#include "torch_xla_ext/csrc/pjrt_shim/topology.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 struct State {
   std::mutex mutex;
   const PluginInfo* info = nullptr;
-  const PJRT_Api* widened = nullptr;
+  const PJRT_Api* shimmed = nullptr;
 };
 
 // Never destroyed: XLA may use the plugin until the process ends.
@@ -83,12 +83,12 @@ void CheckVersion(const std::string& path, const PJRT_Api* api) {
 }
 
 // Options and attributes are arrays of PJRT_NamedValue. A single structure can
-// be widened, but in an array both sides have to agree on the element size.
+// be lengthened, but in an array both sides have to agree on the element size.
 void CheckNamedValueSize(const std::string& path, const PJRT_Api* plugin,
-                         const PJRT_Api* widened) {
+                         const PJRT_Api* shimmed) {
   PJRT_Plugin_Attributes_Args args = {};
   args.struct_size = sizeof(args);
-  if (PJRT_Error* error = widened->PJRT_Plugin_Attributes(&args)) {
+  if (PJRT_Error* error = shimmed->PJRT_Plugin_Attributes(&args)) {
     Refuse(path,
            "does not report its attributes: " + TakeErrorText(plugin, error));
   }
@@ -121,23 +121,23 @@ const PluginInfo& Load(const std::string& path) {
                        "registered with it: it is not for CUDA; ") +
                kRemedy);
   }
-  PJRT_Api* widened = WidenedApi(plugin);
-  widened->extension_start = WithProfiler(plugin->extension_start);
-  MakeTopologyCanonical(widened);
-  AddCompileOptions(widened);
-  IsolateFirstExecutions(widened);
-  ReportFailedStarts(widened);
-  CheckNamedValueSize(path, plugin, widened);
-  state.widened = widened;
+  PJRT_Api* shimmed = ShimmedApi(plugin);
+  shimmed->extension_start = WithProfiler(plugin->extension_start);
+  MakeTopologyCanonical(shimmed);
+  AddCompileOptions(shimmed);
+  IsolateFirstExecutions(shimmed);
+  ReportFailedStarts(shimmed);
+  CheckNamedValueSize(path, plugin, shimmed);
+  state.shimmed = shimmed;
   state.info = new PluginInfo{path, plugin->pjrt_api_version.major_version,
                               plugin->pjrt_api_version.minor_version};
   return *state.info;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
 extern "C" __attribute__((visibility("default"))) const PJRT_Api* GetPjrtApi() {
-  auto& state = torch_xla_ext::pjrt_bridge::GetState();
+  auto& state = torch_xla_ext::pjrt_shim::GetState();
   const std::lock_guard<std::mutex> lock(state.mutex);
-  return state.widened;
+  return state.shimmed;
 }

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/first_execution.h"
+#include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 
 #include <chrono>
 #include <cstddef>
@@ -8,9 +8,9 @@
 #include <thread>
 #include <unordered_set>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 // The beginning of the names of XLA's calls of cuDNN's graphs.
@@ -192,4 +192,4 @@ void IsolateFirstExecutions(PJRT_Api* api) {
   Shared<&PJRT_Api::PJRT_Buffer_CopyToMemory>::Install(api);
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

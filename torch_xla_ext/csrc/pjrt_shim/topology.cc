@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/pjrt_bridge/topology.h"
+#include "torch_xla_ext/csrc/pjrt_shim/topology.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 namespace {
 
 // Protobuf's own limit on nested messages.
@@ -144,4 +144,4 @@ void MakeTopologyCanonical(PJRT_Api* api) {
   api->PJRT_TopologyDescription_Serialize = Serialize;
 }
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim

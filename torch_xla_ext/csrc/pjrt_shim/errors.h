@@ -1,12 +1,12 @@
 // The errors of a PJRT plugin.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_ERRORS_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_ERRORS_H_
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_ERRORS_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_ERRORS_H_
 
 #include <string>
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 std::string ErrorText(const PJRT_Api* plugin, PJRT_Error* error);
 
@@ -15,6 +15,6 @@ void DestroyError(const PJRT_Api* plugin, PJRT_Error* error);
 // Returns the error's text and destroys the error.
 std::string TakeErrorText(const PJRT_Api* plugin, PJRT_Error* error);
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_ERRORS_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_ERRORS_H_

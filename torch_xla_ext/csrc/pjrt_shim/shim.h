@@ -1,20 +1,20 @@
 // A PJRT plugin in front of the real one.
 //
 // torch_xla 2.8.1 speaks version 0.70 of the PJRT C API. A newer plugin refuses
-// some of its argument structures for being too short; the bridge lengthens
-// them (widening.h). Its table of profiler functions is too long for 2.8.1; the
-// bridge shortens it (profiler.h).
+// some of its argument structures for being too short; the shim lengthens
+// them (struct_size_shim.h). Its table of profiler functions is too long
+// for 2.8.1; the shim shortens it (profiler.h).
 //
 // XLA loads a plugin by the path of a library that exports GetPjrtApi: after
 // Load, pass it the path of the library that this code is linked into.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_SHIM_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_SHIM_H_
 
 #include <string>
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 // The minor version of the API that torch_xla 2.8.1 was built with: the oldest
 // version that a plugin may have.
@@ -33,9 +33,9 @@ struct PluginInfo {
 // another plugin has been loaded.
 const PluginInfo& Load(const std::string& path);
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
 // Called by XLA. Returns null before Load.
 extern "C" const PJRT_Api* GetPjrtApi();
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_BRIDGE_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_SHIM_H_

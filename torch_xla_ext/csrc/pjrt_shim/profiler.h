@@ -5,12 +5,12 @@
 // more functions; with them, as with a plugin that has no profiler, starting a
 // profile, for instance with torch_xla.debug.profiler.start_trace, prints an
 // error and ends the process.
-#ifndef TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_PROFILER_H_
-#define TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_PROFILER_H_
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_PROFILER_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_PROFILER_H_
 
 #include "xla/pjrt/c/pjrt_c_api.h"
 
-namespace torch_xla_ext::pjrt_bridge {
+namespace torch_xla_ext::pjrt_shim {
 
 // Puts a profiler extension in front of `extensions`, a plugin's list: XLA uses
 // the first one of each type. The extension's functions are those of the
@@ -19,6 +19,6 @@ namespace torch_xla_ext::pjrt_bridge {
 // reason, for XLA to log. There is one such extension per process.
 PJRT_Extension_Base* WithProfiler(PJRT_Extension_Base* extensions);
 
-}  // namespace torch_xla_ext::pjrt_bridge
+}  // namespace torch_xla_ext::pjrt_shim
 
-#endif  // TORCH_XLA_EXT_CSRC_PJRT_BRIDGE_PROFILER_H_
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_PROFILER_H_
