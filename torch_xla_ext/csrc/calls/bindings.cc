@@ -25,9 +25,9 @@
 #include "torch_xla_ext/csrc/operators/operators.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 #include "torch_xla_ext/csrc/pjrt_shim/shim.h"
-#include "torch_xla_ext/csrc/runtime/buffer_donation.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/random_state.h"
+#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {

@@ -23,7 +23,7 @@
 #include "torch_xla_ext/csrc/capture/shared_memory.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
 #include "torch_xla_ext/csrc/operators/strides.h"
-#include "torch_xla_ext/csrc/runtime/growing_programs.h"
+#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -288,7 +288,8 @@ void DefineState(py::module_& module) {
         return std::exchange(xla_tensor->data()->alias_id, id);
       },
       "The new value of `tensor` is written to where the program has the "
-      "parameter with this id (runtime/buffer_donation.h). Returns what was "
+      "parameter with this id (runtime_fixes/buffer_donation.h). Returns what "
+      "was "
       "set before.",
       py::arg("tensor"), py::arg("id"));
 }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext::capture {

@@ -1,17 +1,17 @@
 // Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
 // that are still needed are not donated, and results are written to where the
-// values were that they replace (runtime/buffer_donation.h). Also on Compile,
-// which calls the second: programs that grow are found
-// (runtime/growing_programs.h).
+// values were that they replace (runtime_fixes/buffer_donation.h). Also on
+// Compile, which calls the second: programs that grow are found
+// (runtime_fixes/unbounded_graph.h).
 //
 // This works because the stock binary calls all three through its PLT.
-#include "torch_xla_ext/csrc/runtime/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
-#include "torch_xla_ext/csrc/runtime/growing_programs.h"
+#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla {
 

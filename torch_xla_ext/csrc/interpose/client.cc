@@ -1,6 +1,6 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
 // new client gets the "CUDA" targets, and autograd threads for its devices. If
-// a client cannot be made, the process stays usable (runtime/failures.h).
+// a client cannot be made, the process stays usable (runtime_fixes/failures.h).
 //
 // This works because the stock binary calls both functions through its PLT,
 // even from the file that defines them. The stock functions are called from
@@ -13,8 +13,8 @@
 
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/autograd_threads.h"
-#include "torch_xla_ext/csrc/runtime/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/autograd_threads.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 
 namespace torch_xla::runtime {
 namespace {

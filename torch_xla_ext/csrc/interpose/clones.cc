@@ -1,13 +1,13 @@
 // Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
 // reader: not the data that a clone shares with its source
-// (runtime/pending_values.h), and not before it has a value
-// (runtime/tensor_lock.h).
+// (runtime_fixes/pending_values.h), and not before it has a value
+// (runtime_fixes/tensor_lock.h).
 //
 // This works because the stock binary calls it through its PLT.
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/stock.h"
-#include "torch_xla_ext/csrc/runtime/pending_values.h"
-#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla {
 

@@ -1,14 +1,14 @@
 // Interposes on PjRtComputationClient::Compile: reductions become those of
-// PyTorch (runtime/reductions.h), and on the CPU, it fails before too many
-// programs crash the process (runtime/memory_mappings.h).
+// PyTorch (runtime_fixes/reductions.h), and on the CPU, it fails before too
+// many programs crash the process (runtime_fixes/memory_mappings.h).
 //
 // The stock binary calls it through a vtable, which refers to it by its symbol.
 // The stock function is called from here.
 #include <dlfcn.h>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/memory_mappings.h"
-#include "torch_xla_ext/csrc/runtime/reductions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 
 namespace torch_xla_ext {
 

@@ -1,6 +1,6 @@
 // Interposes on MultiWait::Wait and the two functions that execute programs: a
 // failed execution reports its error once, and using its results is an error
-// (runtime/failures.h).
+// (runtime_fixes/failures.h).
 //
 // This works because the stock binary calls MultiWait::Wait in two places only,
 // both on the member of an XLAGraphExecutor::Async that its caller holds, and
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/failures.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/without_gil.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch::lazy {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "torch_xla_ext/csrc/calls/bindings.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/pending_values.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
 
 namespace torch_xla_ext {
 namespace {

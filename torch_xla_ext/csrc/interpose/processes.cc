@@ -1,6 +1,6 @@
 // Interposes on the two functions through which torch_xla makes XLA's
 // coordination service and its client: a lost process raises an exception
-// (runtime/lost_process.h), after the time that torch_xla's environment
+// (runtime_fixes/lost_process.h), after the time that torch_xla's environment
 // variables set. Upstream passes that time as an interval and a count, which
 // XLA at the pinned commit ignores.
 //
@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/distributed.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 
 namespace xla {
 

@@ -1,4 +1,5 @@
-// Makes a program's hash cover its structure; runtime/program_hash.h says why.
+// Makes a program's hash cover its structure; runtime_fixes/program_hash.h says
+// why.
 //
 // The stock binary calls XLAGraphExecutor::RunPostOrder through its PLT in the
 // two places that hash a program, for lazy tensors and for torch.compile, so
@@ -7,7 +8,7 @@
 // Programs that were compiled under the stock hash have other keys, in a
 // persistent cache too: every program with nodes has roots, which are added to
 // the sequence.
-#include "torch_xla_ext/csrc/runtime/program_hash.h"
+#include "torch_xla_ext/csrc/runtime_fixes/program_hash.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,5 @@
-// Interposes on functions for stored programs (runtime/stored_programs.h).
+// Interposes on functions for stored programs
+// (runtime_fixes/stored_programs.h).
 //
 // PjRtComputationClient::DeserializeComputation loads a program in two steps,
 // DeserializeExecutable and Load. Neither a plugin's client nor the CPU's
@@ -13,7 +14,7 @@
 // HashCompilationEnv and DeserializeComputation are called through a vtable,
 // which refers to them by their symbols. The stock functions are called from
 // here.
-#include "torch_xla_ext/csrc/runtime/stored_programs.h"
+#include "torch_xla_ext/csrc/runtime_fixes/stored_programs.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -29,7 +30,7 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
-#include "torch_xla_ext/csrc/runtime/memory_mappings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 
 namespace torch_xla_ext {
 namespace {

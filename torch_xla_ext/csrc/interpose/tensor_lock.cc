@@ -1,11 +1,12 @@
 // Interposes on the functions that collect tensors for a program, and on those
 // that read or replace a tensor's operations: several threads may do both, and
-// tensors keep their operations until they have data (runtime/tensor_lock.h).
-// Also on one that reads tensors' data while it has a device's lock.
+// tensors keep their operations until they have data
+// (runtime_fixes/tensor_lock.h). Also on one that reads tensors' data while it
+// has a device's lock.
 //
 // This works because the stock binary calls all of them through its PLT. The
 // stock functions are called from here.
-#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,7 @@
 // Interposes on functions in which the stock binary waits for a program to end:
-// they release the GIL (runtime/without_gil.h), and throw if another process is
-// lost (runtime/lost_process.h). failed_execution.cc has more of them.
+// they release the GIL (runtime_fixes/without_gil.h), and throw if another
+// process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
+// of them.
 //
 // This works because the stock binary calls torch's two through its PLT, and
 // PjRtComputationClient's through a vtable, which refers to them by their
@@ -14,8 +15,8 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/without_gil.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch::lazy {
 

@@ -10,7 +10,7 @@
 
 #include "torch_xla_ext/csrc/operators/float8.h"
 #include "torch_xla_ext/csrc/operators/stock.h"
-#include "torch_xla_ext/csrc/runtime/growing_programs.h"
+#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext::operators {
 

@@ -1,7 +1,7 @@
 // Operators of 16-bit floats that PyTorch computes in float32, rounding once.
 //
-// A sum in float32 (runtime/reductions.h) is not enough where more follows: a
-// mean of 70,000 ones overflows in float16 before it is divided.
+// A sum in float32 (runtime_fixes/reductions.h) is not enough where more
+// follows: a mean of 70,000 ones overflows in float16 before it is divided.
 #ifndef TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
 #define TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
 
