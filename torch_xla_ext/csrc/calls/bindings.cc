@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/overrides.h"
 #include "torch_xla_ext/csrc/calls/arguments.h"
 #include "torch_xla_ext/csrc/calls/call_key.h"
 #include "torch_xla_ext/csrc/calls/custom_call.h"
@@ -22,7 +23,6 @@
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
 #include "torch_xla_ext/csrc/capture/bindings.h"
-#include "torch_xla_ext/csrc/operators/operators.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 #include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
@@ -501,7 +501,7 @@ void DefineRootLogHandlers(py::module_& module) {
 }  // namespace
 
 void DefineFunctions(py::module_& module) {
-  RegisterOperators();
+  RegisterAtenOverrides();
   RegisterStaticKernels();
   DefineCallKey(module);
   DefineOperatorKernels(module);

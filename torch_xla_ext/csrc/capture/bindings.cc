@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/capture/cuda_streams.h"
 #include "torch_xla_ext/csrc/capture/program.h"
@@ -22,7 +23,6 @@
 #include "torch_xla_ext/csrc/capture/saved_state.h"
 #include "torch_xla_ext/csrc/capture/shared_memory.h"
 #include "torch_xla_ext/csrc/capture/storage.h"
-#include "torch_xla_ext/csrc/operators/strides.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext {
@@ -39,7 +39,7 @@ using capture::StorageOf;
 // The strides that the tensor has in PyTorch; nothing if it is row-major.
 std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
   if (!capture::HasOwnValues(tensor)) return std::nullopt;
-  const auto strided = operators::WithStrides(tensor);
+  const auto strided = aten_overrides::WithStrides(tensor);
   if (!strided || strided->is_contiguous()) return std::nullopt;
   return strided->strides().vec();
 }
@@ -79,7 +79,7 @@ std::pair<py::bytes, std::vector<size_t>> Signature(
       }
       continue;
     }
-    const auto strided = operators::WithStrides(tensor);
+    const auto strided = aten_overrides::WithStrides(tensor);
     if (!strided) {
       throw py::value_error(
           "tensor argument " + std::to_string(i) +
@@ -195,7 +195,7 @@ void DefineState(py::module_& module) {
   module.def(
       "_xla_capture_place",
       [](const at::Tensor& tensor) {
-        const auto strided = operators::WithStrides(tensor);
+        const auto strided = aten_overrides::WithStrides(tensor);
         const at::Tensor& place = strided ? *strided : tensor;
         return std::make_tuple(place.sizes().vec(), place.strides().vec(),
                                strided ? place.storage_offset() : 0);
@@ -250,7 +250,7 @@ void DefineState(py::module_& module) {
   module.def(
       "_xla_set_strides",
       [](const at::Tensor& copy, std::vector<int64_t> strides) {
-        operators::StridesOfCopies::Get().Set(copy, std::move(strides));
+        aten_overrides::StridesOfCopies::Get().Set(copy, std::move(strides));
       },
       "What the operators, which ask for it, take as the strides that "
       "a tensor has in PyTorch.");

@@ -1,7 +1,7 @@
 // Views, as functionalization sees them: XLA tensors have none, so that a write
 // to a view becomes a new value of the tensor that it is a view of.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_VIEWS_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_VIEWS_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/indexing.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
-#include "torch_xla_ext/csrc/operators/strides.h"
+#include "torch_xla_ext/csrc/aten_overrides/indexing.h"
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // `base` with its windows replaced.
 inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
@@ -224,6 +224,6 @@ inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
                          : functionalization::to_functional_tensor(counts)};
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_VIEWS_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_

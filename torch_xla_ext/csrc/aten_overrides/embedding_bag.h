@@ -2,8 +2,8 @@
 //
 // torch_xla has a kernel for sums without gradients; whatever else ran on the
 // CPU.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_EMBEDDING_BAG_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_EMBEDDING_BAG_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,9 @@
 #include <optional>
 #include <tuple>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // The modes of aten::_embedding_bag.
 inline constexpr int64_t kBagSum = 0, kBagMean = 1, kBagMax = 2;
@@ -191,6 +191,6 @@ inline at::Tensor EmbeddingBagPerSampleWeightsBackward(
       .to(grad.scalar_type());
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_EMBEDDING_BAG_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_EMBEDDING_BAG_H_

@@ -1,6 +1,6 @@
 // Division, powers, bounds and interpolation between two numbers.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_
 
 #include <ATen/native/TypeProperties.h>
 
@@ -10,11 +10,11 @@
 #include <optional>
 #include <string_view>
 
-#include "torch_xla_ext/csrc/operators/hlo.h"
-#include "torch_xla_ext/csrc/operators/precision.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/hlo.h"
+#include "torch_xla_ext/csrc/aten_overrides/precision.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // An operand, which may be a number on the CPU.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
@@ -36,30 +36,31 @@ inline at::ScalarType CommonType(const at::Tensor& self,
   return dtype;
 }
 
-// Stock kernels whose results have the type of one operand, or are refused by
-// XLA, where PyTorch converts both operands to a common type.
-template <auto kStock>
+// Upstream kernels whose results have the type of one operand, or are
+// refused by XLA, where PyTorch converts both operands to a common type.
+template <auto kUpstream>
 at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
   const at::TensorOptions options = (self.device().is_cpu() ? other : self)
                                         .options()
                                         .dtype(CommonType(self, other));
-  return kStock(OperandOnDevice(self, options),
-                OperandOnDevice(other, options));
+  return kUpstream(OperandOnDevice(self, options),
+                   OperandOnDevice(other, options));
 }
 
-// In place of << and >>, whose stock kernels multiply by powers of two and
+// In place of << and >>, whose upstream kernels multiply by powers of two and
 // divide by them, which rounds -7 >> 1 up.
-template <auto kStock>
+template <auto kUpstream>
 at::Tensor ShiftedByNumber(const at::Tensor& self, const at::Scalar& other) {
-  return OfCommonType<kStock>(self, at::native::wrapped_scalar_tensor(other));
+  return OfCommonType<kUpstream>(self,
+                                 at::native::wrapped_scalar_tensor(other));
 }
 
 inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
                         const at::Tensor& other) {
   const at::TensorOptions options =
       condition.options().dtype(CommonType(self, other));
-  return Stock::where(condition, OperandOnDevice(self, options),
-                      OperandOnDevice(other, options));
+  return Upstream::where(condition, OperandOnDevice(self, options),
+                         OperandOnDevice(other, options));
 }
 
 // Where a remainder has another sign than its divisor: there, a quotient that
@@ -70,8 +71,9 @@ inline at::Tensor HasOtherSign(const at::Tensor& rest,
                          at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
 }
 
-// The stock kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but 9
-// in PyTorch. This is c10::div_floor_floating, in which the remainder is exact.
+// The upstream kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but
+// 9 in PyTorch. This is c10::div_floor_floating, in which the remainder is
+// exact.
 inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
   const at::Tensor quotient = at::sub(
@@ -88,40 +90,41 @@ inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
 using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
                                   const at::Scalar&);
 
-// Sums and differences. In 16 bits, the stock kernels round the product with
+// Sums and differences. In 16 bits, the upstream kernels round the product with
 // the factor.
-template <OfTwoAndFactor* kStock>
+template <OfTwoAndFactor* kUpstream>
 at::Tensor WithFactor(const at::Tensor& self, const at::Tensor& other,
                       const at::Scalar& factor) {
-  constexpr auto kMatched = &Matched<OfTwoAndFactor, kStock>::Call;
+  constexpr auto kMatched = &Matched<OfTwoAndFactor, kUpstream>::Call;
   return factor.equal(1) ? kMatched(self, other, factor)
                          : kFloat32<kMatched>(self, other, factor);
 }
 
-// The stock kernel multiplies by a number in float32, as PyTorch does.
+// The upstream kernel multiplies by a number in float32, as PyTorch does.
 inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
   CheckOneDevice(self, other);
-  return Stock::mul(self, other);
+  return Upstream::mul(self, other);
 }
 
-// The stock kernels of addcmul and addcdiv compute the product or the quotient
-// in the dtype of its operands: half of an integer is 0.
-template <auto kStock>
+// The upstream kernels of addcmul and addcdiv compute the product or the
+// quotient in the dtype of its operands: half of an integer is 0.
+template <auto kUpstream>
 at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
                     const at::Tensor& tensor2, const at::Scalar& value) {
   TORCH_CHECK(
-      kStock != &Stock::addcdiv || !(IsInteger(tensor1) && IsInteger(tensor2)),
+      kUpstream != &Upstream::addcdiv ||
+          !(IsInteger(tensor1) && IsInteger(tensor2)),
       "addcdiv: integers are not divided; convert tensor1 or tensor2, of "
       "dtype ",
       tensor1.scalar_type(), " and ", tensor2.scalar_type(),
       ", to a floating-point dtype");
   const at::Tensor operands[] = {self, tensor1, tensor2};
   const at::ScalarType dtype = at::native::result_type(operands);
-  return kStock(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
+  return kUpstream(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
 }
 
-// The stock kernel divides integers as numbers of float32: 100,000,001 // 1 is
-// 100,000,000 there. Rounded down, or towards zero.
+// The upstream kernel divides integers as numbers of float32: 100,000,001 // 1
+// is 100,000,000 there. Rounded down, or towards zero.
 inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
                                      const at::Tensor& other, bool is_floor) {
   const std::vector<int64_t> shape =
@@ -137,7 +140,7 @@ inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
 using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
                                    std::optional<std::string_view>);
 
-// The stock kernel drops the imaginary parts of a quotient, and rounds a
+// The upstream kernel drops the imaginary parts of a quotient, and rounds a
 // divisor that is a number to 16 bits.
 inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
                                 std::optional<std::string_view> rounding_mode) {
@@ -175,10 +178,10 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
   }
   if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
       other.scalar_type() == at::kBool) {
-    return Stock::div(AsFloat(self), other, rounding_mode);
+    return Upstream::div(AsFloat(self), other, rounding_mode);
   }
-  return Matched<DividedWithMode, &Stock::div>::Call(self, other,
-                                                     rounding_mode);
+  return Matched<DividedWithMode, &Upstream::div>::Call(self, other,
+                                                        rounding_mode);
 }
 
 inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
@@ -189,16 +192,17 @@ inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
   return DivTensorMode(self, other, "floor");
 }
 
-inline constexpr auto kStockRemainder =
+inline constexpr auto kUpstreamRemainder =
     static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(
-        &Stock::remainder);
+        &Upstream::remainder);
 
-// The stock kernel multiplies by the divisor, which is NaN for infinite ones.
+// The upstream kernel multiplies by the divisor, which is NaN for infinite
+// ones.
 inline at::Tensor RemainderTensor(const at::Tensor& self,
                                   const at::Tensor& other) {
   const at::ScalarType dtype = CommonType(self, other);
   if (!at::isFloatingType(dtype)) {
-    return OfCommonType<kStockRemainder>(self, other);
+    return OfCommonType<kUpstreamRemainder>(self, other);
   }
   const at::Tensor divisor = OperandOnDevice(
       other, (self.device().is_cpu() ? other : self).options().dtype(dtype));
@@ -211,12 +215,13 @@ inline at::Tensor RemainderScalar(const at::Tensor& self,
   return RemainderTensor(self, at::native::wrapped_scalar_tensor(other));
 }
 
-// To the stock kernels, a negative power of an integer is 0, also of 1 and -1.
+// To the upstream kernels, a negative power of an integer is 0, also of 1 and
+// -1.
 inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
-  CommonType(base, times);  // the stock kernel ends the process
+  CommonType(base, times);  // the upstream kernel ends the process
   const at::Tensor power =
       Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
-              &Stock::pow>::Call(base, times);
+              &Upstream::pow>::Call(base, times);
   if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
     return power;
   }
@@ -237,7 +242,7 @@ inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
 inline at::Tensor PowOfScalar(const at::Scalar& self,
                               const at::Tensor& exponent) {
   if (!self.isIntegral(/*includeBool=*/false) || !IsInteger(exponent)) {
-    return Stock::pow(self, exponent);
+    return Upstream::pow(self, exponent);
   }
   return PowTensor(
       at::scalar_tensor(
@@ -245,7 +250,8 @@ inline at::Tensor PowOfScalar(const at::Scalar& self,
       exponent);
 }
 
-// The stock kernels subtract infinities from each other where PyTorch does not.
+// The upstream kernels subtract infinities from each other where PyTorch does
+// not.
 inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,
                                const at::Tensor& weight) {
   const at::Tensor distance = at::sub(end, self);
@@ -283,7 +289,8 @@ inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
   return kFloat32<&InterpolatedByNumber>(self, end, weight);
 }
 
-// The stock kernel rounds the steps between integers before it multiplies them.
+// The upstream kernel rounds the steps between integers before it multiplies
+// them.
 inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
                            int64_t steps, std::optional<at::ScalarType> dtype,
                            std::optional<at::Layout> layout,
@@ -292,8 +299,8 @@ inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
   const at::ScalarType type =
       dtype.value_or(at::get_default_dtype_as_scalartype());
   if (!at::isIntegralType(type, /*includeBool=*/false) || steps < 2) {
-    return Stock::linspace(start, end, steps, dtype, layout, device,
-                           pin_memory);
+    return Upstream::linspace(start, end, steps, dtype, layout, device,
+                              pin_memory);
   }
   const double first = static_cast<double>(start.toLong());
   const double last = static_cast<double>(end.toLong());
@@ -307,7 +314,7 @@ inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
   return at::where(at::lt(place, steps / 2), from_first, from_last).to(type);
 }
 
-// The stock kernels also bound by the largest finite number.
+// The upstream kernels also bound by the largest finite number.
 inline at::Tensor Clamp(const at::Tensor& self,
                         const std::optional<at::Scalar>& min,
                         const std::optional<at::Scalar>& max) {
@@ -339,7 +346,7 @@ inline at::Tensor AllFalse(const at::Tensor& like) {
 
 inline at::Tensor IsNan(const at::Tensor& self) {
   if (IsInteger(self)) return AllFalse(self);
-  if (!self.is_complex()) return Stock::isnan(self);
+  if (!self.is_complex()) return Upstream::isnan(self);
   const at::Tensor parts = at::view_as_real_copy(self);
   return at::any(at::isnan(parts), -1);
 }
@@ -352,36 +359,37 @@ inline at::Tensor IsInf(const at::Tensor& self) {
   return at::any(IsInf(at::view_as_real_copy(self)), -1);
 }
 
-// To the stock kernel, True is -inf.
+// To the upstream kernel, True is -inf.
 inline at::Tensor IsNegInf(const at::Tensor& self) {
-  return IsInteger(self) ? AllFalse(self) : Stock::isneginf(self);
+  return IsInteger(self) ? AllFalse(self) : Upstream::isneginf(self);
 }
 
-// A function of floats. The stock kernels refuse booleans, and some integers.
-template <at::Tensor (*kStock)(const at::Tensor&)>
+// A function of floats. The upstream kernels refuse booleans, and some
+// integers.
+template <at::Tensor (*kUpstream)(const at::Tensor&)>
 at::Tensor OfFloat(const at::Tensor& self) {
-  return kStock(IsInteger(self) ? AsFloat(self) : self);
+  return kUpstream(IsInteger(self) ? AsFloat(self) : self);
 }
 
-template <auto kStock>
+template <auto kUpstream>
 at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
-  return OfCommonType<kStock>(
+  return OfCommonType<kUpstream>(
       IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
 }
 
-// To the stock kernel, the largest bfloat16 is float32's, which is infinite.
+// To the upstream kernel, the largest bfloat16 is float32's, which is infinite.
 inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
                            std::optional<double> posinf,
                            std::optional<double> neginf) {
   if (self.scalar_type() == at::kBFloat16) {
     const double largest = std::numeric_limits<at::BFloat16>::max();
-    return Stock::nan_to_num(self, nan, posinf.value_or(largest),
-                             neginf.value_or(-largest));
+    return Upstream::nan_to_num(self, nan, posinf.value_or(largest),
+                                neginf.value_or(-largest));
   }
-  return Stock::nan_to_num(self, nan, posinf, neginf);
+  return Upstream::nan_to_num(self, nan, posinf, neginf);
 }
 
-// The stock kernels refuse bounds of a higher rank.
+// The upstream kernels refuse bounds of a higher rank.
 inline at::Tensor ClampTensor(const at::Tensor& self,
                               const std::optional<at::Tensor>& min,
                               const std::optional<at::Tensor>& max) {
@@ -401,6 +409,6 @@ inline at::Tensor ClampMaxTensor(const at::Tensor& self,
   return at::minimum(self, max);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_ARITHMETIC_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_

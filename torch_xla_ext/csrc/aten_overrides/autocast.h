@@ -1,13 +1,13 @@
 // torch.autocast for XLA tensors: which operators compute in 16 bits, and which
 // in float32.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_AUTOCAST_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_AUTOCAST_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_AUTOCAST_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_AUTOCAST_H_
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // PyTorch's lists for CUDA. torch_xla's own are those of TPUs: a layer_norm or
 // a sum of bfloat16 stayed in it, and relu of float32 became bfloat16.
@@ -44,6 +44,6 @@ inline void RegisterAutocast(torch::Library& m) {
   }
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_AUTOCAST_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_AUTOCAST_H_

@@ -4,8 +4,8 @@
 //
 // A kernel is reached lazily, in place (by functionalization), in out= forms
 // and under torch.compile. With XLA_DISABLE_FUNCTIONALIZATION=1, in-place and
-// out= forms are the stock binary's.
-#include "torch_xla_ext/csrc/operators/operators.h"
+// out= forms are upstream's.
+#include "torch_xla_ext/csrc/aten_overrides/overrides.h"
 
 #include <ATen/NativeFunctions.h>
 #include <c10/util/Exception.h>
@@ -15,32 +15,32 @@
 #include <string_view>
 #include <tuple>
 
-#include "torch_xla_ext/csrc/operators/activations.h"
-#include "torch_xla_ext/csrc/operators/arithmetic.h"
-#include "torch_xla_ext/csrc/operators/autocast.h"
-#include "torch_xla_ext/csrc/operators/composed.h"
-#include "torch_xla_ext/csrc/operators/copies.h"
-#include "torch_xla_ext/csrc/operators/embedding_bag.h"
-#include "torch_xla_ext/csrc/operators/indexing.h"
-#include "torch_xla_ext/csrc/operators/interpolation.h"
-#include "torch_xla_ext/csrc/operators/layer_norm.h"
-#include "torch_xla_ext/csrc/operators/linear_algebra.h"
-#include "torch_xla_ext/csrc/operators/losses.h"
-#include "torch_xla_ext/csrc/operators/normalization.h"
-#include "torch_xla_ext/csrc/operators/pooling.h"
-#include "torch_xla_ext/csrc/operators/precision.h"
-#include "torch_xla_ext/csrc/operators/random.h"
-#include "torch_xla_ext/csrc/operators/reductions.h"
-#include "torch_xla_ext/csrc/operators/scaled_mm.h"
-#include "torch_xla_ext/csrc/operators/shape_checks.h"
-#include "torch_xla_ext/csrc/operators/strides.h"
-#include "torch_xla_ext/csrc/operators/views.h"
+#include "torch_xla_ext/csrc/aten_overrides/activations.h"
+#include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
+#include "torch_xla_ext/csrc/aten_overrides/autocast.h"
+#include "torch_xla_ext/csrc/aten_overrides/composed.h"
+#include "torch_xla_ext/csrc/aten_overrides/copies.h"
+#include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
+#include "torch_xla_ext/csrc/aten_overrides/indexing.h"
+#include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
+#include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
+#include "torch_xla_ext/csrc/aten_overrides/linear_algebra.h"
+#include "torch_xla_ext/csrc/aten_overrides/losses.h"
+#include "torch_xla_ext/csrc/aten_overrides/normalization.h"
+#include "torch_xla_ext/csrc/aten_overrides/pooling.h"
+#include "torch_xla_ext/csrc/aten_overrides/precision.h"
+#include "torch_xla_ext/csrc/aten_overrides/random.h"
+#include "torch_xla_ext/csrc/aten_overrides/reductions.h"
+#include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
+#include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
+#include "torch_xla_ext/csrc/aten_overrides/views.h"
 
 namespace torch_xla_ext {
-namespace operators {
+namespace aten_overrides {
 namespace {
 
-// Types of stock kernels that have overloads.
+// Types of upstream kernels that have overloads.
 using OfOne = at::Tensor(const at::Tensor&);
 using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
 using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
@@ -81,24 +81,24 @@ using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
 
 void RegisterForXla(torch::Library& m) {
   // activations.h, in float32 as PyTorch's
-  m.impl("celu", kFloat32<&Stock::celu>);
-  m.impl("elu", kFloat32<&Stock::elu>);
+  m.impl("celu", kFloat32<&Upstream::celu>);
+  m.impl("elu", kFloat32<&Upstream::elu>);
   m.impl("elu_backward", kFloat32<&EluBackward>);
-  m.impl("gelu", kFloat32<&Stock::gelu>);
-  m.impl("gelu_backward", kFloat32<&Stock::gelu_backward>);
-  m.impl("glu", kFloat32<&Stock::glu>);
+  m.impl("gelu", kFloat32<&Upstream::gelu>);
+  m.impl("gelu_backward", kFloat32<&Upstream::gelu_backward>);
+  m.impl("glu", kFloat32<&Upstream::glu>);
   m.impl("glu_backward", kFloat32<&GluBackward>);
-  m.impl("hardsigmoid", kFloat32<&Stock::hardsigmoid>);
+  m.impl("hardsigmoid", kFloat32<&Upstream::hardsigmoid>);
   m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
-  m.impl("hardswish", kFloat32<&Stock::hardswish>);
+  m.impl("hardswish", kFloat32<&Upstream::hardswish>);
   m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
-  m.impl("leaky_relu", kFloat32<&Stock::leaky_relu>);
-  m.impl("leaky_relu_backward", kFloat32<&Stock::leaky_relu_backward>);
+  m.impl("leaky_relu", kFloat32<&Upstream::leaky_relu>);
+  m.impl("leaky_relu_backward", kFloat32<&Upstream::leaky_relu_backward>);
   m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
   m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
-  m.impl("mish", kFloat32<&Stock::mish>);
-  m.impl("silu", kFloat32<&Stock::silu>);
-  m.impl("softplus", kFloat32<&Stock::softplus>);
+  m.impl("mish", kFloat32<&Upstream::mish>);
+  m.impl("silu", kFloat32<&Upstream::silu>);
+  m.impl("softplus", kFloat32<&Upstream::softplus>);
   m.impl("softplus_backward", kFloat32<&SoftplusBackward>);
   m.impl("softshrink", kFloat32<&Softshrink>);
   m.impl("threshold", kFloat32<&Threshold>);
@@ -106,26 +106,26 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_pack_padded_sequence", at::native::_pack_padded_sequence);
   m.impl("threshold_backward", kFloat32<&ThresholdBackward>);
   m.impl("hardtanh_backward", kFloat32<&HardtanhBackward>);
-  // stock.h
-  m.impl("add.Tensor", WithFactor<&Stock::add>);
-  m.impl("eq.Scalar", Matched<OfTwo, &Stock::eq>::OfNumber);
-  m.impl("eq.Tensor", Matched<OfTwo, &Stock::eq>::Call);
-  m.impl("fmod.Tensor", Matched<OfTwo, &Stock::fmod>::Call);
-  m.impl("ge.Scalar", Matched<OfTwo, &Stock::ge>::OfNumber);
-  m.impl("ge.Tensor", Matched<OfTwo, &Stock::ge>::Call);
-  m.impl("gt.Scalar", Matched<OfTwo, &Stock::gt>::OfNumber);
-  m.impl("gt.Tensor", Matched<OfTwo, &Stock::gt>::Call);
-  m.impl("le.Scalar", Matched<OfTwo, &Stock::le>::OfNumber);
-  m.impl("le.Tensor", Matched<OfTwo, &Stock::le>::Call);
-  m.impl("lt.Scalar", Matched<OfTwo, &Stock::lt>::OfNumber);
-  m.impl("lt.Tensor", Matched<OfTwo, &Stock::lt>::Call);
-  m.impl("ne.Scalar", Matched<OfTwo, &Stock::ne>::OfNumber);
-  m.impl("ne.Tensor", Matched<OfTwo, &Stock::ne>::Call);
-  m.impl("rsub.Tensor", WithFactor<&Stock::rsub>);
-  m.impl("sub.Tensor", WithFactor<&Stock::sub>);
+  // upstream_kernels.h
+  m.impl("add.Tensor", WithFactor<&Upstream::add>);
+  m.impl("eq.Scalar", Matched<OfTwo, &Upstream::eq>::OfNumber);
+  m.impl("eq.Tensor", Matched<OfTwo, &Upstream::eq>::Call);
+  m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
+  m.impl("ge.Scalar", Matched<OfTwo, &Upstream::ge>::OfNumber);
+  m.impl("ge.Tensor", Matched<OfTwo, &Upstream::ge>::Call);
+  m.impl("gt.Scalar", Matched<OfTwo, &Upstream::gt>::OfNumber);
+  m.impl("gt.Tensor", Matched<OfTwo, &Upstream::gt>::Call);
+  m.impl("le.Scalar", Matched<OfTwo, &Upstream::le>::OfNumber);
+  m.impl("le.Tensor", Matched<OfTwo, &Upstream::le>::Call);
+  m.impl("lt.Scalar", Matched<OfTwo, &Upstream::lt>::OfNumber);
+  m.impl("lt.Tensor", Matched<OfTwo, &Upstream::lt>::Call);
+  m.impl("ne.Scalar", Matched<OfTwo, &Upstream::ne>::OfNumber);
+  m.impl("ne.Tensor", Matched<OfTwo, &Upstream::ne>::Call);
+  m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
+  m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
   // arithmetic.h
-  m.impl("addcdiv", kFloat32<&Promoted<&Stock::addcdiv>>);
-  m.impl("addcmul", kFloat32<&Promoted<&Stock::addcmul>>);
+  m.impl("addcdiv", kFloat32<&Promoted<&Upstream::addcdiv>>);
+  m.impl("addcmul", kFloat32<&Promoted<&Upstream::addcmul>>);
   m.impl("clamp", Clamp);
   m.impl("clamp.Tensor", ClampTensor);
   m.impl("clamp_max", ClampMax);
@@ -144,46 +144,47 @@ void RegisterForXla(torch::Library& m) {
   m.impl("pow.Tensor_Tensor", PowTensor);
   m.impl("remainder.Scalar", RemainderScalar);
   m.impl("remainder.Tensor", RemainderTensor);
-  m.impl("atan2", kFloat32<&OfCommonFloat<&Stock::atan2>>);
-  m.impl("xlogy.Tensor", kFloat32<&OfCommonFloat<&Stock::xlogy>>);
-  m.impl("bitwise_and.Tensor", OfCommonType<&Stock::bitwise_and>);
-  m.impl("bitwise_left_shift.Tensor", OfCommonType<&Stock::bitwise_left_shift>);
-  m.impl("bitwise_or.Tensor", OfCommonType<&Stock::bitwise_or>);
+  m.impl("atan2", kFloat32<&OfCommonFloat<&Upstream::atan2>>);
+  m.impl("xlogy.Tensor", kFloat32<&OfCommonFloat<&Upstream::xlogy>>);
+  m.impl("bitwise_and.Tensor", OfCommonType<&Upstream::bitwise_and>);
+  m.impl("bitwise_left_shift.Tensor",
+         OfCommonType<&Upstream::bitwise_left_shift>);
+  m.impl("bitwise_or.Tensor", OfCommonType<&Upstream::bitwise_or>);
   m.impl("bitwise_right_shift.Tensor",
-         OfCommonType<&Stock::bitwise_right_shift>);
-  m.impl("bitwise_xor.Tensor", OfCommonType<&Stock::bitwise_xor>);
-  m.impl("__lshift__.Scalar", ShiftedByNumber<&Stock::bitwise_left_shift>);
-  m.impl("__lshift__.Tensor", OfCommonType<&Stock::bitwise_left_shift>);
-  m.impl("__rshift__.Scalar", ShiftedByNumber<&Stock::bitwise_right_shift>);
-  m.impl("__rshift__.Tensor", OfCommonType<&Stock::bitwise_right_shift>);
-  m.impl("maximum", OfCommonType<&Stock::maximum>);
-  m.impl("minimum", OfCommonType<&Stock::minimum>);
+         OfCommonType<&Upstream::bitwise_right_shift>);
+  m.impl("bitwise_xor.Tensor", OfCommonType<&Upstream::bitwise_xor>);
+  m.impl("__lshift__.Scalar", ShiftedByNumber<&Upstream::bitwise_left_shift>);
+  m.impl("__lshift__.Tensor", OfCommonType<&Upstream::bitwise_left_shift>);
+  m.impl("__rshift__.Scalar", ShiftedByNumber<&Upstream::bitwise_right_shift>);
+  m.impl("__rshift__.Tensor", OfCommonType<&Upstream::bitwise_right_shift>);
+  m.impl("maximum", OfCommonType<&Upstream::maximum>);
+  m.impl("minimum", OfCommonType<&Upstream::minimum>);
   m.impl("where.self", Where);
-  m.impl("acos", kFloat32<&OfFloat<&Stock::acos>>);
-  m.impl("log10", kFloat32<&OfFloat<&Stock::log10>>);
-  m.impl("log2", kFloat32<&OfFloat<&Stock::log2>>);
-  m.impl("acosh", OfFloat<&Stock::acosh>);
-  m.impl("asin", OfFloat<&Stock::asin>);
-  m.impl("asinh", OfFloat<&Stock::asinh>);
-  m.impl("atan", OfFloat<&Stock::atan>);
-  m.impl("atanh", OfFloat<&Stock::atanh>);
-  m.impl("cos", OfFloat<&Stock::cos>);
-  m.impl("cosh", OfFloat<&Stock::cosh>);
-  m.impl("erf", OfFloat<&Stock::erf>);
-  m.impl("erfc", OfFloat<&Stock::erfc>);
-  m.impl("erfinv", OfFloat<&Stock::erfinv>);
-  m.impl("exp", OfFloat<&Stock::exp>);
-  m.impl("expm1", OfFloat<&Stock::expm1>);
-  m.impl("reciprocal", OfFloat<&Stock::reciprocal>);
-  m.impl("rsqrt", OfFloat<&Stock::rsqrt>);
-  m.impl("sigmoid", kFloat32<&OfFloat<&Stock::sigmoid>>);
-  m.impl("sin", OfFloat<&Stock::sin>);
-  m.impl("sinh", OfFloat<&Stock::sinh>);
-  m.impl("sqrt", OfFloat<&Stock::sqrt>);
-  m.impl("tan", OfFloat<&Stock::tan>);
-  m.impl("tanh", OfFloat<&Stock::tanh>);
+  m.impl("acos", kFloat32<&OfFloat<&Upstream::acos>>);
+  m.impl("log10", kFloat32<&OfFloat<&Upstream::log10>>);
+  m.impl("log2", kFloat32<&OfFloat<&Upstream::log2>>);
+  m.impl("acosh", OfFloat<&Upstream::acosh>);
+  m.impl("asin", OfFloat<&Upstream::asin>);
+  m.impl("asinh", OfFloat<&Upstream::asinh>);
+  m.impl("atan", OfFloat<&Upstream::atan>);
+  m.impl("atanh", OfFloat<&Upstream::atanh>);
+  m.impl("cos", OfFloat<&Upstream::cos>);
+  m.impl("cosh", OfFloat<&Upstream::cosh>);
+  m.impl("erf", OfFloat<&Upstream::erf>);
+  m.impl("erfc", OfFloat<&Upstream::erfc>);
+  m.impl("erfinv", OfFloat<&Upstream::erfinv>);
+  m.impl("exp", OfFloat<&Upstream::exp>);
+  m.impl("expm1", OfFloat<&Upstream::expm1>);
+  m.impl("reciprocal", OfFloat<&Upstream::reciprocal>);
+  m.impl("rsqrt", OfFloat<&Upstream::rsqrt>);
+  m.impl("sigmoid", kFloat32<&OfFloat<&Upstream::sigmoid>>);
+  m.impl("sin", OfFloat<&Upstream::sin>);
+  m.impl("sinh", OfFloat<&Upstream::sinh>);
+  m.impl("sqrt", OfFloat<&Upstream::sqrt>);
+  m.impl("tan", OfFloat<&Upstream::tan>);
+  m.impl("tanh", OfFloat<&Upstream::tanh>);
   m.impl("div.Scalar",
-         ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Stock::div>::Call);
+         ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Upstream::div>::Call);
   m.impl("div.Tensor", DivTensor);
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
@@ -194,12 +195,13 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_to_cpu", ToCpu);
   m.impl("copy", Copy);
   m.impl("copy_", Copy_);
-  m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Stock::abs>::Call);
+  m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Upstream::abs>::Call);
   m.impl("sigmoid_backward",
          kFloat32<&ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
-                                &Stock::sigmoid_backward>::Call>);
-  m.impl("tanh_backward", kFloat32<&ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
-                                                 &Stock::tanh_backward>::Call>);
+                                &Upstream::sigmoid_backward>::Call>);
+  m.impl("tanh_backward",
+         kFloat32<&ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
+                                &Upstream::tanh_backward>::Call>);
   m.impl("view_as_real_copy", ViewAsRealCopy);
   // embedding_bag.h
   m.impl("_embedding_bag", EmbeddingBag);
@@ -212,26 +214,27 @@ void RegisterForXla(torch::Library& m) {
   m.impl("_chunk_cat", ChunkCat);
   m.impl("constant_pad_nd",
          ComplexOnCpu<at::_ops::constant_pad_nd, PadWithValue,
-                      &Stock::constant_pad_nd>::Call);
+                      &Upstream::constant_pad_nd>::Call);
   m.impl("_index_put_impl_", IndexPutImpl_);
   m.impl("index.Tensor", Index);
   m.impl("masked_scatter", MaskedScatter);
   m.impl("masked_scatter_backward", MaskedScatterBackward);
   m.impl("index_put_", IndexPut_);
-  m.impl("index_add", OfScalarsToo<IndexAdd, &Stock::index_add>::Call);
-  m.impl("index_copy", OfScalarsToo<IndexCopy, &Stock::index_copy>::Call);
+  m.impl("index_add", OfScalarsToo<IndexAdd, &Upstream::index_add>::Call);
+  m.impl("index_copy", OfScalarsToo<IndexCopy, &Upstream::index_copy>::Call);
   m.impl("index_fill_.int_Scalar", IndexFill_<at::Scalar>);
   m.impl("index_fill_.int_Tensor", IndexFill_<at::Tensor>);
   m.impl("repeat", Repeat);
   m.impl("scatter.reduce",
-         OfScalarsToo<ScatterReducing, &Stock::scatter>::Call);
-  m.impl("scatter.src", OfScalarsToo<IndexCopy, &Stock::scatter>::Call);
-  m.impl("scatter.value", OfScalarsToo<ScatterOfValue, &Stock::scatter>::Call);
+         OfScalarsToo<ScatterReducing, &Upstream::scatter>::Call);
+  m.impl("scatter.src", OfScalarsToo<IndexCopy, &Upstream::scatter>::Call);
+  m.impl("scatter.value",
+         OfScalarsToo<ScatterOfValue, &Upstream::scatter>::Call);
   m.impl("scatter.value_reduce",
-         OfScalarsToo<ScatterReducingValue, &Stock::scatter>::Call);
-  m.impl("scatter_add", OfScalarsToo<IndexCopy, &Stock::scatter_add>::Call);
+         OfScalarsToo<ScatterReducingValue, &Upstream::scatter>::Call);
+  m.impl("scatter_add", OfScalarsToo<IndexCopy, &Upstream::scatter_add>::Call);
   m.impl("scatter_reduce.two",
-         OfScalarsToo<ScatterReduce, &Stock::scatter_reduce>::Call);
+         OfScalarsToo<ScatterReduce, &Upstream::scatter_reduce>::Call);
   m.impl("squeeze_copy.dim", SqueezeCopyDim);
   m.impl("squeeze_copy.dims", SqueezeCopyDims);
   m.impl("empty_permuted", EmptyPermuted);
@@ -241,38 +244,38 @@ void RegisterForXla(torch::Library& m) {
   m.impl("diagonal_backward", DiagonalBackward);
   m.impl("diagonal_copy", DiagonalCopy);
   m.impl("diagonal_scatter", DiagonalScatter);
-  m.impl("index_select", kOfScalarToo<&Stock::index_select>);
+  m.impl("index_select", kOfScalarToo<&Upstream::index_select>);
   m.impl("reflection_pad1d",
-         Pad<at::_ops::reflection_pad1d, &Stock::reflection_pad1d>);
+         Pad<at::_ops::reflection_pad1d, &Upstream::reflection_pad1d>);
   m.impl("reflection_pad1d_backward",
          PadBackward<at::_ops::reflection_pad1d_backward,
-                     &Stock::reflection_pad1d_backward>);
+                     &Upstream::reflection_pad1d_backward>);
   m.impl("reflection_pad2d",
-         Pad<at::_ops::reflection_pad2d, &Stock::reflection_pad2d>);
+         Pad<at::_ops::reflection_pad2d, &Upstream::reflection_pad2d>);
   m.impl("reflection_pad2d_backward",
          PadBackward<at::_ops::reflection_pad2d_backward,
-                     &Stock::reflection_pad2d_backward>);
+                     &Upstream::reflection_pad2d_backward>);
   m.impl("reflection_pad3d",
-         Pad<at::_ops::reflection_pad3d, &Stock::reflection_pad3d>);
+         Pad<at::_ops::reflection_pad3d, &Upstream::reflection_pad3d>);
   m.impl("reflection_pad3d_backward",
          PadBackward<at::_ops::reflection_pad3d_backward,
-                     &Stock::reflection_pad3d_backward>);
+                     &Upstream::reflection_pad3d_backward>);
   m.impl("replication_pad1d",
-         Pad<at::_ops::replication_pad1d, &Stock::replication_pad1d>);
+         Pad<at::_ops::replication_pad1d, &Upstream::replication_pad1d>);
   m.impl("replication_pad1d_backward",
          PadBackward<at::_ops::replication_pad1d_backward,
-                     &Stock::replication_pad1d_backward>);
+                     &Upstream::replication_pad1d_backward>);
   m.impl("replication_pad2d",
-         Pad<at::_ops::replication_pad2d, &Stock::replication_pad2d>);
+         Pad<at::_ops::replication_pad2d, &Upstream::replication_pad2d>);
   m.impl("replication_pad2d_backward",
          PadBackward<at::_ops::replication_pad2d_backward,
-                     &Stock::replication_pad2d_backward>);
+                     &Upstream::replication_pad2d_backward>);
   m.impl("replication_pad3d",
-         Pad<at::_ops::replication_pad3d, &Stock::replication_pad3d>);
+         Pad<at::_ops::replication_pad3d, &Upstream::replication_pad3d>);
   m.impl("replication_pad3d_backward",
          PadBackward<at::_ops::replication_pad3d_backward,
-                     &Stock::replication_pad3d_backward>);
-  m.impl("flip", kOfScalarToo<&Stock::flip>);
+                     &Upstream::replication_pad3d_backward>);
+  m.impl("flip", kOfScalarToo<&Upstream::flip>);
   m.impl("gather", Gather);
   m.impl("roll", Roll);
   m.impl("slice_copy.Tensor", SliceCopy);
@@ -305,37 +308,38 @@ void RegisterForXla(torch::Library& m) {
   m.impl("native_layer_norm_backward", NativeLayerNormBackward);
   // pooling.h
   m.impl("avg_pool2d",
-         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Stock::avg_pool2d>>);
+         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d>>);
   m.impl("avg_pool3d",
-         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Stock::avg_pool3d>>);
+         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d>>);
   m.impl("adaptive_max_pool2d", AdaptiveMaxPool2d);
   m.impl("max_pool2d_with_indices",
          MaxPoolWithIndices<at::_ops::max_pool2d_with_indices,
-                            &Stock::max_pool2d_with_indices, 2>);
+                            &Upstream::max_pool2d_with_indices, 2>);
   m.impl("max_pool2d_with_indices_backward",
-         MaxPoolBackward<&Stock::max_pool2d_with_indices_backward, 2>);
+         MaxPoolBackward<&Upstream::max_pool2d_with_indices_backward, 2>);
   m.impl("max_pool3d_with_indices",
          MaxPoolWithIndices<at::_ops::max_pool3d_with_indices,
-                            &Stock::max_pool3d_with_indices, 3>);
+                            &Upstream::max_pool3d_with_indices, 3>);
   m.impl("max_pool3d_with_indices_backward",
-         MaxPoolBackward<&Stock::max_pool3d_with_indices_backward, 3>);
+         MaxPoolBackward<&Upstream::max_pool3d_with_indices_backward, 3>);
   m.impl("max_unpool2d", MaxUnpool2d);
   m.impl("max_unpool3d", MaxUnpool3d);
   // precision.h: and of tensors without dimensions
-  m.impl("_adaptive_avg_pool2d", kFloat32<&Stock::_adaptive_avg_pool2d>);
-  m.impl("_adaptive_avg_pool3d", kFloat32<&Stock::_adaptive_avg_pool3d>);
-  m.impl("_log_softmax", kOfScalarToo<&SoftmaxInFloat32<&Stock::_log_softmax>>);
+  m.impl("_adaptive_avg_pool2d", kFloat32<&Upstream::_adaptive_avg_pool2d>);
+  m.impl("_adaptive_avg_pool3d", kFloat32<&Upstream::_adaptive_avg_pool3d>);
+  m.impl("_log_softmax",
+         kOfScalarToo<&SoftmaxInFloat32<&Upstream::_log_softmax>>);
   m.impl("_log_softmax_backward_data",
-         kFloat32<&SoftmaxBackward<&Stock::_log_softmax_backward_data>>);
-  m.impl("_softmax", kOfScalarToo<&SoftmaxInFloat32<&Stock::_softmax>>);
+         kFloat32<&SoftmaxBackward<&Upstream::_log_softmax_backward_data>>);
+  m.impl("_softmax", kOfScalarToo<&SoftmaxInFloat32<&Upstream::_softmax>>);
   m.impl("_softmax_backward_data",
-         kFloat32<&SoftmaxBackward<&Stock::_softmax_backward_data>>);
-  m.impl("binary_cross_entropy", kFloat32<&Stock::binary_cross_entropy>);
+         kFloat32<&SoftmaxBackward<&Upstream::_softmax_backward_data>>);
+  m.impl("binary_cross_entropy", kFloat32<&Upstream::binary_cross_entropy>);
   m.impl("binary_cross_entropy_backward",
-         kFloat32<&Stock::binary_cross_entropy_backward>);
+         kFloat32<&Upstream::binary_cross_entropy_backward>);
   m.impl("mse_loss", kFloat32<&MseLoss>);
-  m.impl("mse_loss_backward", kFloat32<&Stock::mse_loss_backward>);
-  m.impl("nll_loss2d_backward", kFloat32<&Stock::nll_loss2d_backward>);
+  m.impl("mse_loss_backward", kFloat32<&Upstream::mse_loss_backward>);
+  m.impl("nll_loss2d_backward", kFloat32<&Upstream::nll_loss2d_backward>);
   m.impl("smooth_l1_loss", kFloat32<&SmoothL1Loss>);
   m.impl("smooth_l1_loss_backward", kFloat32<&SmoothL1LossBackward>);
   // random.h
@@ -350,51 +354,53 @@ void RegisterForXla(torch::Library& m) {
   m.impl("randperm", Randperm);
   m.impl("uniform_", Uniform_);
   // reductions.h
-  m.impl("amax", OverAll<Extremum, &Stock::amax>::Call);
-  m.impl("amin", OverAll<Extremum, &Stock::amin>::Call);
-  m.impl("all.dim", OfScalarToo<Any, &Stock::all>::Call);
-  m.impl("any.dim", OfScalarToo<Any, &Stock::any>::Call);
-  m.impl("argmax", IndexOfExtremum<&Stock::argmax>);
-  m.impl("argmin", IndexOfExtremum<&Stock::argmin>);
+  m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
+  m.impl("amin", OverAll<Extremum, &Upstream::amin>::Call);
+  m.impl("all.dim", OfScalarToo<Any, &Upstream::all>::Call);
+  m.impl("any.dim", OfScalarToo<Any, &Upstream::any>::Call);
+  m.impl("argmax", IndexOfExtremum<&Upstream::argmax>);
+  m.impl("argmin", IndexOfExtremum<&Upstream::argmin>);
   m.impl("count_nonzero", CountNonzero);
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
   m.impl("cummax", CumulativeExtremum<true>);
   m.impl("cummin", CumulativeExtremum<false>);
   m.impl("cumprod", kOfScalarToo<&Cumprod>);
   m.impl("cumsum", kOfScalarToo<&Cumsum>);
-  m.impl("kthvalue", kOfScalarToo<&Stock::kthvalue>);
+  m.impl("kthvalue", kOfScalarToo<&Upstream::kthvalue>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
-  m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Stock::max>::Call);
+  m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Upstream::max>::Call);
   m.impl("mean.dim",
          kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
-                                &OverAll<Sum, &Stock::mean>::Call>::Call>);
+                                &OverAll<Sum, &Upstream::mean>::Call>::Call>);
   m.impl("mean", kFloat32<&Mean>);
-  m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Stock::min>::Call);
+  m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Upstream::min>::Call);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
   m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
-  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Stock::prod>::Call);
-  m.impl("sort", OfScalarToo<Sort, &Stock::sort>::Call);
-  m.impl("sort.stable", OfScalarToo<StableSort, &Stock::sort>::Call);
-  m.impl("std.correction",
-         kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
-                                &OverAll<Deviation, &Stock::std>::Call>::Call>);
+  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Upstream::prod>::Call);
+  m.impl("sort", OfScalarToo<Sort, &Upstream::sort>::Call);
+  m.impl("sort.stable", OfScalarToo<StableSort, &Upstream::sort>::Call);
+  m.impl(
+      "std.correction",
+      kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
+                             &OverAll<Deviation, &Upstream::std>::Call>::Call>);
   m.impl("std_mean.correction",
          kFloat32<&ComplexOnCpu<
              at::_ops::std_mean_correction, DeviationAndMean,
-             &OverAll<DeviationAndMean, &Stock::std_mean>::Call>::Call>);
-  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Stock::sum>::Call>);
-  m.impl("topk", kOfScalarToo<&Stock::topk>);
+             &OverAll<DeviationAndMean, &Upstream::std_mean>::Call>::Call>);
+  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Upstream::sum>::Call>);
+  m.impl("topk", kOfScalarToo<&Upstream::topk>);
   m.impl("trace", Trace);
-  m.impl("var.correction",
-         kFloat32<&ComplexOnCpu<at::_ops::var_correction, Deviation,
-                                &OverAll<Deviation, &Stock::var>::Call>::Call>);
+  m.impl(
+      "var.correction",
+      kFloat32<&ComplexOnCpu<at::_ops::var_correction, Deviation,
+                             &OverAll<Deviation, &Upstream::var>::Call>::Call>);
   m.impl("var_mean.correction",
          kFloat32<&ComplexOnCpu<
              at::_ops::var_mean_correction, DeviationAndMean,
-             &OverAll<DeviationAndMean, &Stock::var_mean>::Call>::Call>);
+             &OverAll<DeviationAndMean, &Upstream::var_mean>::Call>::Call>);
   // scaled_mm.h
   m.impl("_scaled_mm", ScaledMm);
 }
@@ -423,9 +429,9 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("ctc_loss.Tensor", CtcLoss);
   // pooling.h
   m.impl("max_pool2d",
-         MaxPool<&Stock::max_pool2d, &at::max_pool2d_with_indices>);
+         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices>);
   m.impl("max_pool3d",
-         MaxPool<&Stock::max_pool3d, &at::max_pool3d_with_indices>);
+         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices>);
   // strides.h
   m.impl("contiguous", Contiguous);
   m.impl("flatten.using_ints", Flatten);
@@ -465,7 +471,7 @@ void Register(c10::DispatchKey key, void (*define)(torch::Library&),
 }
 
 bool RegisterAll() {
-  torch_xla::InitXlaBackend();  // registers the stock kernels, once
+  torch_xla::InitXlaBackend();  // registers the upstream kernels, once
   NoWarnings no_warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
   Register(c10::DispatchKey::XLA, RegisterForXla);
@@ -478,10 +484,10 @@ bool RegisterAll() {
 }
 
 }  // namespace
-}  // namespace operators
+}  // namespace aten_overrides
 
-void RegisterOperators() {
-  static const bool is_done = operators::RegisterAll();
+void RegisterAtenOverrides() {
+  static const bool is_done = aten_overrides::RegisterAll();
   static_cast<void>(is_done);
 }
 

@@ -1,17 +1,17 @@
 // Inverses, decompositions and distances.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_
 
 #include <cmath>
 #include <optional>
 #include <string_view>
 #include <tuple>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
-// The stock kernel's info, which is always 0, has the matrices' shape. Its
+// The upstream kernel's info, which is always 0, has the matrices' shape. Its
 // inverses of complex matrices are wrong.
 inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
                                                       bool check_errors) {
@@ -19,7 +19,7 @@ inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
     return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
   }
   std::tuple<at::Tensor, at::Tensor> result =
-      Stock::linalg_inv_ex(self, check_errors);
+      Upstream::linalg_inv_ex(self, check_errors);
   if (!check_errors) {
     const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
     std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
@@ -27,13 +27,13 @@ inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
   return result;
 }
 
-// The stock kernel does not return the factors that the gradient needs.
+// The upstream kernel does not return the factors that the gradient needs.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
     const at::Tensor& self) {
   return OnCpu<at::_ops::_linalg_slogdet>(self);
 }
 
-// The stock kernel treats a batch's shapes as those of a single matrix, and
+// The upstream kernel treats a batch's shapes as those of a single matrix, and
 // refuses complex and empty ones.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
     const at::Tensor& self, bool full_matrices, bool compute_uv,
@@ -42,16 +42,16 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
     return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
                                         driver);
   }
-  return Stock::_linalg_svd(self, full_matrices, compute_uv, driver);
+  return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
 }
 
-// The stock kernel takes the p-th root also where p is 0 or infinite.
+// The upstream kernel takes the p-th root also where p is 0 or infinite.
 inline at::Tensor PdistForward(const at::Tensor& self, double p) {
   if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
-  return Stock::_pdist_forward(self, p);
+  return Upstream::_pdist_forward(self, p);
 }
 
-// The stock kernel has no empty operands, and broadcasts no batches.
+// The upstream kernel has no empty operands, and broadcasts no batches.
 inline at::Tensor CdistForward(const at::Tensor& x1, const at::Tensor& x2,
                                double p, std::optional<int64_t> compute_mode) {
   const auto batch = [](const at::Tensor& x) {
@@ -61,19 +61,19 @@ inline at::Tensor CdistForward(const at::Tensor& x1, const at::Tensor& x2,
       x1.scalar_type() != x2.scalar_type()) {
     return OnCpu<at::_ops::_cdist_forward>(x1, x2, p, compute_mode);
   }
-  return Stock::_cdist_forward(x1, x2, p, compute_mode);
+  return Upstream::_cdist_forward(x1, x2, p, compute_mode);
 }
 
-// The stock kernel refuses complex factors.
+// The upstream kernel refuses complex factors.
 inline at::Tensor Addmm(const at::Tensor& self, const at::Tensor& mat1,
                         const at::Tensor& mat2, const at::Scalar& beta,
                         const at::Scalar& alpha) {
   if (!beta.isComplex() && !alpha.isComplex()) {
-    return Stock::addmm(self, mat1, mat2, beta, alpha);
+    return Upstream::addmm(self, mat1, mat2, beta, alpha);
   }
   return at::add(at::mul(self, beta), at::mul(at::mm(mat1, mat2), alpha));
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_LINEAR_ALGEBRA_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_

@@ -1,14 +1,14 @@
 // Conversion to 8-bit floats, with PyTorch's numbers.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FLOAT8_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FLOAT8_H_
 
 #include <cmath>
 #include <limits>
 
-#include "torch_xla_ext/csrc/operators/hlo.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/hlo.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // Numbers in [2^e, 2^(e + 1)) are multiples of 2^(e - mantissa_bits), for any e
 // from least_exponent on.
@@ -62,6 +62,6 @@ inline at::Tensor RoundedToFloat8(const at::Tensor& self,
   return at::where(at::eq(x, 0), x, with_sign);  // keeps -0.0
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_FLOAT8_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_FLOAT8_H_

@@ -1,6 +1,6 @@
 // Slices, views and copies.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INDEXING_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INDEXING_H_
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/NativeFunctions.h>
@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
-// torch.compile changes only the sizes of what stands for a tensor. The stock
-// kernel fails where that is not a tensor of its own.
+// torch.compile changes only the sizes of what stands for a tensor. The
+// upstream kernel fails where that is not a tensor of its own.
 inline const at::Tensor& AsStrided_(const at::Tensor& self,
                                     at::IntArrayRef size,
                                     at::IntArrayRef stride,
@@ -30,12 +30,12 @@ inline const at::Tensor& AsStrided_(const at::Tensor& self,
                                           c10::fromIntArrayRefSlow(stride),
                                           storage_offset);
   }
-  return Stock::as_strided_(self, size, stride, storage_offset);
+  return Upstream::as_strided_(self, size, stride, storage_offset);
 }
 
 using Indices = c10::List<std::optional<at::Tensor>>;
 
-// The stock kernels concatenate the indices, and fail if some are int32 and
+// The upstream kernels concatenate the indices, and fail if some are int32 and
 // some int64, which those of a mask are.
 inline Indices OfOneDtype(const Indices& indices) {
   bool is_mixed = false;
@@ -54,12 +54,12 @@ inline Indices OfOneDtype(const Indices& indices) {
 }
 
 inline at::Tensor Index(const at::Tensor& self, const Indices& indices) {
-  return Stock::index(self, OfOneDtype(indices));
+  return Upstream::index(self, OfOneDtype(indices));
 }
 
 inline at::Tensor& IndexPut_(at::Tensor& self, const Indices& indices,
                              const at::Tensor& values, bool accumulate) {
-  return Stock::index_put_(self, OfOneDtype(indices), values, accumulate);
+  return Upstream::index_put_(self, OfOneDtype(indices), values, accumulate);
 }
 
 inline at::Tensor& IndexPutImpl_(at::Tensor& self, const Indices& indices,
@@ -74,7 +74,8 @@ inline at::Tensor NumbersOfSelected(const at::Tensor& mask) {
   return at::clamp_min(at::sub(counts, 1), 0).to(at::kLong);
 }
 
-// The stock kernel is of dynamic shapes, which a sharded program cannot have.
+// The upstream kernel is of dynamic shapes, which a sharded program cannot
+// have.
 inline at::Tensor MaskedScatter(const at::Tensor& self, const at::Tensor& mask,
                                 const at::Tensor& source) {
   TORCH_CHECK(mask.scalar_type() == at::kBool,
@@ -148,8 +149,8 @@ inline at::Tensor DenseView(const at::Tensor& self, at::IntArrayRef size,
   return at::permute_copy(at::view_copy(elements, size_in_memory), places);
 }
 
-// The stock kernel takes strides for those of a slice if the sizes are: strides
-// of 0 and of windows gave other elements.
+// The upstream kernel takes strides for those of a slice if the sizes are:
+// strides of 0 and of windows gave other elements.
 inline at::Tensor AsStridedCopy(const at::Tensor& self, at::IntArrayRef size,
                                 at::IntArrayRef stride,
                                 std::optional<int64_t> storage_offset) {
@@ -200,7 +201,7 @@ inline at::Tensor EmptyPermuted(c10::SymIntArrayRef size,
                           std::nullopt);
 }
 
-// The stock kernel writes to consecutive elements, whatever the strides are.
+// The upstream kernel writes to consecutive elements, whatever the strides are.
 inline at::Tensor AsStridedScatter(const at::Tensor& self,
                                    const at::Tensor& src, at::IntArrayRef size,
                                    at::IntArrayRef stride,
@@ -209,7 +210,7 @@ inline at::Tensor AsStridedScatter(const at::Tensor& self,
     return OnCpu<at::_ops::as_strided_scatter>(self, src, size, stride,
                                                storage_offset);
   }
-  return Stock::as_strided_scatter(self, src, size, stride, storage_offset);
+  return Upstream::as_strided_scatter(self, src, size, stride, storage_offset);
 }
 
 // A view of the diagonals of `self` as a slice: dimensions `dim1` and `dim2` as
@@ -266,8 +267,8 @@ class Diagonals {
   int64_t start_, end_, step_;
 };
 
-// The stock kernels take the diagonals of other dimensions than the last two to
-// be theirs.
+// The upstream kernels take the diagonals of other dimensions than the last two
+// to be theirs.
 inline at::Tensor DiagonalCopy(const at::Tensor& self, int64_t offset,
                                int64_t dim1, int64_t dim2) {
   return Diagonals(self.sizes(), offset, dim1, dim2).Read(self);
@@ -288,16 +289,17 @@ inline at::Tensor DiagonalBackward(const at::Tensor& grad_output,
 inline at::Tensor Gather(const at::Tensor& self, int64_t dim,
                          const at::Tensor& index, bool sparse_grad) {
   if (index.numel() == 0) return at::empty(index.sizes(), self.options());
-  if (self.dim() != 0) return Stock::gather(self, dim, index, sparse_grad);
-  return at::view_copy(Stock::gather(at::view_copy(self, {1}), dim,
-                                     at::view_copy(index, {-1}), sparse_grad),
-                       index.sizes());
+  if (self.dim() != 0) return Upstream::gather(self, dim, index, sparse_grad);
+  return at::view_copy(
+      Upstream::gather(at::view_copy(self, {1}), dim,
+                       at::view_copy(index, {-1}), sparse_grad),
+      index.sizes());
 }
 
 template <typename Value>
 at::Tensor& IndexFill_(at::Tensor& self, int64_t dim, const at::Tensor& index,
                        const Value& value) {
-  if (self.dim() != 0) return Stock::index_fill_(self, dim, index, value);
+  if (self.dim() != 0) return Upstream::index_fill_(self, dim, index, value);
   if (index.numel() == 0) return self;
   at::Tensor filled;
   if constexpr (std::is_same_v<Value, at::Scalar>) {
@@ -305,27 +307,28 @@ at::Tensor& IndexFill_(at::Tensor& self, int64_t dim, const at::Tensor& index,
   } else {
     filled = value.to(self.options());
   }
-  Stock::_copy_from(filled, self, /*non_blocking=*/false);
+  Upstream::_copy_from(filled, self, /*non_blocking=*/false);
   return self;
 }
 
 // A tensor without dimensions has none of size 1, either.
 inline at::Tensor SqueezeCopyDim(const at::Tensor& self, int64_t dim) {
-  return self.dim() == 0 ? at::clone(self) : Stock::squeeze_copy(self, dim);
+  return self.dim() == 0 ? at::clone(self) : Upstream::squeeze_copy(self, dim);
 }
 
 inline at::Tensor SqueezeCopyDims(const at::Tensor& self,
                                   at::IntArrayRef dims) {
-  return self.dim() == 0 ? at::clone(self) : Stock::squeeze_copy(self, dims);
+  return self.dim() == 0 ? at::clone(self) : Upstream::squeeze_copy(self, dims);
 }
 
-// The stock kernel cannot concatenate nothing.
+// The upstream kernel cannot concatenate nothing.
 inline at::Tensor Repeat(const at::Tensor& self, at::IntArrayRef repeats) {
   const bool is_empty =
       self.numel() == 0 ||
       std::find(repeats.begin(), repeats.end(), 0) != repeats.end();
   const size_t rank = static_cast<size_t>(self.dim());
-  if (!is_empty || repeats.size() < rank) return Stock::repeat(self, repeats);
+  if (!is_empty || repeats.size() < rank)
+    return Upstream::repeat(self, repeats);
   std::vector<int64_t> sizes = repeats.vec();
   for (size_t i = 0; i < rank; ++i) {
     sizes[sizes.size() - rank + i] *= self.size(static_cast<int64_t>(i));
@@ -339,21 +342,21 @@ inline at::Tensor ChunkCat(at::TensorList tensors, int64_t dim,
   return OnCpu<at::_ops::_chunk_cat>(tensors, dim, num_chunks);
 }
 
-// The stock kernels refuse padding that takes elements away.
-template <typename Operator, auto kStock>
+// The upstream kernels refuse padding that takes elements away.
+template <typename Operator, auto kUpstream>
 at::Tensor Pad(const at::Tensor& self, at::IntArrayRef padding) {
   const bool takes_away = std::any_of(padding.begin(), padding.end(),
                                       [](int64_t size) { return size < 0; });
-  return takes_away ? OnCpu<Operator>(self, padding) : kStock(self, padding);
+  return takes_away ? OnCpu<Operator>(self, padding) : kUpstream(self, padding);
 }
 
-template <typename Operator, auto kStock>
+template <typename Operator, auto kUpstream>
 at::Tensor PadBackward(const at::Tensor& grad_output, const at::Tensor& self,
                        at::IntArrayRef padding) {
   const bool takes_away = std::any_of(padding.begin(), padding.end(),
                                       [](int64_t size) { return size < 0; });
   return takes_away ? OnCpu<Operator>(grad_output, self, padding)
-                    : kStock(grad_output, self, padding);
+                    : kUpstream(grad_output, self, padding);
 }
 
 // torch_xla has no kernels of its own for windows of a dimension. The indices
@@ -398,15 +401,16 @@ inline at::Tensor UnfoldBackward(const at::Tensor& grad_in,
                        at::reshape(at::movedim(grad_in, -1, dim + 1), shape));
 }
 
-// The stock kernel divides by the size of a dimension, which ends the process
-// if it is 0.
+// The upstream kernel divides by the size of a dimension, which ends the
+// process if it is 0.
 inline at::Tensor Roll(const at::Tensor& self, at::IntArrayRef shifts,
                        at::IntArrayRef dims) {
-  return self.numel() == 0 ? at::clone(self) : Stock::roll(self, shifts, dims);
+  return self.numel() == 0 ? at::clone(self)
+                           : Upstream::roll(self, shifts, dims);
 }
 
 // A bound of a slice, which may lie before the first element: x[-512:] of fewer
-// elements is x. The stock kernels refuse it.
+// elements is x. The upstream kernels refuse it.
 inline std::optional<int64_t> SliceBound(const at::Tensor& self, int64_t dim,
                                          std::optional<int64_t> bound) {
   if (!bound.has_value() || self.dim() == 0) return bound;
@@ -416,19 +420,19 @@ inline std::optional<int64_t> SliceBound(const at::Tensor& self, int64_t dim,
 inline at::Tensor SliceCopy(const at::Tensor& self, int64_t dim,
                             std::optional<int64_t> start,
                             std::optional<int64_t> end, int64_t step) {
-  return Stock::slice_copy(self, dim, SliceBound(self, dim, start),
-                           SliceBound(self, dim, end), step);
+  return Upstream::slice_copy(self, dim, SliceBound(self, dim, start),
+                              SliceBound(self, dim, end), step);
 }
 
 inline at::Tensor SliceScatter(const at::Tensor& base,
                                const at::Tensor& mutated_view, int64_t dim,
                                std::optional<int64_t> start,
                                std::optional<int64_t> end, int64_t step) {
-  return Stock::slice_scatter(base, mutated_view, dim,
-                              SliceBound(base, dim, start),
-                              SliceBound(base, dim, end), step);
+  return Upstream::slice_scatter(base, mutated_view, dim,
+                                 SliceBound(base, dim, start),
+                                 SliceBound(base, dim, end), step);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_INDEXING_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INDEXING_H_

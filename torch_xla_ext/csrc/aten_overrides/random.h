@@ -1,9 +1,9 @@
-// Random numbers, whose distributions are PyTorch's. In the stock kernels,
+// Random numbers, whose distributions are PyTorch's. In the upstream kernels,
 // native_dropout, which torch.compile makes of dropout, divides by p instead of
 // 1 - p; in 16 bits, probabilities are those of 8 random bits, and exponential
 // numbers are infinite.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_RANDOM_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_RANDOM_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_H_
 
 #include <ATen/ExpandUtils.h>
 
@@ -14,13 +14,13 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 using Generator = std::optional<at::Generator>;
 
-// A user's generator runs the operator on the CPU, in the stock kernel.
+// A user's generator runs the operator on the CPU, in the upstream kernel.
 inline bool IsGiven(const Generator& generator) {
   return generator.has_value() && generator->defined();
 }
@@ -33,7 +33,8 @@ inline at::Tensor UniformLike(const at::Tensor& like) {
 }
 
 inline at::Tensor& Assign(at::Tensor& self, const at::Tensor& value) {
-  Stock::_copy_from(value.to(self.scalar_type()), self, /*non_blocking=*/false);
+  Upstream::_copy_from(value.to(self.scalar_type()), self,
+                       /*non_blocking=*/false);
   return self;
 }
 
@@ -64,7 +65,7 @@ inline at::Tensor Bernoulli(const at::Tensor& self, Generator generator) {
     return at::lt(UniformLike(self), self.to(at::kFloat))
         .to(self.scalar_type());
   }
-  return Stock::bernoulli(self, generator);
+  return Upstream::bernoulli(self, generator);
 }
 
 inline at::Tensor BernoulliP(const at::Tensor& self, double p,
@@ -72,7 +73,7 @@ inline at::Tensor BernoulliP(const at::Tensor& self, double p,
   if (Has16Bits(self) && !IsGiven(generator)) {
     return at::lt(UniformLike(self), p).to(self.scalar_type());
   }
-  return Stock::bernoulli(self, p, generator);
+  return Upstream::bernoulli(self, p, generator);
 }
 
 inline at::Tensor& Bernoulli_(at::Tensor& self, const at::Tensor& p,
@@ -80,15 +81,15 @@ inline at::Tensor& Bernoulli_(at::Tensor& self, const at::Tensor& p,
   if (Has16Bits(p) && !IsGiven(generator)) {
     return Assign(self, at::lt(UniformLike(self), p.to(at::kFloat)));
   }
-  return Stock::bernoulli_(self, p, generator);
+  return Upstream::bernoulli_(self, p, generator);
 }
 
-// The stock kernel has no numbers below 1e-5: whoever samples by dividing
+// The upstream kernel has no numbers below 1e-5: whoever samples by dividing
 // probabilities by them never gets a rare token.
 inline at::Tensor& Exponential_(at::Tensor& self, double lambd,
                                 Generator generator) {
   if (!self.is_floating_point() || IsGiven(generator)) {
-    return Stock::exponential_(self, lambd, generator);
+    return Upstream::exponential_(self, lambd, generator);
   }
   TORCH_CHECK(lambd > 0, "exponential_ expects lambda > 0.0, but found ",
               lambd);
@@ -100,13 +101,13 @@ inline at::Tensor& Exponential_(at::Tensor& self, double lambd,
   return Assign(self, at::div(standard, lambd));
 }
 
-// The stock kernel adds probabilities in their own dtype, and draws the first
-// category, even an impossible one, where the random number is 0. It draws
-// without replacement on the CPU. These are PyTorch's ways of doing so.
+// The upstream kernel adds probabilities in their own dtype, and draws the
+// first category, even an impossible one, where the random number is 0. It
+// draws without replacement on the CPU. These are PyTorch's ways of doing so.
 inline at::Tensor Multinomial(const at::Tensor& self, int64_t num_samples,
                               bool replacement, Generator generator) {
   if (IsGiven(generator) || num_samples < 1) {
-    return Stock::multinomial(self, num_samples, replacement, generator);
+    return Upstream::multinomial(self, num_samples, replacement, generator);
   }
   const at::Tensor weights = Has16Bits(self) ? self.to(at::kFloat) : self;
   if (num_samples == 1 || !replacement) {
@@ -135,7 +136,7 @@ inline std::tuple<at::Tensor, at::Tensor> NativeDropout(
   return {at::mul(at::mul(self, is_kept), scale), is_kept};
 }
 
-// The stock kernel's numbers do not depend on the seed.
+// The upstream kernel's numbers do not depend on the seed.
 inline at::Tensor Randperm(int64_t n, std::optional<at::ScalarType> dtype,
                            std::optional<at::Layout> layout,
                            std::optional<at::Device> device,
@@ -146,16 +147,16 @@ inline at::Tensor Randperm(int64_t n, std::optional<at::ScalarType> dtype,
         at::empty({n}, at::TensorOptions().dtype(dtype).device(device));
     return at::argsort(keys.random_());
   }
-  return Stock::randperm(n, dtype, layout, device, pin_memory);
+  return Upstream::randperm(n, dtype, layout, device, pin_memory);
 }
 
-// The stock kernel rounds numbers up to `to`, which is not one of them.
+// The upstream kernel rounds numbers up to `to`, which is not one of them.
 inline at::Tensor& Uniform_(at::Tensor& self, double from, double to,
                             Generator generator) {
-  const bool is_stock = !Has16Bits(self) && from == 0 && to == 1;
-  if (is_stock || !self.is_floating_point() || from >= to ||
+  const bool is_upstream = !Has16Bits(self) && from == 0 && to == 1;
+  if (is_upstream || !self.is_floating_point() || from >= to ||
       IsGiven(generator)) {
-    return Stock::uniform_(self, from, to, generator);
+    return Upstream::uniform_(self, from, to, generator);
   }
   const double last = std::max(NextBelow(to, self.scalar_type()), from);
   const at::Tensor numbers =
@@ -163,20 +164,20 @@ inline at::Tensor& Uniform_(at::Tensor& self, double from, double to,
   return Assign(self, numbers.clamp_max(last));
 }
 
-// The stock kernel keeps the dtype of integers.
+// The upstream kernel keeps the dtype of integers.
 inline at::Tensor NativeDropoutBackward(const at::Tensor& grad_output,
                                         const at::Tensor& mask, double scale) {
   return at::mul(grad_output, at::mul(mask.to(grad_output.dtype()), scale));
 }
 
-// The stock kernel does not broadcast the two to each other.
+// The upstream kernel does not broadcast the two to each other.
 inline at::Tensor NormalOfTensors(const at::Tensor& mean, const at::Tensor& std,
                                   Generator generator) {
   const std::vector<int64_t> sizes = at::infer_size(mean.sizes(), std.sizes());
-  return Stock::normal(at::expand_copy(mean, sizes),
-                       at::expand_copy(std, sizes), generator);
+  return Upstream::normal(at::expand_copy(mean, sizes),
+                          at::expand_copy(std, sizes), generator);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_RANDOM_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANDOM_H_

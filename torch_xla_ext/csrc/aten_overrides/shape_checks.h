@@ -1,7 +1,7 @@
 // The checks of shapes and dtypes that PyTorch makes of an in-place operator
 // before it is functionalized, such as that of `x.lerp_(gradient, 0.1)`.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_SHAPE_CHECKS_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_SHAPE_CHECKS_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
 
 #include <ATen/ATen.h>
 #include <ATen/MetaFunctions.h>
@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 inline bool HasSymbolicSizes(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
@@ -144,6 +144,6 @@ inline void RegisterShapeChecks(torch::Library& m) {
 #undef TORCH_XLA_EXT_OF_TWO
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_SHAPE_CHECKS_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_

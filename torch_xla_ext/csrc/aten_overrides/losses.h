@@ -1,6 +1,6 @@
 // Losses.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LOSSES_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LOSSES_H_
 
 #include <ATen/NativeFunctions.h>
 #include <ATen/core/Reduction.h>
@@ -10,10 +10,10 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/arithmetic.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // PyTorch's reduction of a loss per element.
 inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
@@ -21,18 +21,18 @@ inline at::Tensor Reduced(const at::Tensor& loss, int64_t reduction) {
   return reduction == at::Reduction::Sum ? at::sum(loss) : loss;
 }
 
-// To the stock kernels, the loss has the type of `self`.
+// To the upstream kernels, the loss has the type of `self`.
 inline at::Tensor MseLoss(const at::Tensor& self, const at::Tensor& target,
                           int64_t reduction) {
   const at::ScalarType dtype = CommonType(self, target);
-  return Stock::mse_loss(self.to(dtype), target.to(dtype), reduction);
+  return Upstream::mse_loss(self.to(dtype), target.to(dtype), reduction);
 }
 
 inline at::Tensor SmoothL1Loss(const at::Tensor& self, const at::Tensor& target,
                                int64_t reduction, double beta) {
   const at::ScalarType dtype = CommonType(self, target);
-  return Stock::smooth_l1_loss(self.to(dtype), target.to(dtype), reduction,
-                               beta);
+  return Upstream::smooth_l1_loss(self.to(dtype), target.to(dtype), reduction,
+                                  beta);
 }
 
 // The lengths may be on the CPU, as on CUDA.
@@ -73,20 +73,20 @@ inline at::Tensor HuberLossBackward(const at::Tensor& grad_output,
              : grad;
 }
 
-// The stock kernel's gradient of NaN is a number.
+// The upstream kernel's gradient of NaN is a number.
 inline at::Tensor SmoothL1LossBackward(const at::Tensor& grad_output,
                                        const at::Tensor& self,
                                        const at::Tensor& target,
                                        int64_t reduction, double beta) {
   if (beta == 0) {
-    return Stock::smooth_l1_loss_backward(grad_output, self, target, reduction,
-                                          beta);
+    return Upstream::smooth_l1_loss_backward(grad_output, self, target,
+                                             reduction, beta);
   }
   return at::div(HuberLossBackward(grad_output, self, target, reduction, beta),
                  beta);
 }
 
-// The process ends in the stock kernels if there is one sample without a
+// The process ends in the upstream kernels if there is one sample without a
 // dimension for the batch.
 inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
                                   const at::Tensor& self,
@@ -95,19 +95,19 @@ inline at::Tensor NllLossBackward(const at::Tensor& grad_output,
                                   int64_t reduction, int64_t ignore_index,
                                   const at::Tensor& total_weight) {
   if (self.dim() != 1) {
-    return Stock::nll_loss_backward(grad_output, self, target, weight,
-                                    reduction, ignore_index, total_weight);
+    return Upstream::nll_loss_backward(grad_output, self, target, weight,
+                                       reduction, ignore_index, total_weight);
   }
   const at::Tensor grad =
       reduction == at::Reduction::None ? grad_output.reshape({1}) : grad_output;
-  return Stock::nll_loss_backward(grad, at::unsqueeze_copy(self, 0),
-                                  target.reshape({1}), weight, reduction,
-                                  ignore_index, total_weight)
+  return Upstream::nll_loss_backward(grad, at::unsqueeze_copy(self, 0),
+                                     target.reshape({1}), weight, reduction,
+                                     ignore_index, total_weight)
       .reshape(self.sizes());
 }
 
-// The stock kernels multiply by 0 what is not chosen, which is NaN for NaN and
-// infinities. The dimension of the classes is the second, or the only one.
+// The upstream kernels multiply by 0 what is not chosen, which is NaN for NaN
+// and infinities. The dimension of the classes is the second, or the only one.
 inline std::tuple<at::Tensor, at::Tensor> NllLossForward(
     const at::Tensor& self, const at::Tensor& target,
     const std::optional<at::Tensor>& weight, int64_t reduction,
@@ -139,6 +139,6 @@ inline std::tuple<at::Tensor, at::Tensor> NllLossForward(
       total_weight};
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_LOSSES_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LOSSES_H_

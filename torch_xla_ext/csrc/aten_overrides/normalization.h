@@ -1,6 +1,6 @@
 // Batch normalization, of which PyTorch makes group and instance norms.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_
 
 #include <algorithm>
 #include <array>
@@ -9,9 +9,9 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
@@ -54,7 +54,7 @@ inline int64_t SizeOfPart(int64_t size) {
 // The mean of `input` along `dims`, and the variance divided by n; `dims` have
 // size 1 in both.
 //
-// The stock kernel's E[x^2] - E[x]^2 loses all digits where the mean is far
+// The upstream kernel's E[x^2] - E[x]^2 loses all digits where the mean is far
 // above the deviation. Subtracting the mean first costs another pass over the
 // input, half as much again in time. One pass does it after subtracting the
 // mean K of a part of the numbers, n_K of n: K is at most sqrt(n / n_K)
@@ -104,12 +104,12 @@ inline void Update(const at::Tensor& running, const at::Tensor& value,
                    double momentum) {
   const at::Tensor updated =
       at::add(at::mul(running, 1 - momentum), at::mul(value, momentum));
-  Stock::_copy_from(updated.to(running.scalar_type()), running,
-                    /*non_blocking=*/false);
+  Upstream::_copy_from(updated.to(running.scalar_type()), running,
+                       /*non_blocking=*/false);
 }
 
 // PyTorch's native_batch_norm.
-// The stock kernel's running variance is divided by n, PyTorch's by n - 1.
+// The upstream kernel's running variance is divided by n, PyTorch's by n - 1.
 inline ThreeTensors NativeBatchNorm(
     const at::Tensor& input, const std::optional<at::Tensor>& weight,
     const std::optional<at::Tensor>& bias,
@@ -158,7 +158,7 @@ inline ThreeTensors NativeBatchNormLegitNoStats(
                          training, momentum, eps);
 }
 
-// The stock kernel computes the gradients of training only. In evaluation it
+// The upstream kernel computes the gradients of training only. In evaluation it
 // fails, because there are no statistics of the batch.
 inline ThreeTensors NativeBatchNormBackward(
     const at::Tensor& grad_out, const at::Tensor& input,
@@ -200,6 +200,6 @@ inline ThreeTensors NativeBatchNormBackward(
   return gradients;
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_NORMALIZATION_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_NORMALIZATION_H_

@@ -2,17 +2,17 @@
 //
 // A sum in float32 (runtime_fixes/reductions.h) is not enough where more
 // follows: a mean of 70,000 ones overflows in float16 before it is divided.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_PRECISION_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_PRECISION_H_
 
 #include <cstdint>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // The 16-bit type of an operator's result: that of its `dtype` argument, if it
 // has one, else the type of its operands, if that is one and the same.
@@ -101,17 +101,17 @@ inline constexpr auto kFloat32 =
     &Float32<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
 // With `half_to_float`, the result is one of float32.
-template <auto kStock>
+template <auto kUpstream>
 at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
                             bool half_to_float) {
-  if (!Has16Bits(self)) return kStock(self, dim, half_to_float);
+  if (!Has16Bits(self)) return kUpstream(self, dim, half_to_float);
   const at::Tensor result =
-      kStock(self.to(at::kFloat), dim, /*half_to_float=*/false);
+      kUpstream(self.to(at::kFloat), dim, /*half_to_float=*/false);
   return half_to_float ? result : result.to(self.scalar_type());
 }
 
 // Of one number, the result is constant.
-template <auto kStock>
+template <auto kUpstream>
 at::Tensor SoftmaxBackward(const at::Tensor& grad_output,
                            const at::Tensor& output, int64_t dim,
                            at::ScalarType input_dtype) {
@@ -119,9 +119,9 @@ at::Tensor SoftmaxBackward(const at::Tensor& grad_output,
     return at::zeros_like(grad_output,
                           grad_output.options().dtype(input_dtype));
   }
-  return kStock(grad_output, output, dim, input_dtype);
+  return kUpstream(grad_output, output, dim, input_dtype);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_PRECISION_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_PRECISION_H_

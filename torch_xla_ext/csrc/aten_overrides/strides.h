@@ -3,8 +3,8 @@
 //
 // XLA tensors are row-major, and say so of their views: `x.t().contiguous()`
 // was x.t() itself, and a write to one of them changed the other.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_STRIDES_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_STRIDES_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
 
 #include <ATen/ATen.h>
 #include <ATen/FunctionalTensorWrapper.h>
@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // A key of PyTorch's that only its own tests use.
 constexpr c10::DispatchKey kViewsInsteadOfCopies =
@@ -164,6 +164,6 @@ inline at::Tensor Flatten(const at::Tensor& self, int64_t start, int64_t end) {
   return at::native::flatten(copies ? at::clone(self) : self, start, end);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_STRIDES_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_

@@ -1,6 +1,6 @@
 // Copies, and the parts of complex numbers.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COPIES_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COPIES_H_
 
 #include <torch/csrc/lazy/backend/backend_interface.h>
 
@@ -8,13 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/float8.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/float8.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
-// Whether the stock kernels, bringing `self` to the host, would drop its
+// Whether the upstream kernels, bringing `self` to the host, would drop its
 // imaginary parts.
 inline bool LosesParts(const at::Tensor& self) {
   return self.device().type() == at::kXLA &&
@@ -28,7 +28,7 @@ inline at::Tensor BothParts(const at::Tensor& self) {
 
 // The values of `self` on the host, if they are computed; nothing if they are
 // pending, or if a program that is being started may get their buffer. The
-// stock kernels wait until all programs have been started.
+// upstream kernels wait until all programs have been started.
 inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
   ComputePendingValues(self);
   if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return std::nullopt;
@@ -48,7 +48,7 @@ inline std::optional<at::Tensor> ComputedValues(const at::Tensor& self) {
 // The host's copies of the operands of an operator that runs on the CPU.
 inline std::vector<at::Tensor> ToCpu(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors) ComputePendingValues(tensor);
-  std::vector<at::Tensor> result = Stock::_to_cpu(tensors);
+  std::vector<at::Tensor> result = Upstream::_to_cpu(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (LosesParts(tensors[i])) result[i] = BothParts(tensors[i]);
   }
@@ -77,8 +77,8 @@ inline at::Tensor CopyFrom(const at::Tensor& self, const at::Tensor& dst,
       return result.copy_(*values);
     }
   }
-  return Stock::_copy_from(RoundedFor(dst.scalar_type(), self), dst,
-                           non_blocking);
+  return Upstream::_copy_from(RoundedFor(dst.scalar_type(), self), dst,
+                              non_blocking);
 }
 
 inline at::Tensor& Copy_(at::Tensor& self, const at::Tensor& src,
@@ -88,8 +88,8 @@ inline at::Tensor& Copy_(at::Tensor& self, const at::Tensor& src,
 }
 
 // The functional form of copy_, which a torch.compile graph contains in its
-// place, leaves its first argument unchanged. The stock kernel writes to it, so
-// that a later read of it would see the new value.
+// place, leaves its first argument unchanged. The upstream kernel writes to it,
+// so that a later read of it would see the new value.
 inline at::Tensor Copy(const at::Tensor& self, const at::Tensor& src,
                        bool non_blocking) {
   return CopyFrom(src, at::empty_like(self), non_blocking);
@@ -98,7 +98,7 @@ inline at::Tensor Copy(const at::Tensor& self, const at::Tensor& src,
 inline at::Scalar LocalScalarDense(const at::Tensor& self) {
   ComputePendingValues(self);
   return LosesParts(self) ? BothParts(self).item()
-                          : Stock::_local_scalar_dense(self);
+                          : Upstream::_local_scalar_dense(self);
 }
 
 inline at::Tensor ToCopy(const at::Tensor& self,
@@ -118,18 +118,18 @@ inline at::Tensor ToCopy(const at::Tensor& self,
                         /*non_blocking=*/false, /*copy=*/false, memory_format);
     }
   }
-  return Stock::_to_copy(RoundedFor(dtype.value_or(self.scalar_type()), self),
-                         dtype, layout, device, pin_memory, non_blocking,
-                         memory_format);
+  return Upstream::_to_copy(
+      RoundedFor(dtype.value_or(self.scalar_type()), self), dtype, layout,
+      device, pin_memory, non_blocking, memory_format);
 }
 
-// The layout of the stock kernel's result lacks a dimension: a transposition of
-// it ends the process.
+// The layout of the upstream kernel's result lacks a dimension: a transposition
+// of it ends the process.
 inline at::Tensor ViewAsRealCopy(const at::Tensor& self) {
-  const at::Tensor result = Stock::view_as_real_copy(self);
+  const at::Tensor result = Upstream::view_as_real_copy(self);
   return at::view_copy(result, result.sizes());
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_COPIES_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_COPIES_H_

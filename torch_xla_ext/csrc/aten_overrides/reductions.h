@@ -1,6 +1,6 @@
 // Sums, norms and statistics over dimensions.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_REDUCTIONS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_REDUCTIONS_H_
 
 #include <cmath>
 #include <cstdint>
@@ -9,11 +9,11 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
-// To the stock kernels, an empty list of dimensions means none of them:
+// To the upstream kernels, an empty list of dimensions means none of them:
 // x.amax() was x. To PyTorch it means all of them. A dimension of a tensor that
 // has none, `x.sum().logsumexp(0)`, is an error there.
 inline bool MeansAll(const at::Tensor& self, at::IntArrayRef dim) {
@@ -29,32 +29,32 @@ inline std::vector<int64_t> ListOf(const at::Tensor& self,
   return all;
 }
 
-// To the stock kernels, no list means all.
+// To the upstream kernels, no list means all.
 inline at::OptionalIntArrayRef ListOf(const at::Tensor& self,
                                       at::OptionalIntArrayRef dim) {
   return dim.has_value() && MeansAll(self, *dim) ? std::nullopt : dim;
 }
 
-// `kStock` with the dimensions that PyTorch means. `Function` is its type.
-template <typename Function, Function* kStock>
+// `kUpstream` with the dimensions that PyTorch means. `Function` is its type.
+template <typename Function, Function* kUpstream>
 struct OverAll;
 
 template <typename Result, typename Dimensions, typename... Others,
-          Result (*kStock)(const at::Tensor&, Dimensions, Others...)>
-struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kStock> {
+          Result (*kUpstream)(const at::Tensor&, Dimensions, Others...)>
+struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kUpstream> {
   static Result Call(const at::Tensor& self, Dimensions dim, Others... others) {
     const auto list = ListOf(self, dim);
-    return kStock(self, list, others...);
+    return kUpstream(self, list, others...);
   }
 };
 
 inline at::Tensor Mean(const at::Tensor& self,
                        std::optional<at::ScalarType> dtype) {
   if (self.is_complex()) return OnCpu<at::_ops::mean>(self, dtype);
-  return Stock::mean(self, std::nullopt, /*keepdim=*/false, dtype);
+  return Upstream::mean(self, std::nullopt, /*keepdim=*/false, dtype);
 }
 
-// The stock kernel computes inf - inf where the largest number is infinite.
+// The upstream kernel computes inf - inf where the largest number is infinite.
 inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
                             bool keepdim) {
   if (self.is_complex()) return OnCpu<at::_ops::logsumexp>(self, dim, keepdim);
@@ -71,16 +71,16 @@ inline at::Tensor Logsumexp(const at::Tensor& self, at::IntArrayRef dim,
                  keepdim ? largest : at::view_copy(largest, sum.sizes()));
 }
 
-template <auto kStock>
+template <auto kUpstream>
 at::Tensor IndexOfExtremum(const at::Tensor& self, std::optional<int64_t> dim,
                            bool keepdim) {
   return self.dim() == 0 ? at::zeros({}, self.options().dtype(at::kLong))
-                         : kStock(self, dim, keepdim);
+                         : kUpstream(self, dim, keepdim);
 }
 
 using ValuesAndIndices = std::tuple<at::Tensor, at::Tensor>;
 
-// The stock kernels count in the operand's dtype: for a mask, the count is
+// The upstream kernels count in the operand's dtype: for a mask, the count is
 // True.
 inline at::Tensor CountNonzeroDims(const at::Tensor& self,
                                    at::IntArrayRef dim) {
@@ -95,7 +95,7 @@ inline at::Tensor CountNonzero(const at::Tensor& self,
                          : CountNonzeroDims(self, at::IntArrayRef());
 }
 
-// The stock kernels of cumsum and trace sum integers in the operand's dtype:
+// The upstream kernels of cumsum and trace sum integers in the operand's dtype:
 // for a mask, the sum is True.
 inline at::Tensor Cumsum(const at::Tensor& self, int64_t dim,
                          std::optional<at::ScalarType> dtype) {
@@ -104,7 +104,7 @@ inline at::Tensor Cumsum(const at::Tensor& self, int64_t dim,
     return at::empty(self.sizes(),
                      self.options().dtype(dtype.value_or(self.scalar_type())));
   }
-  return Stock::cumsum(self, dim, dtype);
+  return Upstream::cumsum(self, dim, dtype);
 }
 
 inline at::Tensor Cumprod(const at::Tensor& self, int64_t dim,
@@ -114,12 +114,12 @@ inline at::Tensor Cumprod(const at::Tensor& self, int64_t dim,
     return at::empty(self.sizes(),
                      self.options().dtype(dtype.value_or(self.scalar_type())));
   }
-  return Stock::cumprod(self, dim, dtype);
+  return Upstream::cumprod(self, dim, dtype);
 }
 
 // The largest (or smallest) element so far, and the last place of it. NaN is
-// the extremum to PyTorch; the stock kernel of cummax loses it, and returns the
-// first place. This is a scan of log2(n) steps.
+// the extremum to PyTorch; the upstream kernel of cummax loses it, and returns
+// the first place. This is a scan of log2(n) steps.
 template <bool kIsMax>
 ValuesAndIndices CumulativeExtremum(const at::Tensor& self, int64_t dimension) {
   const int64_t dim = at::maybe_wrap_dim(dimension, self.dim());
@@ -156,10 +156,10 @@ ValuesAndIndices CumulativeExtremum(const at::Tensor& self, int64_t dimension) {
 }
 
 inline at::Tensor Trace(const at::Tensor& self) {
-  return Stock::trace(IsInteger(self) ? self.to(at::kLong) : self);
+  return Upstream::trace(IsInteger(self) ? self.to(at::kLong) : self);
 }
 
-// The stock kernels sum powers even if p is infinite.
+// The upstream kernels sum powers even if p is infinite.
 inline bool IsInfinite(const std::optional<at::Scalar>& p) {
   return p.has_value() && !p->isComplex() && std::isinf(p->toDouble());
 }
@@ -173,7 +173,7 @@ inline at::Tensor InfiniteNorm(const at::Tensor& self, const at::Scalar& p,
                           : at::amin(magnitude, dim, keepdim);
 }
 
-// Of complex numbers, the results of the stock kernels are complex.
+// Of complex numbers, the results of the upstream kernels are complex.
 inline at::Tensor NormDimDtype(const at::Tensor& self,
                                const std::optional<at::Scalar>& p,
                                at::IntArrayRef dim, bool keepdim,
@@ -183,7 +183,7 @@ inline at::Tensor NormDimDtype(const at::Tensor& self,
                                                      dtype);
   }
   if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, dtype);
-  return Stock::norm(self, p, ListOf(self, dim), keepdim, dtype);
+  return Upstream::norm(self, p, ListOf(self, dim), keepdim, dtype);
 }
 
 inline at::Tensor NormDim(const at::Tensor& self,
@@ -193,7 +193,7 @@ inline at::Tensor NormDim(const at::Tensor& self,
     return OnCpu<at::_ops::norm_ScalarOpt_dim>(self, p, dim, keepdim);
   }
   if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, std::nullopt);
-  return Stock::norm(self, p, ListOf(self, dim), keepdim);
+  return Upstream::norm(self, p, ListOf(self, dim), keepdim);
 }
 
 inline at::Tensor NormDtype(const at::Tensor& self,
@@ -210,7 +210,7 @@ inline at::Tensor LinalgVectorNorm(const at::Tensor& self,
                                    const at::Scalar& ord,
                                    at::OptionalIntArrayRef dim, bool keepdim,
                                    std::optional<at::ScalarType> dtype) {
-  if (self.is_complex()) {  // which the stock kernel refuses
+  if (self.is_complex()) {  // which the upstream kernel refuses
     if (dtype.has_value()) dtype = at::toRealValueType(*dtype);
     return LinalgVectorNorm(at::abs(self), ord, dim, keepdim, dtype);
   }
@@ -218,10 +218,10 @@ inline at::Tensor LinalgVectorNorm(const at::Tensor& self,
     const at::IntArrayRef list = dim.value_or(at::IntArrayRef());
     return InfiniteNorm(self, ord, list, keepdim, dtype);
   }
-  return Stock::linalg_vector_norm(self, ord, ListOf(self, dim), keepdim,
-                                   dtype);
+  return Upstream::linalg_vector_norm(self, ord, ListOf(self, dim), keepdim,
+                                      dtype);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_REDUCTIONS_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_REDUCTIONS_H_

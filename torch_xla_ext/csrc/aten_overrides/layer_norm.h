@@ -1,6 +1,6 @@
 // Layer normalization.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_LAYER_NORM_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_LAYER_NORM_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LAYER_NORM_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LAYER_NORM_H_
 
 #include <ATen/native/layer_norm.h>
 #include <c10/core/DispatchKeySet.h>
@@ -12,10 +12,10 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/normalization.h"
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/normalization.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // What layer_norm() normalizes: `count` rows of `size` numbers, in the type in
 // which PyTorch computes.
@@ -148,6 +148,6 @@ inline ThreeTensors LayerNormWithGradients(
       weight, bias, eps);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_LAYER_NORM_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LAYER_NORM_H_

@@ -1,16 +1,16 @@
-// Interpolation. The stock kernels assume that scales follow from the two
+// Interpolation. The upstream kernels assume that scales follow from the two
 // sizes; PyTorch uses the scales. And they multiply by 0 what is not near,
 // which is NaN for NaN and infinities.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_INTERPOLATION_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_INTERPOLATION_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 inline bool FollowsFromSizes(int64_t size, int64_t output_size,
                              std::optional<double> scale) {
@@ -92,12 +92,12 @@ inline at::Tensor UpsampleNearest2d(const at::Tensor& self,
                                     std::optional<double> scales_h,
                                     std::optional<double> scales_w) {
   if (FollowFromSizes(self, output_size, scales_h, scales_w)) {
-    return Stock::upsample_nearest2d(self, output_size, scales_h, scales_w);
+    return Upstream::upsample_nearest2d(self, output_size, scales_h, scales_w);
   }
   return Nearest(Nearest(self, -2, output_size[0], scales_h), -1,
                  output_size[1], scales_w);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_INTERPOLATION_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_

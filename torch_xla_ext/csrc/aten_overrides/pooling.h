@@ -1,7 +1,7 @@
-// Pools. The stock kernels divide by the strides, which ends the process if one
-// is 0, and compute something for other wrong arguments.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_POOLING_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_POOLING_H_
+// Pools. The upstream kernels divide by the strides, which ends the process if
+// one is 0, and compute something for other wrong arguments.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 inline void CheckPool(const char* name, at::IntArrayRef kernel_size,
                       at::IntArrayRef stride, at::IntArrayRef padding) {
@@ -32,9 +32,9 @@ inline void CheckPool(const char* name, at::IntArrayRef kernel_size,
   }
 }
 
-// The stock kernels ignore `divisor`, or use it wrongly: for integers, without
-// count_include_pad, and with ceil_mode.
-template <typename Operator, auto kStock>
+// The upstream kernels ignore `divisor`, or use it wrongly: for integers,
+// without count_include_pad, and with ceil_mode.
+template <typename Operator, auto kUpstream>
 at::Tensor AveragePool(const at::Tensor& self, at::IntArrayRef kernel_size,
                        at::IntArrayRef stride, at::IntArrayRef padding,
                        bool ceil_mode, bool count_include_pad,
@@ -45,8 +45,8 @@ at::Tensor AveragePool(const at::Tensor& self, at::IntArrayRef kernel_size,
     return OnCpu<Operator>(self, kernel_size, stride, padding, ceil_mode,
                            count_include_pad, divisor);
   }
-  return kStock(self, kernel_size, stride, padding, ceil_mode,
-                count_include_pad || divisor.has_value(), divisor);
+  return kUpstream(self, kernel_size, stride, padding, ceil_mode,
+                   count_include_pad || divisor.has_value(), divisor);
 }
 
 // A list of one number is that of all dimensions.
@@ -148,9 +148,9 @@ class Windows {
   int64_t plane_ = 1;          // the number of elements
 };
 
-// The stock kernels' indices of maxima that are NaN or -inf are wrong, and they
-// run dilated windows on the CPU.
-template <typename Operator, auto kStock, int64_t kSpatial>
+// The upstream kernels' indices of maxima that are NaN or -inf are wrong, and
+// they run dilated windows on the CPU.
+template <typename Operator, auto kUpstream, int64_t kSpatial>
 std::tuple<at::Tensor, at::Tensor> MaxPoolWithIndices(
     const at::Tensor& self, at::IntArrayRef kernel_size, at::IntArrayRef stride,
     at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
@@ -165,8 +165,8 @@ std::tuple<at::Tensor, at::Tensor> MaxPoolWithIndices(
   // Indices that nobody reads cost nothing.
   const at::Tensor maxima =
       is_dilated ? windows.Maxima()
-                 : std::get<0>(kStock(self, kernel_size, stride, padding,
-                                      dilation, ceil_mode));
+                 : std::get<0>(kUpstream(self, kernel_size, stride, padding,
+                                         dilation, ceil_mode));
   return {maxima, windows.Places(maxima)};
 }
 
@@ -185,22 +185,22 @@ inline at::Tensor AddedAt(const at::Tensor& numbers, const at::Tensor& indices,
       sizes);
 }
 
-// The stock kernels ignore the indices, and run dilated windows on the CPU.
-template <auto kStock, int64_t kSpatial>
+// The upstream kernels ignore the indices, and run dilated windows on the CPU.
+template <auto kUpstream, int64_t kSpatial>
 at::Tensor MaxPoolBackward(const at::Tensor& grad_output,
                            const at::Tensor& self, at::IntArrayRef kernel_size,
                            at::IntArrayRef stride, at::IntArrayRef padding,
                            at::IntArrayRef dilation, bool ceil_mode,
                            const at::Tensor& indices) {
   if (!IsDilated(dilation) || self.numel() == 0) {
-    return kStock(grad_output, self, kernel_size, stride, padding, dilation,
-                  ceil_mode, indices);
+    return kUpstream(grad_output, self, kernel_size, stride, padding, dilation,
+                     ceil_mode, indices);
   }
   return AddedAt(grad_output, indices, self.sizes(), kSpatial);
 }
 
-// The stock kernels' gradients ignore the dilation.
-template <auto kStock, auto kWithIndices>
+// The upstream kernels' gradients ignore the dilation.
+template <auto kUpstream, auto kWithIndices>
 at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
                    at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation, bool ceil_mode) {
@@ -209,13 +209,13 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
     return std::get<0>(
         kWithIndices(self, kernel_size, stride, padding, dilation, ceil_mode));
   }
-  return kStock(self, kernel_size, stride, padding, dilation, ceil_mode);
+  return kUpstream(self, kernel_size, stride, padding, dilation, ceil_mode);
 }
 
 // The same for pools whose windows follow from the result's size.
 inline std::tuple<at::Tensor, at::Tensor> AdaptiveMaxPool2d(
     const at::Tensor& self, at::IntArrayRef output_size) {
-  const auto result = Stock::adaptive_max_pool2d(self, output_size);
+  const auto result = Upstream::adaptive_max_pool2d(self, output_size);
   const int64_t height = self.size(-2), width = self.size(-1);
   if (self.numel() == 0 || output_size[0] == 0 || output_size[1] == 0 ||
       height % output_size[0] != 0 || width % output_size[1] != 0) {
@@ -227,7 +227,8 @@ inline std::tuple<at::Tensor, at::Tensor> AdaptiveMaxPool2d(
   return {std::get<0>(result), windows.Places(std::get<0>(result))};
 }
 
-// The stock kernels lose -inf, and choose the largest of numbers for one place.
+// The upstream kernels lose -inf, and choose the largest of numbers for one
+// place.
 inline at::Tensor Unpooled(const at::Tensor& self, const at::Tensor& indices,
                            at::IntArrayRef output_size, int64_t spatial) {
   TORCH_CHECK(static_cast<int64_t>(output_size.size()) == spatial,
@@ -260,6 +261,6 @@ inline at::Tensor MaxUnpool3d(const at::Tensor& self, const at::Tensor& indices,
   return Unpooled(self, indices, output_size, 3);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_POOLING_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_POOLING_H_

@@ -1,23 +1,23 @@
 // Activations, and gradients of activations.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
 
 #include <cstdint>
 #include <tuple>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
-// The stock kernel treats its operand as elu's result even where it is elu's
+// The upstream kernel treats its operand as elu's result even where it is elu's
 // operand.
 inline at::Tensor EluBackward(const at::Tensor& grad_output,
                               const at::Scalar& alpha, const at::Scalar& scale,
                               const at::Scalar& input_scale, bool is_result,
                               const at::Tensor& self_or_result) {
   if (is_result) {
-    return Stock::elu_backward(grad_output, alpha, scale, input_scale,
-                               is_result, self_or_result);
+    return Upstream::elu_backward(grad_output, alpha, scale, input_scale,
+                                  is_result, self_or_result);
   }
   const double slope = scale.toDouble() * alpha.toDouble();
   const double inner = input_scale.toDouble();
@@ -40,7 +40,7 @@ inline at::Tensor GluBackward(const at::Tensor& grad_output,
   return at::cat({of_value, of_gate}, dim);
 }
 
-// The stock kernels of these two count -3 and 3 as within.
+// The upstream kernels of these two count -3 and 3 as within.
 inline at::Tensor HardsigmoidBackward(const at::Tensor& grad_output,
                                       const at::Tensor& self) {
   return at::where(at::lt(at::abs(self), 3), at::div(grad_output, 6),
@@ -55,7 +55,7 @@ inline at::Tensor HardswishBackward(const at::Tensor& grad_output,
                    at::where(at::lt(self, 3), within, grad_output));
 }
 
-// The stock kernel computes inf - inf for -inf.
+// The upstream kernel computes inf - inf for -inf.
 inline std::tuple<at::Tensor, at::Tensor> LogSigmoidForward(
     const at::Tensor& self) {
   const at::Tensor buffer = at::exp(at::neg(at::abs(self)));
@@ -68,7 +68,7 @@ inline at::Tensor LogSigmoidBackward(const at::Tensor& grad_output,
   return at::mul(grad_output, at::sigmoid(at::neg(self)));
 }
 
-// The stock kernel compares in float64.
+// The upstream kernel compares in float64.
 inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
                                    const at::Tensor& self,
                                    const at::Scalar& beta,
@@ -78,7 +78,7 @@ inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
                    at::mul(grad_output, at::sigmoid(scaled)));
 }
 
-// NaN stays NaN, which the stock kernels of these three replace.
+// NaN stays NaN, which the upstream kernels of these three replace.
 inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
                             const at::Scalar& value) {
   return at::where(at::le(self, threshold), at::full_like(self, value), self);
@@ -98,7 +98,7 @@ inline at::Tensor Softshrink(const at::Tensor& self, const at::Scalar& lambd) {
   return at::where(at::gt(self, lambd), at::sub(self, lambd), low);
 }
 
-// At both bounds PyTorch's gradient is 0; the stock kernel's is not.
+// At both bounds PyTorch's gradient is 0; the upstream kernel's is not.
 inline at::Tensor HardtanhBackward(const at::Tensor& grad_output,
                                    const at::Tensor& self,
                                    const at::Scalar& min_val,
@@ -108,6 +108,6 @@ inline at::Tensor HardtanhBackward(const at::Tensor& grad_output,
   return at::where(outside, at::zeros_like(grad_output), grad_output);
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_ACTIVATIONS_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_

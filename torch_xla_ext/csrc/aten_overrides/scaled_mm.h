@@ -1,12 +1,12 @@
 // torch._scaled_mm, the product of two matrices of 8-bit floats.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_SCALED_MM_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_SCALED_MM_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SCALED_MM_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SCALED_MM_H_
 
 #include <optional>
 
-#include "torch_xla_ext/csrc/operators/stock.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 inline bool HasTypeOfFloat8(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat8_e4m3fn ||
@@ -65,7 +65,7 @@ inline void CheckScaledMm(const at::Tensor& self, const at::Tensor& mat2,
               bias.has_value() ? bias->sizes() : at::IntArrayRef());
 }
 
-// The stock torch_xla has no kernel: it copied the operands to the CPU.
+// Upstream torch_xla has no kernel: it copied the operands to the CPU.
 inline at::Tensor ScaledMm(const at::Tensor& self, const at::Tensor& mat2,
                            const at::Tensor& scale_a, const at::Tensor& scale_b,
                            const std::optional<at::Tensor>& bias,
@@ -88,6 +88,6 @@ inline at::Tensor ScaledMm(const at::Tensor& self, const at::Tensor& mat2,
   return result.to(out_dtype.value_or(self.scalar_type()));
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_SCALED_MM_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SCALED_MM_H_

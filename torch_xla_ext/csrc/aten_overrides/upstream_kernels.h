@@ -1,7 +1,7 @@
-// What the operators here are built from: the stock kernels, and ways of
+// What the operators here are built from: the upstream kernels, and ways of
 // calling them.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_STOCK_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_STOCK_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
 
 #include <ATen/ATen.h>
 #include <ATen/Operators.h>
@@ -14,10 +14,10 @@
 #include "torch_xla_ext/csrc/native_functions.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // The kernels of torch_xla, by the names of their operators.
-using Stock = torch_xla::XLANativeFunctions;
+using Upstream = torch_xla::XLANativeFunctions;
 
 // Runs an operator on the CPU, through the same fallback as operators that
 // torch_xla does not implement, so that torch.compile knows of it. `Operator`
@@ -54,7 +54,7 @@ inline at::Tensor AsScalar(const at::Tensor& tensor) {
 }
 
 // `kKernel` for a tensor without dimensions, which its operator may treat as
-// one of one dimension. The stock kernels refuse it.
+// one of one dimension. The upstream kernels refuse it.
 template <typename Function, Function* kKernel>
 struct OfScalarToo;
 
@@ -129,10 +129,11 @@ inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
 }
 
 // `kKernel` of two operands on one device, of which PyTorch rounds a number to
-// the type of the other operand. The stock kernels compute in the wider type,
-// and copy an operand from the CPU to the device at each call, without a word.
+// the type of the other operand. The upstream kernels compute in the wider
+// type, and copy an operand from the CPU to the device at each call, without a
+// word.
 //
-// Integers stay as they are: the stock kernels promote them as PyTorch does,
+// Integers stay as they are: the upstream kernels promote them as PyTorch does,
 // but compare an int8 with 300 itself, where PyTorch compares it with 300 -
 // 256.
 template <typename Function, Function* kKernel>
@@ -168,6 +169,6 @@ inline at::Tensor AsFloat(const at::Tensor& tensor) {
   return tensor.to(at::get_default_dtype_as_scalartype());
 }
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_STOCK_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_

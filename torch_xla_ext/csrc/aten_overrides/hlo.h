@@ -1,6 +1,6 @@
 // Operations of HLO that no operator of PyTorch is lowered to.
-#ifndef TORCH_XLA_EXT_CSRC_OPERATORS_HLO_H_
-#define TORCH_XLA_EXT_CSRC_OPERATORS_HLO_H_
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_HLO_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_HLO_H_
 
 #include <ATen/ATen.h>
 #include <torch/csrc/lazy/core/hash.h>
@@ -10,7 +10,7 @@
 
 #include "torch_xla_ext/csrc/upstream.h"
 
-namespace torch_xla_ext::operators {
+namespace torch_xla_ext::aten_overrides {
 
 // The node of one of the operations below, whose result has the shape and type
 // of its operands.
@@ -87,6 +87,6 @@ struct Quotient {
   }
 };
 
-}  // namespace torch_xla_ext::operators
+}  // namespace torch_xla_ext::aten_overrides
 
-#endif  // TORCH_XLA_EXT_CSRC_OPERATORS_HLO_H_
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_HLO_H_
