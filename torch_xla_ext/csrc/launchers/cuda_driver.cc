@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
+#include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 
 #include <dlfcn.h>
 

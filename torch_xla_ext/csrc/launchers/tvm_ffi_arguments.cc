@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_arguments.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_arguments.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/calls/registration.h"
-#include "torch_xla_ext/csrc/existing_kernels/torch_operator.h"
+#include "torch_xla_ext/csrc/launchers/torch_operator.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext::torch_operator_target {

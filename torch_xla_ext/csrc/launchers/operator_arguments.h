@@ -1,8 +1,8 @@
 // The text with which a call specifies its operator's arguments, and where to
 // store what the operator returns: words separated by spaces, which
 // torch_xla_ext/existing_kernels/arguments.py writes and documents.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "torch_xla_ext/csrc/existing_kernels/torch_operator.h"
+#include "torch_xla_ext/csrc/launchers/torch_operator.h"
 
 namespace torch_xla_ext {
 
@@ -27,4 +27,4 @@ void StoreReturns(const torch::jit::Stack& returns, const OperatorCall& call);
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_OPERATOR_ARGUMENTS_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_

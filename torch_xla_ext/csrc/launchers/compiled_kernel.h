@@ -1,7 +1,7 @@
 // Launches a compiled kernel (a cubin or PTX) through the CUDA driver. Triton's
 // kernels and those of torch_xla_ext.cuda_kernel are launched by it.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_H_
 
 #include <cuda.h>
 
@@ -50,4 +50,4 @@ void LaunchCompiledKernel(CUstream stream, const CompiledKernelLaunch& launch,
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_H_

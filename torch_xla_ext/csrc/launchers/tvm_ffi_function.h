@@ -1,13 +1,13 @@
 // Functions of the TVM-FFI ABI, called through libtvm_ffi, which is loaded on
 // first use.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_FUNCTION_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_FUNCTION_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_FUNCTION_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_FUNCTION_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_abi.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_abi.h"
 
 namespace torch_xla_ext::tvm_ffi {
 
@@ -68,4 +68,4 @@ class Environment {
 
 }  // namespace torch_xla_ext::tvm_ffi
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_FUNCTION_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_FUNCTION_H_

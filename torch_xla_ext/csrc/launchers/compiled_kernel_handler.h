@@ -5,8 +5,8 @@
 //
 // This needs XLA's FFI alone: other front ends than torch_xla use it, too
 // (//integrations/torch_tpu).
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_HANDLER_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_HANDLER_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_
 
 #include <exception>
 #include <string>
@@ -26,4 +26,4 @@ std::string CompiledKernelFailure(const std::string& kernel,
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_COMPILED_KERNEL_HANDLER_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_COMPILED_KERNEL_HANDLER_H_

@@ -1,8 +1,8 @@
 // The part of TVM-FFI's C ABI that a caller of functions needs, as
 // apache-tvm-ffi 0.1 defines it in tvm/ffi/c_api.h, tvm/ffi/extra/c_env_api.h
 // and dlpack/dlpack.h. Comments give TVM's own names.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ABI_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ABI_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ABI_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ABI_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -128,4 +128,4 @@ static_assert(sizeof(Object) == 24 && sizeof(Any) == 16);
 
 }  // namespace torch_xla_ext::tvm_ffi
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ABI_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ABI_H_

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/torch_operator.h"
+#include "torch_xla_ext/csrc/launchers/torch_operator.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -14,7 +14,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "torch_xla_ext/csrc/existing_kernels/operator_arguments.h"
+#include "torch_xla_ext/csrc/launchers/operator_arguments.h"
 
 namespace torch_xla_ext {
 namespace {

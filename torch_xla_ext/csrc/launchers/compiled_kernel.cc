@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/compiled_kernel.h"
+#include "torch_xla_ext/csrc/launchers/compiled_kernel.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
-#include "torch_xla_ext/csrc/existing_kernels/tensor_map.h"
+#include "torch_xla_ext/csrc/launchers/cuda_driver.h"
+#include "torch_xla_ext/csrc/launchers/tensor_map.h"
 
 namespace torch_xla_ext {
 namespace {

@@ -1,14 +1,14 @@
 // Tensor maps (CUtensorMap) as parameters of compiled kernels: what a tensor
 // descriptor of Triton that is made on the host becomes. A map holds an
 // address, so it is made when a kernel is launched.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TENSOR_MAP_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TENSOR_MAP_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TENSOR_MAP_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TENSOR_MAP_H_
 
 #include <cuda.h>
 
 #include <string_view>
 
-#include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
+#include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 
 namespace torch_xla_ext {
 
@@ -21,4 +21,4 @@ CUtensorMap MakeTensorMap(const CudaDriver& driver,
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TENSOR_MAP_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TENSOR_MAP_H_

@@ -1,6 +1,6 @@
 // Runs a PyTorch operator on memory that PyTorch did not allocate.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TORCH_OPERATOR_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TORCH_OPERATOR_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -38,4 +38,4 @@ std::string RunTorchOperator(const OperatorCall& call, void* stream);
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TORCH_OPERATOR_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_H_

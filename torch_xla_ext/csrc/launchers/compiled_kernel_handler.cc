@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/compiled_kernel_handler.h"
+#include "torch_xla_ext/csrc/launchers/compiled_kernel_handler.h"
 
 #include <array>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "torch_xla_ext/csrc/existing_kernels/compiled_kernel.h"
+#include "torch_xla_ext/csrc/launchers/compiled_kernel.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext {

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_function.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
 
 #include <dlfcn.h>
 
@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "torch_xla_ext/csrc/existing_kernels/cuda_driver.h"
+#include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 
 namespace torch_xla_ext::tvm_ffi {
 namespace {

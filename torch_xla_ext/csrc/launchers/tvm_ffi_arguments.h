@@ -1,6 +1,6 @@
 // Makes the arguments of a TVM-FFI function from XLA's call.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ARGUMENTS_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ARGUMENTS_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ARGUMENTS_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ARGUMENTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_abi.h"
-#include "torch_xla_ext/csrc/existing_kernels/tvm_ffi_function.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_abi.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext::tvm_ffi {
@@ -83,4 +83,4 @@ class Arguments {
 
 }  // namespace torch_xla_ext::tvm_ffi
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_TVM_FFI_ARGUMENTS_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TVM_FFI_ARGUMENTS_H_

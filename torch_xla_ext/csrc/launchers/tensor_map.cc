@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/existing_kernels/tensor_map.h"
+#include "torch_xla_ext/csrc/launchers/tensor_map.h"
 
 #include <array>
 #include <cstdint>

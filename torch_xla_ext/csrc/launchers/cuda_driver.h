@@ -1,8 +1,8 @@
 // The functions of the CUDA driver that calls of existing kernels need. They
 // are looked up in the driver's library on first use, so that a process also
 // starts without a GPU and its driver.
-#ifndef TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
-#define TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_CUDA_DRIVER_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_CUDA_DRIVER_H_
 
 #include <cuda.h>
 
@@ -38,4 +38,4 @@ const CudaDriver& GetCudaDriver();
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_EXISTING_KERNELS_CUDA_DRIVER_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_CUDA_DRIVER_H_
