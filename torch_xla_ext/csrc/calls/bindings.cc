@@ -22,9 +22,9 @@
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/calls/static_kernels.h"
 #include "torch_xla_ext/csrc/calls/text.h"
-#include "torch_xla_ext/csrc/capture/bindings.h"
 #include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
 #include "torch_xla_ext/csrc/pjrt_shim/shim.h"
+#include "torch_xla_ext/csrc/python/graph.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
@@ -509,7 +509,7 @@ void DefineFunctions(py::module_& module) {
   DefineDirectCall(module);
   DefineShardings(module);
   DefineRegistration(module);
-  DefineCapture(module);
+  DefineGraph(module);
   DefineDonation(module);
   DefineRandomState(module);
   DefineRootLogHandlers(module);

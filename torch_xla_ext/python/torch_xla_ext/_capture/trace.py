@@ -26,7 +26,7 @@ from torch_xla_ext._capture.tensors import argument_names, copy_of
 from torch_xla_ext._capture.witness import Witness
 
 _XLAC = torch_xla._XLAC
-# csrc/capture/program.h's Source::Kind.
+# csrc/graph/program.h's Source::Kind.
 _ENVIRONMENT = {"environ", "getenv"}
 _ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 

@@ -1,7 +1,7 @@
 // Starts a compiled program in the same way as torch_xla: in one of its
 // threads, which holds the device's lock until the program has been started.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
 
 #include <torch/csrc/lazy/backend/backend_data.h>
 #include <torch/csrc/lazy/backend/lowering_context.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 // Unlocks the device when destroyed.
 using DeviceLock = std::vector<torch::lazy::ExceptionCleanup>;
@@ -37,6 +37,6 @@ void Start(std::shared_ptr<Launch> launch);
 // error, also one that the device has not been given the program for.
 void StartHere(std::shared_ptr<Launch> launch);
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_LAUNCH_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_

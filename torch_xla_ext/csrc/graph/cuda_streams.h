@@ -1,11 +1,11 @@
 // Orders work on a CUDA stream of PyTorch's and XLA's work on the same GPU, by
 // events: neither side's host waits.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_CUDA_STREAMS_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_CUDA_STREAMS_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_CUDA_STREAMS_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_CUDA_STREAMS_H_
 
 #include <cstdint>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 // The FFI target whose call tells this process on which stream XLA runs its
 // programs. XLA has one such stream for a device, for as long as it lives.
@@ -25,6 +25,6 @@ void XlaWaitsFor(uintptr_t stream);
 // been given so far.
 void WaitsForXla(uintptr_t stream);
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_CUDA_STREAMS_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_CUDA_STREAMS_H_

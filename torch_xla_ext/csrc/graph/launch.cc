@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/capture/launch.h"
+#include "torch_xla_ext/csrc/graph/launch.h"
 
 #include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
@@ -10,7 +10,7 @@
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 namespace {
 
 struct GraphExecutor : torch::lazy::LazyGraphExecutor {
@@ -51,4 +51,4 @@ void StartHere(std::shared_ptr<Launch> launch) {
   Execute(launch.get());
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

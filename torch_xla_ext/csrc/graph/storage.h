@@ -5,8 +5,8 @@
 // values; a write through a view is an update that the storage applies to its
 // base before the next read. A captured step therefore reads and writes the
 // bases of storages, and every view sees it.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_STORAGE_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_STORAGE_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_
 
 #include <ATen/FunctionalStorageImpl.h>
 #include <ATen/FunctionalTensorWrapper.h>
@@ -16,7 +16,7 @@
 
 #include "torch_xla_ext/csrc/upstream.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 using Storage = at::functionalization::FunctionalStorageImpl;
 
@@ -57,6 +57,6 @@ void Materialize(std::vector<torch_xla::XLATensorPtr> tensors);
 torch::lazy::BackendDataPtr CopyOf(const torch::lazy::BackendDataPtr& data,
                                    at::ScalarType dtype);
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_STORAGE_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_

@@ -1,8 +1,8 @@
-#include "torch_xla_ext/csrc/capture/saved_state.h"
+#include "torch_xla_ext/csrc/graph/saved_state.h"
 
 #include <utility>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 SavedState::SavedState()
     // Tensors are numbered in the order of their creation.
@@ -75,4 +75,4 @@ void SavedState::Restore() {
   }
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

@@ -1,9 +1,9 @@
-#include "torch_xla_ext/csrc/capture/python_guard.h"
+#include "torch_xla_ext/csrc/graph/python_guard.h"
 
 #include <cstdint>
 #include <utility>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 namespace {
 
 namespace py = pybind11;
@@ -191,4 +191,4 @@ bool PythonGuard::IsSame() const {
   return true;
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

@@ -1,11 +1,11 @@
-#include "torch_xla_ext/csrc/capture/program.h"
+#include "torch_xla_ext/csrc/graph/program.h"
 
 #include <ATen/ATen.h>
 
 #include <stdexcept>
 #include <utility>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 namespace {
 
 // Whether something besides the tensor refers to its data and still needs the
@@ -308,4 +308,4 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
   return outputs;
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/capture/storage.h"
+#include "torch_xla_ext/csrc/graph/storage.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/lazy/backend/backend_interface.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 bool IsFunctionalXlaTensor(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().is_xla() &&
@@ -84,4 +84,4 @@ torch::lazy::BackendDataPtr CopyOf(const torch::lazy::BackendDataPtr& data,
   return DataOf(tensor);
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

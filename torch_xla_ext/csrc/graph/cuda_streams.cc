@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/capture/cuda_streams.h"
+#include "torch_xla_ext/csrc/graph/cuda_streams.h"
 
 #include <dlfcn.h>
 
@@ -10,7 +10,7 @@
 #include "torch_xla_ext/csrc/calls/registration.h"
 #include "xla/ffi/api/ffi.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 namespace {
 
 // The functions of the CUDA driver that are called here, by the symbols that
@@ -167,4 +167,4 @@ void WaitsForXla(uintptr_t stream) {
   Order(ours, ours.stream, reinterpret_cast<void*>(stream));
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

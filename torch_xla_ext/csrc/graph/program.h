@@ -1,7 +1,7 @@
 // A program that was traced and compiled once, and is run many times: a
 // captured step, or a graph of torch.compile.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
@@ -12,10 +12,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "torch_xla_ext/csrc/capture/launch.h"
-#include "torch_xla_ext/csrc/capture/storage.h"
+#include "torch_xla_ext/csrc/graph/launch.h"
+#include "torch_xla_ext/csrc/graph/storage.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 // Where the value of a parameter comes from in each run.
 struct Source {
@@ -84,14 +84,14 @@ class Program {
   // that follow those of the written parameters. Throws std::runtime_error if
   // an earlier program failed, and as CheckCount does.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments) {
-    return Run(arguments, &capture::Start);
+    return Run(arguments, &graph::Start);
   }
 
   // The same, but starts the program in this thread, and throws
   // std::runtime_error also if that fails. The device has been given the
   // program's work when it returns.
   std::vector<at::Tensor> RunHere(const std::vector<at::Tensor>& arguments) {
-    return Run(arguments, &capture::StartHere);
+    return Run(arguments, &graph::StartHere);
   }
 
  private:
@@ -143,6 +143,6 @@ class Program {
   torch::lazy::BackendDataPtr no_value_;
 };
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_PROGRAM_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_

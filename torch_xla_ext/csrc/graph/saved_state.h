@@ -1,6 +1,6 @@
 // What a step's tensors held before it was traced.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_SAVED_STATE_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_SAVED_STATE_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "torch_xla_ext/csrc/capture/storage.h"
+#include "torch_xla_ext/csrc/graph/storage.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 // The data of every storage that a step can read or write. All data is on the
 // device before the step is traced, and no two storages have the same data, so
@@ -54,6 +54,6 @@ class SavedState {
   std::unordered_map<const torch::lazy::BackendData*, const Storage*> owners_;
 };
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_SAVED_STATE_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_SAVED_STATE_H_

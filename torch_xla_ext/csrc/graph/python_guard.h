@@ -4,15 +4,15 @@
 // That module describes the state as nested tuples; this class compares them,
 // in some ten nanoseconds each. If it finds a difference, the Python module
 // decides, and names it.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_PYTHON_GUARD_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_PYTHON_GUARD_H_
 
 #include <pybind11/pybind11.h>
 
 #include <memory>
 #include <vector>
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 class [[gnu::visibility("hidden")]] PythonGuard {
  public:
@@ -38,6 +38,6 @@ class [[gnu::visibility("hidden")]] PythonGuard {
   std::vector<Root> roots_;
 };
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_PYTHON_GUARD_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_PYTHON_GUARD_H_

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/capture/shared_memory.h"
+#include "torch_xla_ext/csrc/graph/shared_memory.h"
 
 #include <ATen/ATen.h>
 #include <ATen/DLConvertor.h>
@@ -12,9 +12,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "torch_xla_ext/csrc/capture/cuda_streams.h"
+#include "torch_xla_ext/csrc/graph/cuda_streams.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 namespace {
 
 // Where XLA's programs expect a buffer to begin. XLA:GPU refuses others when it
@@ -355,4 +355,4 @@ std::vector<at::Tensor> ProgramOnSharedMemory::Run(
   return tensors;
 }
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/capture/bindings.h"
+#include "torch_xla_ext/csrc/python/graph.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -17,28 +17,28 @@
 
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/calls/registration.h"
-#include "torch_xla_ext/csrc/capture/cuda_streams.h"
-#include "torch_xla_ext/csrc/capture/program.h"
-#include "torch_xla_ext/csrc/capture/python_guard.h"
-#include "torch_xla_ext/csrc/capture/saved_state.h"
-#include "torch_xla_ext/csrc/capture/shared_memory.h"
-#include "torch_xla_ext/csrc/capture/storage.h"
+#include "torch_xla_ext/csrc/graph/cuda_streams.h"
+#include "torch_xla_ext/csrc/graph/program.h"
+#include "torch_xla_ext/csrc/graph/python_guard.h"
+#include "torch_xla_ext/csrc/graph/saved_state.h"
+#include "torch_xla_ext/csrc/graph/shared_memory.h"
+#include "torch_xla_ext/csrc/graph/storage.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext {
 namespace {
 
 namespace py = pybind11;
-using capture::IsFunctionalXlaTensor;
-using capture::Program;
-using capture::ProgramOnSharedMemory;
-using capture::SavedState;
-using capture::Source;
-using capture::StorageOf;
+using graph::IsFunctionalXlaTensor;
+using graph::Program;
+using graph::ProgramOnSharedMemory;
+using graph::SavedState;
+using graph::Source;
+using graph::StorageOf;
 
 // The strides that the tensor has in PyTorch; nothing if it is row-major.
 std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
-  if (!capture::HasOwnValues(tensor)) return std::nullopt;
+  if (!graph::HasOwnValues(tensor)) return std::nullopt;
   const auto strided = aten_overrides::WithStrides(tensor);
   if (!strided || strided->is_contiguous()) return std::nullopt;
   return strided->strides().vec();
@@ -165,18 +165,18 @@ void DefineSharedMemory(py::module_& module) {
       .def("run", &ProgramOnSharedMemory::Run,
            py::call_guard<py::gil_scoped_release>(), py::arg("arguments"),
            py::arg("stream"));
-  module.def("_xla_shares_memory", &capture::SharesMemory);
-  module.def("_xla_is_row_major", &capture::IsRowMajor);
-  module.def("_xla_views", &capture::ViewsOf,
+  module.def("_xla_shares_memory", &graph::SharesMemory);
+  module.def("_xla_is_row_major", &graph::IsRowMajor);
+  module.def("_xla_views", &graph::ViewsOf,
              py::call_guard<py::gil_scoped_release>());
-  module.def("_xla_is_compute_stream_known", &capture::IsComputeStreamKnown);
-  module.attr("_xla_compute_stream_target") = capture::kComputeStreamTarget;
+  module.def("_xla_is_compute_stream_known", &graph::IsComputeStreamKnown);
+  module.attr("_xla_compute_stream_target") = graph::kComputeStreamTarget;
 }
 
 void DefineState(py::module_& module) {
-  py::class_<capture::PythonGuard>(module, "_XlaPythonGuard")
+  py::class_<graph::PythonGuard>(module, "_XlaPythonGuard")
       .def(py::init<const py::list&>())
-      .def("is_same", &capture::PythonGuard::IsSame);
+      .def("is_same", &graph::PythonGuard::IsSame);
 
   py::class_<SavedState>(module, "_XlaSavedState")
       .def(py::init<>())
@@ -225,7 +225,7 @@ void DefineState(py::module_& module) {
   module.def("_xla_capture_is_view", [](const at::Tensor& tensor) {
     return !at::functionalization::impl::isBaseTensor(tensor);
   });
-  module.def("_xla_capture_has_own_values", &capture::HasOwnValues,
+  module.def("_xla_capture_has_own_values", &graph::HasOwnValues,
              "Whether the tensor is a part of another one, or a rearrangement "
              "of it.");
   module.def(
@@ -268,7 +268,7 @@ void DefineState(py::module_& module) {
       "_xla_capture_data_address",
       [](const at::Tensor& tensor) {
         const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
-        return reinterpret_cast<uintptr_t>(capture::DataOf(xla_tensor).get());
+        return reinterpret_cast<uintptr_t>(graph::DataOf(xla_tensor).get());
       },
       "Of the data on the device, or 0 where there is none yet.");
   module.def(
@@ -277,7 +277,7 @@ void DefineState(py::module_& module) {
         using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;
         const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
         const auto* info = static_cast<const DeviceDataInfo*>(
-            capture::DataOf(xla_tensor)->info());
+            graph::DataOf(xla_tensor)->info());
         return info == nullptr ? int64_t{-1} : info->tensor_id;
       },
       "The id by which a program's parameters know this tensor's data.");
@@ -296,7 +296,7 @@ void DefineState(py::module_& module) {
 
 }  // namespace
 
-void DefineCapture(py::module_& module) {
+void DefineGraph(py::module_& module) {
   DefineProgram(module);
   DefineSharedMemory(module);
   DefineState(module);

@@ -1,8 +1,8 @@
 // Runs programs on PyTorch's own tensors, if they are in the memory of
 // torch_xla's device: CUDA tensors on XLA:GPU, CPU tensors on XLA:CPU. Neither
 // operands nor results are copied.
-#ifndef TORCH_XLA_EXT_CSRC_CAPTURE_SHARED_MEMORY_H_
-#define TORCH_XLA_EXT_CSRC_CAPTURE_SHARED_MEMORY_H_
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_SHARED_MEMORY_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_SHARED_MEMORY_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "torch_xla_ext/csrc/capture/program.h"
+#include "torch_xla_ext/csrc/graph/program.h"
 
-namespace torch_xla_ext::capture {
+namespace torch_xla_ext::graph {
 
 // Whether PyTorch's tensors on `device` are in the memory of torch_xla's
 // current device: CUDA tensors on any device of "CUDA", and CPU tensors on the
@@ -52,6 +52,6 @@ class ProgramOnSharedMemory {
   c10::Device device_;
 };
 
-}  // namespace torch_xla_ext::capture
+}  // namespace torch_xla_ext::graph
 
-#endif  // TORCH_XLA_EXT_CSRC_CAPTURE_SHARED_MEMORY_H_
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_SHARED_MEMORY_H_
