@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/custom_call.h"
-#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/custom_call/custom_call.h"
+#include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 
 namespace torch_xla::tensor_methods {
 // In the stock binary; no Python function calls it any more.

@@ -2,7 +2,7 @@
 // register it with its own XLA, which is newer than this wheel's.
 #include <cstddef>
 
-#include "torch_xla_ext/csrc/calls/stages.h"
+#include "torch_xla_ext/csrc/registry/stages.h"
 #include "xla/ffi/api/c_api.h"
 
 extern "C" {

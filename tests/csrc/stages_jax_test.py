@@ -1,6 +1,6 @@
 """Handlers of XLA FFI 0.1 with a state in the newer XLA of JAX, as they run in a newer plug-in.
 
-Only XLA itself shows whether it reads what the functions of csrc/calls/stages.cc pass to it.
+Only XLA itself shows whether it reads what the functions of csrc/registry/stages.cc pass to it.
 """
 
 from __future__ import annotations

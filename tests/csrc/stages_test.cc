@@ -1,6 +1,6 @@
 // Tests what stands between XLA and the stages of a handler, with a small
 // stand-in for XLA's FFI: version 0.1, and a newer one, as of a plugin.
-#include "torch_xla_ext/csrc/calls/stages.h"
+#include "torch_xla_ext/csrc/registry/stages.h"
 
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/ffi_checks.h"
+#include "torch_xla_ext/csrc/registry/ffi_checks.h"
 #include "xla/ffi/api/c_api.h"
 #include "xla/ffi/api/c_api_internal.h"
 #include "xla/ffi/api/ffi.h"

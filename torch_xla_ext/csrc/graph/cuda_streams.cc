@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "torch_xla_ext/csrc/calls/registration.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext::graph {

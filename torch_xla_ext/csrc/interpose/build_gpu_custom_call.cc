@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 
 namespace torch_xla {
 

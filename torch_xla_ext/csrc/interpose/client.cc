@@ -11,8 +11,8 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/runtime_fixes/autograd_threads.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 

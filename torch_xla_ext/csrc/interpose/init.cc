@@ -11,8 +11,8 @@
 #include <exception>
 #include <string>
 
-#include "torch_xla_ext/csrc/calls/bindings.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/python/bindings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
 

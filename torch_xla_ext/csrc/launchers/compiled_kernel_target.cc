@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/module_extensions.h"
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/launchers/compiled_kernel.h"
 #include "torch_xla_ext/csrc/launchers/compiled_kernel_handler.h"
+#include "torch_xla_ext/csrc/registry/module_extensions.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 
 namespace torch_xla_ext::compiled_kernel_target {
 namespace {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/launchers/torch_operator.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext::torch_operator_target {

@@ -17,11 +17,11 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/module_extensions.h"
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_arguments.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
+#include "torch_xla_ext/csrc/registry/module_extensions.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace torch_xla_ext {

@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/graph/cuda_streams.h"
 #include "torch_xla_ext/csrc/graph/program.h"
 #include "torch_xla_ext/csrc/graph/python_guard.h"
 #include "torch_xla_ext/csrc/graph/saved_state.h"
 #include "torch_xla_ext/csrc/graph/shared_memory.h"
 #include "torch_xla_ext/csrc/graph/storage.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla_ext {

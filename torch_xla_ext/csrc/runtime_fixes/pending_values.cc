@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "torch_xla_ext/csrc/calls/shards.h"
+#include "torch_xla_ext/csrc/custom_call/shards.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla_ext {
