@@ -1,6 +1,6 @@
 // What the fake plugin recorded about its calls.
-#ifndef TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
-#define TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
+#ifndef TESTS_PJRT_SHIM_FAKE_PLUGIN_H_
+#define TESTS_PJRT_SHIM_FAKE_PLUGIN_H_
 
 #include <atomic>
 #include <cstddef>
@@ -37,4 +37,4 @@ struct FakeObservations {
   std::string compile_options;  // of the last program
 };
 
-#endif  // TESTS_PJRT_BRIDGE_FAKE_PLUGIN_H_
+#endif  // TESTS_PJRT_SHIM_FAKE_PLUGIN_H_

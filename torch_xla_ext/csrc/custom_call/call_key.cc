@@ -39,9 +39,9 @@ namespace {
 namespace py = pybind11;
 
 // The key of Python values.
-class CallKey {
+class KeyOfValues {
  public:
-  CallKey(const py::object& operands, const py::object& other)
+  KeyOfValues(const py::object& operands, const py::object& other)
       : operands_(operands), other_(other) {}
 
   // False for values that are not remembered.
@@ -139,40 +139,14 @@ class CallKey {
   std::string key_;
 };
 
-constexpr char kDoc[] = R"doc(
-What a call is remembered by: calls with equal keys differ in nothing but their
-operands.
-
-Args:
-  values: a tuple: plain values, tensors, torch's dtypes, devices, layouts,
-    memory formats and sizes, and lists and tuples of these.
-  operands: a list that gets the XLA tensors, or None. Of a tensor only dtype,
-    shape and device count.
-  other: what counts of a value that is nothing of that, as such a value, or
-    None. Without it, such a value is not remembered.
-
-Returns:
-  bytes, or None for a call that is not remembered: with values that are not, in
-  a sharded program, where a call depends on its operands' shardings, and with an
-  operand that gets a gradient.
-)doc";
-
 }  // namespace
 
-void DefineCallKey(py::module_& module) {
-  module.def(
-      "_xla_call_key",
-      [](const py::tuple& values, const py::object& operands,
-         const py::object& other) -> py::object {
-        if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) {
-          return py::none();
-        }
-        CallKey key(operands, other);
-        if (!key.Append(values)) return py::none();
-        return key.Bytes();
-      },
-      py::arg("values"), py::arg("operands") = py::none(),
-      py::arg("other") = py::none(), kDoc);
+py::object CallKey(const py::tuple& values, const py::object& operands,
+                   const py::object& other) {
+  if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return py::none();
+  KeyOfValues key(operands, other);
+  if (!key.Append(values)) return py::none();
+  return key.Bytes();
 }
 
 }  // namespace torch_xla_ext

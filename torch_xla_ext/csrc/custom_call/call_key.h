@@ -24,8 +24,12 @@ void AppendText(std::string_view text, std::string* key);
 // are not remembered: with symbolic sizes, and subclasses of Tensor.
 bool AppendTensor(const at::Tensor& tensor, std::string* key);
 
-// Adds _xla_call_key to torch_xla's Python module.
-void DefineCallKey(pybind11::module_& module);
+// The key of Python values; None if the call is not cached: with values that
+// are not, in a sharded program, and with an operand that gets a gradient.
+// python/custom_call.cc documents the arguments.
+pybind11::object CallKey(const pybind11::tuple& values,
+                         const pybind11::object& operands,
+                         const pybind11::object& other);
 
 }  // namespace torch_xla_ext
 

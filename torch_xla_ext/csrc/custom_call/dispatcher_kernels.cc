@@ -2,7 +2,6 @@
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/Exceptions.h>
@@ -35,6 +34,8 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 // one, Python decides what a call computes.
 std::atomic<int> num_reference_blocks{0};
 
+}  // namespace
+
 // A Python function. It is never freed: the dispatcher may outlive Python.
 class PythonFunction {
  public:
@@ -61,6 +62,8 @@ class PythonFunction {
  private:
   PyObject* function_;
 };
+
+namespace {
 
 // The key needs the sharding: the shard on which a device runs the call is
 // prepared, too.
@@ -110,6 +113,8 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
 bool IsTensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined();
 }
+
+}  // namespace
 
 // The prepared calls of one operator.
 class PreparedCalls {
@@ -201,6 +206,8 @@ class PreparedCalls {
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;
 };
+
+namespace {
 
 // For the dispatch key XLA.
 class XlaKernel : public c10::OperatorKernel {
@@ -363,12 +370,6 @@ class InPlaceKernel : public c10::OperatorKernel {
   const std::vector<size_t> written_;
 };
 
-// Deregisters the kernel on destruction, like torch.library.Library.
-struct Registration {
-  c10::RegistrationHandleRAII handle;
-  std::shared_ptr<PreparedCalls> calls;
-};
-
 template <typename Kernel>
 c10::RegistrationHandleRAII Register(const std::string& name,
                                      const std::string& overload,
@@ -382,71 +383,39 @@ c10::RegistrationHandleRAII Register(const std::string& name,
 
 }  // namespace
 
-void DefineDispatcherKernels(py::module_& module) {
-  py::class_<PreparedCall, std::shared_ptr<PreparedCall>>(module,
-                                                          "_XlaPreparedCall");
-  py::class_<Registration>(module, "_XlaOperatorKernel");
-
-  module.def(
-      "_xla_register_operator",
-      [](const std::string& name, const std::string& overload,
-         const py::object& prepare, const py::object& run,
-         const std::optional<std::vector<std::string>>& environment) {
-        auto calls = std::make_shared<PreparedCalls>(prepare, run, environment);
-        return std::make_unique<Registration>(
-            Registration{Register(name, overload, c10::DispatchKey::XLA,
-                                  std::make_unique<XlaKernel>(calls)),
-                         calls});
-      },
-      py::arg("name"), py::arg("overload"), py::arg("prepare"), py::arg("run"),
-      py::arg("environment"),
-      "Registers an operator's kernel for XLA tensors. prepare(*args) checks "
-      "the "
-      "arguments and returns what _xla_prepare_custom_call does, which is "
-      "remembered for such arguments and values of the environment variables "
-      "`environment`, unless that is None; or it returns None, and then "
-      "run(*args) computes the results. The "
-      "operands are the arguments that are tensors, in their order.");
-
-  module.def(
-      "_xla_register_operator_autograd",
-      [](const std::string& name, const std::string& overload,
-         const py::object& differentiate, const std::vector<size_t>& written) {
-        return std::make_unique<Registration>(Registration{
-            Register(name, overload, c10::DispatchKey::Autograd,
-                     std::make_unique<AutogradKernel>(differentiate, written)),
-            nullptr});
-      },
-      py::arg("name"), py::arg("overload"), py::arg("differentiate"),
-      py::arg("written"),
-      "Registers an operator's kernel for Autograd: differentiate(*args) is "
-      "called if an argument has a gradient or a tangent. `written` are the "
-      "numbers of the arguments that the operator writes to.");
-
-  module.def(
-      "_xla_register_operator_in_place",
-      [](const std::string& name, const std::string& overload,
-         const Registration& functional, const py::object& run,
-         const std::vector<size_t>& written) {
-        TORCH_CHECK_VALUE(functional.calls != nullptr,
-                          "not the registration of an operator's calls");
-        return std::make_unique<Registration>(Registration{
-            Register(name, overload, c10::DispatchKey::Functionalize,
-                     std::make_unique<InPlaceKernel>(functional.calls, run,
-                                                     written)),
-            nullptr});
-      },
-      py::arg("name"), py::arg("overload"), py::arg("functional"),
-      py::arg("run"), py::arg("written"),
-      "Registers the kernel for Functionalize of an operator that writes to "
-      "some "
-      "of its arguments: they get the results of `functional`. run(*args) does "
-      "it where they are no plain XLA tensors.");
-
-  module.def(
-      "_xla_add_reference_blocks",
-      [](int count) { num_reference_blocks += count; }, py::arg("count"),
-      "While there are any, operators ask Python what a call computes.");
+DispatcherKernel RegisterXlaKernel(
+    const std::string& name, const std::string& overload, py::object prepare,
+    py::object run, std::optional<std::vector<std::string>> environment) {
+  auto calls = std::make_shared<PreparedCalls>(
+      std::move(prepare), std::move(run), std::move(environment));
+  return {Register(name, overload, c10::DispatchKey::XLA,
+                   std::make_unique<XlaKernel>(calls)),
+          calls};
 }
+
+DispatcherKernel RegisterAutogradKernel(const std::string& name,
+                                        const std::string& overload,
+                                        py::object differentiate,
+                                        std::vector<size_t> written) {
+  return {Register(name, overload, c10::DispatchKey::Autograd,
+                   std::make_unique<AutogradKernel>(std::move(differentiate),
+                                                    std::move(written))),
+          nullptr};
+}
+
+DispatcherKernel RegisterInPlaceKernel(const std::string& name,
+                                       const std::string& overload,
+                                       const DispatcherKernel& functional,
+                                       py::object run,
+                                       std::vector<size_t> written) {
+  TORCH_CHECK_VALUE(functional.calls != nullptr,
+                    "not the registration of an operator's calls");
+  return {Register(name, overload, c10::DispatchKey::Functionalize,
+                   std::make_unique<InPlaceKernel>(
+                       functional.calls, std::move(run), std::move(written))),
+          nullptr};
+}
+
+void AddReferenceBlocks(int count) { num_reference_blocks += count; }
 
 }  // namespace torch_xla_ext

@@ -1,6 +1,5 @@
 #include "torch_xla_ext/csrc/custom_call/shards.h"
 
-#include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <memory>
@@ -118,24 +117,6 @@ std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor) {
   const auto spec = tensor.sharding_spec();
   if (spec == nullptr) return std::nullopt;
   return spec->sharding.SerializeAsString();
-}
-
-torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
-  static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
-  // Passes its operand through (interpose/node_hash.cc).
-  static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
-  const std::string shape = torch_xla::GetXlaShape(value).ToString();
-  while (value.node->op() == sharding || value.node->op() == hashed) {
-    const torch::lazy::Output& operand = value.node->operand(0);
-    value = torch::lazy::Value(
-        torch::lazy::NodePtr(value.node,
-                             const_cast<torch::lazy::Node*>(operand.node)),
-        operand.index);
-  }
-  // Some sharding nodes yield a device's shard of a value.
-  if (torch_xla::GetXlaShape(value).ToString() != shape) return nullptr;
-  return torch::lazy::getBackend()->GetComputationDataFromNode(
-      value.node.get());
 }
 
 }  // namespace torch_xla_ext

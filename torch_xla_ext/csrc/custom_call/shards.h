@@ -3,8 +3,6 @@
 #ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_SHARDS_H_
 #define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_SHARDS_H_
 
-#include <torch/csrc/lazy/backend/backend_data.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,11 +44,6 @@ torch::lazy::NodePtr MakeFromShardNode(const torch::lazy::Value& part,
 
 // A tensor's sharding, serialized; none if it is not sharded.
 std::optional<std::string> ShardingOf(const torch_xla::XLATensor& tensor);
-
-// The device data of a value, or of the value inside it if only sharding nodes
-// were put around it; null if there is none. Copying into a sharded tensor
-// makes such values.
-torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value);
 
 }  // namespace torch_xla_ext
 

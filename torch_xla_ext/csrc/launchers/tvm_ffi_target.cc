@@ -1,10 +1,4 @@
-// Functions of the TVM-FFI ABI as FFI targets, each under its own name.
-//
-// XLA calls a target through the address of a C function, which does not get
-// the target's name. So each target needs its own C function; the library has a
-// fixed number of them.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_target.h"
 
 #include <array>
 #include <cstdint>
@@ -20,7 +14,6 @@
 #include "torch_xla_ext/csrc/launchers/cuda_driver.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_arguments.h"
 #include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
-#include "torch_xla_ext/csrc/registry/module_extensions.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -45,7 +38,6 @@ struct xla::ffi::AttrDecoding<torch_xla_ext::RawAttributes> {
 namespace torch_xla_ext {
 namespace {
 
-namespace py = pybind11;
 using xla::ffi::Ffi;
 using xla::ffi::RemainingArgs;
 using xla::ffi::RemainingRets;
@@ -165,9 +157,12 @@ XLA_FFI_Handler* FunctionOf(Kernel kernel) {
   return kFunctions[kernels.size() - 1];
 }
 
-void RegisterKernel(const std::string& name, const std::string& platform,
-                    uintptr_t function, std::vector<std::string> arguments,
-                    bool in_graphs, std::string schema) {
+}  // namespace
+
+void RegisterTvmFfiKernel(const std::string& name, const std::string& platform,
+                          uintptr_t function,
+                          std::vector<std::string> arguments, bool in_graphs,
+                          std::string schema) {
   CheckPlatform(platform);
   Kernel kernel = {name,
                    platform,
@@ -183,24 +178,4 @@ void RegisterKernel(const std::string& name, const std::string& platform,
                  platform, TargetApi::kFfi);
 }
 
-const bool defined = AddModuleExtension([](py::module_& module) {
-  module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"),
-             "Loads libtvm_ffi, by which functions of TVM-FFI are called.");
-  module.def(
-      "_xla_tvm_ffi_function",
-      [](const std::string& library, const std::string& symbol) {
-        const py::gil_scoped_release without_gil;
-        return reinterpret_cast<uintptr_t>(
-            tvm_ffi::FunctionOfLibrary(library, symbol).Release());
-      },
-      py::arg("library"), py::arg("symbol"),
-      "The handle of a TVM-FFI function of a shared library, 0 if it has "
-      "none.");
-  module.def("_xla_register_tvm_ffi_kernel", &RegisterKernel, py::arg("name"),
-             py::arg("platform"), py::arg("function"), py::arg("arguments"),
-             py::arg("in_graphs"), py::arg("schema"),
-             "Registers a TVM-FFI function, by its handle, as an FFI target.");
-});
-
-}  // namespace
 }  // namespace torch_xla_ext

@@ -1,5 +1,5 @@
-// The functions of the Python module _XLAC that make custom calls, call targets
-// without XLA, and register targets.
+// What this project adds to torch_xla's Python module _XLAC. The front library
+// and patches/ call this function.
 #ifndef TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
 #define TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
 
@@ -7,10 +7,10 @@
 
 namespace torch_xla_ext {
 
-// Registers the kernels that are linked in, throwing if that throws, and then
-// adds these functions and those of definitions.h to `module`. The module must
-// not have functions of these names yet: pybind11 would treat the new ones as
-// overloads.
+// Registers the overrides of PyTorch's operators and the kernels that are
+// linked in, throwing if that throws, and then adds the functions and classes
+// of this folder to `module`. The module must not have functions of these names
+// yet: pybind11 would treat the new ones as overloads.
 void DefineFunctions(pybind11::module_& module);
 
 }  // namespace torch_xla_ext

@@ -1,6 +1,4 @@
-#include "torch_xla_ext/csrc/python/graph.h"
-
-#include <torch/csrc/Exceptions.h>
+// Captured and compiled programs, and the state that they read and write.
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
@@ -22,8 +20,7 @@
 #include "torch_xla_ext/csrc/graph/saved_state.h"
 #include "torch_xla_ext/csrc/graph/shared_memory.h"
 #include "torch_xla_ext/csrc/graph/storage.h"
-#include "torch_xla_ext/csrc/registry/registration.h"
-#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
+#include "torch_xla_ext/csrc/python/subjects.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -201,16 +198,6 @@ void DefineState(py::module_& module) {
                                strided ? place.storage_offset() : 0);
       },
       "The sizes, the strides and the offset that a tensor has in PyTorch.");
-  module.def("_xla_pause_computing_pending_values",
-             &PauseComputingPendingValues);
-  module.def("_xla_compute_pending_values", &ComputePendingValues,
-             py::call_guard<py::gil_scoped_release>());
-  module.def("_xla_find_pending_step", [](const at::Tensor& updated) {
-    const torch::PyWarningHandler warnings;
-    FindPendingStep(updated);
-  });
-  module.def("_xla_capture_registrations", &NumRegistrations,
-             "A number that every registration of a custom call changes.");
   module.def("_xla_capture_is_supported", &IsFunctionalXlaTensor);
   module.def(
       "_xla_capture_is_used_by_python",

@@ -6,12 +6,34 @@
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
 
-#include <pybind11/pybind11.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/backend/backend_device.h>
+#include <torch/csrc/lazy/core/ir.h>
+
+#include <cstdint>
 
 namespace torch_xla_ext {
 
-// Defines the class _XlaRandomState.
-void DefineRandomState(pybind11::module_& module);
+class RandomState {
+ public:
+  // The current device's, now.
+  RandomState();
+
+  at::Tensor Seed() const;
+
+  // Makes the next random numbers those that followed this state. `seed` is
+  // this state's, perhaps behind a barrier.
+  void Restore(const at::Tensor& seed) const;
+  void RestoreValue() const;
+
+ private:
+  void SetTo(torch::lazy::Value value) const;
+
+  torch::lazy::BackendDevice device_;
+  uint64_t seed_;          // from which the step began
+  uint64_t running_seed_;  // what `value_` will be
+  torch::lazy::Value value_;
+};
 
 }  // namespace torch_xla_ext
 
