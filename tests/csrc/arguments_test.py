@@ -133,6 +133,37 @@ CASES = [
         ValueError,
         'custom call "T": output_dtypes[0] is torch.complex32, which torch_xla has no type for',
     ),
+    (
+        {"result_layouts": [(0,)]},
+        TypeError,
+        'custom call "T": result_layouts must be a dict {output: dimensions}, but is of type list',
+    ),
+    (
+        {"result_layouts": {1: (0,)}},
+        ValueError,
+        'custom call "T": result_layouts names output 1, but the call has 1 of them, from 0',
+    ),
+    (
+        {"result_layouts": {0: (1,)}},
+        ValueError,
+        'custom call "T": result_layouts[0] must have each of the output\'s 1 dimensions once, but '
+        "is (1,)",
+    ),
+    (
+        {"output_shapes": [[2, 3]], "result_layouts": {0: (0, 0)}},
+        ValueError,
+        'custom call "T": result_layouts[0] must have each of the output\'s 2 dimensions once',
+    ),
+    (
+        {"num_hidden_results": 1},
+        ValueError,
+        'custom call "T": num_hidden_results is 1, but the call has 1 results',
+    ),
+    (
+        {"num_hidden_results": -1},
+        ValueError,
+        'custom call "T": num_hidden_results is -1, but the call has 1 results',
+    ),
 ]
 
 # What XLA:GPU reads as its own message, and what only looks like it.
@@ -177,6 +208,12 @@ def test_wrong_argument(
 def test_payload_that_xla_gpu_would_replace(device: torch.device, payload: bytes) -> None:
     with pytest.raises(ValueError, match=r'custom call "T": payload is ".*": XLA:GPU wo'):
         XLAC._xla_gpu_custom_call(**arguments(device, payload=payload))
+
+
+def test_the_configuration_of_a_target_that_xla_runs_is_taken(device: torch.device) -> None:
+    call = arguments(device, payload="{}", payload_is_backend_config=True)
+    (line,) = custom_call_lines(*XLAC._xla_gpu_custom_call(**call))
+    assert 'backend_config="{}"' in line or "backend_config={}" in line
 
 
 @pytest.mark.parametrize("payload", OTHER_PAYLOADS)

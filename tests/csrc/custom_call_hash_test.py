@@ -53,6 +53,12 @@ GPU_CHANGES = [
     {"output_shapes": [[4, 4]]},
     {"output_dtypes": [torch.float64]},
 ]
+# Of a call with two results, the first of them 4 by 4.
+LAYOUT_CHANGES = [
+    {"result_layouts": {0: (0, 1)}},
+    {"result_layouts": {0: (1, 0)}},
+    {"num_hidden_results": 1},
+]
 CUSTOM_CHANGES = [
     {"target": "TestEchoSingle2"},
     {"backend_config": "b"},
@@ -76,6 +82,14 @@ def test_different_gpu_calls_have_different_hashes(
     operand: torch.Tensor, changes: dict[str, object]
 ) -> None:
     assert gpu_call_hash(operand, **changes) != gpu_call_hash(operand)
+
+
+def test_calls_with_other_layouts_or_hidden_results_have_different_hashes(
+    operand: torch.Tensor,
+) -> None:
+    results = {"output_shapes": [[4, 4], [1]], "output_dtypes": [torch.int64] * 2}
+    hashes = {gpu_call_hash(operand, **results, **changes) for changes in [{}, *LAYOUT_CHANGES]}
+    assert len(hashes) == 1 + len(LAYOUT_CHANGES)
 
 
 def test_equal_custom_calls_have_equal_hashes(operand: torch.Tensor) -> None:

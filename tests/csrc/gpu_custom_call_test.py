@@ -45,6 +45,32 @@ def echo(tensor: torch.Tensor, payload: bytes | str) -> bytes:
     return bytes(result[1 : 1 + result[0]])
 
 
+def test_result_in_another_layout(device: torch.device) -> None:
+    x = torch.arange(24.0).view(2, 3, 4)
+    (result,) = XLAC._xla_gpu_custom_call(
+        [x.to(device)],
+        struct.pack("<q", x.numel()),
+        [[4, 2, 3]],
+        [x.dtype],
+        "TestCopy",
+        result_layouts={0: (1, 2, 0)},
+    )
+    torch.testing.assert_close(result.cpu(), x.permute(2, 0, 1), rtol=0, atol=0)
+
+
+def test_hidden_results_are_left_out(device: torch.device) -> None:
+    x = torch.tensor([5.0, 3.0])
+    (total,) = XLAC._xla_gpu_custom_call(
+        [x.to(device), x.to(device)],
+        struct.pack("<q", 2),
+        [[2], [2], [2]],
+        [torch.float32] * 3,
+        "TestSumDifferenceRound",
+        num_hidden_results=2,
+    )
+    assert torch.equal(total.cpu(), x + x)
+
+
 def test_old_positional_call_is_unchanged(device: torch.device) -> None:
     a = torch.zeros(3, device=device)
     (line,) = custom_call_lines(*call([a], "payload", [[3]], [torch.float32]))

@@ -1,4 +1,6 @@
 // Programs that run for the first time alone.
+#include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
+
 #include <string>
 #include <thread>
 
@@ -8,6 +10,7 @@
 namespace {
 
 using torch_xla_ext::pjrt_shim::Load;
+using torch_xla_ext::pjrt_shim::RunFirstAlone;
 
 // Compiles a program of the given text.
 PJRT_LoadedExecutable* Compiled(std::string text) {
@@ -53,15 +56,17 @@ int TransfersWhileRunning(FakeObservations* seen,
 void TestFirstExecution(const std::string& path) {
   Load(path);
   FakeObservations* seen = Observations(path);
-  PJRT_LoadedExecutable* executable =
-      Compiled("custom-call to __cudnn$fmhaSoftmax");
+  const char* const text = "custom-call to a_target";
+  EXPECT(TransfersWhileRunning(seen, Compiled(text)) == 1);
+  RunFirstAlone("a_target");
+  PJRT_LoadedExecutable* executable = Compiled(text);
   EXPECT(TransfersWhileRunning(seen, executable) == 0);
   EXPECT(seen->polls == 3);  // it was waited for
   // The next ones share the device, and so does every other program.
   EXPECT(TransfersWhileRunning(seen, executable) == 1);
   EXPECT(seen->polls == 0);
   EXPECT(TransfersWhileRunning(seen, Compiled("add")) == 1);
-  EXPECT(seen->transfers == 3);
+  EXPECT(seen->transfers == 4);
 }
 
 }  // namespace

@@ -174,10 +174,10 @@ std::vector<int64_t> ParseShape(const std::string& target,
 }
 
 // A key or value of aliases: the number of one of `count` outputs or inputs.
-int64_t ParseIndex(const std::string& target, const char* what,
-                   const py::handle& value, size_t count) {
+int64_t ParseIndex(const std::string& target, const char* argument,
+                   const char* what, const py::handle& value, size_t count) {
   if (!PyLong_Check(value.ptr()) || PyBool_Check(value.ptr())) {
-    throw py::type_error(Where(target, {"aliases"}) + "must be a dict of " +
+    throw py::type_error(Where(target, {argument}) + "must be a dict of " +
                          "int, but the " + what + " is of type " +
                          TypeName(value));
   }
@@ -185,7 +185,7 @@ int64_t ParseIndex(const std::string& target, const char* what,
   const int64_t index =
       PyLong_AsLongLongAndOverflow(value.ptr(), &out_of_range);
   if (out_of_range != 0 || index < 0 || index >= static_cast<int64_t>(count)) {
-    throw py::value_error(Where(target, {"aliases"}) + "names " + what + " " +
+    throw py::value_error(Where(target, {argument}) + "names " + what + " " +
                           std::string(py::str(value)) + ", but the call has " +
                           std::to_string(count) + " of them, from 0");
   }
@@ -334,8 +334,9 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
   std::set<int64_t> used;
   for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(aliases)) {
     const int64_t output =
-        ParseIndex(target, "output", key, outputs.dtypes.size());
-    const int64_t input = ParseIndex(target, "input", value, sequence.size());
+        ParseIndex(target, "aliases", "output", key, outputs.dtypes.size());
+    const int64_t input =
+        ParseIndex(target, "aliases", "input", value, sequence.size());
     if (!used.insert(input).second) {
       throw py::value_error(Where(target, {"aliases"}) +
                             "gives two outputs the buffer of input " +
@@ -356,6 +357,50 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
     result[output] = input;
   }
   return result;
+}
+
+std::map<int64_t, std::vector<int64_t>> ParseResultLayouts(
+    const std::string& target, const py::handle& layouts,
+    const OutputTypes& outputs) {
+  if (layouts.is_none()) return {};
+  const char* const argument = "result_layouts";
+  if (!PyDict_Check(layouts.ptr())) {
+    throw py::type_error(
+        Where(target, {argument}) +
+        "must be a dict {output: dimensions}, but is of type " +
+        TypeName(layouts));
+  }
+  std::map<int64_t, std::vector<int64_t>> result;
+  for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(layouts)) {
+    const int64_t output =
+        ParseIndex(target, argument, "output", key, outputs.shapes.size());
+    const size_t index = static_cast<size_t>(output);
+    std::vector<int64_t> layout =
+        ParseShape(target, {argument, index}, value, /*element_size=*/1);
+    std::vector<int64_t> sorted = layout;
+    std::sort(sorted.begin(), sorted.end());
+    bool is_permutation = sorted.size() == outputs.shapes[index].size();
+    for (size_t i = 0; is_permutation && i < sorted.size(); ++i) {
+      is_permutation = sorted[i] == static_cast<int64_t>(i);
+    }
+    if (!is_permutation) {
+      throw py::value_error(
+          Where(target, {argument, index}) + "must have each of the output's " +
+          std::to_string(outputs.shapes[index].size()) +
+          " dimensions once, but is " + std::string(py::str(value)));
+    }
+    result[output] = std::move(layout);
+  }
+  return result;
+}
+
+void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,
+                           const OutputTypes& outputs) {
+  const auto count = static_cast<int64_t>(outputs.shapes.size());
+  if (num_hidden >= 0 && num_hidden < count) return;
+  throw py::value_error(Where(target, {"num_hidden_results"}) + "is " +
+                        std::to_string(num_hidden) + ", but the call has " +
+                        std::to_string(count) + " results");
 }
 
 void CheckNothingIsNarrowed(const std::string& target,

@@ -42,6 +42,16 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
                                         const pybind11::handle& inputs,
                                         const OutputTypes& outputs);
 
+// A dict {output: layout}, or None. A layout has each of the output's
+// dimensions once: their order in memory, the one that changes slowest first.
+std::map<int64_t, std::vector<int64_t>> ParseResultLayouts(
+    const std::string& target, const pybind11::handle& layouts,
+    const OutputTypes& outputs);
+
+// At least 0, and fewer than there are outputs.
+void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,
+                           const OutputTypes& outputs);
+
 // torch_xla can be told, by environment variables, to hold float32 as bfloat16
 // or int64 as int32 on the device. A kernel that relies on torch's dtypes would
 // then read the wrong bytes, so such inputs and outputs are rejected.

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/registry/text.h"
 
 namespace torch_xla_ext {
@@ -32,6 +31,32 @@ std::vector<torch::lazy::Value> WithAliasedLast(
 xla::Shape RowMajor(xla::Shape shape) {
   xla::LayoutUtil::SetToDefaultLayout(&shape);
   return shape;
+}
+
+// `shape` with its dimensions in the order `layout` in memory.
+xla::Shape WithLayout(const xla::Shape& shape,
+                      const std::vector<int64_t>& layout) {
+  std::vector<int64_t> inverse(layout.size());
+  for (size_t i = 0; i < layout.size(); ++i) {
+    inverse[layout[i]] = static_cast<int64_t>(i);
+  }
+  return xla::ShapeUtil::PermuteDimensions(
+      inverse, RowMajor(xla::ShapeUtil::PermuteDimensions(layout, shape)));
+}
+
+// `results`, a tuple.
+xla::Shape WithLayouts(const xla::Shape& results,
+                       const std::map<int64_t, std::vector<int64_t>>& layouts) {
+  std::vector<xla::Shape> shapes;
+  const int64_t count = xla::ShapeUtil::TupleElementCount(results);
+  for (int64_t i = 0; i < count; ++i) {
+    const xla::Shape& shape = xla::ShapeUtil::GetTupleElementShape(results, i);
+    const auto layout = layouts.find(i);
+    shapes.push_back(layout == layouts.end()
+                         ? RowMajor(shape)
+                         : WithLayout(shape, layout->second));
+  }
+  return xla::ShapeUtil::MakeTupleShape(shapes);
 }
 
 // An untyped kernel gets its shapes at trace time, if at all.
@@ -67,6 +92,10 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const auto& [result, operand] : aliases) {
     hash = HashCombine(hash, MHash(result, operand));
   }
+  hash = HashCombine(hash, MHash(num_hidden_results, result_layouts.size()));
+  for (const auto& [result, layout] : result_layouts) {
+    hash = HashCombine(hash, MHash(result, layout));
+  }
   return hash;
 }
 
@@ -86,6 +115,11 @@ std::string CustomCallConfig::ToString() const {
   for (const auto& [result, operand] : aliases) {
     out << ", result " << result << "=operand " << operand;
   }
+  for (const auto& [result, layout] : result_layouts) {
+    out << ", layout of result " << result << "=";
+    for (const int64_t dimension : layout) out << dimension;
+  }
+  if (num_hidden_results > 0) out << ", hidden=" << num_hidden_results;
   return out.str();
 }
 
@@ -134,9 +168,8 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
     }
     return xla::CustomCallWithLayout(
         builder, config.target, inputs,
-        tuple && IsCudnnAttention(config.target)
-            ? SequenceBeforeHeads(result_shape)
-            : RowMajor(result_shape),
+        tuple ? WithLayouts(result_shape, config.result_layouts)
+              : RowMajor(result_shape),
         operand_shapes, config.payload, config.has_side_effect, aliasing,
         /*literal=*/nullptr, xla::SCHEDULE_NONE, api_version);
   };
@@ -234,8 +267,7 @@ std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     values.push_back(input->GetIrValue());
   }
   const torch::lazy::BackendDevice& device = inputs[0]->GetDevice();
-  const size_t num_hidden =
-      config.row_major && RunsByCudnn(config.target) ? 1 : 0;
+  const size_t num_hidden = config.num_hidden_results;
   OutputTypes parts = outputs;
   for (size_t i = 0; i < shards.size(); ++i) parts.shapes[i] = shards[i].shape;
   const torch::lazy::NodePtr node =

@@ -28,6 +28,13 @@ struct CustomCallConfig {
   // producer and the compiler choose. An untyped kernel sees only pointers, so
   // it has to know the layout.
   bool row_major = false;
+  // The order in memory of a result's dimensions, of row-major calls with a
+  // tuple of results: result to dimensions, the one that changes slowest first.
+  // Results that are not here are row-major.
+  std::map<int64_t, std::vector<int64_t>> result_layouts;
+  // How many of the last results have no tensor: workspaces, say, whose shape
+  // XLA changes when it compiles the program, so that nothing may read them.
+  int64_t num_hidden_results = 0;
   // A single result is a tuple with one element, just as several results are a
   // tuple.
   bool single_result_is_tuple = false;
@@ -93,8 +100,7 @@ torch::lazy::NodePtr MakeCustomCallNode(
 // eager mode the call has run, with all its results in one program, when this
 // returns. If the call runs on shards, only the first results, which `shards`
 // describe, have tensors: the others are workspaces, whose shards do not form a
-// whole. The workspace of a row-major call that cuDNN runs (RunsByCudnn in
-// gpu_custom_call.h) has no tensor either.
+// whole. Hidden results have no tensors either.
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,

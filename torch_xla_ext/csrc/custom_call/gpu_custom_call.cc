@@ -1,10 +1,8 @@
 #include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 
-#include <cstdint>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "torch_xla_ext/csrc/registry/text.h"
 
@@ -93,31 +91,8 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
   return BuildCustomCall(std::move(inputs), output_shape, config);
 }
 
-bool RunsByCudnn(const std::string& target) {
-  return target.rfind("__cudnn$", 0) == 0;
-}
-
-bool IsCudnnAttention(const std::string& target) {
-  return target.rfind("__cudnn$fmha", 0) == 0;
-}
-
-xla::Shape SequenceBeforeHeads(const xla::Shape& results) {
-  const std::vector<int64_t> swapped = {0, 2, 1, 3};
-  std::vector<xla::Shape> shapes;
-  const int64_t count = xla::ShapeUtil::TupleElementCount(results);
-  for (int64_t i = 0; i < count; ++i) {
-    xla::Shape shape = xla::ShapeUtil::GetTupleElementShape(results, i);
-    const bool has_heads = shape.dimensions().size() == swapped.size();
-    if (has_heads) shape = xla::ShapeUtil::PermuteDimensions(swapped, shape);
-    xla::LayoutUtil::SetToDefaultLayout(&shape);
-    if (has_heads) shape = xla::ShapeUtil::PermuteDimensions(swapped, shape);
-    shapes.push_back(std::move(shape));
-  }
-  return xla::ShapeUtil::MakeTupleShape(shapes);
-}
-
 void CheckGpuPayload(const std::string& target, const std::string& payload) {
-  if (RunsByCudnn(target) || !MayBeGpuBackendConfig(payload)) return;
+  if (!MayBeGpuBackendConfig(payload)) return;
   constexpr size_t kShown = 40;
   ThrowWouldBeReplaced(target, "payload is ",
                        std::string_view(payload).substr(0, kShown));

@@ -26,21 +26,6 @@ std::vector<xla::XlaOp> BuildGpuCustomCall(std::vector<xla::XlaOp> inputs,
                                            const std::string& payload,
                                            const std::string& target);
 
-// Whether XLA:GPU itself runs calls of `target`, through cuDNN: no kernel is
-// registered, and the payload is a GpuBackendConfig in JSON. The last result is
-// the call's workspace. XLA changes its shape to the actual size when it
-// compiles the program, so nothing may read this result.
-bool RunsByCudnn(const std::string& target);
-
-// Whether that is cuDNN's attention.
-bool IsCudnnAttention(const std::string& target);
-
-// `results`, a tuple, in the order in memory that cuDNN's attention is to
-// write: of [batch_size, num_heads, seq_len, head_dim] the sequence before the
-// heads. It writes any order that the layout says, and this is the order of
-// what models multiply the results with.
-xla::Shape SequenceBeforeHeads(const xla::Shape& results);
-
 // Throws std::invalid_argument if `payload` parses as XLA:GPU's own
 // GpuBackendConfig in JSON: XLA would then pass the kernel that message's
 // `opaque` field, which is empty, instead of the payload.

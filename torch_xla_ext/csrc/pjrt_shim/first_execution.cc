@@ -1,9 +1,12 @@
 #include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_set>
@@ -13,8 +16,6 @@
 namespace torch_xla_ext::pjrt_shim {
 namespace {
 
-// The beginning of the names of XLA's calls of cuDNN's graphs.
-constexpr std::string_view kCudnnTarget = "__cudnn$";
 // A program that runs longer than this has been loaded long ago. The limit
 // also ends the wait if what it waits for needs a thread that is locked out.
 constexpr std::chrono::seconds kLongestWait{10};
@@ -23,6 +24,7 @@ struct Isolation {
   // Shared by whatever gives work to the device.
   std::shared_mutex device;
   std::mutex mutex;
+  std::set<std::string> targets;  // of RunFirstAlone
   std::unordered_set<PJRT_LoadedExecutable*> not_yet_run;
   // The functions of `api` before the change that are called here.
   PJRT_Client_Compile* compile = nullptr;
@@ -123,15 +125,25 @@ void WillRunAlone(PJRT_LoadedExecutable* executable) {
   state.not_yet_run.insert(executable);
 }
 
+// Every format of a program has the names of its targets as they are.
+bool NamesTarget(std::string_view program) {
+  Isolation& state = GetIsolation();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return std::any_of(state.targets.begin(), state.targets.end(),
+                     [program](const std::string& target) {
+                       return program.find(target) != program.npos;
+                     });
+}
+
 PJRT_Error* Compile(PJRT_Client_Compile_Args* args) {
-  const std::string_view program(args->program->code, args->program->code_size);
-  const bool has_graphs = program.find(kCudnnTarget) != program.npos;
+  const bool runs_alone =
+      NamesTarget({args->program->code, args->program->code_size});
   if (PJRT_Error* error = GetIsolation().compile(args)) return error;
-  if (has_graphs) WillRunAlone(args->executable);
+  if (runs_alone) WillRunAlone(args->executable);
   return nullptr;
 }
 
-// Whether a stored program has graphs is not known.
+// Which targets a stored program has is not known.
 PJRT_Error* DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args* args) {
   if (PJRT_Error* error = GetIsolation().load(args)) return error;
   WillRunAlone(args->loaded_executable);
@@ -171,6 +183,12 @@ struct Shared<kMember> {
 };
 
 }  // namespace
+
+void RunFirstAlone(const std::string& target) {
+  Isolation& state = GetIsolation();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  state.targets.insert(target);
+}
 
 void IsolateFirstExecutions(PJRT_Api* api) {
   Isolation& state = GetIsolation();

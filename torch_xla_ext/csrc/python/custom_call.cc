@@ -15,6 +15,7 @@
 #include "torch_xla_ext/csrc/custom_call/direct_call.h"
 #include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 #include "torch_xla_ext/csrc/custom_call/prepared_call.h"
+#include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/registry/builtin_targets.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
@@ -55,6 +56,15 @@ Args:
   operand_shards, result_shards: how each device runs the call on its part of
     the inputs (torch_xla_ext.sharding.plan.Shard); shapes are those of the
     whole. Results behind `result_shards` are left out.
+  result_layouts: {output: dimensions}, or None: the order in memory of a
+    result's dimensions, the one that changes slowest first. Other results are
+    row-major.
+  num_hidden_results: how many of the last results are left out: workspaces.
+  payload_is_backend_config: XLA:GPU itself runs the target, and `payload` is
+    its GpuBackendConfig, a JSON object.
+  runs_first_alone: programs with the target get the device for themselves when
+    they run for the first time: XLA loads something that may not meet other
+    work, such as a CUDA graph that is being captured.
 
 Returns:
   A list of XLA tensors, one for each shape. Operands and results are row-major
@@ -177,40 +187,91 @@ std::vector<Shard> ParseShards(const py::object& shards) {
   return result;
 }
 
-// The arguments of _xla_gpu_custom_call, checked.
+// The arguments of _xla_gpu_custom_call.
+struct GpuCallArguments {
+  const py::object& inputs;
+  const py::object& payload;
+  const py::object& output_shapes;
+  const py::object& output_dtypes;
+  const py::object& target;
+  const py::object& aliases;
+  std::optional<int> api_version;
+  bool has_side_effect;
+  const py::object& operand_shards;
+  const py::object& result_shards;
+  const py::object& result_layouts;
+  int64_t num_hidden_results;
+  bool payload_is_backend_config;
+  bool runs_first_alone;
+};
+
+// The same, checked.
 struct GpuCall {
   PreparedCall call;
   Tensors tensors;
 };
 
-GpuCall ParseGpuCall(const py::object& inputs, const py::object& payload,
-                     const py::object& output_shapes,
-                     const py::object& output_dtypes, const py::object& target,
-                     const py::object& aliases, std::optional<int> api_version,
-                     bool has_side_effect, const py::object& operand_shards,
-                     const py::object& result_shards) {
-  CustomCallConfig config = GpuCustomCallConfig(ParseTarget(target));
-  config.payload = ParseBytes(config.target, "payload", payload);
-  if (api_version) {
-    config.api_version =
-        ParseApiVersion(config.target, xla::API_VERSION_ORIGINAL, *api_version);
+GpuCall ParseGpuCall(const GpuCallArguments& args) {
+  CustomCallConfig config = GpuCustomCallConfig(ParseTarget(args.target));
+  config.payload = ParseBytes(config.target, "payload", args.payload);
+  if (args.api_version) {
+    config.api_version = ParseApiVersion(
+        config.target, xla::API_VERSION_ORIGINAL, *args.api_version);
   }
-  config.has_side_effect = has_side_effect;
-  Tensors tensors =
-      ParseTensors(config.target, inputs, output_shapes, output_dtypes);
+  config.has_side_effect = args.has_side_effect;
+  Tensors tensors = ParseTensors(config.target, args.inputs, args.output_shapes,
+                                 args.output_dtypes);
   config.aliases =
-      ParseAliases(config.target, aliases, inputs, tensors.outputs);
+      ParseAliases(config.target, args.aliases, args.inputs, tensors.outputs);
+  config.result_layouts =
+      ParseResultLayouts(config.target, args.result_layouts, tensors.outputs);
+  CheckNumHiddenResults(config.target, args.num_hidden_results,
+                        tensors.outputs);
+  config.num_hidden_results = args.num_hidden_results;
   // The default target accepts what it accepts in stock torch_xla.
   if (config.target != kDefaultGpuCustomCallTarget) {
-    if (config.api_version != xla::API_VERSION_TYPED_FFI) {
+    if (config.api_version != xla::API_VERSION_TYPED_FFI &&
+        !args.payload_is_backend_config) {
       CheckGpuPayload(config.target, config.payload);
     }
     UseTorchDTypes(tensors, &config);
-    config.shards = ParseShards(operand_shards);
+    config.shards = ParseShards(args.operand_shards);
   }
+  if (args.runs_first_alone) pjrt_shim::RunFirstAlone(config.target);
   return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config),
-                  ParseShards(result_shards)),
+                  ParseShards(args.result_shards)),
           std::move(tensors)};
+}
+
+// Defines a function with these arguments, which calls `function`.
+template <typename Function>
+void DefineGpuCall(py::module_& module, const char* name, Function function,
+                   const char* doc) {
+  module.def(
+      name,
+      [function](const py::object& inputs, const py::object& payload,
+                 const py::object& output_shapes,
+                 const py::object& output_dtypes, const py::object& target,
+                 const py::object& aliases, std::optional<int> api_version,
+                 bool has_side_effect, const py::object& operand_shards,
+                 const py::object& result_shards,
+                 const py::object& result_layouts, int64_t num_hidden_results,
+                 bool payload_is_backend_config, bool runs_first_alone) {
+        return function(GpuCallArguments{
+            inputs, payload, output_shapes, output_dtypes, target, aliases,
+            api_version, has_side_effect, operand_shards, result_shards,
+            result_layouts, num_hidden_results, payload_is_backend_config,
+            runs_first_alone});
+      },
+      py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
+      py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
+      py::arg("has_side_effect") = false,
+      py::arg("operand_shards") = py::none(),
+      py::arg("result_shards") = py::none(),
+      py::arg("result_layouts") = py::none(), py::arg("num_hidden_results") = 0,
+      py::arg("payload_is_backend_config") = false,
+      py::arg("runs_first_alone") = false, doc);
 }
 
 // Whether it is a payload of torch_xla.experimental.triton, which carries a
@@ -226,41 +287,23 @@ void DefineCustomCalls(py::module_& module) {
   py::class_<PreparedCall, std::shared_ptr<PreparedCall>>(module,
                                                           "_XlaPreparedCall");
 
-  module.def(
-      "_xla_gpu_custom_call",
-      [](const py::object& inputs, const py::object& payload,
-         const py::object& output_shapes, const py::object& output_dtypes,
-         const py::object& target, const py::object& aliases,
-         std::optional<int> api_version, bool has_side_effect,
-         const py::object& operand_shards, const py::object& result_shards) {
-        if (CallsItself(payload)) {
-          return py::list(payload.attr("call")(inputs, output_shapes,
-                                               output_dtypes, target, aliases));
+  DefineGpuCall(
+      module, "_xla_gpu_custom_call",
+      [](const GpuCallArguments& args) {
+        if (CallsItself(args.payload)) {
+          return py::list(args.payload.attr("call")(
+              args.inputs, args.output_shapes, args.output_dtypes, args.target,
+              args.aliases));
         }
-        const GpuCall parsed = ParseGpuCall(
-            inputs, payload, output_shapes, output_dtypes, target, aliases,
-            api_version, has_side_effect, operand_shards, result_shards);
+        const GpuCall parsed = ParseGpuCall(args);
         return Trace(parsed.call, parsed.tensors);
       },
-      py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
-      py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
-      py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
-      py::arg("has_side_effect") = false,
-      py::arg("operand_shards") = py::none(),
-      py::arg("result_shards") = py::none(), kGpuCustomCallDoc);
+      kGpuCustomCallDoc);
 
-  module.def(
-      "_xla_prepare_custom_call",
-      [](const py::object& inputs, const py::object& payload,
-         const py::object& output_shapes, const py::object& output_dtypes,
-         const py::object& target, const py::object& aliases,
-         std::optional<int> api_version, bool has_side_effect,
-         const py::object& operand_shards, const py::object& result_shards) {
-        return std::make_shared<PreparedCall>(
-            ParseGpuCall(inputs, payload, output_shapes, output_dtypes, target,
-                         aliases, api_version, has_side_effect, operand_shards,
-                         result_shards)
-                .call);
+  DefineGpuCall(
+      module, "_xla_prepare_custom_call",
+      [](const GpuCallArguments& args) {
+        return std::make_shared<PreparedCall>(ParseGpuCall(args).call);
       },
       "Checks the arguments of _xla_gpu_custom_call. Returns the call without "
       "its operands, for _xla_register_operator and _xla_call_prepared.");
