@@ -2,7 +2,7 @@
 
 To write the goldens anew after a change that is meant:
 
-    UPDATE_GOLDENS=$PWD/tests/csrc/goldens ./bazelw test //tests/csrc:csrc_tests \\
+    UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test //tests/csrc/custom_call:custom_call_tests \\
         --test_filter=hlo_golden_test --test_env=UPDATE_GOLDENS --spawn_strategy=local
 """
 
