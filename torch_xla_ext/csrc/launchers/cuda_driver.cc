@@ -25,6 +25,10 @@ CudaDriver Load() {
   CudaDriver driver;
   LookUp(library, "cuCtxGetCurrent", &driver.CtxGetCurrent);
   LookUp(library, "cuCtxGetDevice", &driver.CtxGetDevice);
+  LookUp(library, "cuCtxPopCurrent_v2", &driver.CtxPopCurrent);
+  LookUp(library, "cuCtxPushCurrent_v2", &driver.CtxPushCurrent);
+  LookUp(library, "cuEventCreate", &driver.EventCreate);
+  LookUp(library, "cuEventRecord", &driver.EventRecord);
   LookUp(library, "cuFuncGetAttribute", &driver.FuncGetAttribute);
   LookUp(library, "cuFuncSetAttribute", &driver.FuncSetAttribute);
   LookUp(library, "cuGetErrorName", &driver.GetErrorName);
@@ -35,6 +39,8 @@ CudaDriver Load() {
   LookUp(library, "cuModuleGetFunction", &driver.ModuleGetFunction);
   LookUp(library, "cuModuleLoadDataEx", &driver.ModuleLoadDataEx);
   LookUp(library, "cuModuleUnload", &driver.ModuleUnload);
+  LookUp(library, "cuStreamIsCapturing", &driver.StreamIsCapturing);
+  LookUp(library, "cuStreamWaitEvent", &driver.StreamWaitEvent);
   LookUp(library, "cuTensorMapEncodeTiled", &driver.TensorMapEncodeTiled);
   LookUp(library, "cuThreadExchangeStreamCaptureMode",
          &driver.ThreadExchangeStreamCaptureMode);

@@ -1,6 +1,6 @@
-// The functions of the CUDA driver that calls of existing kernels need. They
-// are looked up in the driver's library on first use, so that a process also
-// starts without a GPU and its driver.
+// The functions of the CUDA driver that this project calls. They are looked up
+// in the driver's library on first use, so that a process also starts without a
+// GPU and its driver.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_CUDA_DRIVER_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_CUDA_DRIVER_H_
 
@@ -13,6 +13,10 @@ namespace torch_xla_ext {
 struct CudaDriver {
   decltype(&::cuCtxGetCurrent) CtxGetCurrent;
   decltype(&::cuCtxGetDevice) CtxGetDevice;
+  decltype(&::cuCtxPopCurrent) CtxPopCurrent;
+  decltype(&::cuCtxPushCurrent) CtxPushCurrent;
+  decltype(&::cuEventCreate) EventCreate;
+  decltype(&::cuEventRecord) EventRecord;
   decltype(&::cuFuncGetAttribute) FuncGetAttribute;
   decltype(&::cuFuncSetAttribute) FuncSetAttribute;
   decltype(&::cuGetErrorName) GetErrorName;
@@ -23,6 +27,8 @@ struct CudaDriver {
   decltype(&::cuModuleGetFunction) ModuleGetFunction;
   decltype(&::cuModuleLoadDataEx) ModuleLoadDataEx;
   decltype(&::cuModuleUnload) ModuleUnload;
+  decltype(&::cuStreamIsCapturing) StreamIsCapturing;
+  decltype(&::cuStreamWaitEvent) StreamWaitEvent;
   decltype(&::cuTensorMapEncodeTiled) TensorMapEncodeTiled;
   decltype(&::cuThreadExchangeStreamCaptureMode)
       ThreadExchangeStreamCaptureMode;

@@ -14,7 +14,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "torch_xla_ext/csrc/launchers/operator_arguments.h"
+#include "torch_xla_ext/csrc/launchers/torch_operator_arguments.h"
 
 namespace torch_xla_ext {
 namespace {

@@ -15,7 +15,7 @@ namespace torch_xla_ext {
 struct OperatorCall {
   std::string_view name;       // "aten::topk"
   std::string_view overload;   // "" for the default overload
-  std::string_view arguments;  // operator_arguments.h
+  std::string_view arguments;  // torch_operator_arguments.h
   std::string_view returns;
   bool is_python;  // its kernel is a Python function: the GIL is taken
   c10::Device device;

@@ -1,4 +1,4 @@
-#include "torch_xla_ext/csrc/launchers/operator_arguments.h"
+#include "torch_xla_ext/csrc/launchers/torch_operator_arguments.h"
 
 #include <ATen/ATen.h>
 #include <ATen/ScalarOps.h>

@@ -1,8 +1,8 @@
 // The text with which a call specifies its operator's arguments, and where to
 // store what the operator returns: words separated by spaces, which
 // torch_xla_ext/existing_kernels/arguments.py writes and documents.
-#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_
-#define TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_
+#ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
+#define TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
 
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
@@ -27,4 +27,4 @@ void StoreReturns(const torch::jit::Stack& returns, const OperatorCall& call);
 
 }  // namespace torch_xla_ext
 
-#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_OPERATOR_ARGUMENTS_H_
+#endif  // TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
