@@ -10,7 +10,7 @@
 
 namespace torch_xla_ext {
 
-// The target that stock torch_xla hardcodes.
+// The target that upstream torch_xla hardcodes.
 inline constexpr char kDefaultGpuCustomCallTarget[] = "triton_kernel_call";
 
 // The configuration of a call of `target`, except for the payload. The default

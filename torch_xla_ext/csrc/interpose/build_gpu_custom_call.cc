@@ -4,7 +4,7 @@
 //
 // Upstream's function takes whatever layouts its operands have, so that a
 // kernel gets a transposed operand column-major. Replacing it works because the
-// stock binary calls it only from GpuCustomCall::Lower, through its PLT.
+// upstream binary calls it only from GpuCustomCall::Lower, through its PLT.
 #include <string>
 #include <vector>
 

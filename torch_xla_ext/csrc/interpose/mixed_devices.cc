@@ -1,7 +1,7 @@
 // Interposes on bridge::GetXlaTensor: an operator's tensor of another device is
 // an error of one sentence.
 //
-// This works because the stock binary calls it through its PLT.
+// This works because the upstream binary calls it through its PLT.
 #include "torch_xla_ext/csrc/runtime_fixes/mixed_devices.h"
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"

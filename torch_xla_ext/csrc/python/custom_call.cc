@@ -228,7 +228,7 @@ GpuCall ParseGpuCall(const GpuCallArguments& args) {
   CheckNumHiddenResults(config.target, args.num_hidden_results,
                         tensors.outputs);
   config.num_hidden_results = args.num_hidden_results;
-  // The default target accepts what it accepts in stock torch_xla.
+  // The default target accepts what it accepts in upstream torch_xla.
   if (config.target != kDefaultGpuCustomCallTarget) {
     if (config.api_version != xla::API_VERSION_TYPED_FFI &&
         !args.payload_is_backend_config) {

@@ -1,4 +1,4 @@
-// torch_xla 2.8.1 and XLA for csrc/, as compiled into the stock binary.
+// torch_xla 2.8.1 and XLA for csrc/, as compiled into the upstream binary.
 //
 // csrc/ includes torch_xla_ext/csrc/upstream.h, which is either this header or
 // the one in source/, with upstream's own headers
