@@ -2,8 +2,8 @@
 
 import torch
 
-from torch_xla_ext.operators import define_in_place_operator
-from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operator import define_in_place_operator
+from torch_xla_ext.operator.tensor_checks import Value
 from torch_xla_ext.ops import _paged
 
 __all__ = ["kv_cache_update", "kv_pages_update"]

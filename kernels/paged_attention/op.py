@@ -3,7 +3,7 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operator.tensor_checks import Value
 from torch_xla_ext.ops import _paged, _paged_reference
 
 __all__ = ["paged_attention"]

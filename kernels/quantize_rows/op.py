@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from torch_xla_ext.operators import define_operator
-from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operator import define_operator
+from torch_xla_ext.operator.tensor_checks import Value
 
 __all__ = ["quantize_rows"]
 

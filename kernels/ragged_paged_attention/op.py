@@ -3,7 +3,7 @@
 import torch
 
 from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operators.arguments import Value
+from torch_xla_ext.operator.tensor_checks import Value
 from torch_xla_ext.ops import _paged, _paged_reference
 
 __all__ = ["ragged_paged_attention"]
@@ -109,7 +109,7 @@ def ragged_paged_attention(
 
     The arguments up to `v_scale` are those of torch_xla's operator for TPUs,
     ``torch.ops.xla.ragged_paged_attention``, which calls this operator on a CPU or GPU
-    (torch_xla_ext.tpu_operators).
+    (torch_xla_ext.custom_kernel).
 
     Sequence s, of the first ``num_seqs[0]``, has the rows ``cu_q_lens[s]`` to
     ``cu_q_lens[s + 1] - 1`` of `q`: the last of its ``kv_lens[s]`` tokens, whose keys and values

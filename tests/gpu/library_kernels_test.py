@@ -3,7 +3,7 @@
 Each test needs its library, and some a file that is compiled elsewhere:
 
 - CUTE_AXPY: a library that CuTe-DSL has exported, with ``axpy(x, y, out, factor)``
-- TRITON_KERNELS: a folder of what TritonKernel.save wrote, of tests/existing_kernels' kernels
+- TRITON_KERNELS: a folder of what TritonKernel.save wrote, of tests/launchers' kernels
 """
 
 import os

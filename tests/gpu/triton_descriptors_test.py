@@ -1,6 +1,6 @@
 """Tensor descriptors of the host on a GPU, for kernels that Triton has compiled elsewhere.
 
-TRITON_KERNELS is a folder of what TritonKernel.save wrote, of tests/existing_kernels' kernels for
+TRITON_KERNELS is a folder of what TritonKernel.save wrote, of tests/launchers' kernels for
 this GPU: scaled_by_descriptors with float32 and blocks of [16, 32], product_of_descriptors with
 float16, a width of 256 and blocks of [64, 64]. Triton need not be installed.
 """

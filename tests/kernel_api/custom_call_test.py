@@ -28,9 +28,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug, define_operator, register_custom_call
-from torch_xla_ext.calls import call as call_module
-from torch_xla_ext.kernel_schema import untyped_payload
-from torch_xla_ext.targets import registration
+from torch_xla_ext.custom_call import call as call_module
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature import untyped_payload
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
@@ -394,6 +394,16 @@ RAW: dict[str, tuple[str, str]] = {
 def test_typed_call_that_python_did_not_check(device: torch.device, text: str, error: str) -> None:
     with pytest.raises(RuntimeError, match="TestGather: .*" + error):
         raw_typed(device, text).cpu()
+
+
+def test_typed_call_of_wrong_operands_is_refused_by_the_kernel(device: torch.device) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(
+        RuntimeError, match=r"XlaGpuSimpleAdd: operand 1 \(b\): expected dtype F32 but got S32"
+    ):
+        torch_xla._XLAC._xla_custom_call(
+            [x, x.int()], "XlaGpuSimpleAdd", [[3]], [torch.float32], False, "{}", 4, {}
+        )[0].cpu()
 
 
 def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:

@@ -24,7 +24,7 @@ from torch_xla_ext import (
     register_kernel,
     registered_targets,
 )
-from torch_xla_ext.targets.registration import default_api, name_with_schema, schema
+from torch_xla_ext.registry.registration import default_api, name_with_schema, schema
 
 LIBRARY = Path(os.environ["HOST_KERNELS"])
 TWIN = Path(os.environ["TWINS"].split()[0])

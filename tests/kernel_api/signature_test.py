@@ -13,9 +13,9 @@ import torch_xla
 from hypothesis import given, settings
 
 import torch_xla_ext
-from torch_xla_ext.kernel_schema.dtypes import XLA_TYPES
-from torch_xla_ext.kernel_schema.schema import ArrayType
-from torch_xla_ext.targets import registration
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature.dtypes import XLA_TYPES
+from torch_xla_ext.signature.schema import ArrayType
 
 SOURCE = """
 #include "torch_xla_ext/kernel.h"

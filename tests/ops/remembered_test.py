@@ -8,8 +8,9 @@ import torch
 from testing.xla import graph_hash, register_host_kernels
 
 from torch_xla_ext import custom_call, debug, define_operator, ops
-from torch_xla_ext.kernel_schema import signature_check, untyped_payload
-from torch_xla_ext.targets import registration
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature import check as signature_check
+from torch_xla_ext.signature import untyped_payload
 
 calls: list[dict[str, object]] = []
 

@@ -14,7 +14,7 @@ from testing.xla import custom_call_lines
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from torch_xla_ext import scaled_dot_product_attention
+from torch_xla_ext.attention import scaled_dot_product
 
 TARGETS = [
     f"__cudnn$fmha{kind}Softmax{direction}"
@@ -28,7 +28,7 @@ INFINITY = float("inf")
 @pytest.fixture(scope="module", autouse=True)
 def xla_client() -> None:
     torch_xla.device()
-    scaled_dot_product_attention.install()
+    scaled_dot_product.install()
 
 
 @pytest.fixture(autouse=True)
@@ -242,13 +242,13 @@ def test_wrong_calls_raise_what_pytorch_raises() -> None:
 def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape, options = FUSED[name]
     tensors = inputs(**shape)
-    fused, stock = [], scaled_dot_product_attention._fused
+    fused, stock = [], scaled_dot_product._fused
 
     def _fused(*args: object) -> torch.Tensor:
         fused.append(args)
         return stock(*args)
 
-    monkeypatch.setattr(scaled_dot_product_attention, "_fused", _fused)
+    monkeypatch.setattr(scaled_dot_product, "_fused", _fused)
 
     with cudnn.computing(TARGETS):
         assert_close(run(tensors, options, "xla", compiled), expected(tensors, options))

@@ -12,7 +12,7 @@ from testing.paged import Pages, assert_close, int32
 from testing.xla import custom_call_lines
 from torch_xla.experimental import custom_kernel
 
-from torch_xla_ext.tpu_operators import install
+from torch_xla_ext.custom_kernel import install
 
 BF16 = torch.bfloat16
 OPTIONS = {"sm_scale": 0.125, "sliding_window": 15, "soft_cap": 3.0}
@@ -120,7 +120,7 @@ def test_in_whatever_order_it_is_imported(imports: str) -> None:
     script = (
         f"import {imports}\n"
         "import torch_xla.experimental.custom_kernel as module\n"
-        "from torch_xla_ext.tpu_operators import install\n"
+        "from torch_xla_ext.custom_kernel import install\n"
         "function = module.ragged_paged_attention\n"
         "print(function.__code__.co_filename == install.__file__)"
     )

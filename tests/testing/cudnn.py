@@ -9,7 +9,7 @@ import pytest
 
 import torch_xla_ext
 from testing.xla import PLATFORM
-from torch_xla_ext.calls import reference
+from torch_xla_ext.custom_call import reference
 
 
 @contextlib.contextmanager

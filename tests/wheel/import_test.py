@@ -51,7 +51,7 @@ def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
         "from torch_xla.experimental import custom_kernel\n"
         "q = torch.zeros(1, 1, 8, 64, device='xla')\n"
         "print(custom_kernel.flash_attention(q, q, q).shape)\n"
-        "print(custom_kernel.gmm.__code__.co_filename.endswith('torch_xla_ext/tpu_operators/install.py'))\n"
+        "print(custom_kernel.gmm.__code__.co_filename.endswith('torch_xla_ext/custom_kernel/install.py'))\n"
         "sizes = torch.tensor([8], device='xla')\n"
         "print(custom_kernel.gmm(q[0, 0], q[0].mT, sizes).shape)\n"
     )
@@ -136,7 +136,7 @@ def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
         "False",
         "[[2.0, 2.0], [2.0, 2.0]]",
         "True",
-        "torch_xla_ext_startup.dynamo_bridge module",
+        "torch_xla_ext_startup.upstream_fixes.dynamo_bridge module",
         "True",
     ]
 
@@ -201,41 +201,6 @@ def test_the_root_logger_is_the_programs(module: str, configured: bool) -> None:
 )
 def test_which_gpus_the_wheel_is_for(version: str, text: str) -> None:
     assert doctor.compiled_for(version) == text
-
-
-def test_former_paths() -> None:
-    code = (
-        "import importlib, sys, warnings, torch_xla_ext\n"
-        "from torch_xla_ext import _moved\n"
-        "for former, path in _moved.PATHS.items():\n"
-        "    with warnings.catch_warnings(record=True) as caught:\n"
-        "        warnings.simplefilter('always')\n"
-        "        exec(f'import {former} as module')\n"
-        "    texts = [str(w.message) for w in caught if w.filename == '<string>']\n"
-        "    assert texts and texts[0].startswith(f'{former} is now {path}; '), (former, caught)\n"
-        "    assert module is sys.modules[path] is importlib.import_module(path), former\n"
-        "print(len(_moved.PATHS) > 20)\n"
-    )
-    assert run(code) == ["True"]
-
-
-def test_former_attributes() -> None:
-    code = (
-        "import warnings, torch_xla_ext\n"
-        "warnings.simplefilter('error')\n"
-        "try: torch_xla_ext.registration\n"
-        "except DeprecationWarning as warning: print(warning)\n"
-        "warnings.simplefilter('ignore')\n"
-        "from torch_xla_ext.schema import ArrayType\n"
-        "print(ArrayType is torch_xla_ext.ArrayType)\n"
-        "print(torch_xla_ext.registration.__name__, hasattr(torch_xla_ext, 'missing'))\n"
-    )
-    assert run(code) == [
-        "torch_xla_ext.registration is now torch_xla_ext.targets.registration; the former path "
-        "will be removed in the next release",
-        "True",
-        "torch_xla_ext.targets.registration False",
-    ]
 
 
 def test_import_touches_no_driver() -> None:

@@ -13,9 +13,9 @@ from torch_xla_gpu import device  # noqa: E402  # only with the versions that it
 
 device.bring_up()
 
-from torch_xla_gpu.cuda_kernels.kernel import CudaKernel, cuda_kernel  # noqa: E402
 from torch_xla_gpu.kernels import Target, register_kernel, registered_targets  # noqa: E402
-from torch_xla_gpu.operators import (  # noqa: E402
+from torch_xla_gpu.launchers.cuda_source.kernel import CudaKernel, cuda_kernel  # noqa: E402
+from torch_xla_gpu.operator import (  # noqa: E402
     VmapInfo,
     define_in_place_operator,
     define_operator,

@@ -6,8 +6,8 @@ import threading
 from typing import NamedTuple
 
 from torch_xla_gpu import device, front
-from torch_xla_gpu.kernel_schema.schema import Schema
-from torch_xla_gpu.targets import kernel_symbols, libraries
+from torch_xla_gpu.registry import kernel_symbols, libraries
+from torch_xla_gpu.signature.schema import Schema
 
 
 class Target(NamedTuple):

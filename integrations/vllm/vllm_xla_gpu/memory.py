@@ -12,7 +12,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
-from torch_xla_ext.cuda.options import client_create_options
+from torch_xla_ext.plugin.options import client_create_options
 from vllm_xla_gpu.checks import UnsupportedError
 
 logger = init_logger("vllm.xla_gpu")

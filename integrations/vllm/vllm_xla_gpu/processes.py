@@ -26,8 +26,8 @@ import torch_xla
 from torch import distributed
 from torch.distributed import HashStore, PrefixStore, Store
 
-from torch_xla_ext.cuda import rendezvous
-from torch_xla_ext.cuda.options import Processes
+from torch_xla_ext.plugin import rendezvous
+from torch_xla_ext.plugin.options import Processes
 from vllm_xla_gpu import overrides
 
 if TYPE_CHECKING:

@@ -138,8 +138,8 @@ def test_no_xla_client_is_needed() -> None:
     script = (
         "import torch, torch_xla\n"
         "from torch_xla_ext import ArrayType\n"
-        "from torch_xla_ext.kernel_schema import untyped_payload\n"
-        "from torch_xla_ext.targets import registration\n"
+        "from torch_xla_ext.signature import untyped_payload\n"
+        "from torch_xla_ext.registry import registration\n"
         "x, out = torch.ones(2), torch.empty(2)\n"
         "schema = registration.schema('XlaGpuSimpleAdd')\n"
         "payload = untyped_payload.pack(schema, [ArrayType.of(x)] * 3, {})\n"

@@ -2,8 +2,9 @@
 
 To write the goldens anew after a change that is meant:
 
-    UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test //tests/csrc/custom_call:custom_call_tests \\
-        --test_filter=hlo_golden_test --test_env=UPDATE_GOLDENS --spawn_strategy=local
+    UPDATE_GOLDENS=$PWD/tests/csrc/custom_call/goldens ./bazelw test \\
+        //tests/csrc/custom_call:custom_call_tests --test_filter=hlo_golden_test \\
+        --test_env=UPDATE_GOLDENS --spawn_strategy=local
 """
 
 from collections.abc import Callable, Sequence

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch_xla_gpu
 from torch_xla_gpu import CudaKernel, cuda_kernel
-from torch_xla_gpu.calls import stablehlo
-from torch_xla_gpu.cuda_kernels import calls as kernel_calls
-from torch_xla_gpu.cuda_kernels import on_device
-from torch_xla_gpu.cuda_kernels.launch import TARGET
+from torch_xla_gpu.custom_call import stablehlo
+from torch_xla_gpu.launchers import on_device
+from torch_xla_gpu.launchers.cuda_source import kernel_calls
+from torch_xla_gpu.launchers.launch import TARGET
 
 TPU = torch_xla_gpu.device.TYPE
 SQUARE = """

@@ -1,5 +1,5 @@
 // Checks in C++ whether Python objects are unchanged, by the rules of
-// torch_xla_ext/python/torch_xla_ext/_capture/nodes.py.
+// torch_xla_ext/python/torch_xla_ext/graph/guards.py.
 //
 // That module describes the state as nested tuples; this class compares them,
 // in some ten nanoseconds each. If it finds a difference, the Python module

@@ -13,7 +13,7 @@
 
 namespace torch_xla_ext {
 
-// A launch, as torch_xla_ext/cuda_kernels/launch.py describes it.
+// A launch, as torch_xla_ext/launchers/launch.py describes it.
 struct CompiledKernelLaunch {
   // A cubin, fatbin, or the text of PTX.
   std::string_view module;

@@ -1,6 +1,6 @@
 // The target "XlaGpuCompiledKernel", which launches a compiled kernel: a
 // handler of XLA's FFI. Its attributes, which
-// torch_xla_ext/cuda_kernels/launch.py writes, are the members of
+// torch_xla_ext/launchers/launch.py writes, are the members of
 // CompiledKernelLaunch.
 //
 // This needs XLA's FFI alone: other front ends than torch_xla use it, too

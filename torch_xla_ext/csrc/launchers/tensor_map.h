@@ -13,7 +13,7 @@
 namespace torch_xla_ext {
 
 // The map of the array at `address`. `description` is what
-// torch_xla_ext/cuda_kernels/launch.py writes: the numbers that
+// torch_xla_ext/launchers/launch.py writes: the numbers that
 // cuTensorMapEncodeTiled takes, as little-endian bytes. Throws std::exception
 // if it is malformed or the driver refuses it.
 CUtensorMap MakeTensorMap(const CudaDriver& driver,

@@ -1,6 +1,7 @@
 // The text with which a call specifies its operator's arguments, and where to
 // store what the operator returns: words separated by spaces, which
-// torch_xla_ext/existing_kernels/arguments.py writes and documents.
+// torch_xla_ext/launchers/torch_operator/argument_encoding.py writes and
+// documents.
 #ifndef TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
 #define TORCH_XLA_EXT_CSRC_LAUNCHERS_TORCH_OPERATOR_ARGUMENTS_H_
 

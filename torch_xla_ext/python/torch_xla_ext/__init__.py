@@ -22,26 +22,26 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
         "pip install --force-reinstall --no-deps torch_xla-2.8.1+gpucc…whl"
     )
 
-from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.step import capture
-from torch_xla_ext.calls import custom_call
-from torch_xla_ext.kernel_schema.schema import ArrayType
-from torch_xla_ext.targets.ffi_handlers import register_ffi_type
-from torch_xla_ext.targets.kernels import register_kernel
-from torch_xla_ext.targets.registration import (
+from torch_xla_ext.custom_call import custom_call
+from torch_xla_ext.graph.errors import CaptureError
+from torch_xla_ext.graph.step import capture
+from torch_xla_ext.registry.ffi_handlers import register_ffi_type
+from torch_xla_ext.registry.kernels import register_kernel
+from torch_xla_ext.registry.registration import (
     Target,
     register_cuda_custom_call,
     register_custom_call,
     registered_targets,
 )
+from torch_xla_ext.signature.schema import ArrayType
 from torch_xla_ext.tools.profiling import profile
 from torch_xla_ext.xla_options import compiler_options
 
-from torch_xla_ext import _moved, debug, operators, ops  # isort: skip
-from torch_xla_ext.existing_kernels import triton_launch
+from torch_xla_ext import debug, operator, ops  # isort: skip
+from torch_xla_ext.launchers.triton import launch_hooks
 
-define_operator = operators.define_operator
-define_in_place_operator = operators.define_in_place_operator
+define_operator = operator.define_operator
+define_in_place_operator = operator.define_in_place_operator
 
 __all__ = [
     "ArrayType",
@@ -74,28 +74,27 @@ __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
-    "CudaKernel": "cuda_kernels.kernel",
-    "TritonKernel": "existing_kernels.triton_kernel",
-    "compile_triton_kernel": "existing_kernels.triton",
-    "cuda_kernel": "cuda_kernels.kernel",
-    "register_torch_operator": "existing_kernels.torch_operators",
-    "run_torch_operator": "existing_kernels.torch_operators",
-    "triton_call": "existing_kernels.triton",
-    "tvm_ffi_call": "existing_kernels.tvm_ffi",
+    "CudaKernel": "launchers.cuda_source.kernel",
+    "TritonKernel": "launchers.triton.kernel",
+    "compile_triton_kernel": "launchers.triton.call",
+    "cuda_kernel": "launchers.cuda_source.kernel",
+    "register_torch_operator": "launchers.torch_operator.register",
+    "run_torch_operator": "launchers.torch_operator.register",
+    "triton_call": "launchers.triton.call",
+    "tvm_ffi_call": "launchers.tvm_ffi",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        return _moved.attribute(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
     globals()[name] = value
     return value
 
 
 torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
-triton_launch.install()
-_moved.install()
+launch_hooks.install()
 
 
 def include_dir() -> str:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 import torch_xla
 
-from torch_xla_ext.calls.reference import register_reference, use_reference
-from torch_xla_ext.kernel_schema import untyped_payload
-from torch_xla_ext.kernel_schema.untyped_payload import UntypedPayload
-from torch_xla_ext.targets import registration
-from torch_xla_ext.targets.platforms import APIS, CALL_VERSIONS
+from torch_xla_ext.custom_call.reference import register_reference, use_reference
+from torch_xla_ext.registry import registration
+from torch_xla_ext.registry.platforms import APIS, CALL_VERSIONS
+from torch_xla_ext.signature import untyped_payload
+from torch_xla_ext.signature.untyped_payload import UntypedPayload
 from torch_xla_ext.tools.index_checks import check_indices
 
 __all__ = [

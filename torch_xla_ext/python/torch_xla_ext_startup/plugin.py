@@ -32,19 +32,21 @@ from torch_xla.experimental import plugins
 
 from torch_xla_ext_startup import (
     accelerate_loader,
+    lazy_dynamo,
+    mixtures,
+    module_alias,
+    shared_tensors,
+)
+from torch_xla_ext_startup.upstream_fixes import (
     activation_checkpoint,
     autocast,
     decompositions,
     fused_optimizers,
     inference_mode,
-    lazy_dynamo,
     loading,
-    mixtures,
-    module_alias,
     module_parameters,
     patched_functions,
     root_logger,
-    shared_tensors,
     strided_views,
     training_steps,
 )
@@ -70,11 +72,11 @@ class CudaPlugin(plugins.DevicePlugin):
         Raises:
             CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
         """
-        from torch_xla_ext import scaled_dot_product_attention
-        from torch_xla_ext.cuda import discovery
-        from torch_xla_ext.cuda.errors import CudaRuntimeError
+        from torch_xla_ext.attention import scaled_dot_product
+        from torch_xla_ext.plugin import discovery
+        from torch_xla_ext.plugin.errors import CudaRuntimeError
 
-        scaled_dot_product_attention.install()
+        scaled_dot_product.install()
         runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
         try:
             torch_xla._XLAC._xla_load_pjrt_plugin(runtime.plugin.path)
@@ -83,7 +85,7 @@ class CudaPlugin(plugins.DevicePlugin):
         return torch_xla._XLAC.__file__
 
     def client_create_options(self) -> dict[str, object]:
-        from torch_xla_ext.cuda import options
+        from torch_xla_ext.plugin import options
 
         return options.client_create_options(os.environ)
 
@@ -91,19 +93,19 @@ class CudaPlugin(plugins.DevicePlugin):
         """Whether the processes have to find each other before they make their clients.
 
         torch_xla asks this first of all, when it makes its client: what is wrong with them is said
-        here (torch_xla_ext.cuda.rendezvous).
+        here (torch_xla_ext.plugin.rendezvous).
 
         Raises:
             CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
         """
-        from torch_xla_ext.cuda import options, rendezvous
+        from torch_xla_ext.plugin import options, rendezvous
 
         rendezvous.prepare(os.environ)
         return options.Processes.from_environ(os.environ).count > 1
 
     def physical_chip_count(self) -> int:
         """How many processes xmp.spawn starts: GPU_NUM_DEVICES, else one for each visible GPU."""
-        from torch_xla_ext.cuda import discovery
+        from torch_xla_ext.plugin import discovery
 
         return discovery.gpu_count(discovery.System.current())
 
@@ -137,7 +139,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name == _TRITON:
-            return module_alias.spec(name, "torch_xla_ext.existing_kernels.upstream_triton")
+            return module_alias.spec(name, "torch_xla_ext.launchers.triton.upstream")
         replace = _replacement(name)
         if replace is None:
             return None
@@ -154,19 +156,19 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _replace_kernels(module: ModuleType) -> None:
-    from torch_xla_ext.tpu_operators import install
+    from torch_xla_ext.custom_kernel import install
 
     install.replace(module)
 
 
 def _replace_bridge(module: ModuleType) -> None:
-    from torch_xla_ext_startup import dynamo_bridge
+    from torch_xla_ext_startup.upstream_fixes import dynamo_bridge
 
     dynamo_bridge.replace_bridge(module)
 
 
 def _replace_backend(module: ModuleType) -> None:
-    from torch_xla_ext_startup import dynamo_bridge
+    from torch_xla_ext_startup.upstream_fixes import dynamo_bridge
 
     dynamo_bridge.replace_backend(module)
 
@@ -180,7 +182,7 @@ def _replace_processes(module: ModuleType) -> None:
     alone = module.initialize_singleprocess
 
     def initialize() -> None:
-        from torch_xla_ext.cuda import options
+        from torch_xla_ext.plugin import options
 
         is_one_of_several = (
             os.environ.get("PJRT_DEVICE") == "CUDA"

@@ -39,9 +39,9 @@ from torch_xla import runtime
 from torch_xla_ext_startup import mixtures
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from torch_xla_ext._capture import watch
-from torch_xla_ext._capture.errors import CaptureError
-from torch_xla_ext._capture.step import CapturedStep
+from torch_xla_ext.graph import watch
+from torch_xla_ext.graph.errors import CaptureError
+from torch_xla_ext.graph.step import CapturedStep
 from torch_xla_ext.huggingface.ahead import Ahead, Pass, next_inputs
 from torch_xla_ext.huggingface.cache import GenerationCache, StepCache, bucket
 from torch_xla_ext.huggingface.device_logits import DeviceLogits

@@ -12,10 +12,10 @@ import torch
 import torch_xla
 
 from torch_xla_ext import ops
-from torch_xla_ext.cuda import discovery
-from torch_xla_ext.cuda.errors import CudaRuntimeError, CudaRuntimeWarning
-from torch_xla_ext.targets.platforms import platform_of
-from torch_xla_ext.targets.registration import registered_targets
+from torch_xla_ext.plugin import discovery
+from torch_xla_ext.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
+from torch_xla_ext.registry.platforms import platform_of
+from torch_xla_ext.registry.registration import registered_targets
 
 
 @dataclass

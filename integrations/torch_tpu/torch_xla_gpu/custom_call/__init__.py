@@ -1,0 +1,5 @@
+"""Custom calls in torch-tpu's programs."""
+
+from torch_xla_gpu.custom_call.stablehlo import Prepared, call, copy, prepare
+
+__all__ = ["Prepared", "call", "copy", "prepare"]

@@ -1,0 +1,127 @@
+"""Operators without kernels of torch_xla: on the device, with the CPU's numbers and gradients."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_xla
+from torch.nn import functional
+from torch_xla.debug import metrics
+
+import torch_xla_ext
+from aten_overrides import cases
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+NAMES = {
+    "addmv",
+    "aminmax",
+    "grid_sampler_2d",
+    "nanmean",
+    "nansum",
+    "nn.functional.adaptive_avg_pool1d",
+    "nn.functional.adaptive_avg_pool2d",
+    "nn.functional.channel_shuffle",
+    "nn.functional.fold",
+    "nn.functional.interpolate",
+    "nn.functional.multi_margin_loss",
+    "nn.functional.pad",
+    "nn.functional.unfold",
+    "nn.functional.upsample_bilinear",
+    "nn.functional.upsample_nearest",
+    "renorm",
+}
+OPERATORS = {name: op for name, op in cases.operators().items() if op.name in NAMES}
+# What PyTorch has no decomposition of, or one that is wrong for infinities.
+ON_HOST = {
+    "aten::_adaptive_avg_pool3d",
+    "aten::_adaptive_avg_pool3d_backward",
+    "aten::reflection_pad2d",
+    "aten::reflection_pad2d_backward",
+    "aten::upsample_linear1d",
+    "aten::upsample_linear1d_backward",
+}
+
+
+def moved(value: object, device: str) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device, copy=True).detach().requires_grad_(value.requires_grad)
+    if isinstance(value, (list, tuple)):
+        return type(value)(moved(each, device) for each in value)
+    return value
+
+
+def tensors_of(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [each for each in value if isinstance(each, torch.Tensor)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_numbers_and_gradients(name: str) -> None:
+    op = OPERATORS[name]
+    samples = op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd)
+    for sample in list(samples)[:6]:
+        found = []
+        for device in ("cpu", "xla"):
+            args = [moved(value, device) for value in (sample.input, *sample.args)]
+            options = {name: moved(value, device) for name, value in sample.kwargs.items()}
+            metrics.clear_all()
+            results = tensors_of(op(*args, **options))
+            leaves = [each for each in tensors_of(args) if each.requires_grad]
+            differentiable = [result for result in results if result.requires_grad]
+            weighted = sum(
+                (
+                    result * torch.linspace(0, 1, result.numel(), device=device).view(result.shape)
+                ).sum()
+                for result in differentiable
+            )
+            grads = torch.autograd.grad(weighted, leaves) if differentiable else []
+            torch_xla.sync()  # one program
+            found.append([each.detach().cpu() for each in (*results, *grads)])
+        fell_back = {name for name in metrics.counter_names() if name.startswith("aten::")}
+        assert not fell_back - ON_HOST
+        for wanted, ours in zip(*found, strict=True):
+            torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def resized(x: torch.Tensor) -> torch.Tensor:
+    return functional.interpolate(x, size=(7, 9), mode="bilinear")
+
+
+def sampled(x: torch.Tensor) -> torch.Tensor:
+    return functional.grid_sample(x, x[:, :2].movedim(1, -1), align_corners=False)
+
+
+def folded(x: torch.Tensor) -> torch.Tensor:
+    return functional.fold(functional.unfold(x, 2), x.shape[2:], 2)
+
+
+def normed(x: torch.Tensor) -> torch.Tensor:
+    """As weight_norm() has weights, of wav2vec 2.0 for example."""
+    scales = x.amax((1, 2, 3), keepdim=True), x.amax((0, 1, 3), keepdim=True)
+    return torch._weight_norm(x, scales[0], 0) + torch._weight_norm(x, scales[1], 2)
+
+
+@pytest.mark.parametrize("way", ["openxla", "captured"])
+@pytest.mark.parametrize("function", [resized, sampled, folded, normed])
+def test_compiled_and_captured(function: Function, way: str) -> None:
+    """Stock torch_xla leaves the compiled program for them; a captured step refused them."""
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (function(x) ** 2).sum().backward()
+        return x.grad
+
+    x = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    expected, on_device = step(x), x.to("xla")
+    torch_xla.sync()
+    run = step
+    if way == "captured":
+        run = torch_xla_ext.capture(step)
+    else:
+        torch._dynamo.reset()
+        function = torch.compile(function, backend="openxla", fullgraph=True)
+    for _ in range(2):
+        metrics.clear_all()
+        torch.testing.assert_close(run(on_device).cpu(), expected, rtol=1e-4, atol=1e-4)
+        assert not [name for name in metrics.counter_names() if name.startswith("aten::")]

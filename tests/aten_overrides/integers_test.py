@@ -1,0 +1,95 @@
+"""Quotients and shifts of integers, which the stock kernels compute with floats."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import torch_xla_ext
+from aten_overrides import optimized  # noqa: F401
+
+DTYPES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+
+
+def numbers(dtype: torch.dtype) -> torch.Tensor:
+    """Small ones, those at the ends, and those that float32 does not have."""
+    ends = torch.iinfo(dtype)
+    found = {0, 1, 2, 3, 7, 100, ends.min, ends.min + 1, ends.max - 1, ends.max}
+    found |= {-1, -2, -7, -100, 2**24 + 1, 123456789, 2**31 + 1, 2**53 + 1, -(2**53) - 1}
+    return torch.tensor([x for x in sorted(found) if ends.min <= x <= ends.max], dtype=dtype)
+
+
+def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """All pairs of a number and a divisor, without those that end a process on the CPU."""
+    all_pairs = itertools.product(numbers(dtype).tolist(), repeat=2)
+    least = torch.iinfo(dtype).min
+    kept = [(a, b) for a, b in all_pairs if b != 0 and (a, b) != (least, -1)]
+    return tuple(torch.tensor(column, dtype=dtype) for column in zip(*kept, strict=True))
+
+
+def check(function: Callable[..., torch.Tensor], *operands: torch.Tensor) -> None:
+    found = function(*(operand.to("xla") for operand in operands)).cpu()
+    expected = function(*operands)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("rounding_mode", ["floor", "trunc"])
+def test_quotients(dtype: torch.dtype, rounding_mode: str) -> None:
+    a, b = pairs(dtype)
+    check(lambda a, b: torch.div(a, b, rounding_mode=rounding_mode), a, b)
+    check(lambda a, b: a.clone().div_(b, rounding_mode=rounding_mode), a, b)
+    check(lambda a, b: torch.div(a[:, None], b[:5], rounding_mode=rounding_mode), a, b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_quotients_by_numbers(dtype: torch.dtype) -> None:
+    for divisor in (1, 3, 7):
+        check(lambda a, divisor=divisor: a // divisor, numbers(dtype))
+        check(lambda a, divisor=divisor: a // torch.tensor(divisor), numbers(dtype))
+        check(lambda a, divisor=divisor: a.clone().floor_divide_(divisor), numbers(dtype))
+    positive = numbers(dtype)
+    check(lambda a: 100 // a, positive[positive > 0])
+
+
+def test_quotients_of_two_types() -> None:
+    a = torch.tensor([16777217, 2**31 - 1, -7], dtype=torch.int32)
+    check(lambda a: a // torch.tensor([2**40, 3, 2], device=a.device), a)
+    check(lambda a: a // 2.0, a)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+def test_an_unknown_rounding_mode(dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype, device="xla")
+    with pytest.raises(RuntimeError, match="one of None, 'trunc', or 'floor' but found 'nearest'"):
+        torch.div(x, 2, rounding_mode="nearest")
+
+
+def test_quotients_in_a_captured_step() -> None:
+    """The rows of places in a matrix with more elements than float32 has integers."""
+    width = 128_256
+    places = torch.tensor([0, width - 1, width, 2**24 + 1, 200 * width - 1, 200 * width])
+
+    @torch_xla_ext.capture
+    def rows(places: torch.Tensor) -> torch.Tensor:
+        return places // width
+
+    on_device = places.to("xla")
+    for _ in range(3):
+        assert rows(on_device).cpu().tolist() == (places // width).tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shifts(dtype: torch.dtype) -> None:
+    bits = torch.iinfo(dtype).bits
+    by = torch.tensor([0, 1, 3, bits - 1], dtype=dtype)
+    check(lambda a, by: a[:, None] >> by, numbers(dtype), by)
+    check(lambda a, by: a[:, None] << by, numbers(dtype), by)
+    for number in (0, 2, bits - 1, bits):
+        check(lambda a, number=number: a >> number, numbers(dtype))
+        check(lambda a, number=number: a << number, numbers(dtype))
+    check(lambda a: a.clone().__irshift__(1), numbers(dtype))
+    check(lambda a: a.clone().__ilshift__(1), numbers(dtype))
+    check(lambda a, by: a[:, None] >> by.long(), numbers(dtype), by)

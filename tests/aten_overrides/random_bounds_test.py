@@ -1,0 +1,31 @@
+"""Random numbers at the ends of their distributions, where rounding decides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_xla
+
+from aten_overrides import optimized  # noqa: F401
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_bounds(dtype: torch.dtype) -> None:
+    x = torch.empty(1_000_000, dtype=dtype, device="xla")
+    for low, high in ((0.0, 1.0), (-1.0, 0.0), (100.0, 102.0), (-3.0, -2.0)):
+        numbers = x.uniform_(low, high).cpu()
+        assert (numbers.min() >= low).item() and (numbers.max() < high).item()
+    assert (x.exponential_().cpu() > 0).all()
+
+
+def test_rare_tokens() -> None:
+    """A fifth of all tokens are so rare that each is drawn once in a million times."""
+    rare = torch.full((8, 200_001), 1e-6)
+    rare[:, 0] = 0.8
+    rare = rare.to("xla")
+    times = torch.empty(8, 200_001, device="xla")
+    torch_xla.manual_seed(0)
+    count = 0
+    for _ in range(16):
+        count += (rare / times.exponential_()).argmax(-1).ne(0).sum().item()
+    assert 0.12 < count / 128 < 0.28

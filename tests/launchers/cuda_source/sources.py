@@ -1,0 +1,57 @@
+"""Kernels that the tests here compile, and what is traced for a GPU."""
+
+import re
+
+import pytest
+from testing.xla import hlo
+from torch import Tensor
+
+from torch_xla_ext.custom_call import arguments
+from torch_xla_ext.launchers.cuda_source import kernel_calls
+from torch_xla_ext.registry import registration
+
+SQUARE = """
+__global__ void square(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = x[i] * x[i];
+}
+"""
+SCALE = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+
+namespace own {
+template <typename T, int kFactor>
+__global__ void scale(const T* __restrict__ x, T* __restrict__ out, int64_t n) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    out[i] = static_cast<T>(kFactor) * x[i];
+  }
+}
+}  // namespace own
+"""
+ADD_TO = """
+struct Range { int begin, end; };
+extern "C" __global__ void add_to(float* state, const float* x, float factor, Range range,
+                                  unsigned char flag) {
+  int i = range.begin + threadIdx.x;
+  if (i < range.end && flag) state[i] += factor * x[i];
+}
+"""
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are traced as for an H200; they are not run."""
+    monkeypatch.setattr(registration, "device_platform", lambda: "CUDA")
+    monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
+    monkeypatch.setattr(arguments, "_check_registered", lambda *args: None)
+
+
+def attributes(*tensors: Tensor) -> dict[str, str]:
+    """The attributes of the one call of the graph, as the HLO shows them."""
+    (line,) = [line for line in hlo(*tensors).splitlines() if " custom-call(" in line]
+    assert 'custom_call_target="XlaGpuCompiledKernel"' in line
+    text = line.replace('\\"', '"')
+    found = dict(re.findall(r'(\w+) = ("[^"]*"|array<[^>]*>|[\w.]+)', text))
+    found["aliases"] = (re.findall(r"output_to_operand_aliasing=\{(.*?)\}(?:,|$)", line) or [""])[0]
+    return found

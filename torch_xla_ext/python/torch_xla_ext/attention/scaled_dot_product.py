@@ -1,0 +1,207 @@
+"""``torch.nn.functional.scaled_dot_product_attention`` on XLA:GPU, by cuDNN.
+
+PyTorch composes the operator, on XLA devices, of products and a softmax: all logits are in memory.
+Here it is a call of cuDNN's attention where that computes the same, forward and backward, and two
+products of 16-bit numbers for a single query, of a decoding step. Anything else is PyTorch's
+composition.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import torch
+import torch_xla
+from torch._C import DispatchKey
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from torch_xla_ext.attention import cudnn
+from torch_xla_ext.attention.one_query import attention_of_one_query
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_OPERATOR = torch.ops.aten.scaled_dot_product_attention.default
+# Those of torch.compile's traces among them.
+_TENSORS = (torch.Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
+_is_installed = False
+
+
+def install() -> None:
+    """Registers the operator for XLA tensors, when there is a client. Does so once."""
+    global _is_installed
+    if not _is_installed:
+        _is_installed = True
+        cudnn.look_at_gpu()
+        _LIBRARY.impl(_OPERATOR, _attention, "AutogradXLA")
+
+
+@contextlib.contextmanager
+def in_graphs_of_own_tensors() -> Iterator[None]:
+    """Traces of torch.compile have this operator for PyTorch's own tensors, too, meanwhile.
+
+    PyTorch would choose one of its own kernels for their device, which XLA does not have.
+    """
+    keys = [DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CPU, DispatchKey.CUDA]
+    before = _OPERATOR.py_kernels.copy()
+    _OPERATOR.py_kernels.update(dict.fromkeys(keys, _attention))
+    _OPERATOR._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for key in keys:
+            _OPERATOR.py_kernels.pop(key)
+        _OPERATOR.py_kernels.update(before)
+        _OPERATOR._dispatch_cache.clear()
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    if dropout_p == 0 and _is_supported(query, key, value, enable_gqa):
+        if _is_one_query(query, key, value, attn_mask, is_causal):
+            scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+            return attention_of_one_query(query, key, value, attn_mask, scale)
+        if _is_fused(query, key, value, attn_mask, is_causal):
+            return _fused(query, key, value, attn_mask, is_causal, scale)
+    is_xlas = query.device.type == "xla"
+    with contextlib.nullcontext() if is_xlas else sdpa_kernel(SDPBackend.MATH):
+        return _OPERATOR.decompose(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+
+
+def _is_supported(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
+) -> bool:
+    """Whether either of the two computes the same as PyTorch, whatever the mask."""
+    if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
+        return False
+    if type(query) not in _TENSORS:  # a subclass, of which nothing is known
+        return False
+    if query.dtype not in cudnn.DTYPES or {key.dtype, value.dtype} != {query.dtype}:
+        return False
+    if query.dim() not in (3, 4) or {key.dim(), value.dim()} != {query.dim()}:
+        return False
+    if key.shape != value.shape or 0 in (*query.shape, *key.shape):
+        return False
+    *batch, num_heads, _, head_dim = (1, *query.shape)[-4:]
+    *key_batch, num_kv_heads, _, key_head_dim = (1, *key.shape)[-4:]
+    if batch != key_batch or head_dim != key_head_dim:
+        return False
+    return num_heads == num_kv_heads or (enable_gqa and num_heads % num_kv_heads == 0)
+
+
+def _is_fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+) -> bool:
+    """Whether cuDNN computes the same as PyTorch, and as fast.
+
+    Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
+    product. A single query (a decoding step) is no work for a fused kernel.
+    """
+    head_dim = query.shape[-1]
+    if query.shape[-2] == 1 or head_dim > cudnn.max_head_dim:
+        return False
+    if head_dim % cudnn.HEAD_DIM_MULTIPLE:
+        return False
+    return mask is None or _is_fused_mask(query, key, value, mask, is_causal)
+
+
+def _is_fused_mask(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    is_causal: bool,
+) -> bool:
+    if is_causal or mask.requires_grad or mask.dim() > 4 or mask.device != query.device:
+        return False
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype) or torch_xla.runtime.is_spmd():
+        return False
+    trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    # cuDNN's gradients with a bias want even lengths.
+    return not (trains and (query.shape[-2] % 2 or key.shape[-2] % 2))
+
+
+def _is_one_query(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+) -> bool:
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
+        return False
+    # A causal query is the first one: it sees the first key only.
+    if query.dim() != 4 or query.shape[2] != 1 or is_causal or torch_xla.runtime.is_spmd():
+        return False
+    whole = (*query.shape[:3], key.shape[2])
+    return mask is None or (
+        mask.dim() == 4
+        and mask.device == query.device
+        and all(size in (1, wanted) for size, wanted in zip(mask.shape, whole, strict=True))
+    )
+
+
+def _allows_fused_kernels() -> bool:
+    """Not within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``."""
+    backends = torch.backends.cuda
+    return (
+        backends.flash_sdp_enabled()
+        or backends.mem_efficient_sdp_enabled()
+        or backends.cudnn_sdp_enabled()
+    )
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    if query.dim() == 3:
+        mask = None if mask is None else mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
+        inputs = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        return _fused(*inputs, mask, is_causal, scale).squeeze(0)
+    if torch_xla.runtime.is_spmd() and key.shape[1] != query.shape[1]:
+        # Each device has its own heads of all three.
+        groups = query.shape[1] // key.shape[1]
+        key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
+    scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+    if mask is None:
+        return cudnn.cudnn_attention(
+            query, key, value, is_causal, scale, is_sharded=torch_xla.runtime.is_spmd()
+        )
+    sees = mask if mask.dtype == torch.bool else mask > -math.inf
+    lowest = 0.7 * torch.finfo(query.dtype).min
+    if mask.dtype == torch.bool:
+        bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, lowest)
+    else:
+        bias = mask.clamp(min=lowest).to(query.dtype)
+    sizes = (1,) * (4 - bias.dim()) + bias.shape
+    bias = bias.reshape(sizes).expand(*sizes[:2], query.shape[2], key.shape[2])
+    result = cudnn.cudnn_attention(query, key, value, False, scale, bias)
+    # A query that sees no key: 0, as in PyTorch.
+    return result.masked_fill(~sees.any(-1, keepdim=True), 0)

@@ -1,0 +1,307 @@
+"""The arguments of custom_call: checks, and their form for C++."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch_xla
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+from torch_xla_ext import sharding
+from torch_xla_ext.registry import kernel_symbols, registration
+from torch_xla_ext.registry.platforms import APIS, platform_of
+from torch_xla_ext.sharding import rule as rules
+from torch_xla_ext.signature import ffi_attributes, untyped_payload
+from torch_xla_ext.signature.schema import ArrayType, Schema
+
+# The prefix of the targets that XLA:GPU itself runs, by cuDNN.
+CUDNN_PREFIX = "__cudnn$"
+# Targets and APIs that were found. A registration is never undone.
+_known: set[tuple[str, str]] = set()
+
+
+class Arguments(NamedTuple):
+    """The arguments of _xla_gpu_custom_call, in its order."""
+
+    operands: Sequence[torch.Tensor]
+    payload: bytes | str
+    output_shapes: list[tuple[int, ...]]
+    output_dtypes: list[torch.dtype]
+    target: str
+    aliases: Mapping[int, int] | None
+    api_version: int
+    has_side_effect: bool
+    operand_shards: Sequence[sharding.Shard] | None
+    result_shards: Sequence[sharding.Shard] | None
+    result_layouts: Mapping[int, Sequence[int]] | None = None
+    num_hidden_results: int = 0
+    payload_is_backend_config: bool = False
+    runs_first_alone: bool = False
+
+
+def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
+    """The inputs. An XLAShardedTensor is replaced by the tensor that it wraps."""
+    _check_list(target, "inputs", inputs)
+    tensors = []
+    for index, value in enumerate(inputs):
+        if type(value) is torch.Tensor:
+            pass  # the usual case
+        elif isinstance(value, XLAShardedTensor):
+            value = value.global_tensor
+        elif value is not None and not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"custom call {target!r}: inputs[{index}] must be an XLA tensor, but is of type "
+                f"{type(value).__name__}"
+            )
+        tensors.append(value)
+    return tensors
+
+
+def parts_of(
+    target: str,
+    sharding_rule: str | None,
+    tensors: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    aliases: Mapping[int, int] | None,
+) -> sharding.Parts | None:
+    """What each device runs the call on. The tensors and the rule are checked, no more."""
+    if sharding_rule is None and not torch_xla.runtime.is_spmd():
+        return None
+    operands = {f"inputs[{i}]": tensor for i, tensor in enumerate(tensors)}
+    types = _result_types(target, outputs)
+    aliases = aliases if isinstance(aliases, Mapping) else {}
+    rule = None
+    if sharding_rule is not None:
+        try:
+            rule = rules.parse(sharding_rule)
+            ranks = [(name, None if t is None else t.dim()) for name, t in operands.items()]
+            results = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(types)]
+            rules.check_ranks(rule, ranks, results)
+            rules.check_aliases(rule, aliases)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"custom call {target!r}: {error}") from None
+    shapes = [each.shape for each in types]
+    return sharding.parts(f"custom call {target!r}", rule, operands, shapes, aliases)
+
+
+def checked(
+    target: str,
+    tensors: list[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    api: str | None,
+    aliases: Mapping[int, int] | None,
+    has_side_effect: bool,
+    parts: sharding.Parts | None,
+    is_checked: bool = False,
+) -> Arguments:
+    """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
+    given_api = api
+    if api is None:
+        api = "untyped" if payload is not None else registration.default_api(target)
+    elif not isinstance(api, str) or api not in APIS:
+        raise ValueError(
+            f"custom call {target!r}: api must be 'untyped', 'ffi' or None, but is {api!r}"
+        )
+    if not isinstance(has_side_effect, bool):
+        raise TypeError(
+            f"custom call {target!r}: has_side_effect must be a bool, but is of type "
+            f"{type(has_side_effect).__name__}"
+        )
+    types = _result_types(target, outputs)
+    _check_registered(target, api, given_api if payload is None else api)
+    present = [tensor for tensor in tensors if tensor is not None]
+    schema = registration.schema(target, api)
+    if schema is not None:
+        if not is_checked:
+            schema.check_counts(len(tensors), len(types))
+    elif len(present) != len(tensors):
+        raise TypeError(
+            f"custom call {target!r}: inputs[{tensors.index(None)}] must be an XLA tensor, but is "
+            "None: only kernels made with torch_xla_ext/kernel.h have optional operands"
+        )
+    arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
+    if parts is not None:
+        shards = [*parts.operands, *parts.results]
+        for i, shard in enumerate(shards):
+            if shard is not None:
+                arrays[i] = arrays[i]._replace(shape=shard.shape)
+    try:
+        handed = _payload_of(target, api, schema, arrays, attributes, payload, is_checked)
+    except TypeError:
+        _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
+        raise
+    arguments = Arguments(
+        present,
+        handed,
+        [array.shape for array in types],
+        [array.dtype for array in types],
+        target,
+        _present_aliases(target, tensors, aliases),
+        APIS[api].call_version,
+        has_side_effect,
+        parts and [shard for shard in parts.operands if shard is not None],
+        parts and parts.results,
+    )
+    if target.startswith(CUDNN_PREFIX + "fmha"):
+        # Of [batch_size, num_heads, seq_len, head_dim] the sequence before the heads: cuDNN writes
+        # any order, and this is the one that models multiply the results with.
+        order = (0, 2, 1, 3)
+        return arguments._replace(
+            result_layouts={i: order for i, each in enumerate(types) if len(each.shape) == 4},
+            num_hidden_results=1,  # the workspace, of the size that XLA finds
+            payload_is_backend_config=True,
+            runs_first_alone=True,  # XLA loads cuDNN's graphs, which captures them
+        )
+    return arguments
+
+
+def _result_types(target: str, outputs: object) -> list[ArrayType]:
+    _check_list(target, "outputs", outputs)
+    types = []
+    for index, value in enumerate(outputs):
+        try:
+            types.append(ArrayType.of(value))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"custom call {target!r}: outputs[{index}]: {error}") from None
+    return types
+
+
+def _check_list(target: str, name: str, values: object) -> None:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(
+            f"custom call {target!r}: {name} must be a list or a tuple, but is of type "
+            f"{type(values).__name__}"
+        )
+
+
+def _check_registered(target: str, api: str, given_api: str | None) -> None:
+    if (target, api) in _known:
+        return
+    platform = platform_of(torch_xla.runtime.device_type())
+    if target.startswith(CUDNN_PREFIX) and platform == "CUDA":
+        pass  # XLA:GPU runs these, no registered kernel
+    elif platform is not None and not registration.is_registered(target, platform, api):
+        raise ValueError(_unknown_target_text(target, platform, given_api))
+    _known.add((target, api))
+
+
+def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
+    """The error text for a target that is not registered: similar names, and the remedy.
+
+    Args:
+        api: None for a call that may use any.
+    """
+    wanted = f"{platform!r}" + (f" and api={api!r}" if api else "")
+    text = f"custom call {name!r}: no such target is registered for {wanted}"
+    others = [t for t in registration.registered_targets() if t.name == name]
+    if others:
+        have = ", ".join(f"{t.platform!r} and api={t.api!r}" for t in others)
+        text += f"; it is for {have}"
+    else:
+        names = sorted(
+            {t.name for t in registration.registered_targets(platform) if api in (None, t.api)}
+        )
+        if near := kernel_symbols.did_you_mean(name, names):
+            text += near
+        elif names:
+            text += "; registered are " + ", ".join(names[:10]) + (", …" if names[10:] else "")
+    return (
+        text + "; register it with torch_xla_ext.register_custom_call"
+        f"({name!r}, library, platform={platform!r}{f', api={api!r}' if api else ''}), or link it "
+        "into the wheel (docs/kernels.md)"
+    )
+
+
+def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
+    for number, array in enumerate(arrays):
+        if array is not None and not all(isinstance(dim, int) for dim in array.shape):
+            raise ValueError(
+                f"custom call {target!r}: array {number}, operands and then results, has the "
+                f"dynamic shape {list(array.shape)}: a kernel needs sizes that are known when "
+                "the call is traced"
+            )
+
+
+def _present_aliases(
+    target: str, inputs: Sequence[object], aliases: Mapping[int, int] | None
+) -> dict[int, int] | None:
+    """Aliases by the numbers that operands have once the absent ones are left out."""
+    if not isinstance(aliases, Mapping) or all(tensor is not None for tensor in inputs):
+        return aliases  # which the C++ side checks
+    result = {}
+    for output, number in aliases.items():
+        if isinstance(number, int) and 0 <= number < len(inputs):
+            if inputs[number] is None:
+                raise ValueError(
+                    f"custom call {target!r}: aliases names input {number}, which is None"
+                )
+            number -= sum(tensor is None for tensor in inputs[:number])
+        else:
+            raise ValueError(
+                f"custom call {target!r}: aliases names input {number!r}, but there are "
+                f"{len(inputs)} inputs"
+            )
+        result[output] = number
+    return result
+
+
+def _payload_of(
+    target: str,
+    api: str,
+    schema: Schema | None,
+    arrays: list[ArrayType | None],
+    values: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    is_checked: bool,
+) -> bytes | str:
+    """What the kernel is handed: a payload, or the text of attributes."""
+    if payload is not None:
+        if api == "ffi":
+            raise TypeError(
+                f"custom call {target!r}: an FFI call has no payload; pass attributes, or "
+                "api='untyped'"
+            )
+        if values is not None:
+            raise TypeError(f"custom call {target!r}: pass attributes or a payload, not both")
+        if schema is not None:
+            _check_own_payload(schema, arrays, payload)
+        return payload
+    if schema is not None:
+        values = values or {}
+        if not is_checked:
+            values = untyped_payload.parameter_values(schema, values)
+            schema.check(tuple(arrays), schema.sizes(values))
+        if api == "untyped":
+            return untyped_payload.encode(schema, arrays, values)
+        return ffi_attributes.encode(ffi_attributes.of_kernel(schema, arrays, values))
+    if api == "untyped":
+        if values:
+            raise TypeError(
+                f"custom call {target!r}: an untyped target takes attributes only if it is a "
+                "kernel that uses torch_xla_ext/kernel.h; pass a payload, or api='ffi'"
+            )
+        return b""
+    return ffi_attributes.encode(values or {})
+
+
+def _check_own_payload(
+    schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
+) -> None:
+    """Refuses an untyped payload of other shapes: the kernel would go beyond its buffers."""
+    try:
+        read = untyped_payload.unpack(
+            schema, payload.encode() if isinstance(payload, str) else bytes(payload)
+        )
+    except (TypeError, ValueError):
+        return  # the error of the kernel itself is more exact
+    described = [*read.operands, *read.results]
+    for argument, array, other in zip(schema.arguments, arrays, described, strict=True):
+        if array != other:
+            raise ValueError(
+                f"{schema.target}: {argument.label}: the payload says "
+                f"{other or 'absent'}, but the call has {array or 'none'}"
+            )

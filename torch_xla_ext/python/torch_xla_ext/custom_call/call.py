@@ -1,0 +1,236 @@
+"""custom_call: makes XLA custom calls."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch_xla
+
+from torch_xla_ext import sharding
+from torch_xla_ext.custom_call import arguments, reference, transforms
+from torch_xla_ext.custom_call.arguments import Arguments
+from torch_xla_ext.registry import registration
+from torch_xla_ext.signature.schema import ArrayType
+
+_XLAC = torch_xla._XLAC
+
+
+def custom_call(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
+    sharding_rule: str | None = None,
+) -> list[torch.Tensor]:
+    """Calls the kernel that is registered as `target`.
+
+    The kernel gets row-major operands and results, whatever the strides of the inputs. For a kernel
+    that uses torch_xla_ext/kernel.h, the call is the same for both APIs, and its operands, results
+    and parameters are first checked against the signature.
+
+    Args:
+        target: the name under which the kernel is registered.
+        inputs: at least one XLA tensor, all on the same device; None for an omitted optional
+            operand of a kernel that uses kernel.h.
+        outputs: descriptions of the results, at least one: each a tensor (it may be a meta tensor),
+            another object with shape and dtype, or a pair (shape, dtype).
+        attributes: the parameters of a kernel that uses kernel.h, or the attributes of another
+            FFI target (torch_xla_ext.signature.ffi_attributes lists the supported values).
+        payload: the bytes for another untyped target.
+        api: "untyped" (XLA's API version 3) or "ffi" (XLA's FFI, version 4). None: "ffi" if an FFI
+            function is registered for the device's platform and there is no payload.
+        aliases: {output: input}: results that are written to an operand's buffer. XLA first copies
+            the operand if something else needs it: the caller's tensor does not change.
+        has_side_effect: XLA keeps the call even if nothing in the program uses its results. The
+            program contains the call as long as Python holds one of the results when it runs. A
+            kernel that writes to an operand needs an alias as well: a warning says so for a target
+            without kernel.h, unless `aliases` is given, perhaps as {}.
+        sharding_rule: the dimensions of sharded inputs that devices may share, as in
+            `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
+            on its shard, with these attributes or this payload. Without it, sharded inputs are
+            gathered.
+
+    Returns:
+        An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it raises
+        an error.
+
+    Raises:
+        TypeError, ValueError: immediately, for a wrong argument or an unregistered target.
+        NotImplementedError: immediately, under torch.vmap, torch.func's derivatives, forward-mode
+            differentiation or make_fx; and in a backward pass. Use `define_operator` for these.
+        RuntimeError: when the results are read, if the kernel reported a failure or an operand has
+            a dynamic shape.
+    """
+    if not isinstance(target, str):
+        raise TypeError(
+            f"custom_call: target must be a str, but is of type {type(target).__name__}; the order "
+            "is custom_call(target, inputs, outputs)"
+        )
+    tensors = arguments.tensors_of(target, inputs)
+    transforms.refuse(target, tensors)
+    parts = arguments.parts_of(target, sharding_rule, tensors, outputs, aliases)
+    checked = arguments.checked(
+        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+    )
+    if has_side_effect and aliases is None:
+        _warn_of_lost_writes(checked, tensors)
+    return _call(checked, tensors, outputs, attributes)
+
+
+# The targets that _warn_of_lost_writes has warned of.
+_warned: set[str] = set()
+
+
+def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Warns that an operand that a kernel writes to needs an alias; once for each target.
+
+    A kernel with a signature says what it writes to, and checks the alias itself.
+    """
+    target = checked.target
+    if target in _warned or registration.schema(target, "untyped") is not None:
+        return
+    if registration.schema(target, "ffi") is not None:
+        return
+    _warned.add(target)
+    results = list(zip(checked.output_shapes, checked.output_dtypes, strict=True))
+    alike = {
+        output: number
+        for number, tensor in reversed(list(enumerate(tensors)))
+        for output, (shape, dtype) in enumerate(results)
+        if tensor is not None and (tuple(tensor.shape), tensor.dtype) == (tuple(shape), dtype)
+    }
+    remedy = f"aliases={alike}" if alike else "another output, and aliases={its number: the input}"
+    warnings.warn(
+        f"custom call {target!r}: has_side_effect keeps the call, but XLA does not know of writes "
+        "to its operands: they are lost, or seen by other uses of the tensor. If the kernel writes "
+        f"to an input, pass {remedy} and use the result; if it does not, pass aliases={{}}",
+        stacklevel=3,
+    )
+
+
+def call_operator(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    parts: sharding.Parts | None = None,
+    is_checked: bool = False,
+) -> list[torch.Tensor]:
+    """custom_call for an operator, which has taken care of transforms and shardings.
+
+    Args:
+        outputs: of the results that `parts` names, the whole; of others, what a device has.
+        parts: what each device runs the call on; `attributes` and `payload` are for that.
+        is_checked: whether the operator has checked the arrays and parameters against the kernel's
+            signature. Then `attributes` are what parameter_values returned.
+    """
+    tensors = arguments.tensors_of(target, inputs)
+    transforms.refuse(target, tensors)
+    checked = arguments.checked(
+        target, tensors, outputs, attributes, payload, api, aliases, False, parts, is_checked
+    )
+    return _call(checked, tensors, outputs, attributes)
+
+
+def prepare(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    has_side_effect: bool = False,
+    parts: sharding.Parts | None = None,
+    is_checked: bool = False,
+) -> object | None:
+    """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
+
+    Args:
+        all: as of custom_call and call_operator.
+
+    Returns:
+        The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
+        if a reference implementation is to take the kernel's place.
+
+    Raises:
+        TypeError, ValueError: as custom_call.
+    """
+    if reference.replacement(target) is not None:
+        return None
+    tensors = arguments.tensors_of(target, inputs)
+    checked = arguments.checked(
+        target,
+        tensors,
+        outputs,
+        attributes,
+        payload,
+        api,
+        aliases,
+        has_side_effect,
+        parts,
+        is_checked,
+    )
+    return _XLAC._xla_prepare_custom_call(*checked)
+
+
+def may_be_remembered(target: str) -> bool:
+    """Whether a prepared call is all that custom_call makes of operands with an _xla_call_key.
+
+    It is not where custom_call computes something else, or refuses: with a reference
+    implementation, or in one of torch's transforms.
+    """
+    return not transforms.may_apply() and reference.replacement(target) is None
+
+
+def _call(
+    checked: Arguments,
+    tensors: list[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+) -> list[torch.Tensor]:
+    """Makes the call, or calls the reference implementation, which gets the original arguments."""
+    target = checked.target
+    replaced = reference.replacement(target)
+    if replaced is not None:
+        _XLAC._xla_prepare_custom_call(*checked)
+        if target.startswith(arguments.CUDNN_PREFIX):
+            attributes = json.loads(checked.payload)
+        results = replaced(tensors, outputs, attributes or {})
+        _check_reference(target, results, checked.output_shapes, checked.output_dtypes)
+        return results
+    if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in checked.operands]):
+
+        def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return _XLAC._xla_gpu_custom_call(*checked._replace(operands=operands))
+
+        return list(transforms.WithoutDerivative.apply(target, call, *checked.operands))
+    return _XLAC._xla_gpu_custom_call(*checked)
+
+
+def _check_reference(
+    target: str,
+    results: Sequence[torch.Tensor],
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[torch.dtype],
+) -> None:
+    types = [ArrayType(tuple(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    given = [ArrayType(tuple(result.shape), result.dtype) for result in results]
+    if given != types:
+        raise ValueError(
+            f"custom call {target!r}: its reference implementation gives "
+            f"{', '.join(map(str, given))} instead of {', '.join(map(str, types))}"
+        )

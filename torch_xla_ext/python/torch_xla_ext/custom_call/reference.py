@@ -1,0 +1,108 @@
+"""Reference implementations, which can replace a kernel to bisect a wrong result."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+
+import torch
+import torch_xla
+
+from torch_xla_ext.registry import kernel_symbols
+
+ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
+
+# (inputs, outputs, attributes) of custom_call; returns a tensor for each of the outputs.
+Reference = Callable[
+    [Sequence[torch.Tensor | None], Sequence[object], Mapping[str, object]], list[torch.Tensor]
+]
+
+_lock = threading.Lock()
+_references: dict[str, Reference] = {}
+# The targets of the open blocks, one entry for each block. Each thread and each task of asyncio has
+# its own blocks.
+_in_use: ContextVar[tuple[str, ...]] = ContextVar("references in use", default=())
+# The targets that the environment variable names, for the whole process.
+_everywhere = frozenset(
+    filter(None, (name.strip() for name in os.environ.get(ENVIRONMENT, "").split(",")))
+)
+
+
+def _count_blocks(count: int) -> None:
+    """Changes the number of open blocks that C++ knows: its operators ask here if there are any."""
+    torch_xla._XLAC._xla_add_reference_blocks(count)
+
+
+def _warn_of_unknown_names() -> None:
+    """Runs at exit: until then, a program can register a reference for any name."""
+    for name in sorted(_everywhere - {"*"} - _references.keys()):
+        print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
+
+
+if _everywhere:
+    _count_blocks(1)
+    atexit.register(_warn_of_unknown_names)
+
+
+def register_reference(target: str, function: Reference) -> None:
+    """Registers a function that computes a target's results with PyTorch operations."""
+    with _lock:
+        _references[target] = function
+
+
+def replacement(target: str) -> Reference | None:
+    """The reference of `target` if it is to take the kernel's place, else None."""
+    in_use = _in_use.get()
+    if not in_use and not _everywhere:
+        return None
+    plain = target.partition("#")[0]  # a kernel that was registered before others
+    named = plain in in_use or plain in _everywhere
+    if not named and "*" not in _everywhere:
+        return None
+    with _lock:
+        function = _references.get(plain)
+    if function is None and named:
+        raise ValueError(_missing_text(plain))
+    return function
+
+
+def _missing_text(target: str) -> str:
+    text = f"custom call {target!r}: there is no reference implementation that could take its place"
+    with _lock:
+        text += kernel_symbols.did_you_mean(target, _references)
+    return text + "; give one to torch_xla_ext.debug.register_reference"
+
+
+@contextlib.contextmanager
+def use_reference(*targets: str) -> Iterator[None]:
+    """Replaces calls of `targets` that this thread traces inside by their reference implementation.
+
+    Arguments are checked as for the kernel. The environment variable
+    TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names
+    separated by commas, or `*` for all targets that have a reference. If a name has none when
+    the process ends, this is reported on standard error.
+
+    Raises:
+        ValueError: immediately, if a target has no reference.
+    """
+    for target in targets:
+        with _lock:
+            known = target in _references
+        if not known:
+            raise ValueError(_missing_text(target))
+    _in_use.set((*_in_use.get(), *targets))
+    _count_blocks(1)
+    try:
+        yield
+    finally:
+        _count_blocks(-1)
+        left = list(_in_use.get())
+        for target in targets:
+            if target in left:
+                left.remove(target)
+        _in_use.set(tuple(left))

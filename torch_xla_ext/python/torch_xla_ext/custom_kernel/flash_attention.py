@@ -1,0 +1,94 @@
+"""torch.ops.xla.flash_attention without a TPU: with cuDNN, or with PyTorch operations."""
+
+import torch
+import torch_xla
+
+from torch_xla_ext.attention import cudnn
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    sm_scale: float = 1.0,
+    *,
+    ab: torch.Tensor | None = None,
+    partition_spec: object = None,
+    mesh: object = None,
+) -> torch.Tensor:
+    """Dense attention, as upstream's documentation defines it.
+
+    On a CUDA device of XLA cuDNN computes it, without segment ids and `ab`, if `served_by_cudnn`:
+    the logits are never in memory. All else is torch's own operators, in float32, which have all
+    logits in memory.
+
+    Args:
+        q: [batch_size, num_heads, q_seq_len, head_dim].
+        k, v: [batch_size, num_heads, kv_seq_len, head_dim].
+        causal: query i sees keys 0 to i.
+        q_segment_ids, kv_segment_ids: [batch_size, q_seq_len] and [batch_size, kv_seq_len]; a query
+            sees the keys of its own segment. One that sees no key gets the mean of the values.
+        sm_scale: what the products of q and k are multiplied by.
+        ab: [batch_size, num_heads, q_seq_len, kv_seq_len], added to the products before that.
+        partition_spec, mesh: how a TPU's kernel is sharded. Here, the tensors' own shardings say
+            it.
+    """
+    if (q_segment_ids is None) != (kv_segment_ids is None):
+        raise ValueError("flash_attention: pass both q_segment_ids and kv_segment_ids, or neither")
+    hidden = None
+    if q_segment_ids is not None and kv_segment_ids is not None:
+        hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)
+    if ab is None and hidden is None and served_by_cudnn(q, k, v):
+        return cudnn.cudnn_attention(
+            q, k, v, causal, sm_scale, is_sharded=torch_xla.runtime.is_spmd()
+        )
+    return _by_torch(q, k, v, causal, hidden, sm_scale, ab)
+
+
+def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether cuDNN can do it.
+
+    That is: float16 or bfloat16, at most 128 elements a head (256 on Hopper), a multiple of 8, and
+    as many heads of keys as of queries.
+    """
+    if q.device.type != "xla" or torch_xla.runtime.device_type() != "CUDA":
+        return False
+    if q.dtype not in cudnn.DTYPES or {k.dtype, v.dtype} != {q.dtype}:
+        return False
+    if (q.dim(), k.dim()) != (4, 4) or k.shape != v.shape or 0 in (*q.shape, *k.shape):
+        return False
+    if q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3]:
+        return False
+    head_dim = q.shape[3]
+    return head_dim <= cudnn.max_head_dim and head_dim % cudnn.HEAD_DIM_MULTIPLE == 0
+
+
+def _later(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """[q_seq_len, kv_seq_len]: whether a key is behind its query."""
+    rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
+    return rows < torch.arange(k.shape[-2], device=q.device)
+
+
+def _by_torch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    hidden: torch.Tensor | None,
+    sm_scale: float,
+    ab: torch.Tensor | None,
+) -> torch.Tensor:
+    logits = torch.einsum("...qd,...kd->...qk", q.float(), k.float())
+    if ab is not None:
+        logits = logits + ab
+    logits = logits * sm_scale
+    if causal:
+        later = _later(q, k)
+        hidden = later if hidden is None else hidden | later
+    if hidden is not None:
+        # Finite, as upstream's: a query that sees no key gets the mean of the values.
+        logits = logits.masked_fill(hidden, -0.7 * torch.finfo(torch.float32).max)
+    return torch.einsum("...qk,...kd->...qd", logits.softmax(-1), v.float()).to(q.dtype)

@@ -1,0 +1,162 @@
+"""torch_xla's own operators on devices for which upstream has no kernel.
+
+``torch_xla.experimental.custom_kernel`` has kernels for TPUs, as functions and as operators,
+``torch.ops.xla.<name>``. With CPU and CUDA tensors, upstream's operators return uninitialized
+memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them runs a kernel of this
+wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs all is upstream's.
+
+The functions are replaced when their module is imported (torch_xla_ext_startup.plugin). torch_xla
+does not import it by itself.
+"""
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+import torch_xla
+
+from torch_xla_ext.custom_kernel import grouped_matmul, vllm_operators
+from torch_xla_ext.custom_kernel.flash_attention import flash_attention
+from torch_xla_ext.registry.platforms import platform_of
+
+_LIBRARY = torch.library.Library("xla", "IMPL")
+
+_Function = Callable[..., torch.Tensor]
+
+
+def replace(module: ModuleType) -> None:
+    """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
+    if getattr(module.paged_attention, "_torch_xla_ext", False):
+        return
+    vllm_operators.define(module.XLA_LIB, _is_ours)
+    functions: dict[str, _Function] = {
+        "flash_attention": flash_attention,
+        "gmm": grouped_matmul.gmm,
+        "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
+        "paged_attention": functools.partial(_paged_attention, module),
+        "quantized_matmul_int8": _quantized_matmul_int8,
+        "ragged_paged_attention": functools.partial(_ragged_paged_attention, module),
+        "tgmm": grouped_matmul.tgmm,
+    }
+    for name, function in functions.items():
+        setattr(module, name, _dispatching(getattr(module, name), function))
+        # Upstream's implementation for XLA tensors calls the function that is replaced. It has to
+        # run above autograd, too: below it, the gradient of what it calls is lost with a warning.
+        if (operator := getattr(module, name + "_xla", None)) is not None:
+            for key in ("CPU", "CUDA", "AutogradCPU", "AutogradCUDA", "AutogradXLA"):
+                _LIBRARY.impl(name, operator, key)
+
+
+def _is_ours(device: torch.device) -> bool:
+    """Whether a device is a CPU or a GPU, XLA's or PyTorch's own."""
+    if device.type == "xla":
+        return platform_of(torch_xla.runtime.device_type()) is not None
+    return platform_of(device.type.upper()) is not None
+
+
+def _dispatching(upstream: _Function, ours: _Function) -> _Function:
+    """`ours` where there is no TPU. The first tensor says on what device it runs."""
+
+    @functools.wraps(upstream)
+    def function(*args: object, **kwargs: object) -> torch.Tensor:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor):
+                called = ours if _is_ours(value.device) else upstream
+                return called(*args, **kwargs)
+        return upstream(*args, **kwargs)
+
+    function._torch_xla_ext = True
+
+    return function
+
+
+def _multi_queries_paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    lengths: torch.Tensor,
+    page_indices: torch.Tensor,
+    effective_q_lens: torch.Tensor,
+    num_kv_pages_per_compute_block: int,
+    num_queries_per_compute_block: int,
+    use_kernel: bool = True,
+    attn_logits_soft_cap: float | None = None,
+) -> torch.Tensor:
+    """Upstream's own reference. It reads the lengths on the host."""
+    return module._multi_queries_paged_attention_nonkernel(
+        q, k_pages, v_pages, lengths, page_indices, effective_q_lens.cpu(), attn_logits_soft_cap
+    )
+
+
+def _paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    k_pages: torch.Tensor,
+    v_pages: torch.Tensor,
+    lengths: torch.Tensor,
+    page_indices: torch.Tensor,
+    pages_per_compute_block: int,
+    megacore_mode: str | None = None,
+    attn_logits_soft_cap: float | None = None,
+) -> torch.Tensor:
+    """The same of one query a sequence: q is [batch_size, num_heads, head_dim]."""
+    ones = torch.ones(q.shape[0], dtype=torch.int32)
+    attended = module._multi_queries_paged_attention_nonkernel(
+        q.unsqueeze(1), k_pages, v_pages, lengths, page_indices, ones, attn_logits_soft_cap
+    )
+    return attended.squeeze(1)
+
+
+def _ragged_paged_attention(
+    module: ModuleType,
+    q: torch.Tensor,
+    kv_pages: torch.Tensor,
+    kv_lens: torch.Tensor,
+    page_indices: torch.Tensor,
+    cu_q_lens: torch.Tensor,
+    num_seqs: torch.Tensor,
+    *,
+    sm_scale: float = 1.0,
+    sliding_window: int | None = None,
+    soft_cap: float | None = None,
+    mask_value: float | None = None,
+    k_scale: float | None = None,
+    v_scale: float | None = None,
+    use_kernel: bool = True,
+    **tuning: int | None,
+) -> torch.Tensor:
+    """The kernel of this wheel, or upstream's reference. `tuning` is about the TPU's kernel."""
+    tensors = (q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs)
+    if use_kernel:
+        return torch.ops.xla_gpu.ragged_paged_attention(
+            *tensors, sm_scale, sliding_window, soft_cap, mask_value, k_scale, v_scale
+        )
+    return module._ragged_paged_attention_nonkernel(
+        *tensors,
+        k_scale,
+        v_scale,
+        sm_scale=sm_scale,
+        sliding_window=sliding_window,
+        soft_cap=soft_cap,
+        mask_value=module.DEFAULT_MASK_VALUE if mask_value is None else mask_value,
+    )
+
+
+def _quantized_matmul_int8(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    scalar: torch.Tensor,
+    zero_point: torch.Tensor | None = None,
+    quant_block_size: torch.Tensor | None = None,
+    quantize_activation: bool = False,
+    batch_block_size: int | None = None,
+    out_block_size: int | None = None,
+    in_block_size: int | None = None,
+    vmem_limit_bytes: int | None = None,
+) -> torch.Tensor:
+    """The last four are about the TPU's kernel."""
+    return grouped_matmul.quantized_matmul_int8(
+        x, w, scalar, zero_point, quant_block_size, quantize_activation
+    )

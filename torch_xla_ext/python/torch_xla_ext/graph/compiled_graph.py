@@ -1,0 +1,300 @@
+"""A graph of ``torch.compile(backend="openxla")`` as one program, run as a captured step is.
+
+torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
+arguments, and returns the new value of each argument that the graph writes to in another buffer.
+Here the program writes it into the argument's own buffer, which it copies first if something else
+reads it: csrc/graph/program.h does so, and keeps the order with programs before.
+
+CUDA tensors, and CPU tensors if that is XLA's device, are used where they are (shared_memory).
+
+Every result is a tensor of its own. An argument is identified by its data: one that is a view, or
+has the data of another argument, is traced as a copy, so that a later call may pass other tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from numbers import Number
+
+import torch
+import torch_xla
+from torch_xla import runtime
+
+from torch_xla_ext.graph.shared_memory import SharedMemory
+from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
+
+_XLAC = torch_xla._XLAC
+
+
+def is_supported(arguments: Sequence[object]) -> bool:
+    """Whether all tensors are XLA's, under functionalization (no XLA_DISABLE_FUNCTIONALIZATION)."""
+    tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
+    return all(map(_XLAC._xla_capture_is_supported, tensors))
+
+
+class CompiledGraph:
+    """The graph's programs: one for each value of its numbers, and each sharding of its tensors.
+
+    Args:
+        graph: the graph.
+        memory: where its tensors are, if they are PyTorch's own.
+    """
+
+    def __init__(self, graph: torch.fx.GraphModule, memory: SharedMemory | None = None) -> None:
+        _write_to_donors_themselves(graph)
+        self._graph, self._memory = graph, memory
+        self._programs: dict[object, _Program] = {}
+
+    def run(self, *arguments: object) -> object:
+        """Returns the graph's result, or the list of its results."""
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        results = self._program(arguments, tensors).run(tensors)
+        return results[0] if len(results) == 1 else results
+
+    def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
+        shardings = _XLAC._get_xla_sharding_specs(tensors) if runtime.is_spmd() else ()
+        key = (*(a for a in arguments if not isinstance(a, torch.Tensor)), *shardings)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = _trace(self._graph, arguments, self._memory)
+        return program
+
+
+def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
+    """Lets the graph use a tensor in place of what torch_xla's operator to donate it returns.
+
+    PyTorch takes that for a new tensor, to which it would copy the argument's new value.
+    """
+    for node in graph.graph.find_nodes(
+        op="call_function", target=torch.ops.xla.dynamo_set_buffer_donor_.default
+    ):
+        node.replace_all_uses_with(node.args[0])
+    graph.recompile()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Argument:
+    """A result that is the tensor argument with this number."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _New:
+    """A result that the program computes."""
+
+    index: int
+
+
+_Result = _Argument | _New | Number | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """One program of a graph.
+
+    Args:
+        program: csrc/graph/program.h's, or shared_memory's; None if there is nothing to compute.
+        results: what the graph returns.
+        written: the tensor arguments into whose buffers the program writes.
+        copied_back: for other tensor arguments, traced as copies, their new values.
+        donated: other tensor arguments whose buffers the program takes, since the user says that
+            nothing needs them afterwards.
+        memory: where the arguments are, if they are PyTorch's own.
+    """
+
+    program: object | None
+    results: list[_Result]
+    written: set[int]
+    copied_back: dict[int, _New]
+    donated: list[int]
+    memory: SharedMemory | None
+
+    def run(self, tensors: list[torch.Tensor]) -> list[object]:
+        new: list[torch.Tensor] = []
+        if self.program is not None:
+            self._keep_pending_values([tensors[i] for i in self.donated])
+            copied = self.program.arguments_to_copy(tensors)
+            with torch.no_grad():
+                copy = torch.clone if self.memory is None else self.memory.copy
+                copies = {i: copy(tensors[i]) for i in copied}
+                arguments = [copies.get(i, t) for i, t in enumerate(tensors)] if copied else tensors
+                new = self.program.run(arguments)
+                for i in self.written.intersection(copied):
+                    tensors[i].copy_(copies[i])
+                for i, result in self.copied_back.items():
+                    tensors[i].copy_(new[result.index])
+        made = {_Argument: tensors, _New: new}
+        return [
+            made[type(result)][result.index] if type(result) in made else result
+            for result in self.results
+        ]
+
+    @staticmethod
+    def _keep_pending_values(donated: list[torch.Tensor]) -> None:
+        """Computes what still has to be computed from buffers that the program takes."""
+        if not donated:
+            return
+        _XLAC._xla_sync_multi(donated, [], True, True)
+        if _XLAC._xla_is_read_by_pending_values(donated):
+            torch_xla.sync(reset_scope=False)
+
+
+def _trace(
+    graph: torch.fx.GraphModule, arguments: Sequence[object], memory: SharedMemory | None
+) -> _Program:
+    if memory is not None:
+        arguments = memory.views(arguments)
+    own = _with_own_data(arguments)
+    own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    trace = Trace(own_tensors)
+    trace.begin()
+    try:
+        with torch.no_grad():
+            outputs = graph(*own)
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+            is_passed = [a is b for a, b in zip(own_tensors, tensors, strict=True)]
+            compilation = _Compilation(own_tensors, trace, memory)
+            return compilation.run(outputs, _result_dtypes(graph), is_passed)
+    finally:
+        trace.undo(own_tensors)
+
+
+def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
+    """What PyTorch says of each of the graph's results. None for what is no tensor."""
+    (output,) = graph.graph.find_nodes(op="output")
+    (nodes,) = output.args
+    nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
+    described = [getattr(node, "meta", {}).get("val") for node in nodes]
+    return [value.dtype if isinstance(value, torch.Tensor) else None for value in described]
+
+
+def _with_own_data(arguments: Sequence[object]) -> list[object]:
+    """The arguments, copies in place of views, and of tensors whose data one before has."""
+    torch_xla.sync(reset_scope=False)
+    known: set[int] = set()
+    own = list(arguments)
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor):
+            storage = _XLAC._xla_capture_storage(argument)
+            if storage in known or _XLAC._xla_capture_has_own_values(argument):
+                with torch.no_grad():
+                    own[i] = argument.clone()
+            known.add(storage)
+    torch_xla.sync(reset_scope=False)
+    return own
+
+
+class _Compilation:
+    """Makes a program of what a graph returned, and wrote to its tensor arguments."""
+
+    def __init__(
+        self,
+        tensors: list[torch.Tensor],
+        trace: Trace,
+        memory: SharedMemory | None,
+    ) -> None:
+        self._tensors, self._trace, self._memory = tensors, trace, memory
+        self._saved = trace.saved
+        self._new: list[torch.Tensor] = []
+
+    def run(
+        self,
+        outputs: list[object],
+        dtypes: list[torch.dtype | None],
+        is_passed: list[bool],
+    ) -> _Program:
+        """Compiles the program.
+
+        Args:
+            outputs: what the graph returned.
+            dtypes: of the outputs, as PyTorch says.
+            is_passed: which of the tensor arguments are no copies.
+        """
+        changed = [i for i, tensor in enumerate(self._tensors) if self._saved.is_written(tensor)]
+        written = [i for i in changed if is_passed[i]]
+        keep_shardings([self._tensors[i] for i in written], self._saved)
+        if self._memory is not None:
+            for tensor in self._tensors:  # PyTorch's memory is not XLA's to take
+                _XLAC._set_buffer_donation(tensor, False)
+        results = self._results_of(outputs, dtypes)
+        copied_back = {
+            i: self._add(_XLAC._xla_capture_base(self._tensors[i]))
+            for i in changed
+            if not is_passed[i]
+        }
+        donated = [
+            i
+            for i, tensor in enumerate(self._tensors)
+            if i not in written and _XLAC._get_buffer_donation(tensor)
+        ]
+        program = self._compile(written) if written or self._new else None
+        if program is not None and self._memory is not None:
+            program = self._memory.program(program)
+        return _Program(program, results, set(written), copied_back, donated, self._memory)
+
+    def _add(self, tensor: torch.Tensor) -> _New:
+        self._new.append(tensor)
+        return _New(len(self._new) - 1)
+
+    def _results_of(self, outputs: list[object], dtypes: list[torch.dtype | None]) -> list[_Result]:
+        """The outputs, each that is no argument as a value of its own."""
+        made: dict[int, _Argument | _New] = {
+            id(tensor): _Argument(i) for i, tensor in enumerate(self._tensors)
+        }
+        for output, dtype in zip(outputs, dtypes, strict=True):
+            if isinstance(output, torch.Tensor) and id(output) not in made:
+                made[id(output)] = self._add(self._own_value(output, dtype or output.dtype))
+        return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
+
+    def _own_value(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A copy, of which the program returns a buffer of the type that `dtype` has in XLA.
+
+        Without it, two results could be one buffer, and be written to and donated apart. A copy of
+        what is computed anyway costs no operation. In XLA a value may be of another type: indices,
+        such as max_pool's, have 32 bits, and a sum of a float32 tensor and a float64 one without
+        dimensions has 64. torch_xla converts those when they are read; in PyTorch's own memory
+        nothing does, and XLA drops a conversion to the type that it believes to be there.
+        """
+        if dtype == torch.int64:
+            return tensor + 0  # of 64 bits
+        if dtype.is_floating_point and self._memory is not None:
+            other = torch.float64 if dtype == torch.float32 else torch.float32
+            return tensor.to(other).to(dtype)
+        return tensor.clone() if dtype == tensor.dtype else tensor.to(dtype)
+
+    def _compile(self, written: list[int]) -> object:
+        lowered = InPlaceProgram([self._tensors[i] for i in written], self._new, self._saved)
+        by_address = {self._saved.data_address(t): i for i, t in enumerate(self._tensors)}
+
+        def source_of(address: int) -> tuple[Source, int] | None:
+            if address not in by_address:
+                return None
+            i = by_address[address]
+            return (Source.ARGUMENT if i in written else Source.OWN_VALUES), i
+
+        sources = self._trace.sources(lowered, source_of)
+        names = {
+            Source.ARGUMENT: "argument",
+            Source.OWN_VALUES: "argument",
+            Source.CONSTANT: "constant",
+        }
+        return _XLAC._XlaCapturedProgram(
+            lowered.compile(),
+            "a function of torch.compile",
+            sources,
+            [f"its {names.get(kind, 'seed')} {index}" for kind, index in sources],
+            [],
+            [
+                parameter
+                for parameter, (kind, _) in zip(lowered.parameters, sources, strict=True)
+                if kind == Source.CONSTANT
+            ],
+            lowered.places,
+            self._new,
+            [-1] * len(self._tensors),
+            # The next step draws other random numbers.
+            ends_step=any(kind == Source.SEED for kind, _ in sources),
+        )

@@ -1,0 +1,94 @@
+"""A captured step, as it is replayed."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from typing import Any
+
+import torch
+import torch_xla
+from torch_xla import runtime
+
+from torch_xla_ext.graph.errors import CaptureError
+from torch_xla_ext.graph.python_state import PythonState
+from torch_xla_ext.graph.trace_fingerprint import Witness
+
+_XLAC = torch_xla._XLAC
+
+
+class Replay:
+    """A compiled step with what it was compiled for."""
+
+    def __init__(
+        self,
+        program: Any,
+        state: PythonState,
+        witness: Witness,
+        num_written: int,
+        copied: list[int],
+        copied_back: list[int],
+        state_tensors: list[torch.Tensor],
+    ) -> None:
+        self.num_inputs, self.num_written = len(witness.names), num_written
+        self.witness: Witness | None = witness  # until the last call that is compared with it
+        self.registrations = _XLAC._xla_capture_registrations()
+        self.calls = 1
+        self.replaces_another = False  # whose second trace was another program
+        self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
+        self._shardings = self._find_shardings()
+        self._copied, self._copied_back = copied, copied_back
+        self._program, self._state, self._names = program, state, witness.names
+        self._result, self._gradients = witness.result, witness.gradients
+
+    def mismatch(self, arguments: list[torch.Tensor], may_differ: bool) -> str | None:
+        """What is not as it was when the step was captured, besides values of tensors.
+
+        Args:
+            may_differ: whether Python's state may.
+        """
+        changed = self._state.difference() if may_differ else None
+        if changed:
+            return f"{changed} changed"
+        if not self._program.matches(arguments):
+            return "tensors of its state were replaced, reshaped, or share memory with others now"
+        if self._sharded and self._find_shardings() != self._shardings:
+            return "the sharding of a tensor of its state changed"
+        return None
+
+    def _find_shardings(self) -> list[str]:
+        return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
+
+    def run(self, arguments: list[torch.Tensor]) -> Any:
+        inputs = arguments
+        if self._copied:
+            inputs = list(arguments)
+            with torch.no_grad():
+                for number in self._copied:
+                    inputs[number] = arguments[number].clone()
+        try:
+            new = self._program.run(inputs)
+        except RuntimeError as error:
+            raise self._named(error) from error
+        if self._copied_back:
+            self._copy_back(arguments, inputs)
+        for reference, number in self._gradients:
+            reference.find(arguments).grad = None if number is None else new[number]
+        with torch.no_grad():
+            return self._result.make(arguments, new)
+
+    def _copy_back(self, arguments: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+        """To the views that the step wrote to."""
+        with torch.no_grad():
+            for number in self._copied_back:
+                arguments[number].copy_(inputs[number])
+        bases = [_XLAC._xla_capture_base(arguments[number]) for number in self._copied_back]
+        _XLAC._xla_sync_multi(bases, [], False, False)
+
+    def _named(self, error: RuntimeError) -> CaptureError:
+        """XLA numbers the arguments of a program."""
+        text = str(error)
+        found = re.search(r"argument (\d+) ", text)
+        if found and int(found[1]) < len(self._names):
+            text = f"captured step: argument {found[1]} is {self._names[int(found[1])]}: {text}"
+        return CaptureError(text)

@@ -1,0 +1,168 @@
+"""Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own tensors: CUDA's, and the CPU's.
+
+If they are in the memory of torch_xla's device, a program reads and writes them where they are, and
+its results are tensors of PyTorch's over XLA's memory (csrc/graph/shared_memory.h). On CUDA, its
+work is ordered with that of PyTorch's current stream, without waiting on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from unittest import mock
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla_ext_startup.upstream_fixes import decompositions
+
+_XLAC = torch_xla._XLAC
+_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedMemory:
+    """The memory of a PyTorch device, which torch_xla's current device has as its own."""
+
+    device: torch.device
+
+    @staticmethod
+    def of(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> SharedMemory | None:
+        """The memory that the arguments are in. None if XLA cannot take them as they are.
+
+        CPU tensors beside CUDA's, such as the scalars that PyTorch allows there, are copied.
+        """
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        devices = {tensor.device for tensor in tensors} or _devices_of(graph)
+        devices = {_with_index(device) for device in devices}
+        device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+        is_one = bool(devices) and devices <= {device, torch.device("cpu")}
+        if not is_one or not all(map(_has_view, tensors)):
+            return None
+        is_functional = _XLAC._xla_capture_is_supported(torch.empty(0, device=torch_xla.device()))
+        return SharedMemory(device) if is_functional and _XLAC._xla_shares_memory(device) else None
+
+    def views(self, arguments: Sequence[object]) -> list[object]:
+        """The arguments, with XLA tensors over the memory of the tensors."""
+        own = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+        own = [t if self._is_usable(t) else self.copy(t) for t in own]
+        views = iter(_XLAC._xla_views(own))
+        return [next(views) if isinstance(a, torch.Tensor) else a for a in arguments]
+
+    def _is_usable(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device and _XLAC._xla_is_row_major(tensor)
+
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy that XLA can take as it is."""
+        with torch.no_grad():
+            return (
+                tensor.to(
+                    self.device, copy=True, non_blocking=True, memory_format=torch.contiguous_format
+                )
+                .resolve_conj()
+                .resolve_neg()
+            )
+
+    def move(self, graph: torch.fx.GraphModule) -> None:
+        """Has tensors that the graph makes on this device, and its own ones, be XLA's."""
+        xla = torch_xla.device()
+
+        def moved(value: object) -> object:
+            return xla if isinstance(value, torch.device) and self._is(value) else value
+
+        for node in graph.graph.nodes:
+            if node.op == "call_function":
+                node.args = pytree.tree_map(moved, node.args)
+                node.kwargs = pytree.tree_map(moved, node.kwargs)
+        for name, buffer in list(graph.named_buffers()):
+            if self._is(buffer.device):
+                owner, _, last = name.rpartition(".")
+                graph.get_submodule(owner)._buffers[last] = buffer.to(xla)
+        graph.recompile()
+
+    def _is(self, device: torch.device) -> bool:
+        return device.type == self.device.type
+
+    def program(self, program: object) -> _Program:
+        """A csrc/graph program, to run on tensors in this memory."""
+        if self.device.type == "cuda" and not _XLAC._xla_is_compute_stream_known():
+            with _lock:
+                _find_compute_stream()
+        return _Program(self.device, _XLAC._XlaProgramOnSharedMemory(program, self.device))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    device: torch.device
+    program: object
+
+    def arguments_to_copy(self, tensors: list[torch.Tensor]) -> list[int]:
+        return self.program.arguments_to_copy(tensors)
+
+    def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        stream = 0
+        if self.device.type == "cuda":
+            stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        return self.program.run(tensors, stream)
+
+
+@contextlib.contextmanager
+def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
+    """Has what is traced meanwhile consist of operators that torch_xla has.
+
+    PyTorch traces those of the inputs' device, some of which only that device has.
+
+    Args:
+        options: those of AOTAutograd, which traces.
+        inputs: the arguments of what it traces.
+    """
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
+        yield
+        return
+    from torch_xla_ext.attention import scaled_dot_product
+
+    with (
+        mock.patch.dict(options, decompositions=decompositions.of_operators_without_kernels()),
+        scaled_dot_product.in_graphs_of_own_tensors(),
+    ):
+        yield
+
+
+def _has_view(tensor: torch.Tensor) -> bool:
+    """DLPack, by which torch_xla makes views, has no floating-point numbers of 8 bits."""
+    dtype = tensor.dtype
+    is_float8 = dtype.is_floating_point and dtype.itemsize == 1
+    return tensor.layout == torch.strided and not is_float8
+
+
+def _with_index(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
+    """Where a graph without tensors as arguments makes its own."""
+    leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in graph.graph.nodes])
+    return {leaf for leaf in leaves if isinstance(leaf, torch.device)}
+
+
+def _find_compute_stream() -> None:
+    """Runs csrc/graph/cuda_streams.h's target, which needs some operand and result."""
+    operand = torch.zeros(1, device=torch_xla.device())
+    results = _XLAC._xla_custom_call(
+        [operand],
+        _XLAC._xla_compute_stream_target,
+        [[1]],
+        [torch.float32],
+        True,
+        "{}",
+        4,  # FFI
+        {},
+    )
+    _XLAC._xla_sync_multi(results, [], True, True)
+    if not _XLAC._xla_is_compute_stream_known():
+        raise RuntimeError(f"{_XLAC._xla_compute_stream_target} did not run")

@@ -1,0 +1,449 @@
+"""torch_xla_ext.capture: a function of XLA tensors, traced and compiled once, then replayed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+import torch_xla
+from torch.utils import _pytree as pytree
+from torch_xla import runtime
+
+from torch_xla_ext import xla_options
+from torch_xla_ext.graph.capture_key import Key, modes, weakly
+from torch_xla_ext.graph.errors import CaptureError, ReadError
+from torch_xla_ext.graph.guards import ON_THE_HOST
+from torch_xla_ext.graph.replay import Replay
+from torch_xla_ext.graph.tensors import Description, argument_names
+from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
+from torch_xla_ext.graph.trace_fingerprint import Witness
+
+_XLAC = torch_xla._XLAC
+_log = logging.getLogger("torch_xla_ext.capture")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_MAX_CAPTURES = 8
+_LAST_VERIFIED = 1024
+_MAX_DISTURBANCES = 8
+# Traces rewrite tensors that other steps may use, and undo it; so steps run one after another.
+_lock = threading.RLock()
+_tracing = threading.local()
+_trace_runs = False
+
+
+def _kind_of_generator(function: Callable[..., Any]) -> str | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not (inspect.isroutine(function) or isinstance(function, CapturedStep)):
+        function = getattr(function, "forward", None) or type(function).__call__
+    function = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "a generator function"
+    return "a coroutine function" if inspect.iscoroutinefunction(function) else None
+
+
+class CapturedStep:
+    """A function with its replays; see torch_xla_ext.capture."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        max_captures: int = _MAX_CAPTURES,
+        check_python: bool = True,
+        verify: bool | int | None = None,
+        as_compiling: bool = False,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"capture needs a function, not {type(function).__name__}")
+        if max_captures < 1:
+            raise ValueError(f"max_captures must be at least 1, but is {max_captures}")
+        if kind := _kind_of_generator(function):
+            raise CaptureError(
+                f"capture needs a function that runs as a whole, but "
+                f"{getattr(function, '__qualname__', type(function).__name__)} is {kind}: return "
+                "a list, or capture the function that computes one value"
+            )
+        functools.update_wrapper(self, function)
+        self._function, self._max_captures = function, max_captures
+        self._check_python, self._verify = check_python, verify
+        self._as_compiling = as_compiling  # from the first trace, not only where values are read
+        # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
+        self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
+        self._verify_all = verify is True
+        self._name = getattr(function, "__qualname__", type(function).__name__)
+        self._replays: list[tuple[Key, Replay]] = []
+        self._compiler_options: bytes | None = None  # of the first trace, and of all
+        self._changed: str | None = None  # what the last run changed besides tensors
+        self._disturbances = 0  # traces in a row that another thread may have disturbed
+        # As a method: its name, and of the step of one object the step of the class.
+        self._attribute = getattr(function, "__name__", "")
+        self._unbound: CapturedStep | None = None
+
+    def _arguments(self) -> tuple:
+        return self._max_captures, self._check_python, self._verify, self._as_compiling
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: each object has replays of its own."""
+        if instance is None:
+            return self
+        attributes, name = instance.__dict__, self._attribute
+        bound = attributes.get(name)
+        made = isinstance(bound, CapturedStep) and bound._unbound is self
+        if bound is None or (made and bound._function.__self__ is not instance):
+            # The second: of the object that this one is a copy.copy() of.
+            function = self._function.__get__(instance, owner)
+            bound = attributes[name] = CapturedStep(function, *self._arguments())
+            bound._unbound, bound._attribute = self, name
+        return bound
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        """Makes __get__ run first, although the object's step is among its attributes."""
+        instance.__dict__[self._attribute] = value
+
+    def __delete__(self, instance: Any) -> None:
+        try:
+            del instance.__dict__[self._attribute]
+        except KeyError:
+            raise AttributeError(self._attribute) from None
+
+    def __copy__(self) -> CapturedStep:
+        return type(self)(self._function, *self._arguments())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedStep:
+        """A step of the copied function, without replays."""
+        step = type(self)(copy.deepcopy(self._function, memo), *self._arguments())
+        step._unbound, step._attribute = self._unbound, self._attribute
+        return step
+
+    def __reduce_ex__(self, _protocol: int) -> Any:
+        """For pickle: a step without replays; one that decorates a global by its name."""
+        function = self._function
+        if self._unbound is not None:
+            return getattr, (function.__self__, self._attribute)
+        found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+        for name in self._name.split("."):
+            found = getattr(found, name, None)
+        return self._name if found is self else (CapturedStep, (function, *self._arguments()))
+
+    @property
+    def captured_function(self) -> Callable[..., Any]:
+        """The function as it was given."""
+        return self._function
+
+    @property
+    def num_captures(self) -> int:
+        """The replays that there are."""
+        return len(self._replays)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(args, kwargs, may_differ=True)
+
+    def repeat(self, *args: Any) -> Any:
+        """A call like the one before it in this thread, between which no code has changed Python.
+
+        What the function reads besides its arguments is not compared with what it was.
+        """
+        return self._call(args, {}, may_differ=False)
+
+    def _call(self, args: tuple, kwargs: dict[str, Any], *, may_differ: bool) -> Any:
+        if getattr(_tracing, "active", False):
+            return self._function(*args, **kwargs)  # a part of the step that is being captured
+        if not _lock.acquire(blocking=False):
+            # A thread of autograd that runs a part of the step that another one captures.
+            if _trace_runs and torch._C._current_autograd_node() is not None:
+                return self._function(*args, **kwargs)
+            _lock.acquire()
+        try:
+            return self._run(args, kwargs, may_differ)
+        finally:
+            _lock.release()
+
+    def _run(self, args: tuple, kwargs: dict[str, Any], may_differ: bool) -> Any:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        key, arguments, views = self._key(leaves, spec)
+        reasons = []
+        registrations = _XLAC._xla_capture_registrations()
+        for known, replay in list(self._replays):
+            if replay.registrations != registrations:  # its program has the older function
+                self._drop(replay)
+                reasons.append("a kernel was registered")
+                continue
+            reason = known.difference(key) or replay.mismatch(arguments, may_differ)
+            if reason is None:
+                if replay.witness is None:
+                    return replay.run(arguments)
+                replay.calls += 1
+                return self._run_verified(replay, leaves, spec, key, arguments, views)
+            reasons.append(reason)
+        return self._capture(leaves, spec, key, arguments, views, reasons)
+
+    def _key(
+        self, leaves: list[Any], spec: pytree.TreeSpec
+    ) -> tuple[Key, list[torch.Tensor], list[int]]:
+        arguments: list[torch.Tensor] = []
+        others: dict[int, Any] = {}
+        for number, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
+                others[number] = leaf
+            elif leaf.device.type == "xla":
+                arguments.append(leaf)
+            else:
+                raise CaptureError(
+                    f"{self._name}: {argument_names(spec)[number]} is a tensor on {leaf.device}, "
+                    "whose values a replay would not see: move it to the XLA device"
+                )
+        signature, views = _XLAC._xla_capture_signature(arguments)
+        shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
+        return Key(spec, others, arguments, signature, shardings, modes()), arguments, views
+
+    def _capture(
+        self,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        key: Key,
+        arguments: list[torch.Tensor],
+        views: list[int],
+        reasons: list[str],
+    ) -> Any:
+        if len(self._replays) >= self._max_captures:
+            raise CaptureError(
+                f"{self._name} was captured {self._max_captures} times, the limit set by "
+                f"max_captures; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase "
+                "max_captures"
+            )
+        if reasons:
+            _log.warning(
+                "%s: captured again (%d of at most %d): %s",
+                *(self._name, len(reasons) + 1, self._max_captures, reasons[-1]),
+            )
+        descriptions = [Description.of(tensor) for tensor in arguments]
+        try:
+            replay = self._trace(leaves, spec, views)
+        except NotRepeatableError as result:
+            return self._finish_lazily(result)
+        return self._add(key, replay, arguments, descriptions)
+
+    def _trace(
+        self,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        views: list[int],
+        again: Witness | None = None,
+    ) -> Replay:
+        """Traces the function; if it reads a value, once more as torch.compile would.
+
+        Libraries read values, such as whether a mask is all ones, unless they are compiled.
+        """
+        global _trace_runs
+        _tracing.active = _trace_runs = True
+        if self._compiler_options is None:
+            self._compiler_options = xla_options.current()
+        arguments = (self._function, leaves, spec, views, self._check_python, again)
+        try:
+            with xla_options.exactly(self._compiler_options):
+                if again is not None:
+                    return Tracer(*arguments, as_compiling=again.as_compiling).run()
+                try:
+                    return Tracer(*arguments, as_compiling=self._as_compiling).run()
+                except ReadError as error:
+                    if self._as_compiling or not error.can_repeat:
+                        raise
+                    return Tracer(*arguments, as_compiling=True).run()
+        except CaptureError as error:
+            raise CaptureError(f"{self._name}: {error}") from error
+        finally:
+            _tracing.active = _trace_runs = False
+
+    def _add(
+        self,
+        key: Key,
+        replay: Replay,
+        arguments: list[torch.Tensor],
+        descriptions: list[Description],
+    ) -> Any:
+        self._changed, self._disturbances = None, 0
+        key.tensors = descriptions
+        key.others = {number: weakly(value) for number, value in key.others.items()}
+        self._replays.append((key, replay))
+        if not self._verify_all and self._last_verified < 2:
+            replay.witness = None
+        _log.info(
+            "%s: captured: %d inputs, %d of them written in place",
+            *(self._name, replay.num_inputs, replay.num_written),
+        )
+        return replay.run(arguments)
+
+    def _run_verified(
+        self,
+        replay: Replay,
+        leaves: list[Any],
+        spec: pytree.TreeSpec,
+        key: Key,
+        arguments: list[torch.Tensor],
+        views: list[int],
+    ) -> Any:
+        """Traces calls 2, 4, 8, … again, and compares; the others are replayed.
+
+        A trace has the step's effects on Python, like any capture; so it takes the place of a call
+        of the function. Its effects on tensors are undone, and the replay has them.
+        """
+        calls = replay.calls
+        if not self._verify_all and calls & (calls - 1):
+            return replay.run(arguments)
+        descriptions = [Description.of(tensor) for tensor in arguments]
+        try:
+            again = self._trace(leaves, spec, views, replay.witness)
+        except NotRepeatableError as result:
+            self._drop(replay)
+            return self._finish_lazily(result)
+        except BaseException:
+            self._drop(replay)
+            raise
+        difference = replay.witness.difference(again.witness)
+        if difference is None:
+            if not self._verify_all and calls * 2 > self._last_verified:
+                replay.witness = None
+            return replay.run(arguments)
+        self._drop(replay)
+        if calls == 2 and not replay.replaces_another:
+            _log.warning("%s: captured again, because %s", self._name, difference)
+            again.replaces_another = True
+            return self._add(key, again, arguments, descriptions)
+        replayed = ""
+        if calls > 3 and not self._verify_all:
+            replayed = f". Calls after call {calls // 2} of this capture replayed the older program"
+        raise CaptureError(
+            f"{self._name} was traced again, to verify its replays, and {difference}; but nothing "
+            "that capture compares at each call has changed. Pass what changes as an argument, "
+            f"best as a tensor on the device{replayed}"
+        )
+
+    def _drop(self, replay: Replay) -> None:
+        self._replays = [pair for pair in self._replays if pair[1] is not replay]
+
+    def _remedy(self, key: Key, reason: str) -> str:
+        if ON_THE_HOST in reason:
+            return "Move it to the XLA device"
+        last, _ = self._replays[-1]
+        if last.spec == key.spec and last.others.keys() == key.others.keys():
+            changed = last.changed_tensor(key)
+            if (
+                changed
+                and reason.startswith(f"{changed[0]} ")
+                and changed[1].shape != changed[2].shape
+            ):
+                return "Pad tensors to a few sizes"
+        return "Pass changing values as tensors"
+
+    def _finish_lazily(self, result: NotRepeatableError) -> Any:
+        """The first call may make what later ones only write to, such as an optimizer's state."""
+        torch_xla.sync()
+        if isinstance(result, DisturbedError):
+            self._disturbances += 1
+            if self._disturbances > _MAX_DISTURBANCES:
+                raise CaptureError(f"{self._name}: {result.name}") from result
+            _log.info("%s: not captured, because of this thread or another: %s", self._name, result)
+            return result.outputs
+        if self._changed is not None:
+            remedy = result.remedy or "write into a tensor on the device, or return the value"
+            if "['step']" in result.name:
+                remedy = (
+                    "make the optimizer with fused=True or capturable=True, which counts its steps "
+                    "on the device, or call optimizer.step() outside the captured function"
+                )
+            if "['n_averaged']" in result.name:
+                remedy = "call the average's update_parameters() outside the function"
+            name = result.name.removesuffix(f", {ON_THE_HOST},")
+            raise CaptureError(
+                f"{self._name} changes {name} at each call, which a replay would not do: {remedy}"
+            )
+        self._changed = result.name
+        _log.info("%s: not captured, because it made or changed %s", self._name, result.name)
+        return result.outputs
+
+
+@overload
+def capture(
+    function: _Function,
+    *,
+    max_captures: int = _MAX_CAPTURES,
+    check_python: bool = True,
+    verify: bool | int | None = None,
+) -> _Function: ...
+
+
+@overload
+def capture(
+    *,
+    max_captures: int = _MAX_CAPTURES,
+    check_python: bool = True,
+    verify: bool | int | None = None,
+) -> Callable[[_Function], _Function]: ...
+
+
+def capture(
+    function: Callable[..., Any] | None = None,
+    *,
+    max_captures: int = _MAX_CAPTURES,
+    check_python: bool = True,
+    verify: bool | int | None = None,
+) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
+    """Traces and compiles a step once, and then replays it without running its Python code.
+
+    As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
+    ``function(...)`` followed by torch_xla.sync() does, for the step's tensors. Capture also finds
+    what the function reads and writes besides its arguments, such as modules' parameters, caches
+    and an optimizer's state. Tensors that it writes are updated in place and their buffers are
+    donated, as with ``jax.jit(donate_argnums=…)``. The random seed advances as in lazy mode.
+
+    A call that no replay matches captures again, and the logger ``torch_xla_ext.capture`` says why:
+    other shapes, dtypes, shardings, numbers, strings or objects in the arguments, other closures,
+    globals or attributes, or a replaced parameter.
+
+    A step that reads a tensor's value is traced once more with torch.compiler.is_compiling() true,
+    for libraries that check values only where they are not compiled.
+
+    Calls 2, 4, 8, … of each capture, up to `verify`, are traced again, and the program, its
+    constants and its results must equal the first ones. A difference in call 2, when nothing has
+    been replayed yet, captures again; in a later call it is a CaptureError.
+
+    Args:
+        function: a function of XLA tensors and other values, passed by position or keyword, nested
+            in lists, tuples and dictionaries. It may run backward() and an optimizer's step. The
+            first call may create Python objects that later calls use, such as an optimizer's state;
+            it then runs without being captured.
+        max_captures: the maximum number of captures.
+        check_python: False for a function whose Python code depends only on its arguments, such as
+            the forward pass of a model in a server. Closures, globals and attributes are then not
+            compared, and assignments to them are not repeated; tensors are still found and
+            compared. Use it for code that keeps its settings in large or changing objects.
+        verify: the last call of a capture that is traced again. True traces every call again, for
+            tests; 0 none. The default is 1,024, and 0 with check_python=False.
+
+    Returns:
+        A callable with the same arguments and results. Results do not require gradients. Objects
+        that the function makes are made at each replay, from the parts that pickle would store. A
+        copy of the callable, by copy or pickle, has captures of its own.
+
+    Raises:
+        CaptureError: the function does something on the host that a replay would not repeat: it
+            reads a tensor's value (.item(), print), draws random numbers, rebinds an attribute or a
+            global in each call, or calls torch_xla.sync(). Or it is a generator function. Or a
+            trace for verification differs; the text names the operation. Or a replay failed; the
+            text names the tensor. Other output of the Python code, such as to files, and reading
+            the time happen only during a trace, without an error.
+    """
+    if function is None:
+        return functools.partial(
+            capture, max_captures=max_captures, check_python=check_python, verify=verify
+        )
+    return CapturedStep(function, max_captures, check_python, verify)

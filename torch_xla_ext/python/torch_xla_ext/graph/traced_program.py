@@ -1,0 +1,155 @@
+"""Programs made from a trace, which write new values of tensors into these tensors' buffers.
+
+A captured step is one (step.py), and so is a graph of torch.compile (compiled_graph.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+import torch_xla
+from torch_xla import runtime
+from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+_XLAC = torch_xla._XLAC
+
+
+class Source(enum.IntEnum):
+    """Where a program's parameter comes from: csrc/graph/program.h's Source::Kind."""
+
+    ARGUMENT = 0
+    STATE = 1
+    GRADIENT = 2
+    CONSTANT = 3
+    SEED = 4
+    OWN_VALUES = 5  # of an argument that the program does not write to
+
+
+class Trace:
+    """What tracing does to tensors and to the device's random numbers, and undoing it.
+
+    Attributes:
+        saved: the values of tensors from before the trace, an _XlaSavedState.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.saved = _XLAC._XlaSavedState()
+        self.saved.add_all(list(tensors))
+
+    def begin(self) -> None:
+        self._running_seed = _XLAC._xla_get_rng_seed()
+        _XLAC._xla_set_rng_seed(self._running_seed)  # so that the trace draws from this one
+        self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
+
+    def undo(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Gives tensors their earlier values, and syncs `tensors` with their bases."""
+        self.saved.restore()
+        for tensor in tensors:
+            torch._sync(tensor)
+        _XLAC._xla_set_rng_seed(self._running_seed)
+
+    def sources(
+        self,
+        program: InPlaceProgram,
+        source_of: Callable[[int], tuple[Source, int] | None],
+        check_other: Callable[[int, torch.Tensor], None] = lambda tensor_id, tensor: None,
+    ) -> list[tuple[Source, int]]:
+        """Returns where the value of each of the program's parameters comes from.
+
+        Args:
+            program: the traced program.
+            source_of: the source of the data at an address, if the caller knows it.
+            check_other: raises if a parameter that the caller does not know cannot be a constant,
+                or, with the seed's id, if the trace may not set the seed.
+        """
+        seed = _XLAC._xla_capture_data_address(self._seed)
+        sources: list[tuple[Source, int]] = []
+        num_constants = 0
+        for tensor_id, parameter in zip(program.ids, program.parameters, strict=True):
+            address = _XLAC._xla_capture_data_address(parameter)
+            source = source_of(address)
+            if source is None and address == seed:
+                source = (Source.SEED, 0)
+            if source is None:
+                check_other(tensor_id, parameter)
+                if tensor_id == _XLAC._get_seed_info_id():
+                    source = (Source.SEED, 0)
+                else:
+                    source = (Source.CONSTANT, num_constants)
+                    num_constants += 1
+            sources.append(source)
+        return sources
+
+
+def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
+    """Gives a new value that has no sharding the one that the tensor's value had before.
+
+    ``cache[:] = value`` makes such a value. XLA would choose a sharding for it, which the next run
+    of the program would not fit.
+    """
+    if not runtime.is_spmd():
+        return
+    for tensor in written:
+        if not _XLAC._get_xla_sharding_spec(tensor):
+            _XLAC._xla_mark_sharding(tensor, _XLAC._get_xla_op_sharding(saved.before(tensor)))
+    # What is told of sharded data is read in them: programs before have to have run.
+    _XLAC._xla_wait_device_ops([])
+
+
+class InPlaceProgram:
+    """A traced program.
+
+    Args:
+        written: the tensors that it writes to.
+        new: the tensors that it computes besides.
+        saved: what `written` were before the trace, an _XlaSavedState.
+
+    Attributes:
+        results: what it computes: the new values of `written`, then `new`.
+        parameters: a tensor for each of its parameters.
+        ids: these tensors' ids, -1 for a constant.
+        places: of each of `written`, the place of its former value among the parameters.
+    """
+
+    def __init__(
+        self, written: Sequence[torch.Tensor], new: Sequence[torch.Tensor], saved: object
+    ) -> None:
+        self._values = [_XLAC._xla_capture_base(tensor) for tensor in written]
+        self.results = [*self._values, *new]
+        for tensor in self.results:
+            if _XLAC._xla_capture_data_address(tensor):  # no operation of its own
+                _XLAC._xla_optimization_barrier_([tensor])
+        addresses = [saved.data_address(tensor) for tensor in written]
+        found = self._find_parameters()
+        unread = [i for i, address in enumerate(addresses) if address not in found]
+        if unread:
+            # Only the buffer of a parameter can be written to.
+            for i in unread:
+                _XLAC._xla_optimization_barrier_([self._values[i], saved.before(written[i])])
+            found = self._find_parameters()
+        self.places = [found[address] for address in addresses]
+
+    def _find_parameters(self) -> dict[int, int]:
+        """Sets `ids` and `parameters`. Returns parameters' places by their data's addresses."""
+        self.ids, self.parameters = _XLAC._get_tensors_xla_device_data_node(self.results)
+        addresses = map(_XLAC._xla_capture_data_address, self.parameters)
+        return {address: place for place, address in enumerate(addresses)}
+
+    def compile(self) -> bytes:
+        """Compiles it, unless it is compiled. Returns the key by which torch_xla finds it."""
+        with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
+            donated = [self.parameters[place] for place in self.places]
+            for tensor in donated:
+                _XLAC._set_buffer_donation(tensor, True)  # may give its data another id
+                stack.callback(_XLAC._set_buffer_donation, tensor, False)
+            for tensor, value in zip(donated, self._values, strict=True):
+                parameter = _XLAC._xla_capture_parameter_id(tensor)
+                before = _XLAC._xla_capture_set_alias(value, parameter)
+                stack.callback(_XLAC._xla_capture_set_alias, value, before)
+            key = _XLAC._get_graph_hash(self.results)
+            if self.results:
+                _XLAC._xla_warm_up_cache(self.results, [])
+        return key

@@ -1,0 +1,1 @@
+"""PyTorch operators as custom calls."""

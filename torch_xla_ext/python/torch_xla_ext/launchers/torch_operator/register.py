@@ -1,0 +1,306 @@
+"""PyTorch operators as custom calls: their CPU and CUDA kernels inside an XLA program."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_xla_ext.launchers.torch_operator import support
+from torch_xla_ext.launchers.torch_operator.call import Operator
+from torch_xla_ext.operator import functionalization
+from torch_xla_ext.registry import registration
+
+_NAMESPACE = "torch_xla_ext"
+_TWINS = torch.library.Library(_NAMESPACE, "DEF")
+# By namespace; a Library takes its registrations back when it is freed.
+_libraries: dict[str, torch.library.Library] = {}
+_registered: set[str] = set()
+
+
+@functools.cache
+def _operator(overload: torch._ops.OpOverload) -> Operator:
+    """Raises NotImplementedError if it cannot be a custom call."""
+    reason = support.why_not(overload, registration.device_platform())
+    if reason is not None:
+        raise NotImplementedError(
+            f"operator {overload.name()} cannot be part of an XLA program: {reason}"
+        )
+    return Operator(overload)
+
+
+@functools.cache
+def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
+    """The operator of a name, and its overload's name if it says one."""
+    match = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name) if isinstance(name, str) else None
+    if match is None:
+        raise ValueError(
+            f"an operator's name is 'namespace::name' or 'namespace::name.overload', not {name!r}"
+        )
+    try:
+        packet = getattr(getattr(torch.ops, match[1]), match[2])
+        if match[3] is not None:
+            getattr(packet, match[3])
+    except AttributeError:
+        raise ValueError(
+            f"torch has no operator {name!r}; import the package that defines it first"
+        ) from None
+    return packet, match[3]
+
+
+# The types of arguments that choose an overload. A list chooses one by its elements.
+_CHOOSING = {torch.Tensor, torch.nn.Parameter, int, float, bool, str, torch.dtype, type(None)}
+_chosen: dict[tuple[object, ...], str] = {}
+
+
+def _chosen_overload(
+    packet: torch._ops.OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
+) -> str:
+    """The name of the overload that takes these arguments."""
+    name = packet._qualified_op_name
+    types = (*map(type, args), *map(type, kwargs.values()))
+    if not _CHOOSING.issuperset(types):
+        return torch._C._jit_resolve_packet(name, *args, **kwargs)
+    key = (name, types, *kwargs)
+    if key not in _chosen:
+        _chosen[key] = torch._C._jit_resolve_packet(name, *args, **kwargs)
+    return _chosen[key]
+
+
+def run_torch_operator(
+    operator: str | torch._ops.OpOverload | torch._ops.OpOverloadPacket,
+    *args: object,
+    **kwargs: object,
+) -> object:
+    """Runs a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
+
+    ::
+
+        values, indices = torch_xla_ext.run_torch_operator("aten::topk", x, 5)
+
+    On the CPU it runs the operator's CPU kernel; on a GPU it runs its CUDA kernel on XLA's stream
+    and buffers. Operands are row-major. A result is copied to XLA's buffer, unless the operator has
+    an ``out=`` overload or writes to its argument. For torch.compile, torch.export and derivatives,
+    use `register_torch_operator`.
+
+    Args:
+        operator: ``"namespace::name"``, ``"namespace::name.overload"``, or an object in torch.ops.
+        args, kwargs: the operator's arguments: at least one XLA tensor, all tensors on one device.
+
+    Returns:
+        What the operator returns. Numbers are those of its fake function.
+
+    Raises:
+        ValueError: there is no such operator.
+        NotImplementedError: it cannot be part of an XLA program, with the reason.
+        TypeError: arguments that do not match its schema, or tensors that are not XLA tensors.
+        RuntimeError: when the results are read: the operator's own error.
+    """
+    if isinstance(operator, torch._ops.OpOverload):
+        overload = operator
+    else:
+        name = operator
+        if isinstance(operator, torch._ops.OpOverloadPacket):
+            name = operator._qualified_op_name
+        packet, chosen = _packet(name)
+        if chosen is None:
+            chosen = _chosen_overload(packet, args, kwargs)
+        overload = getattr(packet, chosen or "default")
+    wrapped = _operator(overload)
+    values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
+    new_values, results = wrapped.call(values)
+    if wrapped.is_pure:
+        return results[0] if len(results) == 1 else results
+    for tensor, new_value in zip(wrapped.written_tensors(values), new_values, strict=True):
+        if torch._is_functional_tensor(tensor):
+            functionalization.replace(tensor, new_value)
+        else:
+            tensor.copy_(new_value)
+    return wrapped.returned(values, results)
+
+
+def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
+    """Makes ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
+
+    The operator then works in lazy and eager mode, and under torch.compile(openxla), torch.export
+    and StableHLO export, as with `run_torch_operator`. Derivatives use the operator's own formula;
+    without one a backward pass raises an error. If torch_xla implements the operator itself, that
+    implementation is replaced in this process.
+
+    Args:
+        name: ``"namespace::name"`` for all overloads that can be part of an XLA program, except
+            those with ``out=``; or ``"namespace::name.overload"``.
+
+    Returns:
+        The overloads.
+
+    Raises:
+        ValueError: there is no such operator.
+        NotImplementedError: it cannot be part of an XLA program, with the reason.
+    """
+    packet, chosen = _packet(name)
+    if chosen is not None:
+        operators = [_operator(getattr(packet, chosen))]
+    else:
+        operators, refusals = [], []
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+        for overload in overloads:
+            if len(overloads) > 1 and support.is_out_variant(overload):
+                continue  # XLA tensors are results
+            try:
+                operators.append(_operator(overload))
+            except NotImplementedError as error:
+                refusals.append(error)
+        if not operators:
+            raise refusals[0]
+    for operator in operators:
+        if operator.overload.name() not in _registered:
+            _register(operator)
+            _registered.add(operator.overload.name())
+    return [operator.overload for operator in operators]
+
+
+def _register(operator: Operator) -> None:
+    overload = operator.overload
+    namespace = overload.namespace
+    if namespace not in _libraries:
+        _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
+    library = _libraries[namespace]
+    if not operator.is_pure:
+        twin = _define_twin(operator)
+        library.impl(
+            overload, _in_place(operator, twin, functionalization.replace), "Functionalize"
+        )
+        # XLA_DISABLE_FUNCTIONALIZATION=1
+        library.impl(overload, _in_place(operator, twin, torch.Tensor.copy_), "XLA")
+    else:
+
+        def on_xla(*args: object, **kwargs: object) -> object:
+            with torch.no_grad():
+                results = operator.call(operator.bind(args, kwargs))[1]
+                return results[0] if len(results) == 1 else results
+
+        library.impl(overload, on_xla, "XLA")
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if not any(has_kernel(overload.name(), key) for key in ("Autograd", "AutogradXLA")):
+        library.impl(overload, _without_derivative(operator), "AutogradXLA")
+
+
+def _define_twin(operator: Operator) -> torch._ops.OpOverload:
+    """Defines the operator that returns the new values of what `operator` writes to, first."""
+    schema = operator.schema
+    name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
+    # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
+    arguments = re.sub(r"\(\$?\w+!(?: -> \w*)?\)", "", str(schema).partition("(")[2])
+    arguments = arguments.rpartition(") -> ")[0]
+    returns = [str(a.type) for a, w in zip(schema.arguments, operator.written, strict=True) if w]
+    returns += [str(r.type) for r in schema.returns if r.alias_info is None]
+    returns = [re.sub(r"Optional\[(.*)\]", r"\1?", text) for text in returns]
+    returns = [re.sub(r"List\[(.*)\]", r"\1[]", text) for text in returns]
+    _TWINS.define(
+        f"{name}({arguments}) -> ({', '.join(returns)})",
+        tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+    )
+    twin = getattr(getattr(torch.ops, _NAMESPACE), name).default
+
+    def packed(values: Sequence[object], new: Sequence[torch.Tensor], rest: Sequence) -> object:
+        """The twin's returns: new values in the form of the arguments, and the other results."""
+        following = iter(new)
+        forms = [v for v, written in zip(values, operator.written, strict=True) if written]
+        forms = [pytree.tree_map_only(torch.Tensor, lambda _: next(following), f) for f in forms]
+        others = [
+            value
+            for info, value in zip(schema.returns, rest, strict=True)
+            if info.alias_info is None
+        ]
+        return forms[0] if len(forms) + len(others) == 1 else (*forms, *others)
+
+    def on_xla(*args: object, **kwargs: object) -> object:
+        with torch.no_grad():
+            values = operator.bind(args, kwargs)
+            return packed(values, *operator.call(values))
+
+    def elsewhere(*args: object, **kwargs: object) -> object:
+        values = operator.bind(args, kwargs)
+        copies = [
+            pytree.tree_map_only(torch.Tensor, torch.clone, value) if written else value
+            for value, written in zip(values, operator.written, strict=True)
+        ]
+        rest = operator.invoke(copies)
+        return packed(values, operator.written_tensors(copies), rest)
+
+    _TWINS.impl(twin, on_xla, "XLA")
+    _TWINS.impl(twin, elsewhere, "CompositeExplicitAutograd")
+    torch.library.register_fake(twin.name(), elsewhere, lib=_TWINS)
+    return twin
+
+
+def _in_place(
+    operator: Operator,
+    twin: torch._ops.OpOverload,
+    replace: Callable[[torch.Tensor, torch.Tensor], object],
+) -> Callable[..., object]:
+    def kernel(*args: object, **kwargs: object) -> object:
+        values = functionalization.unsharded(tuple(operator.bind(args, kwargs)))
+        split = sum(not argument.kwarg_only for argument in operator.arguments)
+        names = [argument.name for argument in operator.arguments]
+        keywords = dict(zip(names[split:], values[split:], strict=True))
+        results = twin(*values[:split], **keywords)
+        if len(twin._schema.returns) == 1:
+            results = (results,)
+        count = sum(operator.written)
+        tensors = operator.written_tensors(values)
+        new_values = [leaf for leaf in pytree.tree_leaves(results[:count]) if leaf is not None]
+        for tensor, new_value in zip(tensors, new_values, strict=True):
+            replace(tensor, new_value)
+        rest = iter(results[count:])
+        returned = tuple(
+            None if info.alias_info is not None else next(rest) for info in operator.schema.returns
+        )
+        return operator.returned(values, returned)
+
+    return kernel
+
+
+class _WithoutDerivative(torch.autograd.Function):
+    """Makes a backward pass an error; torch's default warns and leaves the gradient out."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        operator: Operator,
+        spec: pytree.TreeSpec,
+        *leaves: object,
+    ) -> object:
+        ctx.name = operator.overload.name()
+        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.overload(*args, **kwargs)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: torch.Tensor) -> None:
+        raise NotImplementedError(
+            f"{ctx.name} has no derivative; add one with torch.library.register_autograd"
+        )
+
+
+def _without_derivative(operator: Operator) -> Callable[..., object]:
+    def kernel(*args: object, **kwargs: object) -> object:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        differentiated = torch.is_grad_enabled() and any(
+            isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves
+        )
+        if not differentiated:
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator.overload(*args, **kwargs)
+        if any(operator.written):
+            raise NotImplementedError(
+                f"{operator.overload.name()} has no derivative: call it under torch.no_grad(), or "
+                "with detached tensors"
+            )
+        return _WithoutDerivative.apply(operator, spec, *leaves)
+
+    return kernel

@@ -1,0 +1,1 @@
+"""Triton kernels as custom calls."""

@@ -1,0 +1,135 @@
+"""Triton's tensor descriptors that are made on the host, as arguments of compiled kernels.
+
+XLA decides on a tensor's address when a program runs. A traced launch therefore has a descriptor's
+numbers, of which csrc/launchers/tensor_map.h makes the tensor map then.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+
+from torch_xla_ext.launchers import launch as launches
+
+# What a compiled kernel gets for a descriptor: a tensor map with these properties, by Triton's
+# names. Or, of a kernel for GPUs without tensor maps, the base's address and numbers: {"flags": 2}
+# that many of FLAGS among them.
+Form = Mapping[str, object]
+
+# Triton's own type for a value of this beginning.
+TYPE = "tensordesc<"
+FLAGS = ("padding", "round_f32_to_tf32")  # 3.5 has added the first, 3.9 the second
+# CUtensorMapDataType by what Triton's compiler calls the types: these are otherwise in the driver.
+_DATA_TYPES = {**{i: i for i in range(16)}, 8: 10, 9: 8, 10: 9}
+_TF32 = 11  # of CUtensorMapDataType
+
+
+def is_descriptor(value: object) -> bool:
+    """Whether it is a TensorDescriptor of Triton or Gluon, which need not be imported."""
+    kind = type(value)
+    return kind.__name__ == "TensorDescriptor" and kind.__module__.startswith("triton.")
+
+
+def with_base(descriptor: object, base: object) -> object:
+    """The descriptor of another tensor, with the same numbers."""
+    changed = copy.copy(descriptor)
+    changed.base = base  # its constructor would check an address
+    return changed
+
+
+def forms(
+    kernel: str, signature: Mapping[str, str], metadata: Sequence[Form] | None
+) -> dict[str, Form]:
+    """How a compiled kernel gets each of its descriptors.
+
+    Args:
+        signature: the kernel's parameters and their types.
+        metadata: Triton's `tensordesc_meta`.
+
+    Raises:
+        NotImplementedError: a descriptor is of a kind that cannot be passed.
+    """
+    names = [name for name, type_ in signature.items() if type_.startswith(TYPE)]
+    if not metadata:
+        return {name: {"flags": len(_flags())} for name in names}
+    found = dict(zip(names, map(dict, metadata), strict=True))
+    for name, form in found.items():
+        if form.pop("is_im2col", False):
+            raise NotImplementedError(f"{kernel}: {name} is an im2col descriptor")
+    return found
+
+
+def _flags() -> list[str]:
+    """Those that the installed Triton's descriptors have."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    names = {field.name for field in dataclasses.fields(TensorDescriptor)}
+    return [name for name in FLAGS if name in names]
+
+
+def _flag(descriptor: object, name: str) -> bool:
+    return getattr(descriptor, name, False) not in (False, "zero")
+
+
+def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | None) -> None:
+    """Refuses what the kernel was not compiled for, and descriptors that exceed their tensor.
+
+    Args:
+        type_: the parameter's, in the compiled kernel's signature.
+        dtype: Triton's name of the base's.
+
+    Raises:
+        TypeError, ValueError: with the parameter's name.
+    """
+    where = f"{kernel}: {name}"
+    if not is_descriptor(descriptor):
+        raise TypeError(f"{where} was compiled as {type_}, but is no tensor descriptor")
+    given = f"{TYPE}{dtype}{list(descriptor.block_shape)}"
+    if type_.rstrip(">") != given and not type_.startswith(given + ","):  # Gluon's has a layout
+        raise TypeError(f"{where} was compiled as {type_}, but is {given}>")
+    shape, strides = list(descriptor.shape), list(descriptor.strides)
+    last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    elements = descriptor.base.numel()
+    if min(shape) < 1 or min(strides) < 0 or last >= elements:
+        raise ValueError(
+            f"{where} has the shape {shape} and the strides {strides}, which is outside of its "
+            f"tensor's {elements} elements"
+        )
+
+
+def words(form: Form, descriptor: object, address: str) -> Iterator[str]:
+    """The parameters that a descriptor becomes; `address` is the one of its base."""
+    shape, strides = list(descriptor.shape), list(descriptor.strides)
+    if "flags" in form:
+        yield address
+        yield from _integers("<q", [*shape, *strides])
+        yield from _integers("<?", [_flag(descriptor, flag) for flag in FLAGS[: form["flags"]]])
+    else:
+        yield launches.tensor_map(address, _description(form, descriptor, shape, strides))
+    yield from _integers("<i", shape)
+    yield from _integers("<q", strides)
+
+
+def _integers(format_: str, values: Sequence[int]) -> Iterator[str]:
+    return (launches.value(struct.pack(format_, value)) for value in values)
+
+
+def _description(
+    form: Form, descriptor: object, shape: Sequence[int], strides: Sequence[int]
+) -> bytes:
+    """What csrc/launchers/tensor_map.cc reads."""
+    sizes = list(shape)
+    if form["fp4_padded"]:
+        sizes[-1] *= 2
+    is_tf32 = _flag(descriptor, "round_f32_to_tf32")
+    data_type = _TF32 if is_tf32 else _DATA_TYPES[form["elem_type"]]
+    rank = len(sizes)
+    return struct.pack(
+        f"<4I{rank}I{rank}Q{rank - 1}Q",
+        *(data_type, form["swizzle"], _flag(descriptor, "padding"), rank),
+        *reversed(form["block_size"]),
+        *reversed(sizes),
+        *(stride * form["elem_size"] for stride in reversed(strides[:-1])),
+    )

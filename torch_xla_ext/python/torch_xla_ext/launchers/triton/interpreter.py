@@ -1,0 +1,121 @@
+"""Triton's interpreter as a PyTorch operator: the kernels' reference on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+
+from torch_xla_ext.launchers.triton.kernel import replaced
+
+_LIBRARY = torch.library.Library("torch_xla_ext_triton", "DEF")
+_LIBRARY.define("interpret(Tensor[] operands, int call) -> Tensor[]")
+_lock = threading.RLock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Interpretation:
+    """A call of a kernel.
+
+    Attributes:
+        function: the function that @triton.jit was written over.
+        grid: three numbers of blocks.
+        values: the arguments by name, None for tensors, which are in `operands` or `outputs`.
+        operands: the paths of the tensors that are operands, in their order.
+        written: those of them that the kernel writes to: the first results.
+        outputs: the other results, with shapes and dtypes.
+    """
+
+    function: Callable[..., None]
+    grid: tuple[int, int, int]
+    values: Mapping[str, object]
+    operands: Sequence[str]
+    written: Sequence[str]
+    outputs: Mapping[str, tuple[Sequence[int], torch.dtype]]
+
+    def run(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        from triton.runtime.interpreter import InterpretedFunction
+
+        tensors = dict(zip(self.operands, operands, strict=True))
+        tensors |= {name: tensors[name].clone() for name in self.written}
+        tensors |= {name: torch.zeros(s, dtype=d) for name, (s, d) in self.outputs.items()}
+        with _lock, _interpreting():
+            InterpretedFunction(self.function)[self.grid](
+                **{
+                    name: replaced(value, lambda path, part: tensors.get(path, part), name)
+                    for name, value in self.values.items()
+                }
+            )
+        return [tensors[name] for name in (*self.written, *self.outputs)]
+
+    def fake(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        by_name = dict(zip(self.operands, operands, strict=True))
+        return [torch.empty_like(by_name[name]) for name in self.written] + [
+            operands[0].new_empty(shape, dtype=dtype) for shape, dtype in self.outputs.values()
+        ]
+
+
+# By the number that a program has; the same call has the same number.
+_calls: list[Interpretation] = []
+_numbers: dict[str, int] = {}
+
+
+def number_of(key: str, call: Interpretation) -> int:
+    """The operator's argument `call`, the same one for the same key."""
+    with _lock:
+        if key not in _numbers:
+            _calls.append(call)
+            _numbers[key] = len(_calls) - 1
+        return _numbers[key]
+
+
+def _run(operands: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
+    return _calls[call].run(operands)
+
+
+def _fake(operands: Sequence[torch.Tensor], call: int) -> list[torch.Tensor]:
+    return _calls[call].fake(operands)
+
+
+_LIBRARY.impl("interpret", _run, "CPU")
+torch.library.register_fake("torch_xla_ext_triton::interpret", _fake, lib=_LIBRARY)
+
+
+@contextlib.contextmanager
+def _interpreting() -> Iterator[None]:
+    """Undoes what the interpreter does to triton.language: kernels could not be compiled after it.
+
+    In a process without TRITON_INTERPRET=1, functions that a kernel calls are for the compiler,
+    Triton's own as well; called from here, they are interpreted, too.
+    """
+    from triton.runtime import interpreter
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    names = [name for name in sys.modules if name.split(".")[:2] == ["triton", "language"]]
+    modules = [sys.modules[name] for name in names]
+    classes = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__.startswith("triton.language")
+    }
+    saved = [(holder, dict(vars(holder))) for holder in [*modules, *classes, JITFunction]]
+    JITFunction.__call__ = lambda self, *args, **kwargs: InterpretedFunction(self.fn)(
+        *args, **kwargs
+    )
+    try:
+        yield
+    finally:
+        for holder, attributes in saved:
+            for name, value in list(vars(holder).items()):
+                if name not in attributes:
+                    # Functions that the interpreter has rewritten, and keeps, use its own names.
+                    if name not in vars(interpreter):
+                        delattr(holder, name)
+                elif attributes[name] is not value:
+                    setattr(holder, name, attributes[name])

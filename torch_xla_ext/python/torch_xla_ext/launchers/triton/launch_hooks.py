@@ -1,0 +1,191 @@
+"""``kernel[grid](...)`` and torch.library.triton_op with XLA tensors.
+
+Triton's launch writes to tensors. PyTorch determines from the kernel's code which ones; the launch
+becomes a `triton_call` with these as aliases.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from torch_xla_ext.launchers.triton.descriptors import is_descriptor
+
+# A kernel under Triton's decorators, whose types have no stubs.
+Kernel = object
+# The GPU for which a kernel is analyzed where there is none; the result is the same for all.
+_ANY_CAPABILITY = 90
+# With the functions, whose ids are in the keys.
+_written: dict[str, tuple[Kernel, list[str]]] = {}
+
+
+def install() -> None:
+    """Has Triton's kernels take XLA tensors, if Triton is there: torch_xla has imported it."""
+    jit = sys.modules.get("triton.runtime.jit")
+    if jit is None:
+        return
+    stock = jit.KernelInterface.__getitem__
+
+    def getitem(kernel: Kernel, grid: object) -> Callable[..., object]:
+        launch = stock(kernel, grid)
+
+        def launch_anywhere(*args: object, **kwargs: object) -> object:
+            if _is_xla((*args, *kwargs.values())):
+                return _launch(kernel, grid, args, kwargs)
+            return launch(*args, **kwargs)
+
+        return launch_anywhere
+
+    jit.KernelInterface.__getitem__ = getitem
+    stock_run = jit.JITFunction.run
+
+    def run(
+        kernel: Kernel, *args: object, grid: object, warmup: bool, **kwargs: object
+    ) -> object | None:
+        """Helion's code launches so."""
+        if not warmup and _is_xla((*args, *kwargs.values())):
+            return _launch(kernel, grid, args, kwargs)
+        return stock_run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+
+    jit.JITFunction.run = run
+    _let_torch_analyse_kernels()
+    _let_triton_operators_write()
+
+
+def _let_triton_operators_write() -> None:
+    """Has operators of torch.library.triton_op write to XLA tensors.
+
+    XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
+    unless it has a kernel for them. The operator's function is one: its launches take such tensors.
+    """
+    from torch._library import custom_ops
+    from torch._library import triton as triton_operators
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    def add_kernel(operator: custom_ops.CustomOpDef) -> None:
+        if operator._opoverload._schema.is_mutable:
+            operator._lib.impl(operator._opoverload, operator._init_fn, "Functionalize")
+
+    stock = triton_operators.custom_op
+
+    def custom_op(*args: object, **kwargs: object) -> custom_ops.CustomOpDef:
+        operator = stock(*args, **kwargs)
+        add_kernel(operator)
+        return operator
+
+    triton_operators.custom_op = custom_op
+    for operator in list(custom_ops.OPDEFS.values()):
+        if FunctionalTensorMode in operator._torch_dispatch_fns:  # triton_op's
+            add_kernel(operator)
+
+
+def _let_torch_analyse_kernels() -> None:
+    """Gives Triton a GPU to compile for where torch has no CUDA.
+
+    Without one torch.compile takes every tensor of a kernel for written to, and warns.
+    """
+    module = sys.modules["triton.runtime.driver"]
+    stock = module._create_driver
+
+    def create() -> object:
+        from torch_xla_ext.launchers.triton.kernel import Driver
+        from torch_xla_ext.plugin.driver import compute_capability
+
+        try:
+            return stock()
+        except RuntimeError:  # no active drivers
+            pass
+        try:
+            return Driver(compute_capability())
+        except RuntimeError:
+            return Driver(_ANY_CAPABILITY)
+
+    module._create_driver = create
+    if not isinstance(getattr(type(module.driver), "default", None), property):  # before Triton 3.5
+        module.driver.default._init_fn = create
+
+
+def _is_xla(value: object) -> bool:
+    """Whether it is an XLA tensor, or a tuple or tensor descriptor that has one."""
+    if isinstance(value, tuple):
+        return any(map(_is_xla, value))
+    if is_descriptor(value):
+        return _is_xla(value.base)
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _launch(
+    kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
+) -> None:
+    from torch_xla_ext.launchers.triton.call import triton_call
+    from torch_xla_ext.launchers.triton.kernel import tensors_in
+    from torch_xla_ext.operator import functionalization
+
+    function = kernel
+    while type(function).__name__ in ("Autotuner", "Heuristics"):
+        function = function.fn
+    names = list(inspect.signature(function.fn).parameters)
+    tensors = tensors_in(dict(zip(names, args, strict=False)) | dict(keywords))
+    for name, tensor in tensors.items():
+        if not _is_xla(tensor):
+            raise TypeError(
+                f"{function.fn.__name__}: {name} is on {tensor.device}, but other tensors are XLA's"
+            )
+    # torch does not analyse kernels with tuples of tensors, nor all that descriptors can do.
+    written = list(tensors)
+    descriptors = any(map(is_descriptor, (*args, *keywords.values())))
+    if not descriptors and not any("." in name for name in tensors):
+        written = _written_parameters(kernel, function, names, args, keywords)
+    new_values = triton_call(kernel, *args, grid=grid, aliases=written, **keywords)
+    with torch.no_grad():
+        for name, new_value in zip(written, new_values, strict=True):
+            if torch._is_functional_tensor(tensors[name]):
+                functionalization.replace(tensors[name], new_value)
+            else:
+                tensors[name].copy_(new_value)
+
+
+def _written_parameters(
+    kernel: Kernel,
+    function: Kernel,
+    names: Sequence[str],
+    args: Sequence[object],
+    keywords: Mapping[str, object],
+) -> list[str]:
+    """The tensors that a kernel writes to; all of them, if its code does not say."""
+    from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
+
+    from torch_xla_ext.launchers.triton.kernel import compiling_for
+
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function.fn).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    values = dict(zip(names, args, strict=False)) | dict(keywords)
+    layer = kernel
+    while layer is not function:
+        if type(layer).__name__ == "Autotuner":
+            values = layer.configs[0].kwargs | values
+        else:
+            values |= {key: value(values) for key, value in layer.values.items()}
+        layer = layer.fn
+    values = {name: (defaults | values)[name] for name in names if name in defaults | values}
+
+    def like(value: object) -> object:
+        return torch.empty(2, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+    def shown(value: object) -> object:
+        return value.dtype if isinstance(value, torch.Tensor) else value
+
+    key = f"{id(function)} { {name: shown(value) for name, value in values.items()} }"
+    if key not in _written:
+        with compiling_for(_ANY_CAPABILITY):
+            found = identify_mutated_tensors(
+                function, {name: like(value) for name, value in values.items()}, {}
+            )
+        _written[key] = function, [name for name in names if name in found]
+    return _written[key][1]

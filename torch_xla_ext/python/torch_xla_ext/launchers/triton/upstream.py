@@ -1,0 +1,130 @@
+"""torch_xla.experimental.triton: upstream's function, without jaxlib and without two silent errors.
+
+Upstream's version launches every kernel with four warps, whatever it was compiled for, and passes a
+Python float as an fp64 where Triton compiled an fp32. A script that uses it runs here unchanged::
+
+    payload = xla_triton.triton_call(x, y, output, size, kernel=add_kernel, grid=grid, BLOCK_SIZE=8)
+    (output,) = torch_xla._XLAC._xla_gpu_custom_call([x, y], payload, [shape], [torch.int64])
+
+torch_xla_ext.triton_call does the same in one call, also under torch.compile.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch_xla
+
+from torch_xla_ext.launchers.launch import Grid
+from torch_xla_ext.launchers.triton.call import triton_call as call_kernel
+
+# A kernel under @triton.jit.
+Kernel = Any
+_TARGET = "triton_kernel_call"
+
+
+class Payload(bytes):
+    """A kernel with its arguments, of which _xla_gpu_custom_call replaces the tensors."""
+
+    kernel: Kernel
+    grid: Grid
+    values: dict[str, object]
+    options: dict[str, object]
+
+    def call(
+        self,
+        inputs: Sequence[torch.Tensor],
+        output_shapes: Sequence[Sequence[int]],
+        output_dtypes: Sequence[torch.dtype],
+        target: str,
+        aliases: Mapping[int, int] | None,
+    ) -> list[torch.Tensor]:
+        """What _xla_gpu_custom_call returns for this payload.
+
+        The inputs and then the outputs are the kernel's tensors, in its order.
+
+        Raises:
+            TypeError, ValueError: they are not those that the payload was made for.
+        """
+        name = self.kernel.fn.__name__
+        tensors = {k: v for k, v in self.values.items() if isinstance(v, torch.Tensor)}
+        if target != _TARGET or aliases:
+            raise ValueError(
+                f"_xla_gpu_custom_call: the payload is a call of the Triton kernel {name}, which "
+                "takes neither a target nor aliases; torch_xla_ext.triton_call takes aliases"
+            )
+        if len(tensors) != len(inputs) + len(output_shapes):
+            raise ValueError(
+                f"_xla_gpu_custom_call: the Triton kernel {name} was given the tensors "
+                f"{', '.join(tensors)}, but there are {len(inputs)} inputs and "
+                f"{len(output_shapes)} outputs"
+            )
+        types = [value.dtype for value in inputs] + list(output_dtypes)
+        for (key, tensor), dtype in zip(tensors.items(), types, strict=True):
+            if tensor.dtype != dtype:
+                raise TypeError(
+                    f"_xla_gpu_custom_call: the Triton kernel {name} was given {key} as "
+                    f"{tensor.dtype}, but it is {dtype}"
+                )
+        names = list(tensors)
+        outputs = dict(
+            zip(names[len(inputs) :], zip(output_shapes, output_dtypes, strict=True), strict=True)
+        )
+        given = dict(zip(names, inputs, strict=False))
+        values = {k: given.get(k, v) for k, v in self.values.items() if k not in outputs}
+        return call_kernel(self.kernel, grid=self.grid, outputs=outputs, **values, **self.options)
+
+
+def triton_call(
+    *args: torch.Tensor | bool | int | float | np.float32,
+    kernel: Kernel,
+    grid: Grid,
+    debug: bool = False,
+    **metaparams: object,
+) -> Payload:
+    """What torch_xla._XLAC._xla_gpu_custom_call takes for a call of a kernel.
+
+    Args:
+        args: the kernel's first arguments: tensors, those that it reads before those that it
+            writes, and numbers.
+        kernel: what @triton.jit made.
+        grid: the numbers of blocks, one to three, or a function that makes them of the arguments by
+            name.
+        debug: of upstream's; nothing is printed here.
+        metaparams: the kernel's constants, and Triton's options.
+    """
+    parameters = list(inspect.signature(kernel.fn).parameters)
+    if len(args) > len(parameters):
+        raise TypeError(
+            f"{kernel.fn.__name__}: {len(args)} arguments, but its parameters are {parameters}"
+        )
+    payload = Payload(b"torch_xla_ext: a Triton kernel, for torch_xla._XLAC._xla_gpu_custom_call")
+    payload.kernel, payload.grid = kernel, grid
+    payload.values = {
+        name: float(value) if isinstance(value, np.floating) else value
+        for name, value in zip(parameters, args, strict=False)
+    }
+    payload.options = metaparams
+    return payload
+
+
+def _register_jaxlibs_target() -> None:
+    """Registers the target for payloads that were made with jaxlib, where its plugin is installed.
+
+    Upstream's module does so; it takes jaxlib's from the plugin for the CUDA that it has.
+    """
+    for plugin in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
+        try:
+            target = importlib.import_module(f"{plugin}._triton").get_custom_call()
+        except ImportError:
+            continue
+        torch_xla._XLAC._xla_register_custom_call_target(_TARGET, target, "CUDA")
+        return
+
+
+_register_jaxlibs_target()

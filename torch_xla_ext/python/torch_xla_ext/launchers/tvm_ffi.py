@@ -1,0 +1,266 @@
+"""TVM-FFI functions as custom-call targets: `register_kernel` and `tvm_ffi_call`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch_xla
+
+from torch_xla_ext.custom_call import custom_call
+from torch_xla_ext.registry import elf, libraries, registration
+from torch_xla_ext.registry.platforms import PLATFORMS
+from torch_xla_ext.registry.registration import Target
+from torch_xla_ext.signature import parse
+from torch_xla_ext.signature.schema import ArrayType, Schema
+
+_XLAC = torch_xla._XLAC
+_PREFIX = "__tvm_ffi_"
+# The handles of functions, by the path that their library was loaded from, and their names.
+_functions: dict[tuple[str, str], int] = {}
+# The targets of tvm_ffi_call. Their names are this process's own: a stored program of another one
+# must not find a function under them.
+_targets: dict[tuple[object, ...], str] = {}
+_PROCESS = uuid.uuid4().hex
+
+
+def register_tvm_ffi_kernel(
+    name: str,
+    library: object,
+    *,
+    platform: str = "CUDA",
+    symbol: str | None = None,
+    arguments: str | Sequence[str] | None = None,
+    signature: str | None = None,
+    parameters: str = "",
+    cuda_graph: bool = False,
+) -> list[Target]:
+    """Registers a TVM-FFI function as an FFI custom-call target.
+
+    ::
+
+        register_kernel(
+            "RmsNorm", "norm.so", abi="tvm-ffi", symbol="rmsnorm",
+            signature="(x: T[n, d], weight: T[d]) -> (out: T[n, d]) where T: F16 | BF16",
+            parameters="eps: f64, pdl: bool",
+            arguments="out x weight eps pdl",
+        )
+
+    The function must write its results to tensors that it is passed, as FlashInfer's do. It gets
+    XLA's stream and memory from TVM-FFI's environment. Tensors are row-major. With a signature,
+    calls are checked against it, and `define_operator` can define an operator for the target.
+
+    Args:
+        name: the target.
+        library: the path of a shared library, a tvm_ffi.Function, or what is made of one, as
+            CuTe-DSL's ``cute.compile(…, options="--enable-tvm-ffi")`` is.
+        platform: where the function's tensors are: "CUDA", or "Host" for the CPU.
+        symbol: the function's name in the library; by default the target's.
+        arguments: the function's arguments in order, as a list or as words: ``args`` (all
+            operands), ``rets`` (all results), ``args.0`` and ``rets.1`` (one of them),
+            ``attrs.eps`` (an attribute of the call: a bool, int, float, str or list of numbers),
+            and ``none`` (None). With a signature: its names. By default operands, results and
+            parameters, in this order; a result in an operand's buffer is passed once.
+        signature: the operands and results, as in kernel.h, without the target's name.
+        parameters: with a signature, the other arguments: ``"eps: f64, mode: str"``.
+        cuda_graph: whether calls may be captured into CUDA graphs: the function only enqueues work
+            on its stream and requests no memory.
+
+    Returns:
+        The target, in a list.
+
+    Raises:
+        ImportError: apache-tvm-ffi is not installed.
+        FileNotFoundError, OSError: as register_custom_call.
+        AttributeError: the library has no such function; the text suggests similar ones.
+        TypeError, ValueError: a wrong argument.
+    """
+    registration.check_name("register_kernel", name)
+    registration.check_choice("platform", platform, PLATFORMS)
+    schema = None
+    if signature is not None:
+        schema = parse.parse(name, signature, parameters)
+    elif parameters:
+        raise TypeError(f"custom-call target {name!r}: parameters require a signature")
+    words = _words(name, arguments, schema)
+    _load_runtime(name)
+    function = _handle(name, library, symbol)
+    target = Target(name, platform, "ffi")
+
+    def register() -> None:
+        text = schema.text if schema is not None else ""
+        _XLAC._xla_register_tvm_ffi_kernel(name, platform, function, words, cuda_graph, text)
+
+    registration.add(target, register, library, schema)
+    return [target]
+
+
+def tvm_ffi_call(
+    function: object,
+    *args: object,
+    outputs: Mapping[int, object] | Sequence[object] = (),
+    aliases: Sequence[int] = (),
+    cuda_graph: bool = False,
+) -> list[torch.Tensor]:
+    """Calls a TVM-FFI function on XLA tensors, as part of the XLA program.
+
+    ::
+
+        add = cute.compile(add, …, options="--enable-tvm-ffi")  # add(x, y, out, factor)
+        (total,) = tvm_ffi_call(add, x, y, 2.0, outputs={2: x})
+
+    The function is called as by a target of `register_kernel`. Programs that are stored, and those
+    that several processes run together, need a target of it, whose name is the same everywhere.
+
+    Args:
+        function: a tvm_ffi.Function, or what is made of one: what `cute.compile` returns with
+            ``options="--enable-tvm-ffi"``.
+        args: its arguments without the outputs: XLA tensors, at least one, bools, ints, floats,
+            strs, lists of numbers, and None.
+        outputs: descriptions of the results, each a tensor or (shape, dtype), by their positions
+            among the function's arguments; a list is for the last ones. The function gets them
+            uninitialized.
+        aliases: the positions, among the function's arguments, of the tensors that it writes to.
+            XLA copies a tensor that is also used elsewhere.
+        cuda_graph: as of `register_kernel`.
+
+    Returns:
+        The results, followed by the new values of the tensors that `aliases` names. They have no
+        derivative.
+
+    Raises:
+        ImportError: apache-tvm-ffi is not installed.
+        TypeError, ValueError: a wrong argument.
+        RuntimeError: when the results are read, if the function failed; the text is the function's.
+    """
+    if not isinstance(outputs, Mapping):
+        outputs = dict(enumerate(outputs, len(args)))
+    number = len(args) + len(outputs)
+    rest = iter(args)
+    try:
+        given = [None if i in outputs else next(rest) for i in range(number)]
+    except StopIteration:
+        raise TypeError(
+            f"tvm_ffi_call: outputs has {max(outputs)}, but the function gets {number} arguments"
+        ) from None
+    words, operands, attributes, written = [], [], {}, {}
+    for i, value in enumerate(given):
+        if i in outputs:
+            words.append(f"rets.{list(outputs).index(i)}")
+        elif isinstance(value, torch.Tensor):
+            words.append(f"args.{len(operands)}")
+            if i in aliases:
+                result = len(outputs) + list(aliases).index(i)
+                words[-1], written[result] = f"rets.{result}", len(operands)
+            operands.append(value)
+        elif value is None:
+            words.append("none")
+        else:
+            words.append(f"attrs.argument_{i}")
+            attributes[f"argument_{i}"] = value
+    if len(written) < len(aliases):
+        raise TypeError(f"tvm_ffi_call: aliases names {aliases}, of which some are not tensors")
+    if not operands:
+        raise TypeError("tvm_ffi_call: none of the function's arguments is an XLA tensor")
+    if not outputs and not aliases:
+        raise TypeError(
+            "tvm_ffi_call: it has neither outputs nor aliases, so the call returns no tensor; pass "
+            "one of them"
+        )
+    results = [ArrayType.of(value) for value in outputs.values()]
+    results += [ArrayType.of(given[i]) for i in aliases]
+    platform = registration.device_platform()
+    name = _target_of(function, platform, words, cuda_graph)
+    return custom_call(name, operands, results, attributes=attributes, api="ffi", aliases=written)
+
+
+def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph: bool) -> str:
+    key = _handle("tvm_ffi_call", function, None), platform, tuple(words), cuda_graph
+    if key not in _targets:
+        name = f"tvm_ffi_call_{_PROCESS}_{len(_targets)}"
+        register_tvm_ffi_kernel(
+            name, function, platform=platform, arguments=words, cuda_graph=cuda_graph
+        )
+        _targets[key] = name
+    return _targets[key]
+
+
+def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | None) -> list[str]:
+    """What the C++ side reads: csrc/launchers/tvm_ffi_arguments.h."""
+    words = arguments.split() if isinstance(arguments, str) else arguments
+    if schema is None:
+        return ["args", "rets"] if words is None else list(words)
+    known = {a.name: f"args.{i}" for i, a in enumerate(schema.operands)}
+    known |= {a.name: f"rets.{i}" for i, a in enumerate(schema.results)}
+    known |= {p.name: f"attrs.{p.name}" for p in schema.parameters}
+    if words is None:
+        return list(known.values())
+    for word in words:
+        if word not in known and word != "none":
+            raise ValueError(
+                f"custom-call target {name!r}: argument {word!r} is not in the signature, which "
+                f"has {', '.join(known)}"
+            )
+    if missing := [each for each in known if each not in words]:
+        raise ValueError(
+            f"custom-call target {name!r}: {missing[0]} is in the signature, but not among the "
+            "arguments that are passed to the function"
+        )
+    return [known.get(word, word) for word in words]
+
+
+def _load_runtime(name: str) -> None:
+    """Loads libtvm_ffi, without the Python package, which may compile things when imported."""
+    spec = importlib.util.find_spec("tvm_ffi")
+    folders = spec.submodule_search_locations if spec is not None else None
+    files = [Path(folder, "lib", "libtvm_ffi.so") for folder in folders or ()]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise ImportError(
+            f"custom-call target {name!r}: functions of TVM-FFI need libtvm_ffi, which is not "
+            "installed; pip install apache-tvm-ffi",
+            name="tvm_ffi",
+        )
+    try:
+        _XLAC._xla_load_tvm_ffi(str(found))
+    except RuntimeError as error:
+        raise ImportError(
+            f"custom-call target {name!r}: {found} cannot be used: {error}; "
+            "pip install --upgrade apache-tvm-ffi",
+            name="tvm_ffi",
+        ) from None
+
+
+def _handle(name: str, library: object, symbol: str | None) -> int:
+    """The function's object; it lives as long as the process."""
+    if hasattr(library, "__tvm_ffi_object__"):
+        library = library.__tvm_ffi_object__()
+    if hasattr(library, "__chandle__"):  # a tvm_ffi.Function, whose package is imported
+        if symbol is not None:
+            raise TypeError(f"custom-call target {name!r}: symbol requires a library's path")
+        if not library.__chandle__():
+            raise ValueError(
+                f"custom-call target {name!r}: the function is compiled for another architecture"
+            )
+        return library.__chandle__()
+    if not isinstance(library, (str, os.PathLike)):
+        raise TypeError(
+            f"custom-call target {name!r}: library must be a path or a tvm_ffi.Function, but is of "
+            f"type {type(library).__name__}"
+        )
+    loaded, symbol = libraries.load(library)._name, symbol or name
+    if (loaded, symbol) not in _functions:
+        handle = _XLAC._xla_tvm_ffi_function(loaded, symbol)
+        if not handle:
+            exported = [f for f in elf.exported_functions(Path(loaded)) if f.startswith(_PREFIX)]
+            names = [function.removeprefix(_PREFIX) for function in exported]
+            raise AttributeError(
+                f"custom-call target {name!r}: {library} has no TVM-FFI function {symbol!r}"
+                + libraries.alike(symbol, [n for n in names if not n.startswith("_")])
+            )
+        _functions[loaded, symbol] = handle
+    return _functions[loaded, symbol]

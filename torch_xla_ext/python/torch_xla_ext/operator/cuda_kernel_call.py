@@ -1,0 +1,102 @@
+"""Calls of an operator whose kernel is a `cuda_kernel`."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from torch_xla_ext import sharding
+from torch_xla_ext.launchers import on_device
+from torch_xla_ext.launchers.cuda_source.kernel import CudaKernel
+from torch_xla_ext.launchers.launch import TARGET
+from torch_xla_ext.operator.kernel_call import Checked, KernelCall
+from torch_xla_ext.operator.tensor_checks import Tensors, Value
+from torch_xla_ext.signature.schema import ArrayType
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaKernelCall(KernelCall):
+    """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
+
+    kernel: CudaKernel | None = None
+
+    def prepared(self, *values: Value) -> object | None:
+        if on_device.is_cpu():
+            return None  # the reference is PyTorch's operations, which on_xla traces
+        return super().prepared(*values)
+
+    def on_xla(self, *values: Value) -> Tensors:
+        if on_device.is_cpu():
+            return self.on_cpu(*values)
+        return super().on_xla(*values)
+
+    def on_cpu(self, *values: Value) -> Tensors:
+        return self._returned(self._reference(self._checked(values), self._num_returned))
+
+    def in_place_on_cpu(self, *values: Value) -> None:
+        checked = self._checked(values)
+        results = self._reference(checked, len(self.in_place))
+        for result, name in self.in_place.items():
+            checked.args[name].copy_(results[result])
+
+    def _reference(self, checked: Checked, least: int) -> list[torch.Tensor]:
+        """At least so many results: a reference does not have the kernel's workspaces."""
+        args = [checked.args[name] for name in self.operands] + list(checked.parameters.values())
+        types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
+        return self.kernel.calls.reference_results(args, types, least)
+
+    def _arguments(
+        self,
+        checked: Checked,
+        tensors: Sequence[torch.Tensor | None],
+        aliases: Mapping[int, int],
+        parts: sharding.Parts | None,
+    ) -> dict[str, object]:
+        shapes = [ArrayType.of(result) for result in checked.results]
+        if parts is not None:  # the results are those of all devices
+            for i, shard in enumerate(parts.results):
+                if shard is not None:
+                    shapes[i] = shapes[i]._replace(shape=tuple(shard.shape))
+        launch, words = self.kernel.calls.prepared(
+            self._operand_types(checked), shapes, checked.parameters
+        )
+        present = [tensor for tensor in tensors if tensor is not None]
+        counted = {
+            result: sum(tensor is not None for tensor in tensors[:index])
+            for result, index in aliases.items()
+        }
+        if parts is not None:
+            parts = parts._replace(
+                operands=[
+                    part
+                    for part, tensor in zip(parts.operands, tensors, strict=True)
+                    if tensor is not None
+                ]
+            )
+        return {
+            "target": TARGET,
+            "inputs": present,
+            "outputs": checked.results,
+            "attributes": launch.attributes(words),
+            "api": "ffi",
+            "aliases": counted,
+            "parts": parts,
+        }
+
+    def _operand_types(self, checked: Checked) -> list[ArrayType | None]:
+        tensors = [checked.args[name] for name in self.operands]
+        return [None if t is None else ArrayType(tuple(t.shape), t.dtype) for t in tensors]
+
+    def _run_target(
+        self,
+        platform: str,
+        checked: Checked,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        stream: int,
+    ) -> None:
+        shapes = [ArrayType.of(result) for result in checked.results]
+        launch, words = self.kernel.calls.prepared(
+            self._operand_types(checked), shapes, checked.parameters
+        )
+        on_device.run(launch, operands, results, words, stream)

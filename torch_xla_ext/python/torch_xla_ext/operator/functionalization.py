@@ -1,0 +1,34 @@
+"""PyTorch's functionalization, which gives XLA tensors views and in-place operators."""
+
+import torch
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+
+from torch_xla_ext.operator.tensor_checks import Value
+
+
+def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The arguments without what mark_sharding returns: it wraps a functional tensor."""
+    return tuple(arg.global_tensor if isinstance(arg, XLAShardedTensor) else arg for arg in args)
+
+
+def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Gives `tensor`, and what it is a view of, the new value `value`.
+
+    It does what torch generates for the in-place operators of its own, in their "Functionalize"
+    kernels, with functions by which torch itself does it in Python. ``tensor.copy_(value)`` would
+    give the same numbers. But an XLA tensor would stay the tensor that it was, by whose age
+    torch_xla orders the results of a program; they have to be in the order of the calls, as the
+    parameters are (WithAliasedLast in csrc/custom_call/custom_call.cc).
+
+    Args:
+        tensor: a functional tensor, the argument of a "Functionalize" kernel.
+        value: another, of the same shape and dtype.
+    """
+    torch._sync(value)
+    inner = torch._from_functional_tensor(value)
+    old = torch._from_functional_tensor(tensor)
+    if old.device.type == "xla" and type(old) is torch.Tensor:
+        torch._propagate_xla_data(old, inner)  # it tells torch_xla which buffer to donate
+    torch._functionalize_replace(tensor, inner)
+    torch._functionalize_commit_update(tensor)
+    torch._functionalize_sync(tensor)

@@ -1,0 +1,78 @@
+"""Registration of a kernel: of all its entries, or of a TVM-FFI function."""
+
+from __future__ import annotations
+
+import os
+
+from torch_xla_ext.registry import ffi_handlers, kernel_symbols, libraries, registration
+from torch_xla_ext.registry.platforms import PLATFORMS
+from torch_xla_ext.registry.registration import Target
+
+
+def register_kernel(
+    name: str, library: object, *, abi: str = "kernel.h", **options: object
+) -> list[Target]:
+    """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
+
+    Or of FFI handlers with several stages: those of the library's functions <name>Bundle, for CUDA,
+    and <name>HostBundle, which return an XLA_FFI_Handler_Bundle.
+
+    With ``abi="tvm-ffi"``, registers a TVM-FFI function
+    (`torch_xla_ext.launchers.tvm_ffi.register_tvm_ffi_kernel`).
+
+    Args:
+        name: the target: the name in the kernel's signature.
+        library: the path of the shared library.
+        abi: "kernel.h" or "tvm-ffi".
+        options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
+            and cuda_graph.
+
+    Returns:
+        The registered targets: for each platform in the library, the untyped and the FFI entry, or
+        only the latter if it returns bundles.
+
+    Raises:
+        As register_custom_call; also AttributeError if the library has no kernel of this name.
+    """
+    registration.check_name("register_kernel", name)
+    if abi == "tvm-ffi":
+        from torch_xla_ext.launchers.tvm_ffi import register_tvm_ffi_kernel
+
+        return register_tvm_ffi_kernel(name, library, **options)
+    if abi != "kernel.h":
+        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
+    if options:
+        raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
+    if not isinstance(library, (str, os.PathLike)):
+        raise TypeError(
+            f"register_kernel: library must be a path, but is of type {type(library).__name__}"
+        )
+    loaded = libraries.load(library)
+    if kernel_symbols.schema_of(loaded, name) is None:
+        bundles = [
+            Target(name, platform, "ffi")
+            for platform in PLATFORMS
+            if libraries.function_of(loaded, ffi_handlers.bundle_symbol(name, platform)) is not None
+        ]
+        if bundles:
+            for target in bundles:
+                registration.register_custom_call(name, loaded, platform=target.platform, api="ffi")
+            return bundles
+        exported = libraries.exported(loaded)
+        if name in exported:
+            raise AttributeError(
+                f"{library} exports a function {name!r}, but no kernel made with XLA_KERNEL_CUDA "
+                "or XLA_KERNEL_HOST: register it with register_cuda_custom_call(name, library) if "
+                "it is (stream, buffers, opaque, opaque_len), or with register_custom_call"
+            )
+        names = [n.removesuffix("Schema") for n in exported if n.endswith("Schema")]
+        raise AttributeError(
+            f"{library} has no kernel {name!r} made with XLA_KERNEL_CUDA or XLA_KERNEL_HOST"
+            + libraries.alike(name, names or exported)
+        )
+    registered = []
+    for platform, api in kernel_symbols.ENTRIES:
+        if libraries.function_of(loaded, kernel_symbols.entry(name, platform, api)) is not None:
+            registration.register_custom_call(name, loaded, platform=platform, api=api)
+            registered.append(Target(name, platform, api))
+    return registered

@@ -1,0 +1,1 @@
+"""Replaced functions of torch_xla, PyTorch and other libraries."""

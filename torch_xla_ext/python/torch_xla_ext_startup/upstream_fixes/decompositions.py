@@ -1,0 +1,98 @@
+"""Operators that torch_xla has no kernels for run on the device, by PyTorch's own decompositions.
+
+torch_xla computes them on the host: slowly, with the device waiting, and not at all in a captured
+step. Interpolation, whose gradients are among them, is in most models that segment images.
+
+A decomposition is made of operators that have gradients, so it needs no gradient of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch._decomp import decomposition_table
+
+# Those whose decompositions are made of operators with gradients: torch._decomp.decompositions,
+# not torch._refs. tests/aten_overrides/decompositions_test.py compares each with the CPU's.
+_OPERATORS = (
+    "_adaptive_avg_pool2d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "_weight_norm_interface",
+    "addmv",
+    "aminmax",
+    "channel_shuffle",
+    "col2im",
+    "grid_sampler_2d",
+    "im2col",
+    "multi_margin_loss",
+    "nansum",
+    "renorm",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+    "upsample_bicubic2d",
+    "upsample_nearest1d",
+    "upsample_nearest3d",
+)
+# These have a kernel, but their gradients have none.
+_FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_trilinear3d")
+
+_ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
+_NEAREST = 1  # an interpolation mode of grid_sampler_2d
+
+_LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def register() -> None:
+    """Registers the decompositions for XLA tensors."""
+    for name in _OPERATORS + _FOR_GRADIENTS:
+        operator = getattr(torch.ops.aten, name).default
+        kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
+        _LIBRARY.impl(operator, kernel, "AutogradXLA")
+
+
+@functools.cache
+def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
+    """PyTorch's own, for a trace of tensors of another device, which XLA is to run.
+
+    That device has kernels for more operators, and no part of such a trace may be on the host.
+    index_fill's decomposition writes to a new tensor if the operand is not row-major, which
+    AOTAutograd refuses.
+    """
+    return {
+        operator: decomposition
+        for operator, decomposition in torch._decomp.core_aten_decompositions().items()
+        if isinstance(operator, torch._ops.OpOverload)
+        and operator.overloadpacket is not torch.ops.aten.index_fill
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
+    }
+
+
+def _decomposed(
+    operator: torch._ops.OpOverload, *, only_for_gradients: bool
+) -> Callable[..., object]:
+    decomposition = decomposition_table[operator]
+
+    def kernel(*args: object, **options: object) -> object:
+        # The decomposition of a pool to nothing divides by 0.
+        is_pool_to_nothing = operator is _ADAPTIVE_POOL and min(args[1]) <= 0
+        if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
+            with torch._C._AutoDispatchBelowAutograd():
+                return operator(*args, **options)
+        result = decomposition(*args, **options)
+        if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
+            # The decomposition has no gradient of a grid that is rounded; PyTorch's is 0.
+            result = result + 0 * args[1].nan_to_num(0, 0, 0).sum()
+        return result
+
+    return kernel
+
+
+def _needs_gradients(*args: object) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(argument, torch.Tensor) and argument.requires_grad for argument in args
+    )

@@ -1,0 +1,239 @@
+"""Fixes of what torch_xla and PyTorch do for ``torch.compile(backend="openxla")``.
+
+A graph is compiled and run by compiled_graph, in place of torch_xla 2.8's bridge to Dynamo.
+
+If arguments share memory and the function writes to one of them, PyTorch derives all of them from
+one argument by their strides and offsets. torch_xla's tensors have none, so the views would be
+wrong. Such a function is not compiled: it runs as without torch.compile.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import torch
+import torch_xla
+from torch.utils.checkpoint import CheckpointPolicy
+
+from torch_xla_ext.graph.argument_strides import compiled_by_strides
+
+# docs/debugging.md names it: a program may have configured it.
+_log = logging.getLogger("torch_xla_ext.openxla")
+
+
+def replace_bridge(module: ModuleType) -> None:
+    """Changes torch_xla._dynamo.dynamo_bridge."""
+    from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
+    from torch_xla_ext.graph.shared_memory import SharedMemory
+    from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, split
+
+    stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
+    stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
+
+    memory: SharedMemory | None = None  # of the arguments of the graph that is being compiled
+
+    def extract_compiled_graph_helper(
+        graph: torch.fx.GraphModule, arguments: Sequence[object]
+    ) -> Callable[..., object]:
+        if on_host := nodes_on_host(graph, arguments):
+            return split(graph, on_host, on_cpu, compile_when_called)
+        return extract(graph, arguments)
+
+    def extract(graph: torch.fx.GraphModule, arguments: Sequence[object]) -> Callable[..., object]:
+        nonlocal memory
+        memory = SharedMemory.of(graph, arguments)
+        try:
+            if memory is not None:
+                memory.move(graph)
+                return stock_helper(graph, tuple(memory.views(arguments)))
+            return stock_helper(graph, on_device(arguments))
+        finally:
+            memory = None
+
+    def compile_when_called(graph: torch.fx.GraphModule) -> Callable[..., object]:
+        compiled: Callable[..., object] | None = None
+
+        def run(*arguments: object) -> object:
+            nonlocal compiled
+            if compiled is None:
+                with torch_xla.experimental.eager_mode_context(False):
+                    compiled = extract(graph, arguments)
+            return compiled(*arguments)
+
+        return run
+
+    def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
+        # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
+        vars(graph).pop("xla_args", None)
+        if memory is not None:
+            return CompiledGraph(graph, memory).run
+        runs: dict[bool, Callable[..., object]] = {}
+
+        def run(*arguments: object) -> object:
+            arguments = on_device(arguments)
+            is_ours = is_supported(arguments)
+            if is_ours not in runs and is_ours:
+                runs[is_ours] = CompiledGraph(graph).run
+            elif is_ours not in runs:
+                graph.xla_args = arguments
+                if module._args_on_cuda(arguments):
+                    graph.xla_args = moved(arguments, torch_xla.device())
+                runs[is_ours] = stock(graph)
+            return runs[is_ours](*arguments)
+
+        return run
+
+    def partition_fx_graph_for_cpu_fallback(
+        graph: torch.fx.GraphModule, arguments: Sequence[object], *others: object
+    ) -> Callable[..., object]:
+        if not is_supported(arguments):
+            return stock_parts(graph, arguments, *others)
+        on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
+        if not on_host:
+            return extract_internal(graph)
+        return split(graph, on_host, lambda part: part, extract_internal)
+
+    module.extract_compiled_graph_helper = extract_compiled_graph_helper
+    module.extract_internal = extract_internal
+    module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
+
+
+def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
+    """Returns the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
+    types = {a.device.type for a in arguments if isinstance(a, torch.Tensor)}
+    if types != {"cpu", "xla"}:
+        return tuple(arguments)
+    device = torch_xla.device()
+    return tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
+
+
+def _nodes_without_kernel(
+    graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
+) -> set[torch.fx.Node]:
+    """Returns the operators that torch_xla runs on the host. Leaves the arguments as they are."""
+    saved = torch_xla._XLAC._XlaSavedState()
+    saved.add_all(list(arguments))
+    try:
+        collector = collector_type(graph)
+        with torch.no_grad():
+            collector.run(*arguments)
+    finally:
+        saved.restore()
+    return set(collector.get_unsupported_nodes())
+
+
+class _SharedMemoryError(Exception):
+    """Arguments of a function share memory, and it writes to one."""
+
+
+def replace_backend(module: ModuleType) -> None:
+    """Changes torch._dynamo.backends.torchxla."""
+    from torch._dynamo.backends import registry
+    from torch._functorch import partitioners
+    from torch._functorch._aot_autograd import runtime_wrappers
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    from torch_xla_ext.graph import shared_memory
+
+    stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
+    # Of what the gradient needs, it computes again what is cheap; the default saves all.
+    stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
+    # Also what a function writes to its arguments is a part of its program.
+    stock.kwargs["keep_inference_input_mutations"] = True
+
+    def merge_view_inputs(
+        config: object, inputs: Sequence[object], infos: Sequence[Any], **options: object
+    ) -> object:
+        writes = collections.defaultdict(list)  # by storage
+        for value, info in zip(inputs, infos, strict=True):
+            if isinstance(value, torch.Tensor) and value.device.type == "xla":
+                writes[StorageWeakRef(value.untyped_storage())].append(info.mutates_data)
+        if any(len(written) > 1 and any(written) for written in writes.values()):
+            raise _SharedMemoryError
+        return merge(config, inputs, infos, **options)
+
+    def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        return compiled_by_strides(
+            lambda inputs: compile_for(graph, inputs, **options), graph, inputs
+        )
+
+    def compile_for(
+        graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
+    ) -> Callable[..., object]:
+        # torch wraps it once more in each compilation: RecursionError after a few hundred.
+        stock.kwargs.pop("bw_compiler", None)
+        with (
+            shared_memory.traced_for_xla(stock.kwargs, inputs),
+            mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
+            mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
+        ):
+            try:
+                return stock(graph, inputs, **options)
+            except _SharedMemoryError:
+                _log.warning(
+                    "a function is not compiled, but run lazily: it writes to one of its arguments "
+                    "that share memory; pass a clone() of the others, or make the views inside"
+                )
+                return graph
+
+    openxla._tags = stock._tags  # torch._dynamo.list_backends() reads them
+    module.openxla = openxla
+    registry._COMPILER_FNS["openxla"] = openxla
+    _number_devices()
+    _run_loops_lazily()
+
+
+def _number_devices() -> None:
+    """Gives fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
+
+    Otherwise ``x + torch.arange(3, device="xla")`` is refused in a compiled function, since its
+    operands are on "xla:0" and "xla".
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    stock = FakeTensor.__new__
+
+    def new(
+        cls: type,
+        mode: object,
+        elem: torch.Tensor,
+        device: torch.device | str,
+        *args: object,
+        **options: object,
+    ) -> FakeTensor:
+        if torch.device(device) == torch.device("xla"):
+            device = torch_xla.device()
+        return stock(cls, mode, elem, device, *args, **options)
+
+    FakeTensor.__new__ = staticmethod(new)
+
+
+def _run_loops_lazily() -> None:
+    """Keeps Dynamo out of torch_xla's scan, which traces its function itself."""
+    from torch_xla.experimental import scan
+
+    stock = scan.scan
+    disabled = torch.compiler.disable(stock)
+    for module in list(sys.modules.values()):
+        if vars(module).get("scan") is stock:
+            module.scan = disabled
+
+
+def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
+    """Whether random numbers have to be drawn a second time with the same values: never.
+
+    PyTorch does so, in what a checkpoint computes again, by an operator that XLA tensors lack.
+    """
+    for node in joint_graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            elements = [user for user in node.users if user.target is operator.getitem]
+            for saved in (node, *elements):
+                saved.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return False
