@@ -30,6 +30,7 @@ from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug, define_operator, register_custom_call
 from torch_xla_ext.custom_call import call as call_module
 from torch_xla_ext.registry import registration
+from xla_kernels import Traits
 from xla_kernels.signature import untyped_payload
 
 GOLDENS = Path(__file__).parent / "goldens"
@@ -171,18 +172,14 @@ def test_a_target_that_xla_runs_itself(
     x = torch.ones(2, device=device)
     with pytest.raises(ValueError, match="no such target is registered for 'CUDA'"):
         custom_call("xla$own", [x], [x], payload=b"config")
-    with pytest.raises(ValueError, match="no such target is registered for 'CUDA'"):
-        custom_call("xla$own", [x], [x], payload=b"config", built_in="Host")
-    (y,) = custom_call("xla$own", [x], [x], payload=b"config", built_in="CUDA")
-    assert 'custom_call_target="xla$own"' in hlo(y)
-    with pytest.raises(ValueError, match="built_in must be 'CUDA' or 'Host', but is 'cuda'"):
-        define_operator(
-            "test_built_in::f(Tensor x) -> Tensor",
-            target="xla$own",
-            results=lambda x: [(x.shape, x.dtype)],
-            payload=lambda x: b"config",
-            built_in="cuda",
-        )
+    config, (row, column) = b'{"own": 1}', ((2, 3), (3, 2))
+    traits = Traits(built_in=True, result_layouts={0: (1, 0)}, num_hidden_results=1)
+    outputs = [(row, torch.float32), (column, torch.float32), ([0], torch.uint8)]
+    results = custom_call("xla$own", [x], outputs, payload=config, traits=traits)
+    assert [result.shape for result in results] == [row, column]
+    (line,) = custom_call_lines(*results)
+    assert "(f32[2,3]{0,1}, f32[3,2]{1,0}, u8[0]{0}) custom-call" in line
+    assert 'custom_call_target="xla$own"' in line
 
 
 def test_the_reference_of_a_target_gets_its_payload(device: torch.device) -> None:

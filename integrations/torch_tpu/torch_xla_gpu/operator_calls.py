@@ -44,13 +44,15 @@ class KernelCall(OperatorCall):
         results = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         if self.payload is not None:
             payload = self.payload(**checked.args)
-            return custom_call.call(self.target, present, results, payload=payload)
+            layouts = self.traits.result_layouts
+            return custom_call.call(self.target, present, results, payload=payload, layouts=layouts)
         return custom_call.call(
             kernels.called_name(self.target, self.schema.text),
             present,
             results,
             attributes=ffi_attributes.of_kernel(self.schema, tensors, checked.parameters),
             aliases=self._aliases(checked),
+            layouts=self.traits.result_layouts,
         )
 
     def _aliases(self, checked: Checked) -> dict[int, int]:

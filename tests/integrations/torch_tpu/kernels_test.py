@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch_xla_gpu
 from torch_xla_gpu import ops
+from torch_xla_gpu.custom_call import stablehlo
+
+from xla_kernels import ArrayType
 
 TPU = torch_xla_gpu.device.TYPE
 SCALE = os.environ["SCALE_LIBRARY"]
@@ -64,6 +67,13 @@ def test_a_compiled_function_is_one_program() -> None:
     assert text.count("stablehlo.custom_call @XlaGpuSimpleAdd") == 1
     assert "api_version = 4" in text
     assert "stablehlo.multiply" in text
+
+
+def test_the_layout_of_a_result() -> None:
+    results = ArrayType((2, 3), torch.float32), ArrayType((4, 5), torch.float32)
+    text = stablehlo._module("own", (), results, None, b"", (), ((1, (1, 0)),), False)
+    row_major, column_major = (f"dense<[{order}]> : tensor<2xindex>" for order in ("1, 0", "0, 1"))
+    assert f"result_layouts = [{row_major}, {column_major}]" in text
 
 
 def test_a_batch() -> None:

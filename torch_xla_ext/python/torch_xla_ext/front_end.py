@@ -93,7 +93,7 @@ class TorchXla(FrontEnd):
 def _register(
     operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
 ) -> object:
-    """Registers a kernel of csrc/custom_call/operator_kernels.h, which stays while its operator does."""
+    """Registers a kernel of csrc/custom_call/dispatcher_kernels.h for as long as the operator."""
     schema = operator._schema
     kernel = register(name=schema.name, overload=schema.overload_name, **how)
     torch_library.keep(schema.name, kernel)

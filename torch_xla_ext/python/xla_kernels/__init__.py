@@ -12,6 +12,7 @@ import importlib
 _MODULES = {
     "ArrayType": "signature.schema",
     "CudaKernel": "cuda_source.kernel",
+    "Traits": "traits",
     "Value": "operator.tensor_checks",
     "VmapInfo": "operator.batching",
     "cuda_kernel": "cuda_source.kernel",

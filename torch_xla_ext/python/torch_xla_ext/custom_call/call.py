@@ -14,6 +14,7 @@ from torch_xla_ext.custom_call.arguments import Arguments
 from torch_xla_ext.registry import registration
 from xla_kernels import transforms
 from xla_kernels.signature.schema import ArrayType
+from xla_kernels.traits import NONE, Traits
 
 _XLAC = torch_xla._XLAC
 
@@ -29,7 +30,7 @@ def custom_call(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     sharding_rule: str | None = None,
-    built_in: str | None = None,
+    traits: Traits = NONE,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target`.
 
@@ -58,8 +59,7 @@ def custom_call(
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
             on its shard, with these attributes or this payload. Without it, sharded inputs are
             gathered.
-        built_in: the platform, "CUDA" or "Host", on which XLA runs the target itself: there, no
-            kernel of this name is registered.
+        traits: what XLA has to know of the call besides (xla_kernels.Traits).
 
     Returns:
         An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it raises
@@ -90,7 +90,7 @@ def custom_call(
         aliases,
         has_side_effect,
         parts,
-        built_in,
+        traits,
     )
     if has_side_effect and aliases is None:
         _warn_of_lost_writes(checked, tensors)
@@ -138,7 +138,7 @@ def call_operator(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     parts: sharding.Parts | None = None,
-    built_in: str | None = None,
+    traits: Traits = NONE,
     is_checked: bool = False,
 ) -> list[torch.Tensor]:
     """custom_call for an operator, which has taken care of transforms and shardings.
@@ -161,7 +161,7 @@ def call_operator(
         aliases,
         False,
         parts,
-        built_in,
+        traits,
         is_checked,
     )
     return _call(checked, tensors, outputs, attributes, payload)
@@ -178,7 +178,7 @@ def prepare(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     parts: sharding.Parts | None = None,
-    built_in: str | None = None,
+    traits: Traits = NONE,
     is_checked: bool = False,
 ) -> object | None:
     """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
@@ -206,7 +206,7 @@ def prepare(
         aliases,
         has_side_effect,
         parts,
-        built_in,
+        traits,
         is_checked,
     )
     return _XLAC._xla_prepare_custom_call(*checked)

@@ -83,7 +83,7 @@ class KernelCall(OperatorCall):
             "api": api,
             "aliases": aliases,
             "parts": parts,
-            "built_in": self.built_in,
+            "traits": self.traits,
             "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
         }
 

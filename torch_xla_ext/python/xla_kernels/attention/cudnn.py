@@ -1,9 +1,7 @@
 """Dense attention by cuDNN, as XLA:GPU calls it: ``torch.ops.xla_gpu.cudnn_attention``.
 
-XLA:GPU runs the targets ``__cudnn$fmha…`` itself (`built_in`): the payload is XLA's
-GpuBackendConfig in JSON, and the last result is a workspace, whose size XLA sets when it compiles
-the program. The calls are the same as those that JAX makes for
-``jax.nn.dot_product_attention(implementation="cudnn")``
+XLA:GPU runs the targets ``__cudnn$fmha…`` itself. The last result is a workspace. The calls are the
+same as those that JAX makes for ``jax.nn.dot_product_attention(implementation="cudnn")``
 (jax/_src/cudnn/fused_attention_stablehlo.py).
 
 The operands of the calls are [batch_size, seq_len, num_heads, head_dim], which is what projections
@@ -23,6 +21,7 @@ from xla_kernels.operator.define import define_operator
 from xla_kernels.operator.tensor_checks import Value
 from xla_kernels.plugin import driver
 from xla_kernels.references import register_reference
+from xla_kernels.traits import Traits
 
 DTYPES = {torch.float16: "F16", torch.bfloat16: "BF16"}
 HEAD_DIM_MULTIPLE = 8
@@ -280,6 +279,20 @@ _ATTRIBUTES = "bool heads_first, bool causal, float sm_scale"
 _HEADS = "b h _ _"  # of sharded tensors, whose heads are first
 
 
+def _traits(results: Sequence[int]) -> Traits:
+    """Of calls with these results of the shape [batch_size, num_heads, seq_len, head_dim].
+
+    cuDNN writes any layout. In this one the sequence is before the heads, as in what models
+    multiply the results with.
+    """
+    return Traits(
+        built_in=True,
+        result_layouts=dict.fromkeys(results, (0, 2, 1, 3)),
+        num_hidden_results=1,
+        runs_first_alone=True,  # XLA loads cuDNN's graphs, which captures them
+    )
+
+
 def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, ...]:
     """The operator ``name``, and its gradient's. `bias` is "", or the argument's declaration."""
     register_reference(target, _reference)
@@ -297,7 +310,7 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
         check=_check,
         results=_results,
         payload=_forward_payload,
-        built_in="CUDA",
+        traits=_traits([0]),
         setup_context=_setup_context,
         backward=_backward,
         environment=(),
@@ -310,7 +323,7 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
         check=_check,
         results=_backward_results,
         payload=_backward_payload,
-        built_in="CUDA",
+        traits=_traits([0, 1, 2]),
         environment=(),
         sharding_rule=rules["backward_rule"],
     )

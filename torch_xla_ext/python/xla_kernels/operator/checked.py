@@ -14,6 +14,7 @@ from xla_kernels.operator import tensor_checks
 from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import untyped_payload
 from xla_kernels.signature.schema import ArrayType, Schema, Sizes
+from xla_kernels.traits import NONE, Traits
 
 if TYPE_CHECKING:
     from xla_kernels.cuda_source.kernel import CudaKernel
@@ -58,7 +59,7 @@ class OperatorCall:
         operator: whose arguments they are. What it returns are the kernel's first results.
         target: the kernel's name.
         schema: of a kernel that is made with torch_xla_ext/kernel.h, or of a `cuda_kernel`.
-        check, attributes, sizes, results, payload, built_in, environment, sharding_rule: as of
+        check, attributes, sizes, results, payload, traits, environment, sharding_rule: as of
             `define_operator`.
         in_place: of each result that is in an argument's buffer, the argument's name.
         kernel: of a `cuda_kernel`.
@@ -72,7 +73,7 @@ class OperatorCall:
     sizes: Callable[..., Mapping[str, int]] | None = None
     results: Callable[..., Sequence[Result]] | None = None
     payload: Callable[..., bytes] | None = None
-    built_in: str | None = None
+    traits: Traits = NONE
     environment: Sequence[str] | None = None
     sharding_rule: str | None = None
     in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)

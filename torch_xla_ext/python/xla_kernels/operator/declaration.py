@@ -145,8 +145,6 @@ def check(call: OperatorCall) -> None:
         _check_operands(call, where)
         _check_parameters(call, where)
         _check_results(call, where)
-    if call.built_in not in (None, "CUDA", "Host"):
-        raise ValueError(f"{where} built_in must be 'CUDA' or 'Host', but is {call.built_in!r}")
     call.check_declaration(where)
 
 

@@ -22,6 +22,7 @@ from xla_kernels import front_end
 from xla_kernels.operator import autograd, batching, declaration, tensor_checks, torch_library
 from xla_kernels.operator.checked import OperatorCall, Result
 from xla_kernels.operator.tensor_checks import Tensors, Value
+from xla_kernels.traits import NONE, Traits
 
 if TYPE_CHECKING:
     from xla_kernels.cuda_source.kernel import CudaKernel
@@ -39,7 +40,7 @@ def define_operator(
     sizes: Callable[..., Mapping[str, int]] | None = None,
     results: Callable[..., Sequence[Result]] | None = None,
     payload: Callable[..., bytes] | None = None,
-    built_in: str | None = None,
+    traits: Traits = NONE,
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Tensors] | None = None,
     jvp: Callable[..., Tensors] | None = None,
@@ -82,8 +83,8 @@ def define_operator(
             each result.
         payload: for such a kernel: gets arguments of known sizes and returns the kernel's payload,
             which must tell which operands are absent.
-        built_in: the platform, "CUDA" or "Host", on which XLA runs the target itself: there, no
-            kernel of this name is registered.
+        traits: what XLA has to know of the calls besides: that it runs the target itself, layouts
+            of results, results that get no tensor.
         setup_context, backward, jvp: the derivatives, as in torch.autograd.Function. A missing one
             raises NotImplementedError when it is needed.
         vmap: the batching rule, as in torch.library.register_vmap. Before it is called, one example
@@ -142,7 +143,7 @@ def define_operator(
             sizes=sizes,
             results=results,
             payload=payload,
-            built_in=built_in,
+            traits=traits,
             environment=environment,
             sharding_rule=sharding_rule,
             in_place={
