@@ -38,9 +38,9 @@ from torch.utils import _pytree as pytree
 from torch_xla import runtime
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+import torch_xla_ext
 from torch_xla_ext import CaptureError
-from torch_xla_ext.graph import watch
-from torch_xla_ext.graph.step import CapturedStep
+from torch_xla_ext.graph import CapturedStep, answers_as_compiling
 from torch_xla_huggingface import moe
 from torch_xla_huggingface.ahead import Ahead, Pass, next_inputs
 from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
@@ -367,7 +367,7 @@ class _Forward:
         key = (*shapes, cache.size, not cache.layers)
         if key not in self._steps:
             # A trace takes the time of a hundred tokens; `step` below depends on nothing else.
-            self._steps[key] = CapturedStep(step, verify=2, as_compiling=True)
+            self._steps[key] = torch_xla_ext.capture(step, verify=2, as_compiling=True)
             while len(self._steps) > _MAX_STEPS:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(key)
@@ -381,7 +381,7 @@ class _Forward:
                 _warn_once(f"the forward pass of {type(model).__name__} runs lazily: {error}")
                 self._steps[key] = None
         cache.ahead = None  # each lazy step would wait for the one before
-        with watch.answers_as_compiling():
+        with answers_as_compiling():
             result = step(*arguments)
         torch_xla.sync()
         return result

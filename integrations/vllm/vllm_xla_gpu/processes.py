@@ -26,7 +26,7 @@ import torch_xla
 from torch import distributed
 from torch.distributed import HashStore, PrefixStore, Store
 
-from torch_xla_ext.plugin import rendezvous
+from torch_xla_ext import plugin
 from xla_kernels.plugin.options import Processes
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def join() -> None:
     alone = processes.count == 1
     distributed.init_process_group(
         "gloo",
-        store=HashStore() if alone else PrefixStore("torch", rendezvous.connect(os.environ)),
+        store=HashStore() if alone else PrefixStore("torch", plugin.connect(os.environ)),
         rank=processes.rank,
         world_size=processes.count,
     )
@@ -104,7 +104,7 @@ class Peers:
         if not are_several():
             return None
         processes = Processes.from_environ(os.environ)
-        store = PrefixStore(f"vllm_xla_gpu/{next(_engines)}", rendezvous.connect(os.environ))
+        store = PrefixStore(f"vllm_xla_gpu/{next(_engines)}", plugin.connect(os.environ))
         timeout = float(os.environ.get(TIMEOUT_VARIABLE, _DEFAULT_TIMEOUT))
         return cls(processes.rank, processes.count, store, timeout)
 
@@ -199,7 +199,7 @@ class Peers:
         with contextlib.suppress(distributed.DistStoreError):  # when that time is over
             return self._store.wait(keys, _PATIENCE)
         while True:
-            if lost := torch_xla._XLAC._xla_lost_process():
+            if lost := plugin.lost_process():
                 raise ProcessesError(lost)
             missing = [r for r, key in enumerate(of_ranks) if not self._store.check([key])]
             # Rank 0 has to answer, too.

@@ -31,6 +31,7 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
+from torch_xla_ext import sharding
 from vllm_xla_gpu.attention import XlaGpuAttention
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
@@ -79,7 +80,7 @@ class Devices:
         if not self._divides(tensor, dim):
             dim = None
         result = tensor.to(torch_xla.device())
-        if torch_xla._XLAC._get_xla_sharding_spec(result) == "":
+        if not sharding.is_marked(result):
             xs.mark_sharding(result, self._mesh, _partition(tensor, dim))
         return result
 
@@ -90,11 +91,10 @@ class Devices:
         specs = [
             xs.ShardingSpec(
                 self._mesh, _partition(tensor, dim if self._divides(tensor, dim) else None)
-            ).xla_spec(tensor)
+            )
             for tensor, dim in zip(tensors, dims, strict=True)
         ]
-        device = str(torch_xla.device())
-        return torch_xla._XLAC._xla_tensors_from_aten(tensors, [device] * len(tensors), specs)
+        return sharding.send(tensors, specs)
 
     def summed(
         self,

@@ -378,6 +378,7 @@ def capture(
     max_captures: int = _MAX_CAPTURES,
     check_python: bool = True,
     verify: bool | int | None = None,
+    as_compiling: bool = False,
 ) -> _Function: ...
 
 
@@ -387,6 +388,7 @@ def capture(
     max_captures: int = _MAX_CAPTURES,
     check_python: bool = True,
     verify: bool | int | None = None,
+    as_compiling: bool = False,
 ) -> Callable[[_Function], _Function]: ...
 
 
@@ -396,6 +398,7 @@ def capture(
     max_captures: int = _MAX_CAPTURES,
     check_python: bool = True,
     verify: bool | int | None = None,
+    as_compiling: bool = False,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
     """Traces and compiles a step once, and then replays it without running its Python code.
 
@@ -428,11 +431,14 @@ def capture(
             compared. Use it for code that keeps its settings in large or changing objects.
         verify: the last call of a capture that is traced again. True traces every call again, for
             tests; 0 none. The default is 1,024, and 0 with check_python=False.
+        as_compiling: whether torch.compiler.is_compiling() is true from the first trace on, for
+            libraries that check values only where they are not compiled.
 
     Returns:
-        A callable with the same arguments and results. Results do not require gradients. Objects
-        that the function makes are made at each replay, from the parts that pickle would store. A
-        copy of the callable, by copy or pickle, has captures of its own.
+        A callable with the same arguments and results; its method `repeat` does what a call does
+        right after another one, between which nothing has changed in Python. Results do not require
+        gradients. Objects that the function makes are made at each replay, from the parts that
+        pickle would store. A copy of the callable, by copy or pickle, has captures of its own.
 
     Raises:
         CaptureError: the function does something on the host that a replay would not repeat: it
@@ -444,6 +450,10 @@ def capture(
     """
     if function is None:
         return functools.partial(
-            capture, max_captures=max_captures, check_python=check_python, verify=verify
+            capture,
+            max_captures=max_captures,
+            check_python=check_python,
+            verify=verify,
+            as_compiling=as_compiling,
         )
-    return CapturedStep(function, max_captures, check_python, verify)
+    return CapturedStep(function, max_captures, check_python, verify, as_compiling)

@@ -1,1 +1,17 @@
-"""The processes of a program with ``PJRT_DEVICE=CUDA``; xla_kernels.plugin finds the plugin."""
+"""The processes of a program with ``PJRT_DEVICE=CUDA``; xla_kernels.plugin finds the plugin.
+
+This module is public: integrations start and watch processes by it.
+"""
+
+from __future__ import annotations
+
+import torch_xla
+
+from torch_xla_ext.plugin.rendezvous import connect
+
+__all__ = ["connect", "lost_process"]
+
+
+def lost_process() -> str:
+    """Returns which process of the program was lost, as a sentence; "" while all are there."""
+    return torch_xla._XLAC._xla_lost_process()

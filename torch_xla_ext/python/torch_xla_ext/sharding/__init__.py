@@ -1,4 +1,7 @@
-"""Calls with sharded tensors: the part of each device (docs/distributed.md)."""
+"""Calls with sharded tensors: the part of each device (docs/distributed.md).
+
+`is_marked` and `send` are public.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,25 @@ from typing import NamedTuple
 
 import torch
 import torch_xla
+from torch_xla.distributed.spmd import ShardingSpec
 
 from torch_xla_ext.sharding import plan
 from torch_xla_ext.sharding.plan import REFUSE_ENVIRONMENT, Operand, Shard
 from torch_xla_ext.sharding.rule import Rule
 
-__all__ = ["REFUSE_ENVIRONMENT", "Parts", "Rule", "Shard", "parts"]
+__all__ = ["REFUSE_ENVIRONMENT", "Parts", "Rule", "Shard", "is_marked", "parts", "send"]
+
+
+def is_marked(tensor: torch.Tensor) -> bool:
+    """Returns whether an XLA tensor has a sharding, which may be that each device has all of it."""
+    return torch_xla._XLAC._get_xla_sharding_spec(tensor) != ""
+
+
+def send(tensors: Sequence[torch.Tensor], specs: Sequence[ShardingSpec]) -> list[torch.Tensor]:
+    """Returns CPU tensors as XLA tensors with these shardings, in one transfer."""
+    device = str(torch_xla.device())
+    shardings = [spec.xla_spec(tensor) for spec, tensor in zip(specs, tensors, strict=True)]
+    return torch_xla._XLAC._xla_tensors_from_aten(tensors, [device] * len(tensors), shardings)
 
 
 class Parts(NamedTuple):
