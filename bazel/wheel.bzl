@@ -7,14 +7,17 @@ load(":python_env.bzl", "PythonEnvInfo")
 
 WheelInfo = provider(
     doc = "A built wheel.",
-    fields = {"folder": "File: a folder that has the wheel, under its true name, and nothing else"},
+    fields = {
+        "folder": "File: a folder that has the wheel, under its true name, and nothing else",
+        "sources": "{path in the wheel: File} of our own Python files and headers",
+    },
 )
 
 # For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
 def _files_by_path(files, strip_prefix):
-    """Returns {path in the wheel: path on disk}.
+    """Returns {path in the wheel: File}.
 
     The path in the wheel is that in the repository, without `strip_prefix`.
     """
@@ -23,7 +26,7 @@ def _files_by_path(files, strip_prefix):
         root = file.owner.workspace_root
         prefix = root.replace("external/", "../", 1) + "/" if root else ""
         path = file.short_path.removeprefix(prefix)
-        result[path.removeprefix(strip_prefix + "/")] = file.path
+        result[path.removeprefix(strip_prefix + "/")] = file
     return result
 
 def _labels_by_path(labels):
@@ -80,6 +83,7 @@ def _torch_xla_wheel_impl(ctx):
     folder = ctx.actions.declare_directory(ctx.label.name)
     binaries = _labels_by_path(ctx.attr.binaries)
     binaries |= extensions
+    sources = _files_by_path(ctx.files.srcs, ctx.attr.strip_prefix)
     spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
     ctx.actions.write(spec, json.encode_indent({
         "stock_wheel": ctx.file.stock_wheel.path,
@@ -90,7 +94,8 @@ def _torch_xla_wheel_impl(ctx):
         "description": ctx.file.description.path,
         "moved": moved,
         "replaced": sorted([name for name in extensions if name not in moved]),
-        "files": _files_by_path(ctx.files.srcs, ctx.attr.strip_prefix) | _labels_by_path(ctx.attr.data),
+        "files": {path: file.path for path, file in sources.items()} |
+                 _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
         "entry_points": ctx.attr.entry_points,
@@ -112,7 +117,7 @@ def _torch_xla_wheel_impl(ctx):
         progress_message = "Assembling the wheel",
         execution_requirements = _UNCACHED,
     )
-    return [DefaultInfo(files = depset([folder])), WheelInfo(folder = folder)]
+    return [DefaultInfo(files = depset([folder])), WheelInfo(folder = folder, sources = sources)]
 
 torch_xla_wheel = rule(
     implementation = _torch_xla_wheel_impl,
