@@ -2,7 +2,8 @@
 
 For the rule in bazel/develop.bzl. The environment has
 
-- torch, its CPU build where the package index has one, and the packages of the lock files;
+- torch, its CPU build where the package index has one, and the packages of the lock files; with
+  PJRT_DEVICE=CUDA when it is made, torch with CUDA's libraries, and what the extra "cuda12" names;
 - the files of the built wheel that do not come from the checkout: upstream's torch_xla, and our
   library in front of its extension module;
 - links to the checkout in place of the wheel's other files. A folder is one link where all that the
@@ -21,6 +22,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -56,6 +58,11 @@ def names(wheel: Path) -> list[str]:
     """The files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return [info.filename for info in archive.infolist() if not info.is_dir()]
+
+
+def requirements_of_extra(metadata: str, extra: str) -> list[str]:
+    """The requirements that METADATA has for an extra."""
+    return re.findall(rf'^Requires-Dist: (.+); extra == "{extra}"$', metadata, re.MULTILINE)
 
 
 def unpack(wheel: Path, site: Path, linked: Iterable[str]) -> list[str]:
@@ -174,6 +181,9 @@ def prepare(manifest: Mapping[str, object], checkout: Path, device: str) -> run.
     unpacked = {name: None for name in names(wheel) if name.partition("/")[0] in packages}
     link_files({**unpacked, **sources}, site)
     written = unpack(wheel, site, sources)
+    if device == "CUDA":
+        (metadata,) = site.glob("torch_xla-*.dist-info/METADATA")
+        environment.install_requirements(requirements_of_extra(metadata.read_text(), "cuda12"))
     libraries = [name for name in written if name.endswith(".so")]
     run.say(f"{', '.join(libraries) or 'no library'} replaced; Python files are {checkout}'s")
     binaries = {name: [Path(f) for f in files] for name, files in manifest["binaries"].items()}

@@ -150,10 +150,7 @@ class Environment:
             extra = "[cuda12]" if device == "CUDA" else ""
             self._install("the wheel", f"{wheel}{extra}")
             self._remember("wheel", wheel.name)
-        for requirement in requirements:
-            if requirement not in self.installed():
-                self._install(requirement, requirement)
-                self._remember(requirement, "")
+        self.install_requirements(requirements)
         if setup is not None and self.installed().get(str(setup)) != wheel.name:
             say(f"running {setup}")
             if self.run(setup):
@@ -167,6 +164,13 @@ class Environment:
             self._make()
             self._install_torch(device)
             self._remember("torch", TORCH)
+
+    def install_requirements(self, requirements: Sequence[str]) -> None:
+        """Installs packages, with what they require, once. Raises ExampleError."""
+        for requirement in requirements:
+            if requirement not in self.installed():
+                self._install(requirement, requirement)
+                self._remember(requirement, "")
 
     def install_locks(self, locks: Sequence[Path]) -> None:
         """Installs the packages of lock files that have changed. Raises ExampleError."""

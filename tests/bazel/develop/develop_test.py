@@ -125,6 +125,15 @@ def test_only_what_changes_is_unpacked(tmp_path: Path) -> None:
     assert not (site / "package").exists()
 
 
+def test_requirements_of_an_extra() -> None:
+    metadata = (
+        "Requires-Dist: numpy\n"
+        'Requires-Dist: jax-cuda12-pjrt >=0.6.2, <0.13; extra == "cuda12"\n'
+        'Requires-Dist: jax-cuda13-pjrt >=0.7.2; extra == "cuda13"\n'
+    )
+    assert develop.requirements_of_extra(metadata, "cuda12") == ["jax-cuda12-pjrt >=0.6.2, <0.13"]
+
+
 def test_libraries_of_tests(tmp_path: Path) -> None:
     built = [tmp_path / name for name in ("liba.so", "libb.so")]
     for file in built:
