@@ -9,7 +9,7 @@ import ast
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,8 +26,8 @@ class Room:
     """A folder or a module: a row of layers.toml."""
 
     purpose: str
-    uses: tuple[str, ...] = ()
-    exceptions: Mapping[str, str] = field(default_factory=dict)  # room: reason
+    uses: list[str]
+    exceptions: dict[str, str] = field(default_factory=dict)  # room: reason
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,12 @@ class Use:
 @functools.cache
 def rooms(language: str) -> dict[str, Room]:
     """The rooms of layers.toml, lowest first."""
-    table = tomllib.loads(FILE.read_text())[language]
-    return {
-        name: Room(room["purpose"], tuple(room.get("uses", ())), room.get("exceptions", {}))
-        for name, room in table.items()
-    }
+    tables = tomllib.loads(FILE.read_text())[language]
+    result = {name: Room(tables["purpose"][name], uses) for name, uses in tables["allowed"].items()}
+    for use, reason in tables.get("exceptions", {}).items():
+        user, _, used = use.partition(" -> ")
+        result[user].exceptions[used] = reason
+    return result
 
 
 @functools.cache
@@ -183,15 +184,13 @@ def is_public(name: str) -> bool:
 
 
 def room_of_include(path: str) -> str | None:
-    """The room of a file by its path in the repository; None for other projects' headers."""
+    """The room of a file by its path in the repository; None for what every room may include."""
     parts = path.split("/")
-    if path.startswith("torch_xla_ext/csrc/interpose/abi/"):
-        return "csrc/interpose/abi"
     if path.startswith("torch_xla_ext/csrc/"):
-        return f"csrc/{parts[2]}"  # a folder, or a header that the build chooses: upstream.h
-    if parts[0] == "torch_xla_ext" and (len(parts) == 2 or parts[1] == "include"):
+        return parts[2] if len(parts) > 3 else None  # upstream.h and native_functions.h
+    if path.startswith("torch_xla_ext/include/"):
         return "include"
-    return "kernels" if parts[0] == "kernels" else None
+    return "kernels" if parts[0] == "kernels" else None  # torch_xla_ext/kernel.h and the like
 
 
 @functools.cache
@@ -221,10 +220,8 @@ def existing_rooms(language: str) -> set[str]:
     """The rooms that have files."""
     if language == "python":
         return {_room_of_python_file(file) for file in _python_files()}
-    folders = {file.parent for file in (ROOT / "torch_xla_ext/csrc").rglob("*.*")}
-    paths = {str(f.relative_to(ROOT)) + "/a.h" for f in folders}
-    found = {room_of_include(path) for path in paths if path.count("/") > 2}
-    return found | {"include", "kernels"}
+    csrc = ROOT / "torch_xla_ext/csrc"
+    return {"include", "kernels"} | {path.parent.name for path in csrc.glob("*/*.h")}
 
 
 # The tables of docs/architecture.md
