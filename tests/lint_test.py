@@ -5,6 +5,7 @@ Reads the work tree, not runfiles: a file that no target names is looked at as w
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,19 @@ def test_clang_format() -> None:
     sources = [name for name in FILES if name.endswith(CPP)]
     result = run(TOOLS / "clang-format", "--dry-run", "-Werror", *sources)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_files_that_conftest_names_exist() -> None:
+    tables = {}
+    for node in ast.parse(Path(ROOT, "conftest.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("NEEDS", "ALONE"):
+            tables[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+    named = [*tables["NEEDS"], *tables["ALONE"]]
+    assert [name for name in named if not Path(ROOT, name).exists()] == []
+    packages = {
+        target.removeprefix("//").partition(":")[0] for _, target in tables["NEEDS"].values()
+    }
+    assert [name for name in packages if not Path(ROOT, name, "BUILD").exists()] == []
 
 
 def test_starlark_is_only_in_bazel() -> None:
