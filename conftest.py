@@ -31,7 +31,7 @@ NEEDS = {
     "tests/examples/own_kernel_jax_test.py": ("jax", "//tests/examples:own_kernel_jax_test"),
     "tests/examples/own_kernel_static_test.py": (None, "//tests/examples:own_kernel_static_test"),
     "tests/examples/smollm2_test.py": ("transformers", "//tests/examples:smollm2_test"),
-    "tests/huggingface": ("transformers", "//tests/huggingface:all"),
+    "tests/integrations/huggingface": ("transformers", "//tests/integrations/huggingface:all"),
     "tests/integrations/torch_tpu": ("torch_tpu", "//tests/integrations/torch_tpu:torch_tpu_test"),
     "tests/integrations/vllm": ("vllm", "//tests/integrations/vllm:all"),
     "tests/wheel/install_test.py": (None, "//tests/wheel:install_test"),

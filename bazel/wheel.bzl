@@ -16,17 +16,20 @@ WheelInfo = provider(
 # For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
-def _files_by_path(files, strip_prefix):
+def _files_by_path(files, strip_prefixes):
     """Returns {path in the wheel: File}.
 
-    The path in the wheel is that in the repository, without `strip_prefix`.
+    The path in the wheel is that in the repository, without that of
+    `strip_prefixes` which it begins with.
     """
     result = {}
     for file in files:
         root = file.owner.workspace_root
         prefix = root.replace("external/", "../", 1) + "/" if root else ""
         path = file.short_path.removeprefix(prefix)
-        result[path.removeprefix(strip_prefix + "/")] = file
+        for strip_prefix in strip_prefixes:
+            path = path.removeprefix(strip_prefix + "/")
+        result[path] = file
     return result
 
 def _labels_by_path(labels):
@@ -83,7 +86,7 @@ def _torch_xla_wheel_impl(ctx):
     folder = ctx.actions.declare_directory(ctx.label.name)
     binaries = _labels_by_path(ctx.attr.binaries)
     binaries |= extensions
-    sources = _files_by_path(ctx.files.srcs, ctx.attr.strip_prefix)
+    sources = _files_by_path(ctx.files.srcs, ctx.attr.strip_prefixes)
     spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
     ctx.actions.write(spec, json.encode_indent({
         "stock_wheel": ctx.file.stock_wheel.path,
@@ -161,7 +164,7 @@ torch_xla_wheel = rule(
         "srcs": attr.label_list(
             allow_files = True,
             doc = "Python files and data; each has in the wheel the path that it has here, without " +
-                  "`strip_prefix`.",
+                  "its folder of `strip_prefixes`.",
         ),
         "stock_binary": attr.label(
             allow_single_file = True,
@@ -178,8 +181,8 @@ torch_xla_wheel = rule(
             default = "@torch_xla//:wheel",
             doc = "The stock wheel.",
         ),
-        "strip_prefix": attr.string(
-            doc = "The folder of the Python packages: the wheel has what is in it at its root.",
+        "strip_prefixes": attr.string_list(
+            doc = "The folders of the Python packages: the wheel has what is in them at its root.",
         ),
         "summary": attr.string(mandatory = True, doc = "The summary in METADATA."),
         "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),

@@ -64,6 +64,13 @@ def public_modules() -> list[str]:
 
 
 @functools.cache
+def _integrations() -> dict[str, str]:
+    """The folder of integrations/ that has each package."""
+    files = ROOT.glob("integrations/*/*/__init__.py")
+    return {file.parts[-2]: file.parts[-3] for file in files}
+
+
+@functools.cache
 def _parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text())
 
@@ -80,6 +87,8 @@ def _modules() -> dict[str, Path]:
 def room_of_module(name: str) -> str:
     """The room of a module's dotted name: `torch_xla_ext.graph.step` is in `graph`."""
     package, _, rest = name.partition(".")
+    if package in _integrations():
+        return f"integrations/{_integrations()[package]}"
     if package != "torch_xla_ext":
         return package
     if rest.startswith("ops."):
@@ -122,7 +131,8 @@ def imports(file: Path, modules: Iterable[str]) -> Iterator[tuple[int, str, str]
 
 @functools.cache
 def _own(module: str) -> bool:
-    return (PACKAGES / module.partition(".")[0]).is_dir()
+    package = module.partition(".")[0]
+    return (PACKAGES / package).is_dir() or package in _integrations()
 
 
 @functools.cache

@@ -5,8 +5,7 @@ operators for TPUs on other devices, its module for Triton, its backend for torc
 (dynamo_bridge), modules that move to a device (module_parameters), torch.utils.checkpoint
 (activation_checkpoint), torch.inference_mode(), torch.autocast, what torch_xla replaces of PyTorch
 (patched_functions), operators without kernels (decompositions), optimizers with fused=True
-(fused_optimizers), transformers' model.generate and mixtures of experts (mixtures), and files of
-safetensors (shared_tensors).
+(fused_optimizers), and Hugging Face's libraries (torch_xla_huggingface.upstream_fixes).
 They are arranged here. A function here that needs the package torch_xla_ext imports it when it is
 called.
 
@@ -16,8 +15,6 @@ client is made.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib.abc
 import importlib.machinery
 import os
@@ -30,13 +27,7 @@ import torch.utils.checkpoint
 import torch_xla
 from torch_xla.experimental import plugins
 
-from torch_xla_ext_startup import (
-    accelerate_loader,
-    lazy_dynamo,
-    mixtures,
-    module_alias,
-    shared_tensors,
-)
+from torch_xla_ext_startup import lazy_dynamo, module_alias
 from torch_xla_ext_startup.upstream_fixes import (
     activation_checkpoint,
     autocast,
@@ -50,6 +41,7 @@ from torch_xla_ext_startup.upstream_fixes import (
     strided_views,
     training_steps,
 )
+from torch_xla_huggingface import upstream_fixes as huggingface
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
@@ -57,7 +49,6 @@ _BACKEND = "torch._dynamo.backends.torchxla"
 _TRITON = "torch_xla.experimental.triton"
 _PROCESSES = "torch_xla._internal.pjrt"
 _AUTOCAST = "torch_xla.amp.autocast_mode"
-_GENERATION = "transformers.generation.utils"
 _NAMESPACE = "xla_gpu"
 
 
@@ -197,54 +188,19 @@ def _replace_processes(module: ModuleType) -> None:
     module.initialize_singleprocess = initialize
 
 
-def _replace_generation(module: ModuleType) -> None:
-    kind = module.GenerationMixin
-    stock = kind.generate
-
-    @functools.wraps(stock)
-    def generate(self: object, *args: object, **options: object) -> object:
-        # Only now: transformers may be imported before torch_xla, whose import this is a part of.
-        kind.generate = stock
-        with contextlib.suppress(ImportError):  # a transformers without what our module imports
-            from torch_xla_ext.huggingface import generate as own
-
-            own.replace(module)
-        return kind.generate(self, *args, **options)
-
-    kind.generate = generate
-
-
-def _replace_attention(module: ModuleType) -> None:
-    """Gives attention the heads of keys as they are, where transformers repeats them for CUDA."""
-    stock = module.use_gqa_in_sdpa
-
-    @functools.wraps(stock)
-    def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:
-        if isinstance(key, torch.Tensor) and key.device.type == "xla":
-            return True
-        return stock(attention_mask, key)
-
-    module.use_gqa_in_sdpa = use_gqa_in_sdpa
-
-
 _REPLACED = {
-    "transformers.integrations.sdpa_attention": _replace_attention,
-    _GENERATION: _replace_generation,
     _PROCESSES: _replace_processes,
     _KERNELS: _replace_kernels,
     _BRIDGE: _replace_bridge,
     _BACKEND: _replace_backend,
     _AUTOCAST: autocast.replace_module,
-    "safetensors.torch": shared_tensors.replace_by_name,
-    "huggingface_hub.serialization._torch": shared_tensors.replace_by_name,
-    "accelerate.data_loader": accelerate_loader.replace,
-    "accelerate.utils.modeling": shared_tensors.replace_identity,
+    **huggingface.BY_MODULE,
 }
 
 
 def _replacement(name: str) -> Callable[[ModuleType], None] | None:
     """What changes this module."""
-    return mixtures.replace if mixtures.is_module(name) else _REPLACED.get(name)
+    return huggingface.fix_model if huggingface.is_model(name) else _REPLACED.get(name)
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_kernel import grouped_matmul, vllm_operators
+from torch_xla_ext.custom_kernel import grouped_matmul
 from torch_xla_ext.custom_kernel.flash_attention import flash_attention
 from torch_xla_ext.registry.platforms import platform_of
 
@@ -29,7 +29,6 @@ def replace(module: ModuleType) -> None:
     """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
     if getattr(module.paged_attention, "_torch_xla_ext", False):
         return
-    vllm_operators.define(module.XLA_LIB, _is_ours)
     functions: dict[str, _Function] = {
         "flash_attention": flash_attention,
         "gmm": grouped_matmul.gmm,

@@ -22,8 +22,6 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_xla_ext.graph.argument_strides import compiled_by_strides
-
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
@@ -140,8 +138,6 @@ def replace_backend(module: ModuleType) -> None:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from torch_xla_ext.graph import shared_memory
-
     stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
     # Of what the gradient needs, it computes again what is cheap; the default saves all.
     stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
@@ -160,6 +156,8 @@ def replace_backend(module: ModuleType) -> None:
         return merge(config, inputs, infos, **options)
 
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        from torch_xla_ext.graph.argument_strides import compiled_by_strides
+
         return compiled_by_strides(
             lambda inputs: compile_for(graph, inputs, **options), graph, inputs
         )
@@ -167,6 +165,8 @@ def replace_backend(module: ModuleType) -> None:
     def compile_for(
         graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
+        from torch_xla_ext.graph import shared_memory
+
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (

@@ -16,7 +16,6 @@ import functools
 import inspect
 import logging
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType, ModuleType
 from typing import NoReturn
@@ -27,7 +26,6 @@ from torch._C._dynamo import eval_frame  # not Dynamo, which takes a second to i
 from torch.overrides import TorchFunctionMode
 
 _log = logging.getLogger("torch_xla_ext.mixtures")
-_MODULES = re.compile(r"transformers\.models\.\w+\.modeling_\w+")
 # What a function calls that adds the rows of one expert after another.
 _CALLED = {"where", "one_hot", "index_add_"}
 _MARK = "_torch_xla_ext_mixture"
@@ -239,11 +237,6 @@ def _without_reads(function: FunctionType) -> FunctionType:
 
     setattr(mixture, _MARK, True)
     return mixture
-
-
-def is_module(name: str) -> bool:
-    """Whether it is one of transformers' modules of models."""
-    return _MODULES.fullmatch(name) is not None
 
 
 def replace(module: ModuleType) -> None:
