@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent
 # The folders and files whose tests need more than the environment has: a module that has to be
 # importable, and the target that has it. None: what only Bazel makes.
 NEEDS = {
-    "tests/csrc/stages_jax_test.py": ("jax", "//tests/csrc:stages_jax_test"),
+    "tests/csrc/registry/stages_jax_test.py": ("jax", "//tests/csrc/registry:stages_jax_test"),
     "tests/docs/huggingface_page_test.py": ("transformers", "//tests/docs:huggingface_page_test"),
     "tests/docs/site_test.py": (None, "//tests/docs:site_test"),
     "tests/bazel/wheel/extension_test.py": (None, "//tests/bazel/wheel:extension_test"),

@@ -7,13 +7,13 @@ them, for a pytest that is run by hand (conftest.py).
 TEST_BINARIES = {
     "FAKE_CUDNN": ["//tests/plugin:libcudnn.so.9"],
     "FAKE_DRIVER": ["//tests/plugin:libcuda.so.1"],
-    "FAKE_PLUGINS": ["//tests/pjrt_bridge:fakes"],
+    "FAKE_PLUGINS": ["//tests/pjrt_shim:fakes"],
     "GATHER_KERNELS": ["//tests/kernel_api:libgather.so"],
     "HOST_KERNELS": ["//tests/csrc:libhost_kernels.so"],
-    "NODE_PROBE": ["//tests/csrc:node_probe.so"],
+    "NODE_PROBE": ["//tests/csrc/custom_call:node_probe.so"],
     "PAGED_KERNELS": ["//benchmarks:libpaged_kernels.so"],
-    "STAGES_FOR_JAX": ["//tests/csrc:libstages_for_jax.so"],
-    "STATEFUL_HANDLERS": ["//tests/csrc:libstateful_handlers.so"],
+    "STAGES_FOR_JAX": ["//tests/csrc/registry:libstages_for_jax.so"],
+    "STATEFUL_HANDLERS": ["//tests/csrc/registry:libstateful_handlers.so"],
     "TWINS": [
         "//tests/kernel_api:libtwin2.so",
         "//tests/kernel_api:libtwin3.so",

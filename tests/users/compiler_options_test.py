@@ -1,4 +1,4 @@
-"""Options of XLA's compiler for single programs (tests/pjrt_bridge has the plugin's side)."""
+"""Options of XLA's compiler for single programs (tests/pjrt_shim has the plugin's side)."""
 
 from __future__ import annotations
 

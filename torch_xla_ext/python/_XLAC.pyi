@@ -3,7 +3,7 @@
 Type checkers find this file beside the module, `_XLAC.cpython-….so`, which has the wheel's root for
 its folder. Upstream's own names are in it, too, but have no types here. The functions are defined
 in torch_xla_ext/csrc/python, one file a subject, and in csrc/interpose/init.cc.
-tests/csrc/stubs_test.py compares this file with the module.
+tests/csrc/python/stubs_test.py compares this file with the module.
 """
 
 from collections.abc import Callable, Mapping, Sequence

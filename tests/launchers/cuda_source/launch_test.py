@@ -1,4 +1,4 @@
-"""The launch of compiled kernels (csrc/existing_kernels), with a driver that writes it down."""
+"""The launch of compiled kernels (csrc/launchers), with a driver that writes it down."""
 
 import ctypes
 import os

@@ -35,6 +35,10 @@ class Arguments(NamedTuple):
     has_side_effect: bool
     operand_shards: Sequence[sharding.Shard] | None
     result_shards: Sequence[sharding.Shard] | None
+    result_layouts: Mapping[int, Sequence[int]] | None = None
+    num_hidden_results: int = 0
+    payload_is_backend_config: bool = False
+    runs_first_alone: bool = False
 
 
 def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
@@ -130,7 +134,7 @@ def checked(
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise
-    return Arguments(
+    arguments = Arguments(
         present,
         handed,
         [array.shape for array in types],
@@ -142,6 +146,17 @@ def checked(
         parts and [shard for shard in parts.operands if shard is not None],
         parts and parts.results,
     )
+    if target.startswith(CUDNN_PREFIX + "fmha"):
+        # Of [batch_size, num_heads, seq_len, head_dim] the sequence before the heads: cuDNN writes
+        # any order, and this is the one that models multiply the results with.
+        order = (0, 2, 1, 3)
+        return arguments._replace(
+            result_layouts={i: order for i, each in enumerate(types) if len(each.shape) == 4},
+            num_hidden_results=1,  # the workspace, of the size that XLA finds
+            payload_is_backend_config=True,
+            runs_first_alone=True,  # XLA loads cuDNN's graphs, which captures them
+        )
+    return arguments
 
 
 def _result_types(target: str, outputs: object) -> list[ArrayType]:

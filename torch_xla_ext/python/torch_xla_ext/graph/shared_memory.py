@@ -1,7 +1,7 @@
 """Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own tensors: CUDA's, and the CPU's.
 
 If they are in the memory of torch_xla's device, a program reads and writes them where they are, and
-its results are tensors of PyTorch's over XLA's memory (csrc/capture/shared_memory.h). On CUDA, its
+its results are tensors of PyTorch's over XLA's memory (csrc/graph/shared_memory.h). On CUDA, its
 work is ordered with that of PyTorch's current stream, without waiting on the host.
 """
 
@@ -86,7 +86,7 @@ class SharedMemory:
         return device.type == self.device.type
 
     def program(self, program: object) -> _Program:
-        """A csrc/capture program, to run on tensors in this memory."""
+        """A csrc/graph program, to run on tensors in this memory."""
         if self.device.type == "cuda" and not _XLAC._xla_is_compute_stream_known():
             with _lock:
                 _find_compute_stream()
@@ -151,7 +151,7 @@ def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
 
 
 def _find_compute_stream() -> None:
-    """Runs csrc/capture/cuda_streams.h's target, which needs some operand and result."""
+    """Runs csrc/graph/cuda_streams.h's target, which needs some operand and result."""
     operand = torch.zeros(1, device=torch_xla.device())
     results = _XLAC._xla_custom_call(
         [operand],

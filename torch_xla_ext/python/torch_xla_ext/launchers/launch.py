@@ -1,7 +1,7 @@
 """The launch of a compiled kernel: the attributes of the target XlaGpuCompiledKernel.
 
 Triton's kernels and those of `cuda_kernel` are launched by it. Its C++ side is
-csrc/existing_kernels/compiled_kernel.h. The module on_device.py makes the call.
+csrc/launchers/compiled_kernel.h. The module on_device.py makes the call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tensor_map(address: str, description: bytes) -> str:
 
     Args:
         address: the operand or result, as a parameter of its own.
-        description: as csrc/existing_kernels/tensor_map.cc reads it, little-endian, from 32 bits
+        description: as csrc/launchers/tensor_map.cc reads it, little-endian, from 32 bits
             each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
             the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
             strides but for the elements' own; the innermost dimension first.

@@ -190,7 +190,7 @@ def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph
 
 
 def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | None) -> list[str]:
-    """What the C++ side reads: csrc/existing_kernels/tvm_ffi_arguments.h."""
+    """What the C++ side reads: csrc/launchers/tvm_ffi_arguments.h."""
     words = arguments.split() if isinstance(arguments, str) else arguments
     if schema is None:
         return ["args", "rets"] if words is None else list(words)

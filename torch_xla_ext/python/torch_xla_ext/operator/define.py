@@ -321,7 +321,7 @@ def _parsed(name: str, sharding_rule: str | None) -> rules.Rule | None:
 def _keep(
     operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
 ) -> object:
-    """Registers a kernel of csrc/calls/operator_kernels.h, which stays while its operator does."""
+    """Registers a kernel of csrc/custom_call/dispatcher_kernels.h, for as long as its operator."""
     schema = operator._schema
     kernel = register(name=schema.name, overload=schema.overload_name, **how)
     torch_library.keep(schema.name, kernel)

@@ -49,7 +49,7 @@ class Operator:
         self.is_pure = not any(self.written)
         self._num_positional = sum(not argument.kwarg_only for argument in self.arguments)
         self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
-        # Calls that were checked and encoded, by what they depend on: csrc/calls/prepared_call.h.
+        # Checked and encoded calls, by what they depend on: csrc/custom_call/prepared_call.h.
         self._prepared: dict[bytes, tuple[object, _Call]] = {}
 
     @cached_property
