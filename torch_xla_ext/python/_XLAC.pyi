@@ -30,6 +30,10 @@ def _xla_gpu_custom_call(
     has_side_effect: bool = False,
     operand_shards: Sequence[Any] | None = None,
     result_shards: Sequence[Any] | None = None,
+    result_layouts: Mapping[int, Sequence[int]] | None = None,
+    num_hidden_results: int = 0,
+    payload_is_backend_config: bool = False,
+    runs_first_alone: bool = False,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target` with the buffers of `inputs`."""
 
@@ -50,13 +54,16 @@ def _xla_prepare_custom_call(
     payload: bytes | str,
     output_shapes: Sequence[Sequence[int]],
     output_dtypes: Sequence[torch.dtype],
-    target: str,
-    aliases: Mapping[int, int] | None,
-    api_version: int | None,
-    has_side_effect: bool,
-    operand_shards: Sequence[Any] | None,
-    result_shards: Sequence[Any] | None,
-    /,
+    target: str = "triton_kernel_call",
+    aliases: Mapping[int, int] | None = None,
+    api_version: int | None = None,
+    has_side_effect: bool = False,
+    operand_shards: Sequence[Any] | None = None,
+    result_shards: Sequence[Any] | None = None,
+    result_layouts: Mapping[int, Sequence[int]] | None = None,
+    num_hidden_results: int = 0,
+    payload_is_backend_config: bool = False,
+    runs_first_alone: bool = False,
 ) -> _XlaPreparedCall:
     """Checks the arguments of _xla_gpu_custom_call."""
 
