@@ -87,6 +87,8 @@ def _modules() -> dict[str, Path]:
 def room_of_module(name: str) -> str:
     """The room of a module's dotted name: `torch_xla_ext.graph.step` is in `graph`."""
     package, _, rest = name.partition(".")
+    if package == "xla_kernels" and rest:
+        return f"xla_kernels/{rest.partition('.')[0]}"
     if package in _integrations():
         return f"integrations/{_integrations()[package]}"
     if package != "torch_xla_ext":
@@ -172,12 +174,12 @@ def attribute_uses() -> list[Use]:
 
 @functools.cache
 def public_names() -> set[str]:
-    """The names in torch_xla_ext.__all__."""
+    """The names in __all__ of torch_xla_ext, and those of xla_kernels, which a table has."""
     names = set()
-    tree = ast.parse((PACKAGES / "torch_xla_ext/__init__.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            names |= {f"torch_xla_ext.{name}" for name in ast.literal_eval(node.value)}
+    for package, variable in [("torch_xla_ext", "__all__"), ("xla_kernels", "_MODULES")]:
+        for node in _parsed(PACKAGES / package / "__init__.py").body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == variable:
+                names |= {f"{package}.{name}" for name in ast.literal_eval(node.value)}
     return names
 
 
@@ -187,7 +189,7 @@ def is_public(name: str) -> bool:
     modules = public_modules()
     if name in modules or name in public_names():
         return True
-    return parent in set(modules) - {"torch_xla_ext"} and not last.startswith("_")
+    return parent in set(modules) - {"torch_xla_ext", "xla_kernels"} and not last.startswith("_")
 
 
 # C++

@@ -71,7 +71,7 @@ def test_what_counts_as_an_import(tmp_path: Path) -> None:
             import torch_xla_ext.graph.step as step
             from torch_xla_ext import debug, capture
             if TYPE_CHECKING:
-                from torch_xla_ext.signature.schema import Schema
+                from xla_kernels.signature.schema import Schema
 
             def function():
                 from torch_xla_ext.ops import simple_add
@@ -83,7 +83,7 @@ def test_what_counts_as_an_import(tmp_path: Path) -> None:
         (2, "torch_xla_ext.graph.step", ""),
         (3, "torch_xla_ext", "capture"),
         (3, "torch_xla_ext.debug", ""),
-        (5, "torch_xla_ext.signature.schema", "Schema"),
+        (5, "xla_kernels.signature.schema", "Schema"),
         (8, "torch_xla_ext.ops.simple_add", ""),
         (9, "torch_xla_ext.plugin.options", ""),
     ]
@@ -95,7 +95,7 @@ def test_public_names() -> None:
         "torch_xla_ext.custom_call",
         "torch_xla_ext.debug",
         "torch_xla_ext.debug.register_reference",
-        "torch_xla_ext.operator.define_operator",
+        "xla_kernels.define_operator",
     ):
         assert layers.is_public(public), public
     for private in ("torch_xla_ext.registry.elf", "torch_xla_ext.debug._state"):
@@ -105,6 +105,7 @@ def test_public_names() -> None:
 def test_rooms_of_files() -> None:
     assert layers.room_of_module("torch_xla_ext.graph.step") == "graph"
     assert layers.room_of_module("torch_xla_ext.ops.simple_add") == "kernels"
+    assert layers.room_of_module("xla_kernels.operator.define") == "xla_kernels/operator"
     assert layers.room_of_module("torch_xla_ext_startup.plugin") == "torch_xla_ext_startup"
     assert layers.room_of_include("torch_xla_ext/csrc/graph/launch.h") == "graph"
     assert layers.room_of_include("torch_xla_ext/csrc/interpose/abi/xla.h") == "interpose"

@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.debug.metrics as metrics
 
 import torch_xla_ext
-from torch_xla_ext.tools.protobuf_wire_format import fields
+from torch_xla_ext.protobuf_wire_format import fields
 
 
 def current() -> dict[str, str]:

@@ -138,7 +138,7 @@ def test_no_xla_client_is_needed() -> None:
     script = (
         "import torch, torch_xla\n"
         "from torch_xla_ext import ArrayType\n"
-        "from torch_xla_ext.signature import untyped_payload\n"
+        "from xla_kernels.signature import untyped_payload\n"
         "from torch_xla_ext.registry import registration\n"
         "x, out = torch.ones(2), torch.empty(2)\n"
         "schema = registration.schema('XlaGpuSimpleAdd')\n"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch_xla
 
-from torch_xla_ext.launchers import launch as launches
-from torch_xla_ext.launchers.launch import Launch
+from xla_kernels import launch as launches
+from xla_kernels.launch import Launch
 
 MODULE = "a module"
 

@@ -7,16 +7,13 @@ work is ordered with that of PyTorch's current stream, without waiting on the ho
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from unittest import mock
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
-from torch_xla_ext_startup.upstream_fixes import decompositions
 
 _XLAC = torch_xla._XLAC
 _lock = threading.Lock()
@@ -106,29 +103,6 @@ class _Program:
         if self.device.type == "cuda":
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         return self.program.run(tensors, stream)
-
-
-@contextlib.contextmanager
-def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
-    """Has what is traced meanwhile consist of operators that torch_xla has.
-
-    PyTorch traces those of the inputs' device, some of which only that device has.
-
-    Args:
-        options: those of AOTAutograd, which traces.
-        inputs: the arguments of what it traces.
-    """
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
-        yield
-        return
-    from torch_xla_ext.attention import scaled_dot_product
-
-    with (
-        mock.patch.dict(options, decompositions=decompositions.of_operators_without_kernels()),
-        scaled_dot_product.in_graphs_of_own_tensors(),
-    ):
-        yield
 
 
 def _has_view(tensor: torch.Tensor) -> bool:

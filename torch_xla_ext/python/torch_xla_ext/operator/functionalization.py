@@ -3,7 +3,7 @@
 import torch
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
-from torch_xla_ext.operator.tensor_checks import Value
+from xla_kernels.operator.tensor_checks import Value
 
 
 def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:

@@ -23,8 +23,8 @@ from types import TracebackType
 import torch_xla
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from torch_xla_ext.plugin.errors import CudaRuntimeError
-from torch_xla_ext.plugin.options import Processes
+from xla_kernels.plugin.errors import CudaRuntimeError
+from xla_kernels.plugin.options import Processes
 
 # How many seconds a process waits for the others when it ends.
 TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"

@@ -22,6 +22,8 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torch_xla_ext_startup.upstream_fixes import decompositions
+
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
@@ -165,12 +167,11 @@ def replace_backend(module: ModuleType) -> None:
     def compile_for(
         graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
-        from torch_xla_ext.graph import shared_memory
 
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
-            shared_memory.traced_for_xla(stock.kwargs, inputs),
+            decompositions.traced_for_xla(stock.kwargs, inputs),
             mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):

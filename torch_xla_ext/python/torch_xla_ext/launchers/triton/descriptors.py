@@ -11,7 +11,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch_xla_ext.launchers import launch as launches
+from xla_kernels import launch as launches
 
 # What a compiled kernel gets for a descriptor: a tensor map with these properties, by Triton's
 # names. Or, of a kernel for GPUs without tensor maps, the base's address and numbers: {"flags": 2}

@@ -92,7 +92,7 @@ def _let_torch_analyse_kernels() -> None:
 
     def create() -> object:
         from torch_xla_ext.launchers.triton.kernel import Driver
-        from torch_xla_ext.plugin.driver import compute_capability
+        from xla_kernels.plugin.driver import compute_capability
 
         try:
             return stock()
