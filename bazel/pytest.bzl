@@ -1,6 +1,7 @@
 """Tests that are pytest files: pytest_test for plain Python, wheel_test for the built wheel."""
 
 load(":python_env.bzl", "PythonEnvInfo", "PythonPackagesInfo")
+load(":test_binaries.bzl", "environment_of", "labels_of")
 
 def _pytest_test_impl(ctx):
     env = ctx.attr.python[PythonEnvInfo]
@@ -92,13 +93,11 @@ pytest_test = rule(
     test = True,
 )
 
-# Tests compile many programs and run each of them once or twice, with small tensors. XLA's own passes
-# stay as they are; LLVM does not optimize, and it gets each program in one module instead of 32.
-_QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
-
 def wheel_test(
         name,
         srcs,
+        binaries = [],
+        data = [],
         env = {},
         imports = [],
         compiles = False,
@@ -109,18 +108,21 @@ def wheel_test(
     Args:
       name: the test.
       srcs: test files, and the conftest.py and helper modules beside them.
+      binaries: the variables of test_binaries.bzl for the compiled libraries that the tests load.
+      data: files that the tests read.
       env: environment variables. If they are not among them, PJRT_DEVICE is CPU, and XLA_FLAGS asks
-        for quick compilation. With `"XLA_FLAGS": ""`, XLA compiles as for a user.
+        for quick compilation (pytest/runner.py). With `"XLA_FLAGS": ""`, XLA compiles as for a user.
       imports: folders for PYTHONPATH besides tests, which has the package `testing`.
       compiles: whether most tests call torch.compile. What its first call imports, which takes
         three seconds, is then imported before, too (tests/testing/compilers.py).
       preload: what is imported once, before the tests' processes are forked.
-      **kwargs: passed to pytest_test: data, args, size, timeout, tags and the like.
+      **kwargs: passed to pytest_test: args, size, timeout, tags and the like.
     """
     pytest_test(
         name = name,
         srcs = srcs + (["//tests:compilers"] if compiles else []),
-        env = {"PJRT_DEVICE": "CPU", "XLA_FLAGS": _QUICK_COMPILATION} | env,
+        data = data + labels_of(binaries),
+        env = environment_of(binaries) | env,
         imports = ["tests"] + imports,
         preload = preload + (["testing.compilers"] if compiles else []),
         python = "@test_env//:python",

@@ -7,14 +7,17 @@ load(":python_env.bzl", "PythonEnvInfo")
 
 WheelInfo = provider(
     doc = "A built wheel.",
-    fields = {"folder": "File: a folder that has the wheel, under its true name, and nothing else"},
+    fields = {
+        "folder": "File: a folder that has the wheel, under its true name, and nothing else",
+        "sources": "{path in the wheel: File} of our own Python files and headers",
+    },
 )
 
 # For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
 def _files_by_path(files, strip_prefixes):
-    """Returns {path in the wheel: path on disk}.
+    """Returns {path in the wheel: File}.
 
     The path in the wheel is that in the repository, without that of
     `strip_prefixes` which it begins with.
@@ -26,7 +29,7 @@ def _files_by_path(files, strip_prefixes):
         path = file.short_path.removeprefix(prefix)
         for strip_prefix in strip_prefixes:
             path = path.removeprefix(strip_prefix + "/")
-        result[path] = file.path
+        result[path] = file
     return result
 
 def _labels_by_path(labels):
@@ -83,6 +86,7 @@ def _torch_xla_wheel_impl(ctx):
     folder = ctx.actions.declare_directory(ctx.label.name)
     binaries = _labels_by_path(ctx.attr.binaries)
     binaries |= extensions
+    sources = _files_by_path(ctx.files.srcs, ctx.attr.strip_prefixes)
     spec = ctx.actions.declare_file(ctx.label.name + "_spec.json")
     ctx.actions.write(spec, json.encode_indent({
         "stock_wheel": ctx.file.stock_wheel.path,
@@ -93,7 +97,8 @@ def _torch_xla_wheel_impl(ctx):
         "description": ctx.file.description.path,
         "moved": moved,
         "replaced": sorted([name for name in extensions if name not in moved]),
-        "files": _files_by_path(ctx.files.srcs, ctx.attr.strip_prefixes) | _labels_by_path(ctx.attr.data),
+        "files": {path: file.path for path, file in sources.items()} |
+                 _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
         "entry_points": ctx.attr.entry_points,
@@ -115,7 +120,7 @@ def _torch_xla_wheel_impl(ctx):
         progress_message = "Assembling the wheel",
         execution_requirements = _UNCACHED,
     )
-    return [DefaultInfo(files = depset([folder])), WheelInfo(folder = folder)]
+    return [DefaultInfo(files = depset([folder])), WheelInfo(folder = folder, sources = sources)]
 
 torch_xla_wheel = rule(
     implementation = _torch_xla_wheel_impl,

@@ -50,6 +50,19 @@ def test_clang_format() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_files_that_conftest_names_exist() -> None:
+    tables = {}
+    for node in ast.parse(Path(ROOT, "conftest.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("NEEDS", "ALONE"):
+            tables[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+    named = [*tables["NEEDS"], *tables["ALONE"]]
+    assert [name for name in named if not Path(ROOT, name).exists()] == []
+    packages = {
+        target.removeprefix("//").partition(":")[0] for _, target in tables["NEEDS"].values()
+    }
+    assert [name for name in packages if not Path(ROOT, name, "BUILD").exists()] == []
+
+
 def test_starlark_is_only_in_bazel() -> None:
     assert [n for n in FILES if n.endswith(".bzl") and not n.startswith("bazel/")] == []
 

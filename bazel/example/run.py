@@ -24,6 +24,7 @@ import fetch
 
 TORCH = "torch==2.8.0"
 CPU_BUILD = TORCH + "+cpu"
+PROGRAM = "example"  # what messages begin with
 # What the environment needs on the disk, with the wheels while pip unpacks them, in GB.
 CPU_GB, FULL_GB = 3, 12
 # How pip says that the index has no CPU build; the second is what it says if it has constraints.
@@ -35,7 +36,7 @@ class ExampleError(Exception):
 
 
 def say(text: str) -> None:
-    print(f"example: {text}", file=sys.stderr, flush=True)
+    print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
 
 
 def environment_folder(device: str, environ: dict[str, str]) -> Path:
@@ -143,25 +144,37 @@ class Environment:
             locks: files of packages with their SHA-256, without what they require.
             setup: a script that installs the rest, once for each wheel.
         """
-        if "torch" not in self.installed():
-            self._make()
-            self._install_torch(device)
-            self._remember("torch", TORCH)
+        self.prepare_torch(device)
         if self.installed().get("wheel") != wheel.name:
             say(f"installing {wheel.name}")
             extra = "[cuda12]" if device == "CUDA" else ""
             self._install("the wheel", f"{wheel}{extra}")
             self._remember("wheel", wheel.name)
-        for requirement in requirements:
-            if requirement not in self.installed():
-                self._install(requirement, requirement)
-                self._remember(requirement, "")
+        self.install_requirements(requirements)
         if setup is not None and self.installed().get(str(setup)) != wheel.name:
             say(f"running {setup}")
             if self.run(setup):
                 raise ExampleError(f"{setup} failed: see above")
             self._remember(str(setup), wheel.name)
-        for lock in locks:  # after the setup, whose packages they may need
+        self.install_locks(locks)  # after the setup, whose packages they may need
+
+    def prepare_torch(self, device: str) -> None:
+        """Makes the environment with torch, once. Raises ExampleError."""
+        if "torch" not in self.installed():
+            self._make()
+            self._install_torch(device)
+            self._remember("torch", TORCH)
+
+    def install_requirements(self, requirements: Sequence[str]) -> None:
+        """Installs packages, with what they require, once. Raises ExampleError."""
+        for requirement in requirements:
+            if requirement not in self.installed():
+                self._install(requirement, requirement)
+                self._remember(requirement, "")
+
+    def install_locks(self, locks: Sequence[Path]) -> None:
+        """Installs the packages of lock files that have changed. Raises ExampleError."""
+        for lock in locks:
             content = hashlib.sha256(lock.read_bytes()).hexdigest()
             if self.installed().get(lock.name) != content:
                 self._install(lock.name, "--no-deps", "--require-hashes", "-r", str(lock))

@@ -2,11 +2,17 @@
 
 forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
-Importing torch and torch_xla takes longer than most test files. A forked process has them already,
-and shares nothing else with the other files: no device, registration, metric or compiled program.
-
-A file may need further processes like that. The variable SCRIPT_SERVER has the number of a socket
-that takes scripts to run, several at a time (answer(), below; tests/testing/scripts.py asks).
+1. Importing torch and torch_xla takes longer than most test files. This process imports them once,
+   and uses no device: a fork of a process with a device would not work.
+2. For each file it forks, and the fork runs `pytest.main` on that file alone. It shares nothing
+   with the other files: no device, registration, metric or compiled program.
+3. Variables that are read when the first device is made, such as CPU_NUM_DEVICES, may still be set
+   by the file itself.
+4. A file may start further processes like that: the variable SCRIPT_SERVER has the number of a
+   socket that takes scripts to run (answer(), below; tests/testing/scripts.py asks).
+5. A fork ends without taking modules and C++ objects apart, which would take half a second. Only
+   the last file's ends as any Python process does.
+6. The exit status is that of the first file that failed; one that died by a signal n has 128 + n.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import gc
 import importlib
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -34,8 +41,8 @@ NOTHING_RAN = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the options, and the files."""
-    files = [each for each in arguments if each.endswith("_test.py") and not each.startswith("-")]
+    """Returns the options, and the files or parts of them, as file_test.py::test."""
+    files = [each for each in arguments if re.search(r"^[^-].*_test\.py($|::)", each)]
     return [each for each in arguments if each not in files], files
 
 
@@ -169,8 +176,14 @@ def main() -> None:
     codes: list[int] = []
     for number, file in enumerate(files):
         codes.append(run(file, own_paths(options, number), is_last=file == files[-1]))
-        if "--exitfirst" in options and codes[-1] not in (0, NOTHING_RAN):
+        if {"--exitfirst", "-x"} & {*options} and codes[-1] not in (0, NOTHING_RAN):
             break
+    failed = [
+        file
+        for file, code in zip(files[: len(codes)], codes, strict=True)
+        if code not in (0, NOTHING_RAN)
+    ]
+    print(f"=== {len(failed)} of {len(codes)} files failed", *failed, sep="\n    ")
     for option in options:
         if option.startswith("--junitxml="):
             merge(Path(option.partition("=")[2]), files[: len(codes)])

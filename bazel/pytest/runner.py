@@ -2,7 +2,8 @@
 
 runner.py [--path=FOLDER ...] [--preload=MODULE ...] -- FILE.py... [PYTEST OPTION ...]
 
-With --preload, each file runs in a process of its own (forked.py).
+With --preload, each file runs in a process of its own (forked.py). For pytest without Bazel,
+conftest.py in the repository's root sets the same variables.
 """
 
 from __future__ import annotations
@@ -11,6 +12,18 @@ import argparse
 import os
 import sys
 from pathlib import Path
+
+# Variables of every test, where the target or the user sets no others.
+DEFAULTS = {
+    "PJRT_DEVICE": "CPU",
+    # Tests compile many programs and run each of them once or twice, with small tensors. XLA's own
+    # passes stay as they are; LLVM does not optimize, and gets each program in one module, not 32.
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
+    # Otherwise tvm_ffi compiles its own functions for torch's tensors, with all of torch's headers,
+    # when it is first imported. No test passes it a tensor of torch.
+    "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def environment(paths: list[str], tmp: Path) -> dict[str, str]:
@@ -71,7 +84,7 @@ def main() -> None:
     # the test runs in has our sources, which must not hide what is installed.
     command = [sys.executable, "-P", *program, *plugins(args.arguments)]
     command += [*pytest_options(os.environ, tmp), *args.arguments]
-    os.execve(sys.executable, command, {**os.environ, **environment(args.path, tmp)})
+    os.execve(sys.executable, command, {**DEFAULTS, **os.environ, **environment(args.path, tmp)})
 
 
 if __name__ == "__main__":

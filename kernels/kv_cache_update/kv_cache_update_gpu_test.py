@@ -16,7 +16,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from kernel_library import KernelLibrary
 
-pytestmark = pytest.mark.skipif("PAGED_KERNELS" not in os.environ, reason="needs PAGED_KERNELS")
+pytestmark = pytest.mark.skipif(
+    "PAGED_KERNELS" not in os.environ or not torch.cuda.is_available(),
+    reason="needs PAGED_KERNELS and a GPU",
+)
 
 F8 = torch.float8_e4m3fn
 CACHES = [torch.float16, torch.bfloat16, torch.float32, F8]

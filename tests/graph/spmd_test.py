@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch_xla
@@ -10,6 +12,8 @@ from testing.spmd import sharded
 from testing.xla import XLAC
 
 from torch_xla_ext import capture, ops
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 
 @pytest.mark.parametrize("spec", [(None, None), ("x", None), (None, "x")], ids=str)

@@ -1,5 +1,7 @@
 """custom_call on tensors that are sharded over two devices; BUILD sets CPU_NUM_DEVICES."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ import torch_xla.runtime as xr
 
 from kernel_api import kernels
 from torch_xla_ext import custom_call
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,6 +4,7 @@ That each device computes its part alone is in tests/sharding.
 """
 
 import itertools
+import os
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from testing.spmd import sharded
 from testing.xla import XLAC
 
 from torch_xla_ext import ops
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 SPECS = [None, ("x", None), (None, "x")]
 

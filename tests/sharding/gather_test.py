@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 
@@ -14,6 +15,8 @@ from testing.spmd import sharded
 from testing.xla import register_host_kernels
 
 from torch_xla_ext import custom_call, define_operator, ops
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 REFUSE = "TORCH_XLA_EXT_REFUSE_GATHERS"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -19,6 +20,8 @@ from torch_xla.experimental import custom_kernel
 
 import torch_xla_ext
 from torch_xla_ext import ops
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 SCALE = 64**-0.5
 HEADS = (None, "model", None)

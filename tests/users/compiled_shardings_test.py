@@ -5,10 +5,14 @@ Stock torch_xla 2.8.1 takes the tensor for a constant in the second one.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch_xla.distributed.spmd as xs
 from testing.spmd import sharded
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 
 @pytest.mark.parametrize("spec", [None, ("x", None), (None, "x")])

@@ -7,6 +7,7 @@ RANDOM_STEPS and RANDOM_SEED choose how many, and which.
 
 from __future__ import annotations
 
+import os
 import random
 
 import pytest
@@ -14,6 +15,8 @@ import torch
 import torch_xla.distributed.spmd as xs
 from testing import random_steps
 from testing.random_programs import State
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 # XLA:CPU cannot add up over devices what any() and all() compute.
 XLAS_LIMIT = "Unsupported reduction computation"

@@ -1,10 +1,13 @@
-"""Calls in a process with two devices; tests/csrc/BUILD sets CPU_NUM_DEVICES."""
+"""Calls in a process with two devices."""
 
+import os
 import re
 
 import pytest
 import torch
 from testing.xla import XLAC, register_host_kernels
+
+os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
 
 @pytest.fixture(scope="module", autouse=True)

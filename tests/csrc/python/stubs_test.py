@@ -1,0 +1,123 @@
+"""torch_xla_ext/python/_XLAC.pyi declares what the library adds to upstream's extension module."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch_xla
+
+XLAC = torch_xla._XLAC
+STUBS = ast.parse(Path("torch_xla_ext/python/_XLAC.pyi").read_text())
+# The start of torch_xla takes it out of the module again: upstream_fixes/root_logger.py.
+REMOVED = {"_root_log_handlers"}
+
+# The binary of upstream finds some of its functions in ours, which is therefore loaded first.
+# Its own initialization then makes the module without what ours adds.
+_UPSTREAM = """
+import ctypes, json, sys, torch
+front, stock = sys.argv[1:]
+ctypes.CDLL(front, ctypes.RTLD_GLOBAL)
+init = ctypes.PyDLL(stock).PyInit__XLAC
+init.restype = ctypes.py_object
+print(json.dumps(dir(init())))
+"""
+
+
+@pytest.fixture(scope="module")
+def upstream() -> set[str]:
+    """The names in upstream's module."""
+    stock = Path(torch_xla.__file__).with_name("lib") / "_XLAC.so"
+    if not stock.exists():
+        pytest.skip("this _XLAC was built from source: it has no module of upstream's")
+    command = [sys.executable, "-P", "-c", _UPSTREAM, XLAC.__file__, stock]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """The functions, classes and values of a module or a class."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            found[ast.unparse(node.target)] = node
+    del found["__getattr__"]
+    return found
+
+
+NAMES = declared(STUBS.body)
+
+
+def binary_parameters(function: object) -> list[str]:
+    """The names in the signature that pybind11 writes into the docstring; `arg0`: none."""
+    signature = re.match(r"\w+\((.*)\) -> ", function.__doc__)[1]
+    return re.findall(r"(?:^|, )(\w+):", signature)
+
+
+def check_parameters(name: str, node: ast.FunctionDef, function: object) -> None:
+    stub = [argument.arg for argument in node.args.posonlyargs + node.args.args]
+    binary = binary_parameters(function)
+    assert len(stub) == len(binary), name
+    for ours, theirs in zip(stub, binary, strict=True):
+        assert ours == theirs or re.fullmatch(r"arg\d+", theirs), (name, ours, theirs)
+
+
+def test_what_is_declared_exists() -> None:
+    for name, node in NAMES.items():
+        if name in REMOVED:
+            continue
+        value = getattr(XLAC, name)
+        if isinstance(node, ast.FunctionDef):
+            check_parameters(name, node, value)
+        elif isinstance(node, ast.AnnAssign):
+            assert type(value).__name__ == ast.unparse(node.annotation)
+        else:
+            for method in node.body:
+                if not isinstance(method, ast.FunctionDef):
+                    continue
+                function = vars(value)[method.name]
+                if not (isinstance(function, property) or "Overloaded" in function.__doc__):
+                    check_parameters(f"{name}.{method.name}", method, function)
+
+
+def test_methods_are_declared() -> None:
+    for name, node in NAMES.items():
+        if isinstance(node, ast.ClassDef):
+            methods = {each for each in vars(getattr(XLAC, name)) if not each.startswith("_")}
+            assert methods <= {m.name for m in node.body if isinstance(m, ast.FunctionDef)}, name
+
+
+def test_everything_has_a_docstring() -> None:
+    for name, node in NAMES.items():
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            assert ast.get_docstring(node), name
+
+
+def test_what_the_library_adds_is_declared(upstream: set[str]) -> None:
+    added = {name for name in set(dir(XLAC)) - upstream if not name.startswith("__")}
+    assert added <= set(NAMES)
+
+
+def test_what_is_declared_is_no_other_name_of_upstream(upstream: set[str]) -> None:
+    """Upstream's functions that are replaced are declared, and no others."""
+    init = ["_clear_pending_irs", "_prepare_to_exit", "_set_use_eager_mode"]
+    calls = ["_xla_custom_call", "_xla_gpu_custom_call", "_xla_register_custom_call_target"]
+    assert sorted(set(NAMES) & upstream) == sorted(init + calls)
+
+
+@pytest.mark.parametrize("folder", ["torch_xla_ext/python", "integrations"])
+def test_what_python_uses_exists(folder: str) -> None:
+    used = set()
+    for file in Path(folder).rglob("*.py"):
+        for name in re.findall(r"\b_?XLAC\.(_\w+)", file.read_text()):
+            used.add((name, str(file)))
+    assert used
+    missing = {(name, file) for name, file in used if not hasattr(XLAC, name)}
+    assert {each for each in missing if each[0] not in NAMES} == set()
