@@ -13,7 +13,7 @@ import importlib
 from pathlib import Path
 
 import torch_xla
-import torch_xla_ext_startup.plugin
+from torch_xla_ext_startup import install
 
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
@@ -38,7 +38,6 @@ from torch_xla_ext.tools.profiling import profile
 from torch_xla_ext.xla_options import compiler_options
 
 from torch_xla_ext import debug, operator, ops  # isort: skip
-from torch_xla_ext.launchers.triton import launch_hooks
 
 define_operator = operator.define_operator
 define_in_place_operator = operator.define_in_place_operator
@@ -93,8 +92,7 @@ def __getattr__(name: str) -> object:
     return value
 
 
-torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
-launch_hooks.install()
+install.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:

@@ -1,0 +1,41 @@
+"""Functions of transformers that are replaced without importing torch_xla_ext."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+
+
+def generate(original: Callable[..., object]) -> Callable[..., object]:
+    """GenerationMixin.generate, which imports torch_xla_ext when it is first called.
+
+    transformers may be imported before torch_xla, whose import this is a part of.
+    """
+
+    @functools.cache
+    def own() -> Callable[..., object]:
+        try:
+            from torch_xla_ext.huggingface import generate
+        except ImportError:  # a transformers without what our module imports
+            return original
+        return generate.replacement(original)
+
+    @functools.wraps(original)
+    def generate(self: object, *args: object, **options: object) -> object:
+        return own()(self, *args, **options)
+
+    return generate
+
+
+def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Gives attention the heads of keys as they are, where transformers repeats them for CUDA."""
+
+    @functools.wraps(original)
+    def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:
+        if isinstance(key, torch.Tensor) and key.device.type == "xla":
+            return True
+        return original(attention_mask, key)
+
+    return use_gqa_in_sdpa
