@@ -12,33 +12,119 @@ torch_xla. Times are medians, in milliseconds:
   waited     until the device has finished
   in flight  per step, if many steps are started without waiting
 
-With --steps, that many more steps are run, and device memory before and after is compared.
-
 On a CPU only the host times are meaningful:
 
-  PJRT_DEVICE=CPU python benchmarks/decode_step.py --width=128 --shapes=1x16 --layers=2,8,32 \\
-      --ways=lazy,captured --in-flight=5 --max-host-ratio=0.1
+  PJRT_DEVICE=CPU python benchmarks/decode_step.py --width=128 --shapes=1x16 --layers=2
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from decode_model import Config, Model
+from torch.nn import functional
 
 PAGE = 16
 WAYS = ("lazy", "openxla", "captured", "peer")
 Step = Callable[[], object]
+
+# attend(layer, q [seqs, heads, head_dim], k [seqs, kv_heads, head_dim], v) keeps k and v and
+# returns what the queries find, of q's shape.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass
+class Config:
+    layers: int = 32
+    width: int = 4096
+    inner: int = 14336
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    vocabulary: int = 128256
+    dtype: torch.dtype = torch.bfloat16
+    parts: int = 1  # devices among which heads and columns are divided
+
+
+class Model:
+    """Weights and the pass of one token a sequence."""
+
+    def __init__(
+        self,
+        config: Config,
+        device: torch.device,
+        sync: Callable[[], None],
+        place: Callable[[torch.Tensor, int], None] | None = None,
+    ) -> None:
+        """`place`, if there is one, divides a matrix along a dimension among `config.parts`."""
+        self.config = config
+
+        def weight(rows: int, columns: int, dim: int = 0) -> torch.Tensor:
+            made = torch.randn(rows, columns, dtype=config.dtype, device=device) * columns**-0.5
+            if place is not None:
+                place(made, dim)
+            sync()
+            return made
+
+        def ones() -> torch.Tensor:
+            return torch.ones(config.width, dtype=config.dtype, device=device)
+
+        heads = (config.heads + 2 * config.kv_heads) * config.head_dim
+        self.embedding = weight(config.vocabulary, config.width)
+        self.layers = [
+            {
+                "attention_norm": ones(),
+                "qkv": weight(heads, config.width),
+                "out": weight(config.width, config.heads * config.head_dim, dim=1),
+                "mlp_norm": ones(),
+                "gate_up": weight(2 * config.inner, config.width),
+                "down": weight(config.width, config.inner, dim=1),
+            }
+            for _ in range(config.layers)
+        ]
+        self.norm, self.head = ones(), weight(config.vocabulary, config.width)
+        step = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device)
+        self.frequencies = 500000.0 ** (-step / config.head_dim)
+        sync()
+
+    def __call__(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        """Returns the next tokens, [seqs], int32."""
+        config = self.config
+        angles = positions.float()[:, None, None] * self.frequencies
+        cos, sin = angles.cos(), angles.sin()
+
+        def rotate(x: torch.Tensor) -> torch.Tensor:
+            a, b = x.float().chunk(2, dim=-1)
+            return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(config.dtype)
+
+        x = self.embedding[tokens]
+        for number, layer in enumerate(self.layers):
+            qkv = functional.linear(norm(x, layer["attention_norm"]), layer["qkv"])
+            # Each device's rows of the weights are its heads' and, below, its gates' and values'.
+            qkv = qkv.unflatten(-1, (config.parts, -1, config.head_dim))
+            heads, kv_heads = config.heads // config.parts, config.kv_heads // config.parts
+            q, k, v = (x.flatten(-3, -2) for x in qkv.split([heads, kv_heads, kv_heads], dim=-2))
+            found = attend(number, rotate(q), rotate(k), v)
+            x = x + functional.linear(found.flatten(-2), layer["out"])
+            gate_up = functional.linear(norm(x, layer["mlp_norm"]), layer["gate_up"])
+            gate, up = gate_up.unflatten(-1, (config.parts, -1)).chunk(2, -1)
+            x = x + functional.linear((functional.silu(gate) * up).flatten(-2), layer["down"])
+        return functional.linear(norm(x, self.norm), self.head).argmax(-1).int()
+
+
+def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)
+    return scaled.to(x.dtype) * weight
 
 
 def measure(step: Step, wait: Callable[[], None], steps: int) -> dict[str, float]:
@@ -153,18 +239,6 @@ class Xla:
 
         return step
 
-    def num_inputs(self) -> int:
-        """Tensors that a step reads: weights, caches, tables, rows, lengths and tokens."""
-        return self.model.num_tensors() + 2 * self.config.layers + 4
-
-    def memory(self) -> int | None:
-        import torch_xla.core.xla_model as xm
-
-        try:
-            return xm.get_memory_info(self.device)["bytes_used"]
-        except (RuntimeError, KeyError):  # XLA:CPU does not tell
-            return None
-
 
 class Peer:
     """The step on a CUDA torch, with a dense cache, compiled and inside a CUDA graph."""
@@ -205,45 +279,22 @@ class Peer:
             self.tokens.copy_(compiled(self.tokens))
         return graph.replay
 
-    def num_inputs(self) -> int:
-        return self.model.num_tensors() + 2 * len(self.caches) + 3
-
-    def memory(self) -> int:
-        return torch.cuda.memory_allocated()
-
-
-def bytes_read(config: Config, seqs: int, length: int) -> int:
-    size = config.dtype.itemsize
-    cache = 2 * config.layers * seqs * length * config.kv_heads * config.head_dim
-    return size * (config.num_parameters() + cache)
-
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = "lazy,openxla,captured" if importlib.util.find_spec("torch_xla") else "peer"
     parser.add_argument("--ways", default=default, help=f"comma-separated, from {', '.join(WAYS)}")
     parser.add_argument("--shapes", default="16x4096", help="SEQUENCESxTOKENS, comma-separated")
-    parser.add_argument("--layers", default="32", help="comma-separated; one model for each")
+    parser.add_argument("--layers", type=int, default=32)
     parser.add_argument(
         "--width", type=int, default=4096, help="hidden size; the others follow from it"
     )
     parser.add_argument("--in-flight", type=int, default=30, help="number of steps timed together")
-    parser.add_argument(
-        "--steps", type=int, default=0, help="number of steps between memory readings"
-    )
-    parser.add_argument("--profile", type=Path, help="folder for a trace of three captured steps")
-    parser.add_argument(
-        "--max-host-ratio",
-        type=float,
-        help="fail if host time of a captured step exceeds this share of a lazy step's",
-    )
     parser.add_argument("--json", type=Path, help="file to write the results to")
     args = parser.parse_args()
     unknown = set(args.ways.split(",")) - set(WAYS)
     if unknown:
         parser.error(f"--ways: no {', '.join(sorted(unknown))} among {', '.join(WAYS)}")
-    if args.max_host_ratio and not {"lazy", "captured"} <= set(args.ways.split(",")):
-        parser.error("--max-host-ratio compares the ways lazy and captured")
     return args
 
 
@@ -283,55 +334,24 @@ def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[d
             "seqs": seqs,
             "length": length,
             "layers": config.layers,
-            "inputs": backend.num_inputs(),
             "device": device_name(way),
             "torch": torch.__version__,
-            "gigabytes_read": round(bytes_read(config, seqs, length) / 1e9, 3),
             **measure(step, backend.wait, args.in_flight),
         }
-        if args.steps:
-            result["memory_before"] = backend.memory()
-            for _ in range(args.steps):
-                step()
-            backend.wait()
-            result["memory_after"], result["memory_steps"] = backend.memory(), args.steps
         print(json.dumps(result), flush=True)
         results.append(result)
-        if args.profile and way == "captured":
-            profile(step, backend.wait, args.profile / shape)
     return results
 
 
 @torch.no_grad()
-def main() -> int:
+def main() -> None:
     args = parse_arguments()
     results: list[dict[str, object]] = []
-    too_slow = False
-    for layers in map(int, args.layers.split(",")):
-        for shape in args.shapes.split(","):
-            found = measure_ways(scaled(layers, args.width), shape, args)
-            results += found
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=1) + "\n")
-            if args.max_host_ratio:
-                host = {result["way"]: result["host"] for result in found}
-                ratio = host["captured"] / host["lazy"]
-                print(f"host time, captured / lazy: {ratio:.3f} (at most {args.max_host_ratio})")
-                too_slow |= ratio > args.max_host_ratio
-    return int(too_slow)
-
-
-def profile(step: Step, wait: Callable[[], None], folder: Path) -> None:
-    import torch_xla_ext
-
-    with torch_xla_ext.profile() as measured:
-        for _ in range(3):
-            step()
-        wait()
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.txt").write_text(str(measured.table()))
-    measured.save(folder / "trace.json.gz")
+    for shape in args.shapes.split(","):
+        results += measure_ways(scaled(args.layers, args.width), shape, args)
+        if args.json:
+            args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

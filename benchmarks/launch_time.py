@@ -1,14 +1,13 @@
-"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's and CuPy's own launch.
+"""Measures the host time of a kernel's launch: `cuda_kernel`, and Triton's own launch.
 
-    PJRT_DEVICE=CUDA python benchmarks/launch_time.py              # with the wheel
-    PJRT_DEVICE=CUDA python benchmarks/launch_time.py --first-use  # in a process of its own
-    python benchmarks/launch_time.py --peer                        # torch with CUDA, Triton, CuPy
+    PJRT_DEVICE=CUDA python benchmarks/launch_time.py  # with the wheel
+    python benchmarks/launch_time.py --peer            # torch with CUDA, Triton
 
-The kernel is axpy of a few floats, and for the device's time of many. Each launch takes the result
-of the one before. Every time is a median over the rounds, and is that of one launch. "host" is what
-the host needs to start the launches, "in flight" is with the wait for the last one. In a program,
-it is the difference between programs of many and of few launches. The digest is of the results'
-bits: it is the same for the same kernel on the same numbers.
+The kernel is axpy of a few floats. Each launch takes the result of the one before. Every time is a
+median over the rounds, and is that of one launch. "host" is what the host needs to start the
+launches, "in flight" is with the wait for the last one. In a program, it is the difference between
+programs of many and of few launches. The digest is of the results' bits: it is the same for the
+same kernel on the same numbers.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def show_program(name: str, program: Callable[[int], Step], wait: Step, rounds: 
     show(name, *((b - a) / (COUNTS[1] - COUNTS[0]) for a, b in zip(few, many, strict=True)))
 
 
-def measure_xla(size: int, device_size: int, rounds: int) -> None:
+def measure_xla(size: int, rounds: int) -> None:
     import torch
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -150,40 +149,9 @@ def measure_xla(size: int, device_size: int, rounds: int) -> None:
 
     call = calls["kernel(…), with a signature"]
     show_program("a captured step", captured(x, y, call), xm.wait_device_ops, rounds)
-    x, y = (torch.from_numpy(a).to(torch_xla.device()) for a in numbers(device_size))
-    torch_xla.sync(wait=True)
-    print(f"{device_size} floats: digest {digest(call(x, y).cpu().numpy())}")
-    few, many = (
-        times_of(captured(x, y, call)(count), xm.wait_device_ops, rounds, 4)[1] for count in (4, 24)
-    )
-    print(f"{device_size} floats: {(many - few) / 20:.2f} µs")
 
 
-def measure_first_use() -> None:
-    """The time from the source to the traced call; the kernels' cache is warm from the second run.
-
-    A program before it starts the client, so that this is not in the time.
-    """
-    import torch
-    import torch_xla
-
-    import torch_xla_ext
-
-    x, y = (torch.from_numpy(a).to(torch_xla.device()) for a in numbers(1000))
-    (x + y).cpu()
-    begin = time.perf_counter()
-    kernel = torch_xla_ext.cuda_kernel(SOURCE, "axpy", reference=lambda x, y, a, n: a * x + y)
-    (result,) = kernel[4, BLOCK](x, y, FACTOR, 1000, outputs=[x])
-    traced = time.perf_counter()
-    result.cpu()
-    end = time.perf_counter()
-    print(
-        f"first use: {(traced - begin) * 1e3:.2f} ms until it is traced, then "
-        f"{(end - traced) * 1e3:.2f} ms until XLA has compiled and run the program"
-    )
-
-
-def measure_peers(size: int, device_size: int, rounds: int) -> None:
+def measure_peer(size: int, rounds: int) -> None:
     import torch
     import triton
     import triton.language as tl
@@ -200,77 +168,40 @@ def measure_peers(size: int, device_size: int, rounds: int) -> None:
         n = x.numel()
         axpy[(-(-n // BLOCK),)](x, y, out, FACTOR, n, BLOCK=BLOCK)
 
-    launches = {"Triton": triton_launch}
-    try:
-        import cupy
-    except ImportError:
-        print("CuPy is not installed")
-    else:
-        raw = cupy.RawKernel(SOURCE, "axpy")
-
-        def cupy_launch(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
-            n = np.int32(x.numel())
-            pointers = x.data_ptr(), y.data_ptr(), out.data_ptr()
-            raw((-(-int(n) // BLOCK),), (BLOCK,), (*pointers, np.float32(FACTOR), n))
-
-        launches["CuPy"] = cupy_launch
     x, y = (torch.from_numpy(a).cuda() for a in numbers(size))
-    large = tuple(torch.from_numpy(a).cuda() for a in numbers(device_size))
-    for name, launch in launches.items():
+    buffers = torch.empty_like(x), torch.empty_like(x)
 
-        def chain(
-            count: int,
-            arrays: tuple[torch.Tensor, torch.Tensor] = (x, y),
-            launch: Callable = launch,
-        ) -> Step:
-            first, factor = arrays
-            buffers = torch.empty_like(first), torch.empty_like(first)
+    def chain(count: int) -> Step:
+        def step() -> None:
+            given = x
+            for number in range(count):
+                triton_launch(given, y, buffers[number % 2])
+                given = buffers[number % 2]
 
-            def step() -> None:
-                given = first
-                for number in range(count):
-                    launch(given, factor, buffers[number % 2])
-                    given = buffers[number % 2]
+        return step
 
-            return step
+    def graph(count: int) -> Step:
+        step = chain(count)
+        step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph.replay
 
-        for arrays in ((x, y), large):
-            out = torch.empty_like(arrays[0])
-            launch(*arrays, out)
-            print(f"{name}, {out.numel()} floats: digest {digest(out.cpu().numpy())}")
-        show_launches(f"{name}'s own launch", chain, torch.cuda.synchronize, rounds)
-        if name == "Triton":  # CuPy launches on a stream of its own, which torch does not capture
-
-            def graph(count: int, chain: Callable = chain) -> Step:
-                step = chain(count)
-                step()
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    step()
-                return graph.replay
-
-            show_program(f"{name}, torch's CUDA graph", graph, torch.cuda.synchronize, rounds)
-        few, many = (
-            times_of(chain(count, large), torch.cuda.synchronize, rounds, 4)[1] for count in (4, 24)
-        )
-        print(f"{name}, {device_size} floats: {(many - few) / 20:.2f} µs")
+    triton_launch(x, y, buffers[0])
+    print(f"Triton: digest {digest(buffers[0].cpu().numpy())}")
+    show_launches("Triton's own launch", chain, torch.cuda.synchronize, rounds)
+    show_program("Triton, torch's CUDA graph", graph, torch.cuda.synchronize, rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", action="store_true", help="Triton's and CuPy's own launch")
-    parser.add_argument("--first-use", action="store_true", help="only a kernel's first call")
-    parser.add_argument("--size", type=int, default=1000, help="floats for the host's time")
-    parser.add_argument("--device-size", type=int, default=1 << 26, help="for the device's time")
+    parser.add_argument("--peer", action="store_true", help="Triton's own launch")
+    parser.add_argument("--size", type=int, default=1000, help="floats")
     parser.add_argument("--rounds", type=int, default=31)
     args = parser.parse_args()
-    if args.first_use:
-        measure_first_use()
-    elif args.peer:
-        measure_peers(args.size, args.device_size, args.rounds)
-    else:
-        measure_xla(args.size, args.device_size, args.rounds)
+    (measure_peer if args.peer else measure_xla)(args.size, args.rounds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,18 @@
-"""The cases of paged_attention.py and paged_attention_xla.py: shapes, data, references."""
+"""The cases of paged_attention.py (shapes, data, references), and its peers."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+try:
+    import flashinfer
+except ImportError:
+    flashinfer = None
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 SCALE = HEAD_DIM**-0.5
@@ -21,8 +28,6 @@ class Case:
     q_lens: tuple[int, ...]
     kv_lens: tuple[int, ...]
     cache_dtype: torch.dtype = DTYPE
-    heads: int = HEADS
-    kv_heads: int = KV_HEADS
 
     @property
     def kind(self) -> str:
@@ -32,12 +37,12 @@ class Case:
 
     @property
     def cache_bytes(self) -> int:
-        return sum(self.kv_lens) * 2 * self.kv_heads * HEAD_DIM * self.cache_dtype.itemsize
+        return sum(self.kv_lens) * 2 * KV_HEADS * HEAD_DIM * self.cache_dtype.itemsize
 
     @property
     def bytes(self) -> int:
         """Those that have to move: keys and values, queries and results once."""
-        return self.cache_bytes + 2 * sum(self.q_lens) * self.heads * HEAD_DIM * DTYPE.itemsize
+        return self.cache_bytes + 2 * sum(self.q_lens) * HEADS * HEAD_DIM * DTYPE.itemsize
 
     @property
     def flops(self) -> int:
@@ -45,21 +50,13 @@ class Case:
         pairs = sum(
             q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
         )
-        return 4 * self.heads * HEAD_DIM * pairs
+        return 4 * HEADS * HEAD_DIM * pairs
 
 
-def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE, shards: int = 1) -> Case:
-    """One query token a sequence, with the heads of one of `shards` tensor-parallel devices."""
+def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE) -> Case:
+    """One query token a sequence."""
     suffix = "" if cache_dtype == DTYPE else ", fp8 cache"
-    suffix += "" if shards == 1 else f", 1/{shards} of the heads"
-    return Case(
-        f"decode {seqs} x {length}{suffix}",
-        (1,) * seqs,
-        (length,) * seqs,
-        cache_dtype,
-        HEADS // shards,
-        KV_HEADS // shards,
-    )
+    return Case(f"decode {seqs} x {length}{suffix}", (1,) * seqs, (length,) * seqs, cache_dtype)
 
 
 def prefill(seqs: int, length: int) -> Case:
@@ -82,43 +79,38 @@ CASES = [
 
 @dataclass
 class Inputs:
-    """A set of operands, with the cache in both layouts or in one of them."""
+    """A set of operands, with the cache in both layouts."""
 
     q: torch.Tensor  # [tokens, heads, HEAD_DIM]
-    key_cache: torch.Tensor | None  # [pages, PAGE_SIZE, kv_heads, HEAD_DIM]
-    value_cache: torch.Tensor | None
-    kv_pages: torch.Tensor | None  # [pages, PAGE_SIZE, 2 * kv_heads, HEAD_DIM], interleaved
+    key_cache: torch.Tensor  # [pages, PAGE_SIZE, kv_heads, HEAD_DIM]
+    value_cache: torch.Tensor
+    kv_pages: torch.Tensor  # [pages, PAGE_SIZE, 2 * kv_heads, HEAD_DIM], interleaved
     tables: torch.Tensor  # i32[seqs, pages_per_seq]
     kv_lens: torch.Tensor  # i32[seqs]
     cu_q_lens: torch.Tensor  # i32[seqs + 1]
     num_seqs: torch.Tensor  # i32[1]
 
 
-def make_inputs(case: Case, device: torch.device, layouts: str = "split pages") -> Inputs:
+def make_inputs(case: Case, device: torch.device) -> Inputs:
     """Random operands, the pages of the sequences shuffled among one another."""
     counts = [-(-n // PAGE_SIZE) for n in case.kv_lens]
     num_pages = sum(counts)
     order = torch.randperm(num_pages, dtype=torch.int32).split(counts)
     tables = torch.nn.utils.rnn.pad_sequence(list(order), batch_first=True)
 
-    def cache(heads: int) -> torch.Tensor:
-        shape = (num_pages, PAGE_SIZE, heads, HEAD_DIM)
+    def cache() -> torch.Tensor:
+        shape = (num_pages, PAGE_SIZE, KV_HEADS, HEAD_DIM)
         return torch.randn(shape, dtype=DTYPE, device=device).to(case.cache_dtype)
 
     def ints(values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int32).to(device)
 
-    key = value = pages = None
-    if "split" in layouts:
-        key, value = cache(case.kv_heads), cache(case.kv_heads)
-        if "pages" in layouts:
-            # As bytes: torch cannot stack every dtype.
-            parts = [x.view(torch.uint8) for x in (key, value)]
-            pages = torch.stack(parts, 3).flatten(2, 3).view(case.cache_dtype)
-    else:
-        pages = cache(2 * case.kv_heads)
+    key, value = cache(), cache()
+    # As bytes: torch cannot stack every dtype.
+    parts = [x.view(torch.uint8) for x in (key, value)]
+    pages = torch.stack(parts, 3).flatten(2, 3).view(case.cache_dtype)
     starts = torch.tensor([0, *case.q_lens]).cumsum(0).tolist()
-    q = torch.randn(sum(case.q_lens), case.heads, HEAD_DIM, dtype=DTYPE, device=device)
+    q = torch.randn(sum(case.q_lens), HEADS, HEAD_DIM, dtype=DTYPE, device=device)
     return Inputs(
         q,
         key,
@@ -159,15 +151,11 @@ def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Te
     """Rows of a sequence's result in float64, [rows, heads, HEAD_DIM]."""
     length, q_len = case.kv_lens[seq], case.q_lens[seq]
     pages = inputs.tables[seq, : -(-length // PAGE_SIZE)].long()
-    if inputs.key_cache is not None:
-        keys, values = _take(inputs.key_cache, pages), _take(inputs.value_cache, pages)
-    else:
-        both = _take(inputs.kv_pages, pages)
-        keys, values = both[:, :, 0::2], both[:, :, 1::2]
+    keys, values = _take(inputs.key_cache, pages), _take(inputs.value_cache, pages)
     begin = sum(case.q_lens[:seq])
     q = _take(inputs.q, torch.tensor([begin + row for row in rows], device=inputs.q.device))
     keys, values = (x.flatten(0, 1)[:length].float().double() for x in (keys, values))
-    q = q.double().unflatten(1, (case.kv_heads, -1))
+    q = q.double().unflatten(1, (KV_HEADS, -1))
     logits = torch.einsum("rhgd,nhd->hgrn", q, keys) * SCALE
     position = torch.tensor(rows, device=q.device) + length - q_len
     hidden = torch.arange(length, device=q.device) > position[:, None]
@@ -176,37 +164,103 @@ def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Te
 
 
 def _take(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    if x.device.type == "xla":  # the CPU computes the float64 reference
-        return x[rows].cpu()
     # As bytes: torch cannot index every dtype.
     return x.view(torch.uint8)[rows].view(x.dtype)
 
 
-@dataclass
-class Update:
-    """New tokens for a cache: UPDATE_SEQS sequences of UPDATE_TOKENS more each."""
-
-    key: torch.Tensor  # [tokens, KV_HEADS, HEAD_DIM]
-    value: torch.Tensor
-    slots: torch.Tensor  # i32[tokens]
-    inputs: Inputs  # whose cache it is
+# A call, and what returns its result as [tokens, HEADS, HEAD_DIM].
+Bound = tuple[Callable[[], object], Callable[[], torch.Tensor]]
 
 
-UPDATE_SEQS, UPDATE_TOKENS = 64, 128
-UPDATE_CASE = decode(UPDATE_SEQS, 1152)
-UPDATE_BYTES = UPDATE_SEQS * UPDATE_TOKENS * 2 * KV_HEADS * HEAD_DIM * DTYPE.itemsize * 2
-
-
-def make_update(
-    device: torch.device, layouts: str = "split pages", case: Case = UPDATE_CASE
-) -> Update:
-    """The last UPDATE_TOKENS of each sequence's tokens come anew."""
-    inputs = make_inputs(case, device, layouts)
-    tokens = len(case.kv_lens) * UPDATE_TOKENS
-    key, value = (
-        torch.randn(tokens, KV_HEADS, HEAD_DIM, dtype=DTYPE, device=device) for _ in range(2)
+def sdpa(case: Case, inputs: Inputs, backend: SDPBackend) -> Bound:
+    """torch's attention of a dense copy."""
+    if case.kind == "mixed" or case.cache_dtype != DTYPE:
+        raise NotImplementedError("needs equal lengths and a cache of q's dtype")
+    seqs, length = len(case.kv_lens), case.kv_lens[0]
+    k, v = (
+        cache[inputs.tables.long().flatten()]
+        .view(seqs, -1, KV_HEADS, HEAD_DIM)[:, :length]
+        .transpose(1, 2)
+        .contiguous()
+        for cache in (inputs.key_cache, inputs.value_cache)
     )
-    length = case.kv_lens[0]
-    position = torch.arange(length - UPDATE_TOKENS, length, dtype=torch.int32)
-    slots = inputs.tables.cpu()[:, position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE
-    return Update(key, value, slots.flatten().to(device), inputs)
+    q = inputs.q.view(seqs, -1, HEADS, HEAD_DIM).transpose(1, 2).contiguous()
+    results = []
+
+    def call() -> None:
+        with sdpa_kernel(backend):
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=case.kind == "prefill", scale=SCALE, enable_gqa=True
+            )
+        results[:] = [out]
+
+    return call, lambda: results[0].transpose(1, 2).flatten(0, 1)
+
+
+def _page_lists(case: Case, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """FlashInfer's form of the page tables: kv_indptr, kv_indices, kv_last_page_len."""
+    counts = torch.tensor([-(-n // PAGE_SIZE) for n in case.kv_lens])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
+    used = torch.arange(inputs.tables.shape[1]) < counts[:, None]
+    indices = inputs.tables[used.to(inputs.tables.device)]
+    last = torch.tensor([(n - 1) % PAGE_SIZE + 1 for n in case.kv_lens], dtype=torch.int32)
+    device = inputs.tables.device
+    return indptr.to(device), indices, last.to(device)
+
+
+def _workspace(device: torch.device) -> torch.Tensor:
+    return torch.zeros(256 << 20, dtype=torch.uint8, device=device)
+
+
+def flashinfer_decode(case: Case, inputs: Inputs) -> Bound:
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        _workspace(inputs.q.device), "NHD", use_tensor_cores=True
+    )
+    wrapper.plan(
+        *_page_lists(case, inputs),
+        HEADS,
+        KV_HEADS,
+        HEAD_DIM,
+        PAGE_SIZE,
+        q_data_type=DTYPE,
+        kv_data_type=case.cache_dtype,
+    )
+    return _bind(wrapper, inputs)
+
+
+def flashinfer_prefill(case: Case, inputs: Inputs, backend: str) -> Bound:
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(
+        _workspace(inputs.q.device), "NHD", backend=backend
+    )
+    wrapper.plan(
+        inputs.cu_q_lens,
+        *_page_lists(case, inputs),
+        HEADS,
+        KV_HEADS,
+        HEAD_DIM,
+        PAGE_SIZE,
+        causal=True,
+        q_data_type=DTYPE,
+        kv_data_type=case.cache_dtype,
+    )
+    return _bind(wrapper, inputs)
+
+
+def _bind(wrapper: object, inputs: Inputs) -> Bound:
+    out = torch.full_like(inputs.q, float("nan"))
+    caches = (inputs.key_cache, inputs.value_cache)
+    return lambda: wrapper.run(inputs.q, caches, out=out), lambda: out
+
+
+def attention_peers(case: Case) -> dict[str, Callable[[Case, Inputs], Bound]]:
+    """The peers for a case, by name."""
+    peers: dict[str, Callable[[Case, Inputs], Bound]] = {}
+    if case.kind != "mixed" and case.cache_dtype == DTYPE:
+        peers["SDPA cuDNN, dense"] = lambda c, i: sdpa(c, i, SDPBackend.CUDNN_ATTENTION)
+    if flashinfer is not None:
+        if case.kind == "decode":
+            peers["FlashInfer, tensor cores"] = flashinfer_decode
+        else:
+            peers["FlashInfer fa3"] = lambda c, i: flashinfer_prefill(c, i, "fa3")
+            peers["FlashInfer fa2"] = lambda c, i: flashinfer_prefill(c, i, "fa2")
+    return peers

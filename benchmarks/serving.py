@@ -1,4 +1,4 @@
-"""Measures how fast vLLM serves: on this wheel, or for CUDA, with the same loads and weights.
+"""Measures new tokens per second of vLLM, on this wheel or for CUDA, of the same loads.
 
   PJRT_DEVICE=CUDA python benchmarks/serving.py --json=xla.json   # an 8B-shaped Llama
   python benchmarks/serving.py --json=cuda.json                   # where vLLM for CUDA is installed
@@ -6,20 +6,21 @@
 
 A load is SEQSxPROMPT+NEW: that many sequences, all at once, with that many prompt and new tokens;
 with one new token, the time is that of the prompts. Each is run twice: the first time with eight
-new tokens, which is not measured. Prompts are random and never repeat. Prints new tokens per
-second and, on this wheel, of the steps that decode all sequences, medians in milliseconds of the
-step, of the host's work, and of its wait for the device.
+new tokens, which is not measured. Prompts are random and never repeat.
 
-The engine runs in this process. benchmarks/pictures.py draws both files as one picture.
+The engine is vLLM on this wheel if PJRT_DEVICE is set, and vLLM for CUDA if it is not. It runs in
+this process. Weights are random; both engines draw them on the device, or, with tensor parallelism,
+on the host, where the same numbers repeat. benchmarks/pictures.py draws both files as one picture.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
-import statistics
+import random
 import sys
 import tempfile
 import time
@@ -27,69 +28,148 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
-import serving_engine
-from serving_engine import ON_XLA, SHAPES, prompt
-from vllm import LLM, SamplingParams
-from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.outputs import ModelRunnerOutput
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples/vllm"))
 
+import torch
+import vllm
+from random_model import make_tokenizer
+from transformers import LlamaConfig
+from vllm.model_executor.model_loader import dummy_loader
+
+ON_XLA = "PJRT_DEVICE" in os.environ
 if ON_XLA:
+    import torch_xla
     from torch_xla.debug import metrics
-    from vllm_xla_gpu import model_runner
 
 LOADS = "1x128+128,16x128+128,64x128+128,16x1024+256,64x1024+256"
+SHAPES = {
+    "8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+}
+SPREAD = 0.05  # of the weights' uniform numbers
+POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
 
 
-class StepTimes:
-    """Looks at the clock where our engine begins to wait for a step's tokens, and has them."""
-
-    def __init__(self, llm: LLM) -> None:
-        self.steps: list[tuple[int, float, float]] = []
-        runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-        execute, result = runner.execute_model, model_runner.StartedStep.result
-
-        def tagged_execute(scheduled: SchedulerOutput) -> model_runner.StartedStep:
-            step = execute(scheduled)
-            new = scheduled.num_scheduled_tokens.values()
-            step.decoding = len(new) if all(count == 1 for count in new) else 0
-            return step
-
-        def timed_result(step: model_runner.StartedStep) -> ModelRunnerOutput:
-            begin = time.perf_counter()
-            output = result(step)
-            self.steps.append((step.decoding, begin, time.perf_counter()))
-            return output
-
-        runner.execute_model, model_runner.StartedStep.result = tagged_execute, timed_result
-
-    def medians(self, num_seqs: int) -> dict[str, float | None]:
-        """Milliseconds, of the steps that decode `num_seqs` sequences one after the other."""
-        pairs = [
-            (before, step)
-            for before, step in zip(self.steps, self.steps[1:], strict=False)
-            if before[0] == step[0] == num_seqs
-        ]
-        columns = {
-            "step": [step[2] - before[2] for before, step in pairs],
-            "host": [step[1] - before[2] for before, step in pairs],
-            "wait": [step[2] - step[1] for _, step in pairs],
-        }
-        return {
-            name: round(1e3 * statistics.median(times), 3) if times else None
-            for name, times in columns.items()
-        }
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the model and of the engine."""
+    parser.add_argument("--shape", default="8b", choices=SHAPES)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of the model")
+    parser.add_argument("--max-model-len", type=int, default=2048)
+    parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=2048)
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
+    parser.add_argument("--quantization", choices=("fp8",), help="of the bfloat16 weights")
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.85)
+    parser.add_argument("--enable-prefix-caching", action="store_true")
+    parser.add_argument("--json", type=Path, help="file to write the results to")
 
 
-def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, Any]]:
+def options(args: argparse.Namespace) -> dict[str, object]:
+    """vLLM's options by name, but for the model."""
+    names = ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
+    names += ("kv_cache_dtype", "quantization", "gpu_memory_utilization", "enable_prefix_caching")
+    given = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None} | {
+        "dtype": "bfloat16",
+        "load_format": "dummy",
+        "seed": 0,
+    }
+
+
+def write_model(folder: Path, args: argparse.Namespace) -> None:
+    """Writes a Llama's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
+    shape = SHAPES[args.shape]
+    LlamaConfig(
+        **shape,
+        max_position_embeddings=max(8192, args.max_model_len),
+        torch_dtype="bfloat16",
+        bos_token_id=None,
+        eos_token_id=0,
+    ).save_pretrained(folder)
+    config = folder / "config.json"
+    found = json.loads(config.read_text())
+    config.write_text(json.dumps(found | {"architectures": ["LlamaForCausalLM"]}))
+    make_tokenizer(shape["vocab_size"]).save_pretrained(folder)
+
+
+def make_weights(model: torch.nn.Module, *_: object) -> None:
+    """Fills them with random numbers, in place of vLLM's own, which XLA would draw on the host."""
+    for weight in model.state_dict().values():
+        _fill(weight)
+
+
+def _fill(weight: torch.Tensor) -> None:
+    if weight.dim() == 0:  # the scale of a cache, which the model does not have
+        return
+    if weight.dim() == 1:  # a norm's
+        weight.fill_(1)
+    elif weight.device.type == "cpu":  # it takes a minute to draw 8 billion numbers
+        numbers = _numbers(weight.dtype)
+        for part in weight.view(-1).split(POOL):
+            part.copy_(numbers[: len(part)])
+    else:
+        weight.uniform_(-SPREAD, SPREAD)
+    if ON_XLA:
+        torch_xla.sync()
+
+
+@functools.cache
+def _numbers(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(POOL, device="cpu").uniform_(-SPREAD, SPREAD).to(dtype)
+
+
+def use_random_weights() -> None:
+    """Makes vLLM draw the weights by `make_weights` in this process."""
+    dummy_loader.initialize_dummy_weights = make_weights
+    # vLLM 0.24.0 draws the weights of a layer before it quantizes them.
+    dummy_loader.initialize_single_dummy_weight = _fill
+
+
+def names() -> dict[str, str]:
+    """Of the engine, with its versions, and of the device."""
+    where = "torch_xla_ext" if ON_XLA else "CUDA"
+    if ON_XLA:
+        device = str(torch_xla._XLAC._xla_device_kind(str(torch_xla.device())))
+    else:
+        device = torch.cuda.get_device_name()
+    return {
+        "engine": f"vLLM {vllm.__version__} on {where}, torch {torch.__version__}",
+        "device": device,
+    }
+
+
+def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
+    """Random tokens, the same for the same seed."""
+    numbers = random.Random(seed)
+    return [numbers.randrange(2, vocabulary) for _ in range(length)]
+
+
+def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
     """The engine, and how long its start took."""
-    serving_engine.use_random_weights()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    use_random_weights()
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        serving_engine.write_model(Path(folder), args)
-        llm = LLM(folder, skip_tokenizer_init=True, **serving_engine.options(args))
-    start = serving_engine.names() | {"start_s": round(time.perf_counter() - begin, 1)}
+        write_model(Path(folder), args)
+        llm = vllm.LLM(folder, skip_tokenizer_init=True, **options(args))
+    start = names() | {"start_s": round(time.perf_counter() - begin, 1)}
     if ON_XLA:
         compiled = metrics.metric_data("CompileTime") or (0, 0)
         loaded = metrics.metric_data("PersistentCacheLoad") or (0, 0)
@@ -102,14 +182,16 @@ def make_engine(args: argparse.Namespace) -> tuple[LLM, dict[str, Any]]:
     return llm, start
 
 
-def run_load(llm: LLM, load: str, vocabulary: int, times: StepTimes | None) -> dict[str, Any]:
+def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
     seqs, rest = load.split("x")
     length, new = map(int, rest.split("+"))
 
     def run(new: int, turn: str) -> tuple[float, list[list[int]]]:
         seeds = [f"{load} {turn} {i}" for i in range(int(seqs))]
         prompts = [{"prompt_token_ids": prompt(vocabulary, length, seed)} for seed in seeds]
-        params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
+        params = vllm.SamplingParams(
+            temperature=0, max_tokens=new, ignore_eos=True, detokenize=False
+        )
         begin = time.perf_counter()
         answers = llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - begin
@@ -119,16 +201,13 @@ def run_load(llm: LLM, load: str, vocabulary: int, times: StepTimes | None) -> d
         return seconds, tokens
 
     run(min(new, 8), "first")
-    if times:
-        times.steps.clear()
     seconds, tokens = run(new, "measured")
-    measured = {
+    return {
         "load": load,
         "seconds": round(seconds, 3),
         "new_tokens_a_second": round(int(seqs) * new / seconds, 1),
         "digest_of_tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16],
     }
-    return measured | ({"steps": len(times.steps)} | times.medians(int(seqs)) if times else {})
 
 
 def reporter(path: Path | None) -> Callable[[dict[str, Any]], None]:
@@ -149,14 +228,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--loads", default=LOADS, help="default: %(default)s")
-    serving_engine.add_arguments(parser)
+    add_arguments(parser)
     args = parser.parse_args()
     report = reporter(args.json)
     llm, start = make_engine(args)
     report(start)
-    times = StepTimes(llm) if ON_XLA else None
     for load in args.loads.split(","):
-        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"], times))
+        report(run_load(llm, load, SHAPES[args.shape]["vocab_size"]))
     if ON_XLA:
         compiled = (metrics.metric_data("CompileTime") or (0, 0))[0]
         report({"programs_after_the_start": compiled - start["programs"]})

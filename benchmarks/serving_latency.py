@@ -34,12 +34,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import serving_engine
-from serving import reporter
-from serving_engine import SHAPES, prompt
+import serving
+from serving import SHAPES, prompt, reporter
 
 # vLLM loads plugins into each of its processes: this one draws the weights.
-PLUGIN = "[vllm.general_plugins]\nrandom_weights = serving_engine:use_random_weights\n"
+PLUGIN = "[vllm.general_plugins]\nrandom_weights = serving:use_random_weights\n"
 LONGEST_START = 600  # seconds
 
 
@@ -54,14 +53,14 @@ def server(args: argparse.Namespace) -> Iterator[tuple[str, int, subprocess.Pope
     with tempfile.TemporaryDirectory() as folder:
         model, plugin = Path(folder, "model"), Path(folder, "plugin/random_weights-1.dist-info")
         model.mkdir()
-        serving_engine.write_model(model, args)
+        serving.write_model(model, args)
         plugin.mkdir(parents=True)
         (plugin / "METADATA").write_text("Name: random_weights\nVersion: 1\n")
         (plugin / "entry_points.txt").write_text(PLUGIN)
         port = free_port()
         command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(model)]
         command += ["--host=127.0.0.1", f"--port={port}"]
-        for name, value in serving_engine.options(args).items():
+        for name, value in serving.options(args).items():
             flag = "--" + name.replace("_", "-")
             if isinstance(value, bool):
                 command.append(flag if value else flag.replace("--", "--no-", 1))
@@ -165,7 +164,7 @@ def main() -> None:
     parser.add_argument("--rates", default="4,16", help="requests per second")
     parser.add_argument("--load", default="512+128", help="PROMPT+NEW tokens of each request")
     parser.add_argument("--seconds", type=float, default=20, help="of requests, for each rate")
-    serving_engine.add_arguments(parser)
+    serving.add_arguments(parser)
     asyncio.run(measure(parser.parse_args()))
 
 

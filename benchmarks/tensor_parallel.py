@@ -1,4 +1,4 @@
-"""Measures a decode step on one device and on several: time, memory and communication.
+"""Measures a decode step on one device and on several: time and communication.
 
   python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
 
@@ -18,12 +18,20 @@ import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Bits of an element, by the letters and digits that name its type.
+_BITS = {"pred": 8, "bf16": 16}
+_COLLECTIVE = re.compile(
+    r"= (.*?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(-start)?\("
+)
+_ARRAY = re.compile(r"([a-z]+\d*\w*)\[([\d,]*)\]")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,7 +45,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--width", type=int, default=4096, help="hidden size; not the heads")
     parser.add_argument("--steps", type=int, default=30, help="number of steps timed together")
-    parser.add_argument("--profile", type=Path, help="folder for a trace of three steps")
     parser.add_argument("--json", type=Path, help="file to write the results to")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -70,10 +77,26 @@ def run_all(args: argparse.Namespace) -> None:
                 args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
+def _num_bytes(kind: str, dims: str) -> int:
+    bits = _BITS.get(kind) or int(re.search(r"\d+", kind)[0])
+    return math.prod(map(int, filter(None, dims.split(",")))) * bits // 8
+
+
+def collectives(program: str) -> dict[str, dict[str, int]]:
+    """Of each kind, how many there are, and the bytes of what each device has after them."""
+    result: dict[str, dict[str, int]] = {}
+    for shape, kind, started in _COLLECTIVE.findall(program):
+        arrays = _ARRAY.findall(shape)
+        if started and kind != "all-reduce":  # operands and then results
+            arrays = arrays[len(arrays) // 2 :][: max(1, len(arrays) // 2)]
+        entry = result.setdefault(kind, {"count": 0, "bytes": 0})
+        entry["count"] += 1
+        entry["bytes"] += sum(_num_bytes(*array) for array in arrays)
+    return result
+
+
 def in_dump(folder: Path) -> dict[str, dict[str, int]]:
     """Of the last program that has the kernel: the one that a captured step replays."""
-    from collectives import collectives
-
     files = sorted(folder.glob("*after_optimizations.txt"), key=lambda file: file.stat().st_mtime)
     programs = [text for file in files if "PagedAttention" in (text := file.read_text())]
     return collectives(programs[-1]) if programs else {}
@@ -89,7 +112,7 @@ def run_one(args: argparse.Namespace) -> None:
     import torch
     import torch_xla
     import torch_xla.runtime as xr
-    from decode_model import Config
+    from decode_step import Config
     from torch_xla.distributed import spmd
 
     torch.manual_seed(0)
@@ -103,7 +126,6 @@ def run_one(args: argparse.Namespace) -> None:
         vocabulary=int(Config.vocabulary * share),
         parts=model,
     )
-    placed: list[torch.Tensor] = []
     place = mark = None
     if data * model > 1:
         xr.use_spmd()
@@ -112,7 +134,6 @@ def run_one(args: argparse.Namespace) -> None:
         def mark(tensor: torch.Tensor, *axes: str | None) -> None:
             spec = (*axes, *[None] * (tensor.dim() - len(axes)))
             spmd.mark_sharding(tensor, mesh, spec)
-            placed.append(tensor)
 
         def place(weight: torch.Tensor, dim: int) -> None:
             mark(weight, *[None] * dim, "model")
@@ -126,37 +147,9 @@ def run_one(args: argparse.Namespace) -> None:
         "width": config.width,
         "device": xr.device_type(),
         **decode_step.measure(captured, step.wait, args.steps),
-        "placed_megabytes": [round(each / 1e6, 1) for each in on_each_device(placed)],
-        "memory_used": used_memory(data * model),
     }
-    if args.profile:
-        decode_step.profile(captured, step.wait, args.profile / devices / shape)
     torch_xla.sync()
     print(json.dumps(result), flush=True)
-
-
-def on_each_device(tensors: list) -> list[int]:
-    """The bytes of weights and caches that each device has."""
-    import torch
-    import torch_xla
-
-    sums: dict[int, int] = {}
-    for tensor in tensors:
-        shards = torch_xla._XLAC._get_local_shard_replica_and_indices([tensor])[0]
-        for number, (_, where) in enumerate(shards):
-            part = where if where is ... else tuple(where)
-            own = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")[part]
-            sums[number] = sums.get(number, 0) + own.nbytes
-    return list(sums.values())
-
-
-def used_memory(count: int) -> list[str] | None:
-    """As nvidia-smi has it: all processes, and what XLA keeps for later."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout.splitlines()[:count]
-    except FileNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

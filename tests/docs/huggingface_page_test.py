@@ -1,7 +1,4 @@
-"""The Python blocks of docs/huggingface.md run, with a small model in place of the named one.
-
-So does the block of docs/getting_started.md that generates.
-"""
+"""The Python blocks of docs/huggingface.md run, with a small model in place of the named one."""
 
 from __future__ import annotations
 
@@ -53,14 +50,6 @@ def _small() -> Iterator[None]:
         mock.patch.object(transformers.AutoModelForCausalLM, "from_pretrained", _model),
     ):
         yield
-
-
-def test_getting_started(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path("docs/getting_started.md").read_text()
-    (block,) = [b for b in _blocks(page) if "generate" in b]
-    with _small():
-        exec(block, {})
-    assert len(capsys.readouterr().out.split()) > 4
 
 
 def test_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import aborts
 import families
 import pytest
-import serving_aborts
 import torch
 import torch_xla.debug.metrics as metrics
 import transformers
@@ -152,8 +152,7 @@ def test_aborted_requests_and_others_of_their_names(llm: LLM, model: str) -> Non
 
 
 def test_random_lengths_and_aborts(llm: LLM) -> None:
-    """What benchmarks/serving_aborts.py does with 1,000 requests on a GPU."""
-    found = serving_aborts.run_aborts(llm, 40, families.VOCABULARY, longest=120)
+    found = aborts.run_aborts(llm, 40, families.VOCABULARY, longest=120)
     assert found["aborted"] > 5
     assert found["equal"] > 15
     assert found["different"] == found["different_at_a_tie"]

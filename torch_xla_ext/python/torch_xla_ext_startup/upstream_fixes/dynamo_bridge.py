@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 import torch_xla
-from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupport
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_xla_ext.graph.argument_strides import compiled_by_strides
@@ -41,6 +39,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
+    from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, split
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
     stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
@@ -50,15 +49,32 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     def extract_compiled_graph_helper(
         graph: torch.fx.GraphModule, arguments: Sequence[object]
     ) -> Callable[..., object]:
+        if on_host := nodes_on_host(graph, arguments):
+            return split(graph, on_host, on_cpu, compile_when_called)
+        return extract(graph, arguments)
+
+    def extract(graph: torch.fx.GraphModule, arguments: Sequence[object]) -> Callable[..., object]:
         nonlocal memory
         memory = SharedMemory.of(graph, arguments)
         try:
             if memory is not None:
                 memory.move(graph)
-                arguments = tuple(memory.views(arguments))
-            return stock_helper(graph, arguments)
+                return stock_helper(graph, tuple(memory.views(arguments)))
+            return stock_helper(graph, on_device(arguments))
         finally:
             memory = None
+
+    def compile_when_called(graph: torch.fx.GraphModule) -> Callable[..., object]:
+        compiled: Callable[..., object] | None = None
+
+        def run(*arguments: object) -> object:
+            nonlocal compiled
+            if compiled is None:
+                with torch_xla.experimental.eager_mode_context(False):
+                    compiled = extract(graph, arguments)
+            return compiled(*arguments)
+
+        return run
 
     def extract_internal(graph: torch.fx.GraphModule) -> Callable[..., object]:
         # torch_xla keeps a graph's first arguments: a backward graph's are all activations.
@@ -68,6 +84,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         runs: dict[bool, Callable[..., object]] = {}
 
         def run(*arguments: object) -> object:
+            arguments = on_device(arguments)
             is_ours = is_supported(arguments)
             if is_ours not in runs and is_ours:
                 runs[is_ours] = CompiledGraph(graph).run
@@ -85,8 +102,10 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     ) -> Callable[..., object]:
         if not is_supported(arguments):
             return stock_parts(graph, arguments, *others)
-        on_host = _nodes_on_host(graph, arguments, module.UnsupportedNodesCollector)
-        return _in_parts(graph, on_host, extract_internal) if on_host else extract_internal(graph)
+        on_host = _nodes_without_kernel(graph, arguments, module.UnsupportedNodesCollector)
+        if not on_host:
+            return extract_internal(graph)
+        return split(graph, on_host, lambda part: part, extract_internal)
 
     functions = (
         extract_compiled_graph_helper,
@@ -96,59 +115,28 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     return {function.__name__: function for function in functions}
 
 
-def _nodes_on_host(
+def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
+    """Returns the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
+    types = {a.device.type for a in arguments if isinstance(a, torch.Tensor)}
+    if types != {"cpu", "xla"}:
+        return tuple(arguments)
+    device = torch_xla.device()
+    return tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
+
+
+def _nodes_without_kernel(
     graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
-) -> list[torch.fx.Node]:
-    """The graph's operators that torch_xla runs on the host. Leaves the arguments as they are."""
+) -> set[torch.fx.Node]:
+    """Returns the operators that torch_xla runs on the host. Leaves the arguments as they are."""
     saved = torch_xla._XLAC._XlaSavedState()
     saved.add_all(list(arguments))
     try:
         collector = collector_type(graph)
         with torch.no_grad():
             collector.run(*arguments)
-        return collector.get_unsupported_nodes()
     finally:
         saved.restore()
-
-
-def _in_parts(
-    graph: torch.fx.GraphModule,
-    on_host: Sequence[torch.fx.Node],
-    compiled: Callable[[torch.fx.GraphModule], Callable[..., object]],
-) -> torch.fx.GraphModule:
-    """Compiles what is between operators on the host; each part when it first runs."""
-    copy_ = torch.ops.aten.copy_.default  # how a graph writes to an argument, after all else
-
-    class Support(OperatorSupport):
-        def is_node_supported(self, _modules: object, node: torch.fx.Node) -> bool:
-            if node.op not in ("call_function", "call_module", "call_method"):
-                return False
-            # No part writes what another still reads.
-            return (node not in on_host or node.target is operator.getitem) and (
-                node.target is not copy_
-            )
-
-    partitioner = CapabilityBasedPartitioner(graph, Support(), allows_single_node_partition=True)
-    partitions = partitioner.propose_partitions()
-    order = {node: place for place, node in enumerate(graph.graph.nodes)}
-    for partition in partitions:
-        partition.nodes = dict(sorted(partition.nodes.items(), key=lambda item: order[item[0]]))
-    whole = partitioner.fuse_partitions(partitions)
-    (output,) = whole.graph.find_nodes(op="output")
-    # Sorting the parts by what they need moves writes, and what only they need, behind the end.
-    nodes = list(whole.graph.nodes)
-    behind = nodes[nodes.index(output) + 1 :]
-    for node in (*behind, *whole.graph.find_nodes(op="call_function", target=copy_)):
-        output.prepend(node)
-    for node in whole.graph.find_nodes(op="call_module"):
-        part = whole.get_submodule(node.target)
-        with whole.graph.inserting_after(node):
-            call = whole.graph.call_function(compiled(part), node.args)
-        node.replace_all_uses_with(call)
-        whole.graph.erase_node(node)
-        whole.delete_submodule(node.target)
-    whole.recompile()
-    return whole
+    return set(collector.get_unsupported_nodes())
 
 
 class _SharedMemoryError(Exception):

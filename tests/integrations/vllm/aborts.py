@@ -1,33 +1,23 @@
-"""Checks vLLM's answers on this wheel while requests are aborted.
+"""Serves requests of random lengths, some of which are aborted after a random number of tokens.
 
-  PJRT_DEVICE=CUDA python benchmarks/serving_aborts.py --requests=1000
-  PJRT_DEVICE=CPU python benchmarks/serving_aborts.py --shape=tiny --requests=20
-
-Requests of random lengths are served once completely, and once with some of them aborted after a
-random number of tokens. If an answer differs, the engine is asked for logprobs there. The answer
-is correct if both tokens equal the best one within rounding. The engine runs in this process. The
-exit status is 1 if a request is lost or wrong.
+They are served once completely, and once with aborts. If an answer differs, the engine is asked for
+logprobs there. The answer is correct if both tokens equal the best one within rounding.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-import time
-from typing import Any
 
-import psutil
-import serving
-import serving_engine
-import torch_xla
-from serving_engine import SHAPES, prompt
 from vllm import LLM, SamplingParams
-from vllm_xla_gpu import memory
 
-# Two log probabilities as near as this are equal but for rounding: in bfloat16, each one of the 8b
-# shape varies by up to 0.25 with what else is in the batch.
+# Two log probabilities as near as this are equal but for rounding.
 TIE = 0.5
+
+
+def prompt(vocabulary: int, length: int, seed: int) -> list[int]:
+    """Random tokens, the same for the same seed."""
+    numbers = random.Random(seed)
+    return [numbers.randrange(2, vocabulary) for _ in range(length)]
 
 
 def serve(
@@ -61,13 +51,8 @@ def is_tie(llm: LLM, text: dict[str, list[int]], one: list[int], other: list[int
     )
 
 
-def memory_in_use() -> tuple[int, int]:
-    """Bytes of this process, and of the device."""
-    info = memory.allocator_info(torch_xla.device())
-    return psutil.Process().memory_info().rss, info["bytes_used"] if info else 0
-
-
-def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str, Any]:
+def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str, int]:
+    """The numbers of requests, by what became of them."""
     numbers = random.Random(1)
     prompts = [
         {"prompt_token_ids": prompt(vocabulary, numbers.randrange(1, longest // 2), 1000 + i)}
@@ -80,11 +65,7 @@ def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str,
     ]
     aborted_at = [numbers.randrange(1, n + 1) if numbers.random() < 1 / 3 else None for n in wanted]
     whole = serve(llm, prompts, params, [None] * count)
-    host, device = memory_in_use()
-    begin = time.perf_counter()
     answers = serve(llm, prompts, params, aborted_at)
-    seconds = time.perf_counter() - begin
-    host_after, device_after = memory_in_use()
     kept = [i for i in range(count) if aborted_at[i] is None]
     lost = [i for i in kept if answers[i] is None or len(answers[i]) != wanted[i]]
     different = [i for i in kept if i not in lost and answers[i] != whole[i]]
@@ -95,31 +76,5 @@ def run_aborts(llm: LLM, count: int, vocabulary: int, longest: int) -> dict[str,
         "equal": len(kept) - len(lost) - len(different),
         "different_at_a_tie": sum(is_tie(llm, prompts[i], whole[i], answers[i]) for i in different),
         "different": len(different),
-        "seconds": round(seconds, 1),
-        "host_memory_grew_mb": round((host_after - host) / 1e6, 1),
-        "device_memory_grew_mb": round((device_after - device) / 1e6, 1),
         "unfinished": llm.llm_engine.get_num_unfinished_requests(),
     }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--requests", type=int, default=1000, help="default: %(default)s")
-    parser.add_argument(
-        "--longest", type=int, default=256, help="longest prompt and answer (default: %(default)s)"
-    )
-    serving_engine.add_arguments(parser)
-    args = parser.parse_args()
-    report = serving.reporter(args.json)
-    llm, start = serving.make_engine(args)
-    report(start)
-    result = run_aborts(llm, args.requests, SHAPES[args.shape]["vocab_size"], args.longest)
-    report(result)
-    wrong = result["different"] != result["different_at_a_tie"]
-    return 1 if result["lost"] or result["unfinished"] or wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,235 @@
+"""Graphs of torch.compile of which a part runs on the host.
+
+A graph may compute with tensors on the host beside XLA's, as PyTorch's optimizers do with their
+counts of steps, and it may have operators that torch_xla has no kernel for. It is split into stages
+that alternate between the host and the device. A host stage runs as PyTorch runs it; a device stage
+is one program.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import torch
+from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
+from torch.utils import _pytree as pytree
+
+_Run = Callable[..., object]
+_Compile = Callable[[torch.fx.GraphModule], _Run]
+
+
+def nodes_on_host(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> set[torch.fx.Node]:
+    """Returns the nodes that compute CPU tensors, if other arguments are on another device."""
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    on_cpu = [tensor.device.type == "cpu" for tensor in tensors]
+    if not any(on_cpu) or all(on_cpu):
+        return set()
+    return {node for node in graph.graph.nodes if _is_on_host(node)}
+
+
+def _is_on_host(node: torch.fx.Node) -> bool:
+    """Whether a node computes CPU tensors, or no tensor at all, such as a size."""
+    if not node.op.startswith("call_"):
+        return False
+    if _written_arguments(node):  # copy_ returns what it wrote to
+        return _is_cpu_tensor(_written_arguments(node)[0])
+    values = pytree.tree_leaves(node.meta["val"])
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return all(tensor.device.type == "cpu" for tensor in tensors)
+
+
+def _is_cpu_tensor(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+
+
+def _written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = dict(zip((argument.name for argument in schema.arguments), node.args, strict=False))
+    given.update(node.kwargs)
+    return [
+        value
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for value in pytree.tree_leaves(given.get(argument.name))
+        if isinstance(value, torch.fx.Node)
+    ]
+
+
+def split(
+    graph: torch.fx.GraphModule,
+    on_host: Collection[torch.fx.Node],
+    host_stage: _Compile,
+    device_stage: _Compile,
+) -> _Run:
+    """Returns a function that runs the graph's stages, one after the other.
+
+    Args:
+        graph: the graph.
+        on_host: its nodes that run on the host.
+        host_stage: makes a function of the graph of a host stage. Its arguments may be tensors on
+            the device.
+        device_stage: likewise of a device stage, whose arguments may be CPU tensors.
+    """
+    stages = [
+        _Stage.of(graph, nodes, device_stage if number % 2 else host_stage, number % 2 == 1)
+        for number, nodes in sorted(_by_stage(graph, set(on_host)).items())
+    ]
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    constants = {
+        node: _attribute(graph, node.target) for node in graph.graph.find_nodes(op="get_attr")
+    }
+    (output,) = graph.graph.find_nodes(op="output")
+    returned = output.args[0]
+    kept = set(output.all_input_nodes)
+    last_use = {node: i for i, stage in enumerate(stages) for node in stage.nodes()}
+    ended: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)
+    for node, i in last_use.items():
+        if node not in kept:
+            ended[i].append(node)
+
+    def run(*arguments: object) -> object:
+        values = dict(zip(placeholders, arguments, strict=True)) | constants
+        for i, stage in enumerate(stages):
+            stage.run(values)
+            for node in ended[i]:
+                del values[node]
+        return torch.fx.node.map_arg(returned, values.__getitem__)
+
+    return run
+
+
+def on_cpu(graph: torch.fx.GraphModule) -> _Run:
+    """Returns a function that runs a graph of CPU tensors, after moving its arguments there.
+
+    Some operators that compute a CPU tensor from an XLA tensor, such as ``aten.copy``, return a
+    tensor that PyTorch's functionalization still wraps.
+    """
+
+    def run(*arguments: object) -> object:
+        return graph(*(a.cpu() if isinstance(a, torch.Tensor) else a for a in arguments))
+
+    return run
+
+
+def _attribute(graph: torch.fx.GraphModule, path: str) -> object:
+    owner, _, name = path.rpartition(".")
+    return getattr(graph.get_submodule(owner), name)
+
+
+def _by_stage(
+    graph: torch.fx.GraphModule, on_host: set[torch.fx.Node]
+) -> dict[int, list[torch.fx.Node]]:
+    """The nodes of each stage, in order: even ones on the host, odd ones on the device.
+
+    A write is in no earlier stage than the reads before it, also those of the tensor's views.
+    """
+    stage_of: dict[torch.fx.Node, int] = {}
+    bases: dict[torch.fx.Node, set[torch.fx.Node]] = {}  # whose memory a node's value may have
+    last_read: dict[torch.fx.Node, int] = collections.defaultdict(int)
+    last_write: dict[torch.fx.Node, int] = collections.defaultdict(int)
+    stages: dict[int, list[torch.fx.Node]] = collections.defaultdict(list)
+    for node in graph.graph.nodes:
+        if not node.op.startswith("call_"):
+            bases[node] = {node}
+            continue
+        inputs = node.all_input_nodes
+        read = set().union(*(bases[each] for each in inputs))
+        written = set().union(*(bases[each] for each in _written_arguments(node)))
+        bases[node] = read | {node} if _is_view(node) else {node}
+        if node.target is operator.getitem and inputs[0] in stage_of:  # one of several results
+            stage = stage_of[inputs[0]]
+        else:
+            earliest = [stage_of.get(each, 0) for each in inputs]
+            earliest += [last_write[base] for base in read] + [last_read[base] for base in written]
+            stage = max(earliest, default=0)
+            stage += (stage % 2 == 0) != (node in on_host)
+        stage_of[node] = stage
+        stages[stage].append(node)
+        for base in read:
+            last_read[base] = max(stage, last_read[base])
+        for base in written:
+            last_write[base] = stage
+    return stages
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node's result may share memory with an argument."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stage:
+    """Args:
+    function: runs the stage.
+    inputs: the nodes whose values it takes; for several, their values as one tensor.
+    outputs: the nodes whose values it returns.
+    """
+
+    function: _Run
+    inputs: Sequence[torch.fx.Node | tuple[torch.fx.Node, ...]]
+    outputs: Sequence[torch.fx.Node]
+
+    @staticmethod
+    def of(
+        graph: torch.fx.GraphModule,
+        nodes: list[torch.fx.Node],
+        compile_: _Compile,
+        on_device: bool,
+    ) -> _Stage:
+        part, inputs, outputs = fuse_as_graphmodule(graph, nodes, "", always_return_tuple=True)
+        taken = _stack_scalars(part, inputs) if on_device else inputs
+        return _Stage(compile_(part), taken, outputs)
+
+    def nodes(self) -> list[torch.fx.Node]:
+        return [*pytree.tree_leaves(list(self.inputs)), *self.outputs]
+
+    def run(self, values: dict[torch.fx.Node, object]) -> None:
+        arguments = [
+            torch.stack([values[node] for node in taken])
+            if isinstance(taken, tuple)
+            else values[taken]
+            for taken in self.inputs
+        ]
+        with torch.no_grad():
+            results = self.function(*arguments)
+        if not isinstance(results, (list, tuple)):
+            results = (results,)
+        values.update(zip(self.outputs, results, strict=True))
+
+
+def _stack_scalars(
+    part: torch.fx.GraphModule, inputs: Sequence[torch.fx.Node]
+) -> list[torch.fx.Node | tuple[torch.fx.Node, ...]]:
+    """Has a device stage take the host's 0-dimensional tensors of a dtype as one.
+
+    Sending a tensor to the device takes some microseconds, and an optimizer may have one for each
+    parameter.
+    """
+    scalars: dict[torch.dtype, list[int]] = collections.defaultdict(list)
+    for i, node in enumerate(inputs):
+        if _is_cpu_tensor(node) and node.meta["val"].ndim == 0:
+            scalars[node.meta["val"].dtype].append(i)
+    placeholders = part.graph.find_nodes(op="placeholder")
+    stacked: list[tuple[torch.fx.Node, ...]] = []
+    for dtype, places in scalars.items():
+        if len(places) < 2:
+            continue
+        # At the front, since the other placeholders stand where they are first used.
+        with part.graph.inserting_before(next(iter(part.graph.nodes))):
+            last = vector = part.graph.placeholder(f"stacked_{dtype}".replace("torch.", ""))
+        for element, i in enumerate(places):
+            with part.graph.inserting_after(last):
+                last = part.graph.call_function(torch.ops.aten.select.int, (vector, 0, element))
+            placeholders[i].replace_all_uses_with(last)
+            part.graph.erase_node(placeholders[i])
+        stacked.insert(0, tuple(inputs[i] for i in places))
+    part.recompile()
+    gone = set(pytree.tree_leaves(stacked))
+    return [*stacked, *(node for node in inputs if node not in gone)]
