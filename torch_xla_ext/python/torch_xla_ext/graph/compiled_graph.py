@@ -21,12 +21,10 @@ import torch
 import torch_xla
 from torch_xla import runtime
 
-from torch_xla_ext.graph.in_place_program import InPlaceProgram, keep_shardings
 from torch_xla_ext.graph.shared_memory import SharedMemory
+from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
 
 _XLAC = torch_xla._XLAC
-# csrc/capture/program.h's Source::Kind.
-_ARGUMENT, _CONSTANT, _SEED, _OWN_VALUES = 0, 3, 4, 5
 
 
 def is_supported(arguments: Sequence[object]) -> bool:
@@ -151,23 +149,17 @@ def _trace(
     own = _with_own_data(arguments)
     own_tensors = [argument for argument in own if isinstance(argument, torch.Tensor)]
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    running_seed = _XLAC._xla_get_rng_seed()
-    _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
-    seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
-    saved = _XLAC._XlaSavedState()
-    saved.add_all(own_tensors)
+    trace = Trace(own_tensors)
+    trace.begin()
     try:
         with torch.no_grad():
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
             is_passed = [a is b for a, b in zip(own_tensors, tensors, strict=True)]
-            compilation = _Compilation(own_tensors, saved, seed, memory)
+            compilation = _Compilation(own_tensors, trace, memory)
             return compilation.run(outputs, _result_dtypes(graph), is_passed)
     finally:
-        saved.restore()
-        for tensor in own_tensors:
-            torch._sync(tensor)
-        _XLAC._xla_set_rng_seed(running_seed)
+        trace.undo(own_tensors)
 
 
 def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
@@ -201,11 +193,11 @@ class _Compilation:
     def __init__(
         self,
         tensors: list[torch.Tensor],
-        saved: object,
-        seed: torch.Tensor,
+        trace: Trace,
         memory: SharedMemory | None,
     ) -> None:
-        self._tensors, self._saved, self._seed, self._memory = tensors, saved, seed, memory
+        self._tensors, self._trace, self._memory = tensors, trace, memory
+        self._saved = trace.saved
         self._new: list[torch.Tensor] = []
 
     def run(
@@ -275,8 +267,20 @@ class _Compilation:
 
     def _compile(self, written: list[int]) -> object:
         lowered = InPlaceProgram([self._tensors[i] for i in written], self._new, self._saved)
-        sources = self._sources_of(lowered, set(written))
-        names = {_ARGUMENT: "argument", _OWN_VALUES: "argument", _CONSTANT: "constant"}
+        by_address = {self._saved.data_address(t): i for i, t in enumerate(self._tensors)}
+
+        def source_of(address: int) -> tuple[Source, int] | None:
+            if address not in by_address:
+                return None
+            i = by_address[address]
+            return (Source.ARGUMENT if i in written else Source.OWN_VALUES), i
+
+        sources = self._trace.sources(lowered, source_of)
+        names = {
+            Source.ARGUMENT: "argument",
+            Source.OWN_VALUES: "argument",
+            Source.CONSTANT: "constant",
+        }
         return _XLAC._XlaCapturedProgram(
             lowered.compile(),
             "a function of torch.compile",
@@ -286,28 +290,11 @@ class _Compilation:
             [
                 parameter
                 for parameter, (kind, _) in zip(lowered.parameters, sources, strict=True)
-                if kind == _CONSTANT
+                if kind == Source.CONSTANT
             ],
             lowered.places,
             self._new,
             [-1] * len(self._tensors),
-            ends_step=any(kind == _SEED for kind, _ in sources),  # the next one draws others
+            # The next step draws other random numbers.
+            ends_step=any(kind == Source.SEED for kind, _ in sources),
         )
-
-    def _sources_of(self, lowered: InPlaceProgram, written: set[int]) -> list[tuple[int, int]]:
-        """Where the value of each parameter comes from: Source in program.h."""
-        by_address = {self._saved.data_address(t): i for i, t in enumerate(self._tensors)}
-        seed = _XLAC._xla_capture_data_address(self._seed)
-        sources: list[tuple[int, int]] = []
-        num_constants = 0
-        for tensor_id, parameter in zip(lowered.ids, lowered.parameters, strict=True):
-            address = _XLAC._xla_capture_data_address(parameter)
-            if address in by_address:
-                i = by_address[address]
-                sources.append((_ARGUMENT if i in written else _OWN_VALUES, i))
-            elif address == seed or tensor_id == _XLAC._get_seed_info_id():
-                sources.append((_SEED, 0))
-            else:
-                sources.append((_CONSTANT, num_constants))
-                num_constants += 1
-        return sources

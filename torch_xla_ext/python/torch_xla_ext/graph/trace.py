@@ -17,18 +17,16 @@ from torch_xla_ext.graph import watch
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
-from torch_xla_ext.graph.in_place_program import InPlaceProgram, keep_shardings
 from torch_xla_ext.graph.python_state import PythonState
 from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.result_plan import Known, Plans
 from torch_xla_ext.graph.results import Reference, Result
 from torch_xla_ext.graph.tensors import argument_names, copy_of
 from torch_xla_ext.graph.trace_fingerprint import Witness
+from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
 
 _XLAC = torch_xla._XLAC
-# csrc/capture/program.h's Source::Kind.
 _ENVIRONMENT = {"environ", "getenv"}
-_ARGUMENT, _STATE, _GRADIENT, _CONSTANT, _SEED = range(5)
 
 
 class NotRepeatableError(Exception):
@@ -140,9 +138,8 @@ class Tracer:
             self._add(self._copies.get(number, leaf), name, argument=number)
         for name, tensor in list(self._state.tensors.items()):
             self._add(tensor, name)
-        self._saved = _XLAC._XlaSavedState()
         try:
-            self._saved.add_all([known.tensor for known in self._known])
+            self._tensor_trace = Trace([known.tensor for known in self._known])
         except RuntimeError as error:
             if "frozen storage" not in str(error):
                 raise
@@ -150,6 +147,7 @@ class Tracer:
                 "the function uses a tensor whose memory set_() has replaced, as registering a "
                 "parametrization does: register it before the module is moved to the device"
             ) from error
+        self._saved = self._tensor_trace.saved
 
     # The trace.
 
@@ -261,9 +259,7 @@ class Tracer:
             CaptureError: the function cannot be captured.
         """
         self._prepare()
-        running_seed = _XLAC._xla_get_rng_seed()
-        _XLAC._xla_set_rng_seed(running_seed)  # so that the trace draws from this one
-        self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
+        self._tensor_trace.begin()
         try:
             outputs = self._call()
             self._check_storages()
@@ -271,12 +267,12 @@ class Tracer:
         except NotRepeatableError:
             raise
         except BaseException:
-            self._undo(running_seed)
+            self._undo()
             raise
-        self._undo(running_seed)
+        self._undo()
         return make_replay()
 
-    def _undo(self, running_seed: int) -> None:
+    def _undo(self) -> None:
         for number, gradient in self._gradients.items():
             tensor = self._known[number].tensor
             if tensor.grad is not gradient:
@@ -284,12 +280,10 @@ class Tracer:
         for known in self._known:
             if known.tensor.is_leaf and known.tensor.requires_grad != known.requires_grad:
                 known.tensor.requires_grad_(known.requires_grad)
-        self._saved.restore()
-        for known in self._known:
-            # One that was written through views holds its old data, which could not be donated.
-            if not _XLAC._xla_capture_is_view(known.tensor):
-                torch._sync(known.tensor)
-        _XLAC._xla_set_rng_seed(running_seed)
+        # A tensor that was written through views holds its old data, which could not be donated.
+        self._tensor_trace.undo(
+            known.tensor for known in self._known if not _XLAC._xla_capture_is_view(known.tensor)
+        )
 
     def _check_storages(self) -> None:
         for known in self._known:
@@ -333,51 +327,44 @@ class Tracer:
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
-    def _find_sources(
-        self, lowered: InPlaceProgram
-    ) -> list[tuple[int | None, tuple[int, int] | None]]:
-        """For each parameter of the program the known tensor that it is, or what else it is."""
+    def _find_sources(self, lowered: InPlaceProgram) -> list[tuple[Source, int]]:
+        """Where each parameter's value comes from; for STATE the number of the known tensor."""
         by_address = {
             self._saved.data_address(self._known[numbers[0]].tensor): numbers[0]
             for numbers in self._by_storage.values()
         }
-        seed = _XLAC._xla_capture_data_address(self._seed)
-        sources: list[tuple[int | None, tuple[int, int] | None]] = []
-        parameters = zip(lowered.ids, lowered.parameters, strict=True)
-        for position, (tensor_id, tensor) in enumerate(parameters):
-            number = by_address.get(_XLAC._xla_capture_data_address(tensor))
-            if number is not None:
-                sources.append((number, None))
-            elif _XLAC._xla_capture_data_address(tensor) == seed:
-                sources.append((None, (_SEED, 0)))
-            elif tensor_id == _XLAC._get_seed_info_id():
+
+        def source_of(address: int) -> tuple[Source, int] | None:
+            return (Source.STATE, by_address[address]) if address in by_address else None
+
+        def check_other(tensor_id: int, tensor: torch.Tensor) -> None:
+            if tensor_id == _XLAC._get_seed_info_id():
                 raise CaptureError(
                     "the function sets the seed of the device's random numbers, by "
                     "torch_xla.manual_seed, xm.set_rng_state or torch_xla.utils.checkpoint: set it "
                     "outside, and use torch.utils.checkpoint"
                 )
-            elif tensor_id == -1 or tensor_id >= self._saved.first_new_id:
-                sources.append((None, (_CONSTANT, position)))
-            else:
+            if tensor_id != -1 and tensor_id < self._saved.first_new_id:
                 raise CaptureError(
                     f"the function reads a tensor {watch.describe(tensor)} that is neither "
                     "an argument nor reachable from its Python code, such as one that autograd "
                     "saved in a forward pass outside: pass it as an argument"
                 )
-        return sources
+
+        return self._tensor_trace.sources(lowered, source_of, check_other)
 
     def _replay(
         self,
         key: bytes,
         text: str,
         lowered: InPlaceProgram,
-        sources: list[tuple[int | None, tuple[int, int] | None]],
+        sources: list[tuple[Source, int]],
         written: list[int],
         new: list[torch.Tensor],
         result: Result,
         gradients: list[tuple[Reference, int | None]],
     ) -> Replay:
-        read = [number for number, _ in sources if number is not None]
+        read = [number for kind, number in sources if kind == Source.STATE]
         used = {_XLAC._xla_capture_storage(self._known[number].tensor) for number in read}
         # Every tensor of Python's that the program depends on, also other views of its storages,
         # and those whose .grad it reads or replaces.
@@ -392,30 +379,30 @@ class Tracer:
         ]
         places = {number: place for place, number in enumerate(state)}
 
-        def source(number: int) -> tuple[int, int]:
+        def source(number: int) -> tuple[Source, int]:
             for other in self._by_storage[_XLAC._xla_capture_storage(self._known[number].tensor)]:
                 known = self._known[other]
                 if known.argument is not None:
-                    return (_ARGUMENT, known.argument)
+                    return Source.ARGUMENT, known.argument
                 if other in places:
-                    return (_STATE, places[other])
+                    return Source.STATE, places[other]
                 if known.gradient_of in places:
-                    return (_GRADIENT, places[known.gradient_of])
+                    return Source.GRADIENT, places[known.gradient_of]
             raise CaptureError(
                 f"{self._known[number].name} is the .grad of an argument: pass it as an argument"
             )
 
         parameters, names, constants = [], [], []
-        for (number, other), tensor in zip(sources, lowered.parameters, strict=True):
-            if number is not None:
+        for (kind, number), tensor in zip(sources, lowered.parameters, strict=True):
+            if kind == Source.STATE:
                 parameters.append(source(number))
                 names.append(self._known[number].name)
-            elif other[0] == _CONSTANT:
-                parameters.append((_CONSTANT, len(constants)))
+            elif kind == Source.CONSTANT:
+                parameters.append((kind, number))
                 constants.append(tensor)
                 names.append(f"a constant {watch.describe(tensor)}")
             else:
-                parameters.append(other)
+                parameters.append((kind, number))
                 names.append("the seed of random numbers")
         state_storages: dict[int, int] = {}
         for place, number in enumerate(state):
@@ -443,7 +430,7 @@ class Tracer:
         witness = Witness(
             key,
             [
-                (kind, tensors[index] if kind in (_STATE, _GRADIENT) else index)
+                (kind, tensors[index] if kind in (Source.STATE, Source.GRADIENT) else index)
                 for kind, index in parameters
             ],
             names,

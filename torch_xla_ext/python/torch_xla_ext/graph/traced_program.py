@@ -1,12 +1,13 @@
-"""Programs that write the new values of tensors into these tensors' buffers.
+"""Programs made from a trace, which write new values of tensors into these tensors' buffers.
 
-A captured step is one (torch_xla_ext.capture), and so is a graph of torch.compile (compiled_graph).
+A captured step is one (step.py), and so is a graph of torch.compile (compiled_graph.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch_xla
@@ -14,6 +15,73 @@ from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 
 _XLAC = torch_xla._XLAC
+
+
+class Source(enum.IntEnum):
+    """Where a program's parameter comes from: csrc/graph/program.h's Source::Kind."""
+
+    ARGUMENT = 0
+    STATE = 1
+    GRADIENT = 2
+    CONSTANT = 3
+    SEED = 4
+    OWN_VALUES = 5  # of an argument that the program does not write to
+
+
+class Trace:
+    """What tracing does to tensors and to the device's random numbers, and undoing it.
+
+    Attributes:
+        saved: the values of tensors from before the trace, an _XlaSavedState.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.saved = _XLAC._XlaSavedState()
+        self.saved.add_all(list(tensors))
+
+    def begin(self) -> None:
+        self._running_seed = _XLAC._xla_get_rng_seed()
+        _XLAC._xla_set_rng_seed(self._running_seed)  # so that the trace draws from this one
+        self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
+
+    def undo(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Gives tensors their earlier values, and syncs `tensors` with their bases."""
+        self.saved.restore()
+        for tensor in tensors:
+            torch._sync(tensor)
+        _XLAC._xla_set_rng_seed(self._running_seed)
+
+    def sources(
+        self,
+        program: InPlaceProgram,
+        source_of: Callable[[int], tuple[Source, int] | None],
+        check_other: Callable[[int, torch.Tensor], None] = lambda tensor_id, tensor: None,
+    ) -> list[tuple[Source, int]]:
+        """Returns where the value of each of the program's parameters comes from.
+
+        Args:
+            program: the traced program.
+            source_of: the source of the data at an address, if the caller knows it.
+            check_other: raises if a parameter that the caller does not know cannot be a constant,
+                or, with the seed's id, if the trace may not set the seed.
+        """
+        seed = _XLAC._xla_capture_data_address(self._seed)
+        sources: list[tuple[Source, int]] = []
+        num_constants = 0
+        for tensor_id, parameter in zip(program.ids, program.parameters, strict=True):
+            address = _XLAC._xla_capture_data_address(parameter)
+            source = source_of(address)
+            if source is None and address == seed:
+                source = (Source.SEED, 0)
+            if source is None:
+                check_other(tensor_id, parameter)
+                if tensor_id == _XLAC._get_seed_info_id():
+                    source = (Source.SEED, 0)
+                else:
+                    source = (Source.CONSTANT, num_constants)
+                    num_constants += 1
+            sources.append(source)
+        return sources
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
