@@ -67,7 +67,3 @@ def torch_xla_ext_repositories():
         name = "vllm_cuda",
         lock = Label("//bazel/pip:locks/vllm_cuda.lock"),
     )
-    pip_packages(
-        name = "vllm_tpu",
-        lock = Label("//bazel/pip:locks/vllm_tpu.lock"),
-    )

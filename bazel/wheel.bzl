@@ -13,17 +13,20 @@ WheelInfo = provider(
 # For large outputs that are faster to make again than to store in a cache.
 _UNCACHED = {"no-cache": "1"}
 
-def _files_by_path(files, strip_prefix):
+def _files_by_path(files, strip_prefixes):
     """Returns {path in the wheel: path on disk}.
 
-    The path in the wheel is that in the repository, without `strip_prefix`.
+    The path in the wheel is that in the repository, without that of
+    `strip_prefixes` which it begins with.
     """
     result = {}
     for file in files:
         root = file.owner.workspace_root
         prefix = root.replace("external/", "../", 1) + "/" if root else ""
         path = file.short_path.removeprefix(prefix)
-        result[path.removeprefix(strip_prefix + "/")] = file.path
+        for strip_prefix in strip_prefixes:
+            path = path.removeprefix(strip_prefix + "/")
+        result[path] = file.path
     return result
 
 def _labels_by_path(labels):
@@ -90,7 +93,7 @@ def _torch_xla_wheel_impl(ctx):
         "description": ctx.file.description.path,
         "moved": moved,
         "replaced": sorted([name for name in extensions if name not in moved]),
-        "files": _files_by_path(ctx.files.srcs, ctx.attr.strip_prefix) | _labels_by_path(ctx.attr.data),
+        "files": _files_by_path(ctx.files.srcs, ctx.attr.strip_prefixes) | _labels_by_path(ctx.attr.data),
         "binaries": binaries,
         "licenses": _labels_by_path(ctx.attr.licenses),
         "entry_points": ctx.attr.entry_points,
@@ -156,7 +159,7 @@ torch_xla_wheel = rule(
         "srcs": attr.label_list(
             allow_files = True,
             doc = "Python files and data; each has in the wheel the path that it has here, without " +
-                  "`strip_prefix`.",
+                  "its folder of `strip_prefixes`.",
         ),
         "stock_binary": attr.label(
             allow_single_file = True,
@@ -173,8 +176,8 @@ torch_xla_wheel = rule(
             default = "@torch_xla//:wheel",
             doc = "The stock wheel.",
         ),
-        "strip_prefix": attr.string(
-            doc = "The folder of the Python packages: the wheel has what is in it at its root.",
+        "strip_prefixes": attr.string_list(
+            doc = "The folders of the Python packages: the wheel has what is in them at its root.",
         ),
         "summary": attr.string(mandatory = True, doc = "The summary in METADATA."),
         "_archs": attr.label(default = "//bazel/cuda:archs", providers = [CudaArchsInfo]),

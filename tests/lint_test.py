@@ -52,6 +52,12 @@ def test_starlark_is_only_in_bazel() -> None:
     assert [n for n in FILES if n.endswith(".bzl") and not n.startswith("bazel/")] == []
 
 
+def test_no_header_depends_on_the_architectures_of_a_source_file() -> None:
+    """The linker keeps one definition of an inline function, of any of the files."""
+    headers = [name for name in FILES if name.endswith((".h", ".cuh"))]
+    assert [n for n in headers if "__CUDA_ARCH_LIST__" in Path(ROOT, n).read_text()] == []
+
+
 def test_text_files_end_with_one_newline_and_no_blanks() -> None:
     for name in FILES:
         if name.endswith((".bzl", "BUILD", "WORKSPACE", ".md", ".in", ".lds", ".toml", *CPP)):

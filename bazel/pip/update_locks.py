@@ -23,17 +23,15 @@ LOCKS = Path(__file__).parent / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
 # `.in` files whose packages are wanted without what they require.
 WITHOUT_DEPENDENCIES = {
-    *("torch", "torch_xla", "xla_headers", "cuda", "smollm2"),
-    *("vllm_cuda", "vllm_tpu"),
+    *("torch", "torch_xla", "xla_headers", "cuda", "smollm2", "vllm_cuda"),
 }
 # Locks whose packages are installed beside those of another: that one's versions hold in both, and
 # what it has is left out, unless the `.in` file names it.
 BESIDE = {"huggingface": "test_env", "jax": "test_env", "vllm": "test_env"}
-# Locks that are for fewer Pythons: vllm-tpu 0.10.1.1 has none for 3.13. torch-tpu 0.2.0 has one
-# wheel for each Python, and is tested with 3.12.
+# Locks that are for fewer Pythons. torch-tpu 0.2.0 has one wheel for each, and is tested with 3.12.
 FEWER_PYTHONS = {
     "torch_tpu": ("3.12",),
-    **dict.fromkeys(("vllm", "vllm_cuda", "vllm_tpu"), ("3.11", "3.12")),
+    **dict.fromkeys(("vllm", "vllm_cuda"), ("3.11", "3.12")),
 }
 
 

@@ -20,16 +20,14 @@ from pathlib import Path
 FOLDER = Path(__file__).absolute().parent
 ROOT = FOLDER.parents[1]
 LOCKS = ROOT / "bazel/pip/locks"
-# Of vLLM itself, by the package that has it; and of what both import.
-LOCK_OF = {"vllm": LOCKS / "vllm_cuda.lock", "vllm-tpu": LOCKS / "vllm_tpu.lock"}
-LOCK = LOCKS / "vllm.lock"
+IMPORTED, VLLM = LOCKS / "vllm.lock", LOCKS / "vllm_cuda.lock"  # what vLLM imports, and vLLM
 PYTHONS = ((3, 11), (3, 12))
-NEEDED = {"torch": "2.8.0", "torch_xla": "2.8.1"}
 
 sys.path[:0] = [str(ROOT / "bazel/pip"), str(FOLDER)]
 import fetch  # noqa: E402  # what turns pip's errors into sentences
-from vllm_xla_gpu import overrides  # noqa: E402
+from vllm_xla_gpu import environment  # noqa: E402
 
+NEEDED = {"torch": "2.8.0", "torch_xla": environment.TORCH_XLA_VERSION}
 CHECK = """
 import vllm
 from vllm.platforms import current_platform
@@ -58,38 +56,31 @@ def check_environment() -> None:
             )
 
 
-def install_vllm(package: str) -> None:
-    """Installs the package, or keeps the vLLM that is there.
+def install_vllm() -> None:
+    """Installs vLLM, or keeps the one that is there.
 
     Raises:
         FetchError: it is another one, or pip fails.
     """
-    if found := overrides.installed():
-        if unserved := overrides.unserved(found):
-            raise fetch.FetchError(f"{unserved}; this script is for an environment without them")
-        print("1/3 vLLM is there: " + overrides.listed(found, ""), flush=True)
+    if found := environment.installed():
+        if reason := environment.unserved(found):
+            raise fetch.FetchError(f"{reason}; this script is for an environment without vLLM")
+        print(f"1/3 vLLM is there: vllm {found['vllm']}", flush=True)
         return
-    count = sum("==" in line for line in LOCK.read_text().splitlines())
-    wanted = {package: overrides.SERVED[package]}
-    print(f"1/3 {overrides.listed(wanted, '')} and what it imports: {count} packages", flush=True)
-    for lock in (LOCK, LOCK_OF[package]):
+    count = sum("==" in line for line in IMPORTED.read_text().splitlines())
+    version = environment.VLLM_VERSION
+    print(f"1/3 vllm {version} and what it imports: {count} packages", flush=True)
+    for lock in (IMPORTED, VLLM):
         fetch.pip(sys.executable, ["install", "--quiet"], str(lock))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
+    argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--vllm-tpu",
-        action="store_true",
-        help=f"vllm-tpu {overrides.SERVED['vllm-tpu']}, which is 1.3 GB smaller: it has no "
-        "operators for CUDA",
-    )
-    package = "vllm-tpu" if parser.parse_args().vllm_tpu else "vllm"
+    ).parse_args()
     try:
         check_environment()
-        install_vllm(package)
+        install_vllm()
         print("2/3 vllm-xla-gpu", flush=True)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         with tempfile.TemporaryDirectory() as copy:  # pip builds in the folder

@@ -85,7 +85,6 @@ struct Shape {
 };
 
 // The kernel for Hopper (attend_sm90.cu), for caches of the query's dtype.
-bool Sm90KernelSupports(const Arguments& arguments, int major, int minor);
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments);
 
 __device__ inline int ContextOf(const Arguments& arguments, int seq) {

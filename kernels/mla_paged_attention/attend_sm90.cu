@@ -462,13 +462,6 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 }  // namespace
 }  // namespace sm90
 
-bool Sm90KernelSupports(const Arguments& arguments, int major, int minor) {
-  const int size = arguments.block_size;
-  return major == 9 && minor == 0 && arguments.logit_scale > 0 &&
-         arguments.num_blocks > 0 && size % 8 == 0 &&
-         (kSm90Tokens % size == 0 || size % kSm90Tokens == 0);
-}
-
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments) {
   using namespace sm90;  // NOLINT
   const bool is_bf16 = arguments.is_bf16;

@@ -13,6 +13,58 @@
 namespace torch_xla_ext::mla {
 namespace {
 
+// Which kernel serves a call: the first row that fits.
+//
+//   kernel     cache      GPU                 block_size         num_heads
+//   kSm90      BF16, F16  9.0                 8, 16, 32, n * 64  all
+//   kManyRows  all        8.0, 9.0, 10.x      all                17 or more
+//   kFewRows   all        8.0 and later       all                all
+//
+// kSm90 is the kernel for Hopper (attend_sm90.cu), which needs a positive
+// scale; the others are AttendKernel (attend.cuh). With few heads, most of the
+// large tile of kManyRows would be empty; and a GPU of compute capability 12
+// has only enough shared memory for the small tile.
+enum class Variant { kSm90, kManyRows, kFewRows };
+
+struct Device {
+  int multiprocessors;
+  int shared_memory;  // of a block, at most
+  int major;
+  int minor;
+};
+
+Status GetDevice(Device* device) {
+  int id = 0;
+  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&id)));
+  const auto get = [id](int* value, cudaDeviceAttr attribute) {
+    return CudaStatus(cudaDeviceGetAttribute(value, attribute, id));
+  };
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->multiprocessors, cudaDevAttrMultiProcessorCount));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  XLA_KERNEL_RETURN_IF_ERROR(
+      get(&device->major, cudaDevAttrComputeCapabilityMajor));
+  return get(&device->minor, cudaDevAttrComputeCapabilityMinor);
+}
+
+Variant ChooseVariant(const Device& device, bool cache_is_f8,
+                      const Arguments& arguments) {
+  const int size = arguments.block_size;
+  if (!cache_is_f8 && device.major == 9 && device.minor == 0 &&
+      arguments.logit_scale > 0 && arguments.num_blocks > 0 && size % 8 == 0 &&
+      (kSm90Tokens % size == 0 || size % kSm90Tokens == 0)) {
+    return Variant::kSm90;
+  }
+  const size_t bytes =
+      cache_is_f8 ? sizeof(Shape<__half, __nv_fp8_e4m3, kManyRows>::Memory)
+                  : sizeof(Shape<Bf16OrF16, Bf16OrF16, kManyRows>::Memory);
+  return arguments.num_heads > kFewRows &&
+                 device.shared_memory >= static_cast<int>(bytes)
+             ? Variant::kManyRows
+             : Variant::kFewRows;
+}
+
 template <typename Shape>
 Status Launch(cudaStream_t stream, const Arguments& arguments) {
   const auto kernel = AttendKernel<Shape>;
@@ -59,18 +111,28 @@ Status Combine(cudaStream_t stream, const Arguments& arguments) {
   return CudaStatus(cudaGetLastError());
 }
 
-// With few heads, most of a large tile would be empty; and a GPU of compute
-// capability 12 has only enough shared memory for the small tile.
-template <typename T, typename C>
-Status LaunchRows(cudaStream_t stream, int shared_memory,
+// Caches of 16 bits are served by the kernel for Hopper where speed was
+// measured, so their other kernels are compiled once for BF16 and F16.
+template <int kRows>
+Status LaunchRows(cudaStream_t stream, bool cache_is_f8,
                   const Arguments& arguments) {
-  using Large = Shape<T, C, kManyRows>;
-  using Small = Shape<T, C, kFewRows>;
-  if (arguments.num_heads <= Small::kRows ||
-      shared_memory < static_cast<int>(sizeof(typename Large::Memory))) {
-    return Launch<Small>(stream, arguments);
+  const auto launch = !cache_is_f8 ? Launch<Shape<Bf16OrF16, Bf16OrF16, kRows>>
+                      : arguments.is_bf16
+                          ? Launch<Shape<__nv_bfloat16, __nv_fp8_e4m3, kRows>>
+                          : Launch<Shape<__half, __nv_fp8_e4m3, kRows>>;
+  return launch(stream, arguments);
+}
+
+Status LaunchVariant(cudaStream_t stream, Variant variant, bool cache_is_f8,
+                     const Arguments& arguments) {
+  switch (variant) {
+    case Variant::kSm90:
+      return CudaStatus(LaunchSm90Kernel(stream, arguments));
+    case Variant::kManyRows:
+      return LaunchRows<kManyRows>(stream, cache_is_f8, arguments);
+    default:
+      return LaunchRows<kFewRows>(stream, cache_is_f8, arguments);
   }
-  return Launch<Large>(stream, arguments);
 }
 
 // One thread per sequence: a debugging aid need not be fast.
@@ -124,16 +186,8 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
       CheckAligned("result 0 (out)", out.untyped_data()));
   XLA_KERNEL_RETURN_IF_ERROR(
       CheckAligned("result 2 (workspace)", workspace.untyped_data()));
-  int device = 0, multiprocessors = 0, shared_memory = 0, major = 0, minor = 0;
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device)));
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
-      &multiprocessors, cudaDevAttrMultiProcessorCount, device)));
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
-      &shared_memory, cudaDevAttrMaxSharedMemoryPerBlockOptin, device)));
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
-      &major, cudaDevAttrComputeCapabilityMajor, device)));
-  XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(
-      &minor, cudaDevAttrComputeCapabilityMinor, device)));
+  Device device = {};
+  XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
 
   Arguments arguments = {};
   arguments.query = query.untyped_data();
@@ -153,12 +207,13 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
       static_cast<float>(params.scale * params.kv_scale * kLog2e);
   arguments.kv_scale = static_cast<float>(params.kv_scale);
   const bool is_f8 = kv_cache.dtype() == F8E4M3FN;
-  const bool is_sm90 = !is_f8 && Sm90KernelSupports(arguments, major, minor);
+  const Variant variant = ChooseVariant(device, is_f8, arguments);
+  const bool is_sm90 = variant == Variant::kSm90;
   arguments.tile_tokens = is_sm90 ? kSm90Tokens : kTokens;
   const int64_t part_floats = PartFloats(num_seqs, num_heads);
   // The kernel for Hopper has one block per multiprocessor, as with many rows.
   const int64_t wanted =
-      WantedParts(multiprocessors, num_seqs,
+      WantedParts(device.multiprocessors, num_seqs,
                   is_sm90 ? std::max<int64_t>(num_heads, kManyRows) : num_heads,
                   max_tokens);
   const int64_t parts = std::min(wanted, workspace.size() / part_floats);
@@ -172,15 +227,7 @@ Status LaunchMlaPagedAttention(cudaStream_t stream, AnyBuffer query,
         arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
-  // Caches of 16 bits are served by the kernel for Hopper where speed was
-  // measured, so their kernels are compiled once for BF16 and F16.
-  const auto launch = !is_f8 ? LaunchRows<Bf16OrF16, Bf16OrF16>
-                      : arguments.is_bf16
-                          ? LaunchRows<__nv_bfloat16, __nv_fp8_e4m3>
-                          : LaunchRows<__half, __nv_fp8_e4m3>;
-  XLA_KERNEL_RETURN_IF_ERROR(
-      is_sm90 ? CudaStatus(LaunchSm90Kernel(stream, arguments))
-              : launch(stream, shared_memory, arguments));
+  XLA_KERNEL_RETURN_IF_ERROR(LaunchVariant(stream, variant, is_f8, arguments));
   return Combine(stream, arguments);
 }
 

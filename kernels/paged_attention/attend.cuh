@@ -12,6 +12,7 @@
 
 #include "kernels/paged_attention/loader.cuh"
 #include "kernels/paged_attention/partition.cuh"
+#include "kernels/paged_attention/variants.cuh"
 #include "kernels/paged_attention/warp.cuh"
 
 namespace torch_xla_ext::paged_attention {
@@ -163,21 +164,7 @@ __device__ inline void StoreSum(const DecodeArgs& args, const Rows& rows,
   }
 }
 
-// Whether the code for an architecture has AttendKernel<Traits, kExtras>. Each
-// takes about a second to compile. Compute capability 9.0, on which they were
-// compared, has more than one for a type of cache and head_dim.
-//
-// kExtras: there may be sinks, or lse may be requested, and BF16 and F16 share
-// the kernel. ptxas gives it fewer registers, and 128 × 4,096 tokens took 1.5%
-// longer: the most common shapes have another one for calls without either.
-template <typename Traits, bool kExtras>
-__host__ __device__ constexpr bool HasAttendKernel(int arch) {
-  if (kExtras) return arch == 900 || Traits::kHeadTiles == 2;
-  return arch == 900 && Traits::kHeadTiles == 1 &&
-         (Traits::kHeadDim == 128 || Traits::kHeadDim == 64) &&
-         !std::is_same_v<typename Traits::Cache, __half>;
-}
-
+// kExtras: there may be sinks, or lse may be requested.
 template <typename Traits, bool kExtras, typename Args>
 __device__ inline void AttendParts(const Args& args) {
   // Rows are written as whole lines of 128 bytes; copies to unaligned memory
@@ -239,7 +226,8 @@ template <typename Traits, bool kExtras>
 __global__ void __launch_bounds__(32 * kMaxWarps)
     AttendKernel(const __grid_constant__ DecodeArgs args) {
 #ifdef __CUDA_ARCH__
-  if constexpr (HasAttendKernel<Traits, kExtras>(__CUDA_ARCH__)) {
+  constexpr Kernel kKernel = kExtras ? Kernel::kAttend : Kernel::kAttendPlain;
+  if constexpr (IsCompiled<Traits>(kKernel, __CUDA_ARCH__)) {
     AttendParts<Traits, kExtras>(args);
     SetZeros(args);
   }

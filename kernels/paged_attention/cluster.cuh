@@ -16,20 +16,6 @@
 
 namespace torch_xla_ext::paged_attention {
 
-// Whether the code for an architecture has ClusterKernel, for common shapes.
-// GPUs of compute capability 12 run the code for 10.0, but have less than half
-// the shared memory.
-template <typename Traits>
-__host__ __device__ constexpr bool HasClusterKernel(int arch) {
-  constexpr int kDim = Traits::kHeadDim;
-  constexpr bool kMostCommon = kDim == 128 && Traits::kHeadTiles == 1;
-  if (arch != 900 || std::is_same_v<typename Traits::Cache, __half>) {
-    return kMostCommon && arch >= 900 && arch < 1200;
-  }
-  return kDim == 128 || (Traits::kHeadTiles == 1 && kDim != 192);
-}
-// The largest cluster size that every such GPU supports.
-inline constexpr int kClusterBlocks = 8;
 inline constexpr int kClusterWarps = 4;
 
 // Larger units than AttendKernel's, if registers and shared memory allow: with
@@ -352,7 +338,7 @@ template <typename Traits>
 __global__ void __launch_bounds__(32 * kClusterWarps, 1)
     ClusterKernel(const __grid_constant__ DecodeArgs args) {
 #ifdef __CUDA_ARCH__
-  if constexpr (HasClusterKernel<Traits>(__CUDA_ARCH__)) {
+  if constexpr (IsCompiled<Traits>(Kernel::kCluster, __CUDA_ARCH__)) {
     AttendHeadBlock<Traits>(args);
   }
 #endif

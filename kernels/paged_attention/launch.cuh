@@ -182,7 +182,7 @@ template <typename Traits>
 bool UseClusters(const Device& device, const DecodeArgs& args) {
   const int64_t of_sequence = ClusterBlocks(args);
   // Some multiprocessors cannot be part of a cluster of eight.
-  if (!HasClusterKernel<Traits>(device.arch) ||
+  if (!IsCompiled<Traits>(Kernel::kCluster, device.arch) ||
       static_cast<int>(sizeof(ClusterMemory<Traits>)) >
           device.shared_memory_per_block ||
       args.num_seqs * of_sequence > device.multiprocessors * 7 / 8) {
@@ -201,7 +201,7 @@ bool UseClusters(const Device& device, const DecodeArgs& args) {
 template <typename Traits>
 bool UseHalfClusters(const Device& device, const DecodeArgs& args) {
   constexpr int kBytes = sizeof(ClusterMemory<Traits>) + 1024;
-  return HasClusterKernel<Traits>(device.arch) &&
+  return IsCompiled<Traits>(Kernel::kHalfCluster, device.arch) &&
          2 * kBytes <= device.shared_memory &&
          args.num_seqs * ClusterBlocks(args) <=
              device.multiprocessors * 7 / 4 &&
@@ -220,7 +220,8 @@ Status LaunchCluster(cudaStream_t stream, const DecodeArgs& args) {
                 kClusterBlocks, true, args);
 }
 
-// `Own` is the type of the cache, and C that of kernels that serve several.
+// The choice of variants.cuh, of which this is the code. `Own` is the type of
+// the cache, and C that of kernels that serve several.
 template <typename Own, typename C, int kHeadDim, int kHeadTiles>
 Status LaunchKernels(cudaStream_t stream, const Device& device,
                      float* workspace, int64_t workspace_size,
@@ -229,16 +230,15 @@ Status LaunchKernels(cudaStream_t stream, const Device& device,
   if (UseClusters<Cluster>(device, args)) {
     return LaunchCluster<Cluster>(stream, args);
   }
-  // Only for the most common shape, because it is an additional kernel.
-  if constexpr (kHeadDim == 128 && kHeadTiles == 1 && !Cluster::kWiden) {
-    using HalfCluster = HalfClusterTraits<Own, kHeadDim, kHeadTiles>;
+  using HalfCluster = HalfClusterTraits<Own, kHeadDim, kHeadTiles>;
+  if constexpr (IsCompiled<HalfCluster>(Kernel::kHalfCluster, 900)) {
     if (UseHalfClusters<HalfCluster>(device, args)) {
       return LaunchCluster<HalfCluster>(stream, args);
     }
   }
   using Plain = AttendTraits<Own, kHeadDim, kHeadTiles>;
   if (args.sinks == nullptr && args.lse == nullptr &&
-      HasAttendKernel<Plain, false>(device.arch)) {
+      IsCompiled<Plain>(Kernel::kAttendPlain, device.arch)) {
     return LaunchParts<Plain>(stream, device, workspace, workspace_size,
                               AttendKernel<Plain, false>, args);
   }
@@ -254,7 +254,7 @@ Status LaunchHeads(cudaStream_t stream, float* workspace,
   XLA_KERNEL_RETURN_IF_ERROR(GetDevice(&device));
   using OneTile = AttendTraits<C, kHeadDim, 1>;
   const auto launch =
-      args.rows <= 8 && HasAttendKernel<OneTile, true>(device.arch)
+      args.rows <= 8 && IsCompiled<OneTile>(Kernel::kAttend, device.arch)
           ? LaunchKernels<Own, C, kHeadDim, 1>
           : LaunchKernels<Own, C, kHeadDim, 2>;
   return launch(stream, device, workspace, workspace_size, args);

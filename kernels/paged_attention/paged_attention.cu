@@ -149,6 +149,14 @@ Status LaunchPagedAttention(cudaStream_t stream, AnyBuffer query,
 
 }  // namespace
 
+int CodeArch(int major, int minor) {
+  int newest = 0;
+  for (const int arch : {__CUDA_ARCH_LIST__}) {
+    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
+  }
+  return newest;
+}
+
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype, int64_t head_dim,
                     float* workspace, int64_t workspace_size, DecodeArgs args) {
   const int group = args.num_heads / args.num_kv_heads;

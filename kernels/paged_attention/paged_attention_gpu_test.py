@@ -258,7 +258,7 @@ def test_one_sequence_block_sizes(
     check(library, Inputs(Case([2345], cache=cache, block_size=block_size, window=window)))
 
 
-# An H200 has room for 14 clusters (UseClusters in paged_attention.cu).
+# An H200 has room for 14 clusters (UseClusters in launch.cuh).
 @pytest.mark.parametrize("kv_heads", [1, 5, 6, 7, 8, 14, 15, 20])
 @pytest.mark.parametrize("sequences", [1, 2, 3])
 def test_around_the_choice_of_kernels(

@@ -12,7 +12,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "torch_xla_ext/cuda_status.h"
@@ -25,14 +24,10 @@ inline constexpr unsigned kAllLanes = 0xffffffff;
 inline constexpr int kMaxWarps = 4;
 
 // The architecture whose code a GPU of compute capability `major`.`minor` runs:
-// the newest compiled one that is not newer than the GPU.
-inline int CodeArch(int major, int minor) {
-  int newest = 0;
-  for (const int arch : {__CUDA_ARCH_LIST__}) {
-    if (arch <= major * 100 + minor * 10) newest = std::max(newest, arch);
-  }
-  return newest;
-}
+// the newest compiled one that is not newer than the GPU. Not inline: files
+// that are compiled for 9.0 alone include this header, too, and the linker
+// keeps one definition of an inline function.
+int CodeArch(int major, int minor);
 
 // Division of numbers below 2^31 by a constant of the call, as a multiplication
 // (Granlund and Montgomery 1994).

@@ -10,6 +10,8 @@ namespace torch_xla_ext::paged_attention {
 
 // The maximum number of units that a warp has in shared memory.
 inline constexpr int kMaxStages = 4;
+// The thread blocks of a cluster, as many as every GPU with clusters supports.
+inline constexpr int kClusterBlocks = 8;
 // Stands for a missing row or block number of a cache.
 inline constexpr uint32_t kNoRow = 0xffffffff;
 

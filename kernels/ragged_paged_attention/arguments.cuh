@@ -58,20 +58,22 @@ struct Arguments {
   int64_t num_zeroed;
 };
 
-// The launch function chooses this kernel if Sm90KernelSupports.
-bool Sm90KernelSupports(const Arguments& arguments);
+// The kernels of ragged_paged_attention; variants.cuh says which one is for
+// which batch.
+
+// What the kernel for Hopper is compiled for, and the keys of its tiles.
+inline constexpr int kSm90HeadDim = 128, kSm90TileTokens = 128;
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
                              bool cache_is_fp8);
 
-// For few query tokens of few sequences, if it is the fastest kernel for them.
-// `args` is the same batch for the kernels of paged_attention.
-bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8);
+// A row is a query token and one of the heads of a kv head. `half`: with half
+// the shared memory. `args` is the same batch for the kernels of
+// paged_attention.
+inline constexpr int kFewQueriesTileRows = 16;
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
-                        paged_attention::DecodeArgs args);
+                        bool half, paged_attention::DecodeArgs args);
 
-// For few query tokens of each sequence, if the shapes allow no more of them.
 // Sets arguments->few_queries.
-bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8);
 Status LaunchFewQueriesSplit(cudaStream_t stream,
                              const paged_attention::DecodeArgs& decode,
                              Arguments* arguments);

@@ -16,9 +16,9 @@ using paged_attention::HalfClusterTraits;
 using paged_attention::kClusterBlocks;
 using paged_attention::kClusterWarps;
 
-constexpr int kHeadDim = 128;
-constexpr int kHeadTiles = 2;
-constexpr int kRows = 8 * kHeadTiles;
+constexpr int kHeadDim = kSm90HeadDim;
+constexpr int kRows = kFewQueriesTileRows;
+constexpr int kHeadTiles = kRows / 8;
 
 template <typename Traits>
 __device__ inline void AttendRows(const DecodeArgs& args,
@@ -83,37 +83,10 @@ Status LaunchType(cudaStream_t stream, bool half, const DecodeArgs& args,
                     stream, args, arguments);
 }
 
-// The maximum number of blocks in clusters that have rows.
-int64_t BusyBlocks(const Arguments& arguments) {
-  const int64_t row_blocks =
-      (int64_t{1} * arguments.num_tokens * arguments.group_size + kRows - 1) /
-      kRows;
-  return (row_blocks + arguments.max_num_seqs - 1) * arguments.num_kv_heads *
-         kClusterBlocks;
-}
-
-int Multiprocessors() {
-  int device = 0, count = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
 }  // namespace
 
-bool FewQueriesKernelSupports(const Arguments& arguments, bool cache_is_fp8) {
-  return !cache_is_fp8 && Sm90KernelSupports(arguments) &&
-         arguments.sliding_window == INT_MAX &&
-         int64_t{1} * arguments.pages_per_seq * arguments.page_size <= 16384 &&
-         int64_t{1} * arguments.total_num_pages * arguments.page_size <
-             paged_attention::kNoRow &&
-         BusyBlocks(arguments) <= Multiprocessors() * 7 / 4;
-}
-
 Status LaunchFewQueries(cudaStream_t stream, const Arguments& arguments,
-                        DecodeArgs args) {
-  // Some multiprocessors cannot be part of a cluster of eight.
-  const bool half = BusyBlocks(arguments) > Multiprocessors() * 7 / 8;
+                        bool half, DecodeArgs args) {
   const int64_t rows = int64_t{1} * arguments.num_tokens * arguments.group_size;
   args.cu_q_lens = nullptr;
   args.rows = kRows;

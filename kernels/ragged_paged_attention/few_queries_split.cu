@@ -19,7 +19,7 @@ using paged_attention::HeadBlock;
 using paged_attention::Place;
 using paged_attention::Units;
 
-constexpr int kHeadDim = 128;
+constexpr int kHeadDim = kSm90HeadDim;
 
 // The same batch for AttendKernel and for LoadSequence.
 struct TokenArgs : DecodeArgs {
@@ -99,39 +99,14 @@ Status LaunchRows(cudaStream_t stream, const TokenArgs& args) {
                    FewQueriesSplitKernel<TwoTiles>, args);
 }
 
-int RowsOfBlock(const Arguments& arguments) {
-  return FewQueriesRows(arguments.num_tokens, arguments.max_num_seqs,
-                        arguments.group_size);
-}
-
-// Whether it is faster than the Hopper kernel, which is ahead with 16 rows
-// unless it has to split contexts.
-bool IsFaster(const Arguments& arguments) {
-  const int rows = RowsOfBlock(arguments);
-  if (rows != 16) return rows == 8;
-  paged_attention::Device device;
-  return GetDevice(&device).ok() &&
-         int64_t{1} * arguments.max_num_seqs * arguments.num_kv_heads <=
-             device.multiprocessors;
-}
-
 }  // namespace
-
-bool FewQueriesSplitSupports(const Arguments& arguments, bool cache_is_fp8) {
-  const int64_t max_tokens =
-      int64_t{1} * arguments.pages_per_seq * arguments.page_size;
-  return Sm90KernelSupports(arguments) && !cache_is_fp8 &&
-         arguments.sliding_window == INT_MAX && IsFaster(arguments) &&
-         int64_t{1} * arguments.total_num_pages * arguments.page_size <
-             paged_attention::kNoRow &&
-         arguments.max_num_seqs * (max_tokens + 32) <= int64_t{16} * INT_MAX;
-}
 
 Status LaunchFewQueriesSplit(cudaStream_t stream, const DecodeArgs& decode,
                              Arguments* arguments) {
   TokenArgs args = {};
   static_cast<DecodeArgs&>(args) = decode;
-  args.rows = RowsOfBlock(*arguments);
+  args.rows = FewQueriesRows(arguments->num_tokens, arguments->max_num_seqs,
+                             arguments->group_size);
   args.head_blocks = 1;
   args.num_seqs = arguments->max_num_seqs;
   args.max_q_len = args.rows / arguments->group_size;

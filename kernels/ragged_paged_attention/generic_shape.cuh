@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/common/ptx.cuh"
+#include "kernels/ragged_paged_attention/variants.cuh"
 #include "kernels/ragged_paged_attention/workspace.h"
 
 namespace torch_xla_ext::ragged {
@@ -56,17 +57,6 @@ struct Plan {
   // Every GPU has 99 KB per block; static variables need some of it.
   static_assert(kSharedBytes <= 96 * 1024);
 };
-
-// Whether the code for an architecture has all three plans, which take a second
-// each to compile: on compute capability 9.0, where they were compared, for
-// common shapes that the Hopper kernel does not serve. Other code has one plan,
-// Middle.
-template <typename Shape>
-__host__ __device__ constexpr bool HasAllPlans(int arch) {
-  constexpr int kDim = Shape::kHeadDim;
-  return arch == 900 && !Shape::kIsF16 &&
-         (kDim == 64 || kDim == 96 || kDim == 256);
-}
 
 #ifdef __CUDA_ARCH__
 inline constexpr int kArch = __CUDA_ARCH__;

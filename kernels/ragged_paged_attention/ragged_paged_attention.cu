@@ -1,4 +1,5 @@
-// XlaGpuRaggedPagedAttention for CUDA: checks, and the choice of a kernel.
+// XlaGpuRaggedPagedAttention for CUDA: checks, and the launch of the kernels
+// that variants.cuh chooses.
 #include <algorithm>
 #include <climits>
 #include <cmath>
@@ -9,10 +10,9 @@
 #include "kernels/common/checks.h"
 #include "kernels/paged_attention/float32.h"
 #include "kernels/paged_attention/partition.cuh"
-#include "kernels/paged_attention/traits.cuh"
-#include "kernels/paged_attention/workspace.h"
 #include "kernels/ragged_paged_attention/arguments.cuh"
 #include "kernels/ragged_paged_attention/ragged_paged_attention.h"
+#include "kernels/ragged_paged_attention/variants.cuh"
 #include "kernels/ragged_paged_attention/workspace.h"
 #include "torch_xla_ext/cuda_status.h"
 
@@ -81,20 +81,6 @@ Status CheckFits(const char* what, int64_t value) {
                        value);
 }
 
-// Whether the shapes are those of a decode step, for which the kernels of
-// paged_attention are faster, unless a kv head has more heads than they process
-// at a time.
-bool MayBeDecode(const Arguments& arguments) {
-  const int64_t max_tokens =
-      int64_t{1} * arguments.pages_per_seq * arguments.page_size;
-  return arguments.num_tokens <= arguments.max_num_seqs &&
-         arguments.custom_mask == nullptr &&
-         arguments.group_size <= paged_attention::kMaxRows &&
-         int64_t{1} * arguments.total_num_pages * arguments.page_size <
-             paged_attention::kNoRow &&
-         arguments.num_tokens * (max_tokens + 32) <= int64_t{16} * INT_MAX;
-}
-
 // The batch as arguments of the kernels of paged_attention, with one sequence
 // per row.
 paged_attention::DecodeArgs DecodeArgsOf(DType cache_dtype,
@@ -150,12 +136,11 @@ paged_attention::DecodeArgs FirstKernelArgs(DType cache_dtype, bool is_followed,
 // Launches the kernels of paged_attention, for the rows for which HasOwnRow is
 // true.
 Status LaunchDecode(cudaStream_t stream, DType cache_dtype,
-                    Arguments* arguments) {
+                    Variants::Second next, Arguments* arguments) {
   arguments->decoded = true;
   paged_attention::DecodeArgs args =
-      FirstKernelArgs(cache_dtype, arguments->max_num_seqs > 1, arguments);
-  args.lets_next_start =
-      arguments->max_num_seqs > 1 && Sm90KernelSupports(*arguments);
+      FirstKernelArgs(cache_dtype, next != Variants::kNoMore, arguments);
+  args.lets_next_start = next == Variants::kSm90;
   return paged_attention::LaunchDecode(
       stream, cache_dtype, arguments->head_dim,
       arguments->workspace + arguments->num_zeroed,
@@ -194,6 +179,45 @@ Status LaunchFloat32(cudaStream_t stream, DType cache_dtype,
   args.soft_cap = arguments.soft_cap;
   args.value_scale = arguments.v_scale;
   return paged_attention::LaunchFloat32(stream, cache_dtype, args);
+}
+
+Status LaunchVariants(cudaStream_t stream, const Variants& variants,
+                      DType cache_dtype, Arguments* arguments) {
+  const bool cache_is_fp8 = cache_dtype == F8E4M3FN;
+  switch (variants.first) {
+    case Variants::kDecode:
+      XLA_KERNEL_RETURN_IF_ERROR(
+          LaunchDecode(stream, cache_dtype, variants.second, arguments));
+      break;
+    case Variants::kFewQueriesSplit:
+      XLA_KERNEL_RETURN_IF_ERROR(LaunchFewQueriesSplit(
+          stream,
+          FirstKernelArgs(cache_dtype, variants.second != Variants::kNoMore,
+                          arguments),
+          arguments));
+      break;
+    case Variants::kNothing:
+      break;
+  }
+  switch (variants.second) {
+    case Variants::kNoMore:
+      return Status::Ok();
+    case Variants::kFloat32:
+      return LaunchFloat32(stream, cache_dtype, *arguments);
+    case Variants::kFewQueries:
+    case Variants::kFewQueriesHalf:
+      return LaunchFewQueries(stream, *arguments,
+                              variants.second == Variants::kFewQueriesHalf,
+                              DecodeArgsOf(cache_dtype, *arguments));
+    case Variants::kSm90:
+      return CudaStatus(LaunchSm90Kernel(stream, *arguments, cache_is_fp8));
+    default:
+      return CudaStatus(
+          cache_is_fp8 ? LaunchGenericKernel<__nv_fp8_e4m3>(stream, *arguments)
+          : arguments->is_bf16
+              ? LaunchGenericKernel<__nv_bfloat16>(stream, *arguments)
+              : LaunchGenericKernel<__half>(stream, *arguments));
+  }
 }
 
 Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
@@ -274,42 +298,9 @@ Status LaunchRaggedPagedAttention(cudaStream_t stream, AnyBuffer q,
                        stream>>>(arguments);
     XLA_KERNEL_RETURN_IF_ERROR(CudaStatus(cudaGetLastError()));
   }
-  if (q.dtype() == F32) {
-    return LaunchFloat32(stream, kv_pages.dtype(), arguments);
-  }
-  if (MayBeDecode(arguments)) {
-    XLA_KERNEL_RETURN_IF_ERROR(
-        LaunchDecode(stream, kv_pages.dtype(), &arguments));
-    // The only row belongs to the only sequence, or to none.
-    if (max_num_seqs == 1) return Status::Ok();
-  }
-  if (!arguments.decoded && FewQueriesKernelSupports(arguments, cache_is_fp8)) {
-    return LaunchFewQueries(stream, arguments,
-                            DecodeArgsOf(kv_pages.dtype(), arguments));
-  }
-  if (!arguments.decoded && FewQueriesSplitSupports(arguments, cache_is_fp8)) {
-    // Too few tokens in all are not too many for a sequence.
-    const int rows =
-        FewQueriesRows(num_tokens, max_num_seqs, arguments.group_size);
-    const bool is_followed = num_tokens > rows / arguments.group_size;
-    const paged_attention::DecodeArgs decode =
-        FirstKernelArgs(kv_pages.dtype(), is_followed, &arguments);
-    XLA_KERNEL_RETURN_IF_ERROR(
-        LaunchFewQueriesSplit(stream, decode, &arguments));
-    if (!is_followed) return Status::Ok();
-  }
-  if (ragged::Sm90KernelSupports(arguments)) {
-    return CudaStatus(
-        ragged::LaunchSm90Kernel(stream, arguments, cache_is_fp8));
-  }
-  if (cache_is_fp8) {
-    return CudaStatus(
-        ragged::LaunchGenericKernel<__nv_fp8_e4m3>(stream, arguments));
-  }
-  return CudaStatus(
-      arguments.is_bf16
-          ? ragged::LaunchGenericKernel<__nv_bfloat16>(stream, arguments)
-          : ragged::LaunchGenericKernel<__half>(stream, arguments));
+  const Variants variants =
+      ChooseVariants(arguments, q.dtype() == F32, cache_is_fp8);
+  return LaunchVariants(stream, variants, kv_pages.dtype(), &arguments);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "kernels/ragged_paged_attention/sm90_producer.cuh"
 #include "kernels/ragged_paged_attention/sm90_split.cuh"
 #include "kernels/ragged_paged_attention/sm90_widen.cuh"
+#include "kernels/ragged_paged_attention/variants.cuh"
 
 namespace torch_xla_ext::ragged {
 namespace sm90 {
@@ -89,14 +90,6 @@ __global__ void __launch_bounds__(BlockOf<kProducts>::kThreads, 1)
 #endif
 }
 
-// An attribute of the calling thread's current device.
-int DeviceAttribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&value, attribute, device);
-  return value;
-}
-
 template <typename T, Products kProducts, bool kSoftCap>
 cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
                    const Maps& maps) {
@@ -135,20 +128,6 @@ cudaError_t Launch(cudaStream_t stream, const Arguments& arguments,
 
 }  // namespace
 }  // namespace sm90
-
-bool Sm90KernelSupports(const Arguments& arguments) {
-  using namespace sm90;  // NOLINT
-  const int page_size = arguments.page_size;
-  // Models with a soft cap have numbers that F16 cannot hold, so there is no
-  // such kernel for F16.
-  return arguments.custom_mask == nullptr && arguments.head_dim == kHeadDim &&
-         (arguments.is_bf16 || arguments.soft_cap == 0) &&
-         arguments.group_size <= kRows && page_size % 8 == 0 &&
-         (kTokens % page_size == 0 || page_size % kTokens == 0) &&
-         arguments.total_num_pages > 0 && arguments.logit_scale > 0 &&
-         DeviceAttribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         DeviceAttribute(cudaDevAttrComputeCapabilityMinor) == 0;
-}
 
 cudaError_t LaunchSm90Kernel(cudaStream_t stream, const Arguments& arguments,
                              bool cache_is_fp8) {

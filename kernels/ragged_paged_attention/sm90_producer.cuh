@@ -14,7 +14,7 @@
 
 namespace torch_xla_ext::ragged::sm90 {
 
-inline constexpr int kHeadDim = 128;
+inline constexpr int kHeadDim = kSm90HeadDim;
 inline constexpr int kHalves =
     kHeadDim / 64;  // the swizzle is 64 elements wide
 inline constexpr int kRows = kSm90TileRows;

@@ -13,7 +13,7 @@
 
 namespace torch_xla_ext::ragged::sm90 {
 
-inline constexpr int kTokens = 128;  // keys and values of a tile
+inline constexpr int kTokens = kSm90TileTokens;
 inline constexpr int kMinPartTiles = 2;
 // To combine the parts of several query tokens costs as much time as some tiles
 // of keys, so shorter contexts are not split for them.

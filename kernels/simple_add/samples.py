@@ -1,22 +1,10 @@
-"""Samples of simple_add for tests/ops."""
+"""Samples of simple_add, with which tests/ops tests derivatives, vmap, compilation and sharding."""
 
 import torch
-from testing.samples import Arguments, OperatorSamples
+from testing.samples import OperatorSamples
 from testing.simple_add import DTYPES, random
 
 from torch_xla_ext import ops
-
-
-def _batched_pair(in_dims: tuple[int | None, ...]) -> Arguments:
-    """Two tensors, one example of each of which is [3, 4], in a batch of 5."""
-    tensors = []
-    for dim in in_dims:
-        shape = [3, 4]
-        if dim is not None:
-            shape.insert(dim % 3, 5)
-        tensors.append(torch.randn(shape))
-    return tuple(tensors)
-
 
 SAMPLES = [
     OperatorSamples(
@@ -26,7 +14,10 @@ SAMPLES = [
         dtypes=DTYPES,
         arguments=lambda dtype: (random(dtype, 3, 4), random(dtype, 3, 4)),
         differentiable=True,
-        batched=_batched_pair,
+        batched=lambda in_dims: tuple(
+            torch.randn(3, 4) if dim is None else torch.randn(5, 3, 4).movedim(0, dim)
+            for dim in in_dims
+        ),
         batched_in_dims=((0, 0), (0, None), (None, 0), (1, 2), (-1, 0), (2, None)),
     ),
 ]

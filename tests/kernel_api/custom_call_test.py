@@ -396,6 +396,16 @@ def test_typed_call_that_python_did_not_check(device: torch.device, text: str, e
         raw_typed(device, text).cpu()
 
 
+def test_typed_call_of_wrong_operands_is_refused_by_the_kernel(device: torch.device) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(
+        RuntimeError, match=r"XlaGpuSimpleAdd: operand 1 \(b\): expected dtype F32 but got S32"
+    ):
+        torch_xla._XLAC._xla_custom_call(
+            [x, x.int()], "XlaGpuSimpleAdd", [[3]], [torch.float32], False, "{}", 4, {}
+        )[0].cpu()
+
+
 def test_calls_are_typed_where_the_target_is(device: torch.device) -> None:
     x = torch.zeros(3).to(device)
     schema = registration.schema("TestIncrement")

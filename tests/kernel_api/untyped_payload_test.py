@@ -162,6 +162,29 @@ def test_truncated(length: int) -> None:
     assert text.startswith("payload: truncated" if length else "payload: is empty")
 
 
+# Of a payload: where it is changed, and to what. The header has 16 bytes; then each array has a
+# dtype, a rank and its dimensions, first those of table.
+CHANGED = {
+    "magic": (0, b"\2", "expected the magic byte 1 but got 2"),
+    "version": (1, b"\2", "expected version 1 but got 2"),
+    "operands": (2, b"\3", "expected the number of operands to be 4 but got 3"),
+    "results": (3, b"\1", "expected the number of results to be 2 but got 1"),
+    "parameters": (4, b"\1", "expected the size of the parameters to be 25 but got 1"),
+    "schema": (8, b"12345678", "was packed for another version of the kernel; pack it with "),
+    "dtype": (16, b"\x63", "operand 0 (table): unknown dtype 99"),
+    "rank": (17, b"\x41", "operand 0 (table): expected a rank of at most 64 but got 65"),
+    "negative": (18, struct.pack("<q", -1), "operand 0 (table): dimension 0 is negative: -1"),
+    "huge": (18, struct.pack("<q", 2**62), "operand 0 (table): 2^63 bytes or more"),
+}
+
+
+@pytest.mark.parametrize(("at", "changed", "text"), CHANGED.values(), ids=CHANGED)
+def test_changed_bytes(at: int, changed: bytes, text: str) -> None:
+    payload = untyped_payload.pack(SCHEMA, arrays(), GOOD)
+    payload = payload[:at] + changed + payload[at + len(changed) :]
+    assert parse(payload).startswith("payload: " + text)
+
+
 def test_parameters_that_the_kernel_refuses() -> None:
     payload = untyped_payload.pack(SCHEMA, arrays(), GOOD)
     window = payload[:-25] + struct.pack("<q", 4097) + payload[-17:]

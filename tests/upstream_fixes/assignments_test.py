@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path("pyproject.toml").resolve().parent
-PYTHON = ROOT / "torch_xla_ext/python"
-OURS = ("torch_xla_ext", "torch_xla_ext_startup")
+FOLDERS = [ROOT / "torch_xla_ext/python", ROOT / "integrations/huggingface"]
+OURS = ("torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface")
 # The files that may, with their reasons.
 MAY_ASSIGN = {
     "torch_xla_ext_startup/import_hooks.py": "has a stand-in for a module before its import",
@@ -146,13 +146,16 @@ def test_what_is_not_found(code: str) -> None:
     assert assignments(code) == []
 
 
-def files() -> Iterator[Path]:
-    for package in OURS:
-        yield from sorted((PYTHON / package).rglob("*.py"))
+def files() -> Iterator[tuple[Path, str]]:
+    """Our files, and their names from the packages on."""
+    for folder in FOLDERS:
+        for path in sorted(folder.rglob("*.py")):
+            yield path, str(path.relative_to(folder))
 
 
 def test_only_the_mechanism_assigns_to_other_libraries() -> None:
-    names = {path: str(path.relative_to(PYTHON)) for path in files()}
+    names = dict(files())
+    assert {name.partition("/")[0] for name in names.values()} == set(OURS)
     assert MAY_ASSIGN.keys() < set(names.values())
     found = {
         name: lines
@@ -164,11 +167,15 @@ def test_only_the_mechanism_assigns_to_other_libraries() -> None:
 
 def test_each_fix_has_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """The table needs no other library when it is imported."""
-    monkeypatch.syspath_prepend(PYTHON)
+    for folder in FOLDERS:
+        monkeypatch.syspath_prepend(folder)
     from torch_xla_ext_startup.upstream_fixes import table
 
-    assert len({fix.name for fix in table.FIXES}) == len(table.FIXES) > 20
-    for fix in table.FIXES:
+    from torch_xla_huggingface import upstream_fixes as huggingface
+
+    fixes = [*table.FIXES, *huggingface.FIXES]
+    assert len({fix.name for fix in fixes}) == len(fixes) > 20
+    for fix in fixes:
         assert (ROOT / fix.test).is_file(), fix.name
         assert fix.test.endswith("_test.py")
         assert fix.versions and fix.replaces

@@ -13,7 +13,9 @@ import torch_xla  # noqa: F401
 from torch_xla_ext_startup import upstream_fixes
 from torch_xla_ext_startup.upstream_fixes import replacement, table
 
-FIXES = {fix.name: fix for fix in table.FIXES}
+from torch_xla_huggingface import upstream_fixes as huggingface
+
+FIXES = {fix.name: fix for fix in [*table.FIXES, *huggingface.FIXES]}
 # A module with a mixture of experts, and the name of a function that is replaced in it.
 _MIXTURES = "transformers.models.mixtral.modeling_mixtral"
 _MIXTURE = f"{_MIXTURES}.MixtralSparseMoeBlock.forward"

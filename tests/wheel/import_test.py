@@ -13,7 +13,7 @@ from testing.scripts import run_script
 
 from torch_xla_ext.tools import doctor
 
-PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup"]
+PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"]
 # And what they import only for some calls.
 WHEEL = {*PACKAGES, "torch_xla", "_XLAC", "torch._dynamo", "torch._inductor"}
 
@@ -113,7 +113,15 @@ def test_scan_and_export_import_what_they_call() -> None:
     assert run(code) == ["False", "[0.0, 1.0, 3.0] [3.0, 2.0, 1.0]", "True"]
 
 
-@pytest.mark.parametrize("first", ["torch_xla", "torch._dynamo, torch_xla", "torch_xla_ext"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "torch_xla",
+        "torch._dynamo, torch_xla",
+        "torch._dynamo.backends.torchxla, torch_xla",
+        "torch_xla_ext",
+    ],
+)
 def test_inductor_is_imported_by_the_first_compilation(first: str) -> None:
     code = (
         f"import inspect, sys, torch, {first}, torch_xla\n"
@@ -153,7 +161,7 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
     assert Path("torch_xla_ext/python/torch_xla_ext/__init__.py").exists()
     installed = [importlib.util.find_spec(name).origin for name in PACKAGES]
     code = (
-        "import sys, torch_xla_ext, torch_xla_ext_startup\n"
+        "import sys, torch_xla_ext, torch_xla_ext_startup, torch_xla_huggingface\n"
         "print(sys.path[0] == '')\n"
         f"for name in {PACKAGES}: print(sys.modules[name].__file__)\n"
         "from torch_xla_ext import ops\n"

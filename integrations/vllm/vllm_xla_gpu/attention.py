@@ -9,7 +9,7 @@ from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 from vllm_xla_gpu.batch import Batch
-from vllm_xla_gpu.checks import LATENT_DIM, UnsupportedError, padded_head_dim
+from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError, padded_head_dim
 
 
 class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):

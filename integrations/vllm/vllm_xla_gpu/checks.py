@@ -1,13 +1,11 @@
-"""Requirements that are checked before a model is loaded, with errors that name a remedy."""
+"""Configurations and requests that are refused, with errors that name a remedy."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from vllm_xla_gpu import TORCH_XLA_VERSION, overrides
+from vllm_xla_gpu.limits import CACHE_DTYPES, HEAD_DIMS, PAGE_SIZES, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,65 +14,10 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.sampling_params import SamplingParams
 
-# What the operators take (docs/paged_attention.md). Smaller heads are padded to these.
-HEAD_DIMS = (64, 96, 128, 192, 256)
-LATENT_DIM = 576  # of multi-head latent attention: 512, and 64 that are rotated
-PAGE_SIZES = (8, 16, 32, 64, 128)
 POOLING_TYPES = ("LAST", "CLS", "MEAN")
 QUANTIZATIONS = ("fp8", "compressed-tensors")
-CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 # What torchrun sets, and the processes meet by.
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-
-
-class UnsupportedError(ValueError):
-    """vllm-xla-gpu cannot do what is asked for; the text says what can be done instead."""
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def check_packages() -> None:
-    """Another vLLM has other classes, another torch_xla has no kernels."""
-    if unserved := overrides.unserved(overrides.installed()):
-        raise UnsupportedError(
-            f"{unserved}; run `python integrations/vllm/install.py` in an environment without them"
-        )
-    torch_xla = _version("torch_xla") or "none"
-    has_operators = importlib.util.find_spec("torch_xla_ext") is not None
-    if torch_xla.split("+")[0] != TORCH_XLA_VERSION or not has_operators:
-        raise UnsupportedError(
-            f"vllm-xla-gpu needs torch_xla {TORCH_XLA_VERSION} with the package torch_xla_ext, but "
-            f"this environment has torch_xla {torch_xla}"
-            + ("" if has_operators else " without it")
-            + "; install the wheel that `./bazelw build //:wheel` makes"
-        )
-
-
-def check_device() -> None:
-    """PJRT_DEVICE=CUDA needs a plugin and a driver; makes no client.
-
-    Raises:
-        torch_xla_ext.plugin.errors.CudaRuntimeError: with the remedy.
-    """
-    if os.environ.get("PJRT_DEVICE") != "CUDA":
-        return
-    from torch_xla_ext.plugin import discovery
-
-    system = discovery.System.current()
-    plugins = discovery.find_plugins(system)
-    discovery.choose_plugin(plugins, discovery.find_driver(system), system.torch_cuda)
-
-
-def padded_head_dim(head_dim: int) -> int:
-    """The head dimension of the operators that has room for `head_dim`."""
-    if head_dim == LATENT_DIM:
-        return head_dim
-    return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
 def check_config(config: VllmConfig) -> None:
@@ -184,7 +127,6 @@ def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
         return {}
     launched = config.parallel_config.distributed_executor_backend == "external_launcher"
     return {
-        "speculative decoding on vllm-tpu": (overrides.is_old(), "leave it out"),
         f"speculative decoding by {wishes.method!r}": (
             wishes.method != "ngram",
             "set method='ngram', or leave it out",
@@ -226,7 +168,6 @@ def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, st
     of_model, ordinary = model.hf_text_config, "set VLLM_MLA_DISABLE=1, for attention with heads"
     dims = (of_model.kv_lora_rank, of_model.qk_rope_head_dim)
     return {
-        f"{name}: multi-head latent attention on vllm-tpu": (overrides.is_old(), ordinary),
         f"{name}: multi-head latent attention to chosen tokens": (
             hasattr(of_model, "index_topk"),
             "serve another model",
@@ -248,8 +189,6 @@ def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
     model, scheduler = config.model_config, config.scheduler_config
     if model.runner_type == "generate":
         return {}
-    if overrides.is_old():
-        return {f"{name}: embeddings, scores and classes": (True, "use vllm 0.11.0, or generate")}
     kind = model.pooler_config.pooling_type
     tokens = scheduler.max_num_batched_tokens
     return {
@@ -335,11 +274,6 @@ def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -
 
 
 def check_quantization(method: str) -> None:
-    if overrides.is_old():
-        raise UnsupportedError(
-            f"vllm-xla-gpu does not support quantized weights ({method}) on vllm-tpu; use vllm "
-            f"{overrides.NEW}, or serve the model's float16 or bfloat16 weights"
-        )
     if method not in QUANTIZATIONS:
         raise UnsupportedError(
             f"vllm-xla-gpu does not support quantized weights ({method}); serve the model's "

@@ -11,13 +11,13 @@ import functools
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.executor.abstract import UniProcExecutor
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.request import Request
 
-from vllm_xla_gpu import overrides, processes
+from vllm_xla_gpu import processes
 from vllm_xla_gpu.sampling import has_penalties
 from vllm_xla_gpu.speculation import Drafter
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.engine.core_client import InprocClient
 
     from vllm_xla_gpu.steps import StartedStep
 
@@ -42,7 +41,7 @@ class XlaGpuExecutor(UniProcExecutor):
     ) -> StartedStep | concurrent.futures.Future[ModelRunnerOutput]:
         """Starts a step; `result()` of what is returned waits for it.
 
-        vLLM 0.11.0 also asks for steps of no tokens.
+        vLLM also asks for steps of no tokens.
         """
         if scheduler_output.total_num_scheduled_tokens:
             return self.collective_rpc("execute_model", args=(scheduler_output,))[0]
@@ -98,7 +97,7 @@ class XlaGpuScheduler(AsyncScheduler):
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
             self._need_their_tokens = tuple(unfinished)
         if waits_for_drafts or any(r.num_output_placeholders for r in self._need_their_tokens):
-            output = overrides.empty_step()
+            output = _empty_step()
             output.requests = {}
             return output
         output = super().schedule()
@@ -179,7 +178,18 @@ def _needs_its_tokens(request: Request) -> bool:
     return request.use_structured_output or has_penalties(params) or bool(params.bad_words)
 
 
-def get_output(client: InprocClient) -> EngineCoreOutputs:
-    """In place of InprocClient's, which knows of no steps that overlap."""
-    outputs, _ = client.engine_core.step_with_batch_queue()
-    return (outputs or {}).get(0) or EngineCoreOutputs()
+def _empty_step() -> SchedulerOutput:
+    """What a scheduler returns that starts nothing."""
+    return SchedulerOutput(
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=CachedRequestData.make_empty(),
+        num_scheduled_tokens={},
+        total_num_scheduled_tokens=0,
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        num_common_prefix_blocks=[],
+        finished_req_ids=set(),
+        free_encoder_mm_hashes=[],
+        structured_output_request_ids={},
+        grammar_bitmask=None,
+    )

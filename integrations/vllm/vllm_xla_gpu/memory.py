@@ -13,7 +13,7 @@ import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
 from torch_xla_ext.plugin.options import client_create_options
-from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.limits import UnsupportedError
 
 logger = init_logger("vllm.xla_gpu")
 

@@ -16,8 +16,8 @@ from vllm.v1.attention.backends import pallas
 
 import torch_xla_ext  # noqa: F401  # registers torch.ops.xla_gpu
 from vllm_xla_gpu.batch import Batch
-from vllm_xla_gpu.checks import LATENT_DIM
-from vllm_xla_gpu.parts import Part
+from vllm_xla_gpu.limits import LATENT_DIM
+from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 
 class XlaGpuMlaBackend(pallas.PallasAttentionBackend):
@@ -52,8 +52,8 @@ class XlaGpuMla(AttentionImpl):
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
         """Takes the projections apart, for a product with each head's."""
         weight = self.kv_b_proj.weight.data.unflatten(0, (self.num_heads, -1))
-        parts = weight.split(self.head_dims, dim=1)
-        self.kv_b_proj.parts = nn.ModuleList(Part(part.clone()) for part in parts)
+        projections = weight.split(self.head_dims, dim=1)
+        self.kv_b_proj.sharded = nn.ModuleList(ShardedLinear(p.clone()) for p in projections)
         self.kv_b_proj.weight = None
 
     def forward(
@@ -85,7 +85,7 @@ class XlaGpuMla(AttentionImpl):
         if kv_cache.numel() == 0:
             # No constant, about which XLA would think for seconds.
             return query[:, 0, :1].expand(-1, self.num_heads * self.head_dims[1])
-        of_keys, of_values = (part.weight for part in self.kv_b_proj.parts)
+        of_keys, of_values = (linear.weight for linear in self.kv_b_proj.sharded)
         rows = torch.cat([latent, rotated.flatten(1)], dim=-1)
         halves = rows.unflatten(-1, (2, 1, -1)).unbind(1)
         is_fp8 = kv_cache.dtype.itemsize == 1

@@ -24,10 +24,11 @@ from vllm.model_executor.model_loader.utils import (
     process_weights_after_loading,
     set_default_torch_dtype,
 )
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu import experts, overrides
+from vllm_xla_gpu import moe, overrides
 from vllm_xla_gpu.batch import (
     KNOWN,
     NO_ADAPTER,
@@ -38,7 +39,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
-from vllm_xla_gpu.compiling import step_options
+from vllm_xla_gpu.compile_options import step_options
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -161,7 +162,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         with set_default_torch_dtype(self.dtype):
             with device:
                 model = initialize_model(vllm_config=self.vllm_config)
-            experts.check(model)
+            moe.check(model)
             if self.vllm_config.quant_config is not None:
                 from vllm_xla_gpu import quantized  # which imports compressed_tensors
 
@@ -180,10 +181,10 @@ class XlaGpuModelRunner(TPUModelRunner):
                 {"the model's weights": fingerprint(model.state_dict().values())},
                 "Give all processes the same files of the model",
             )
-        experts.merge(model)
+        moe.merge(model)
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
-            model = overrides.with_adapters(self, model)
+            model = self.load_lora_model(model, self.vllm_config, self.device)
             write_slots_whole(self._adapter_manager, self._devices)
         if self._devices is not None:
             self.weights = self._devices.weights_of_one(model)  # and of adapters
@@ -198,8 +199,6 @@ class XlaGpuModelRunner(TPUModelRunner):
         specs = super().get_kv_cache_spec()
         if not self.model_config.use_mla:
             return specs
-        from vllm.v1.kv_cache_interface import MLAAttentionSpec  # not in vllm-tpu
-
         return {name: MLAAttentionSpec(**dataclasses.asdict(s)) for name, s in specs.items()}
 
     def initialize_kv_cache(self, kv_cache_config: KVCacheConfig) -> None:
@@ -389,7 +388,9 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._rows = {state.req_id: row for row, state in enumerate(step.requests)}
         self._verify_num_xla_graphs("execute_model")
         return StartedStep(
-            runner=self,
+            batch=self.input_batch,
+            states=self.requests,
+            peers=self._peers,
             requests=step.requests,
             ends=step.ends.tolist(),
             has_token=has_token.tolist(),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vllm_xla_gpu import checks, overrides
+from vllm_xla_gpu import checks, environment, overrides
 
-checks.check_packages()
-checks.check_device()
+environment.check_packages()
+environment.check_device()
 
 overrides.stand_in_for_tpu_info()
 

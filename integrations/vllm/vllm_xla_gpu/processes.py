@@ -28,7 +28,6 @@ from torch.distributed import HashStore, PrefixStore, Store
 
 from torch_xla_ext.plugin import rendezvous
 from torch_xla_ext.plugin.options import Processes
-from vllm_xla_gpu import overrides
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,8 +91,8 @@ class Peers:
     def __init__(self, rank: int, count: int, store: Store, timeout: float) -> None:
         self._rank, self.count = rank, count
         self._store, self._timeout = store, timeout
-        self._turn = 0
-        # Rank 0's: keys that all have read, and those that all will have read in the next turn.
+        self._step = 0
+        # Rank 0's: keys that all have read, and those that all will have read in the next step.
         self._read: list[str] = []
         self._written: list[str] = []
         self._noted = hashlib.blake2b(digest_size=8)
@@ -115,9 +114,9 @@ class Peers:
         Raises:
             ProcessesError: one has ended, or has not called it in time.
         """
-        self._turn += 1
-        of_ranks = [f"{self._turn}/{rank}" for rank in range(self.count)]
-        of_all = f"{self._turn}/all"
+        self._step += 1
+        of_ranks = [f"{self._step}/{rank}" for rank in range(self.count)]
+        of_all = f"{self._step}/all"
         with self._reaching_store():
             self._store.set(of_ranks[self._rank], value)
             if self._rank:
@@ -214,8 +213,8 @@ class Peers:
                 )
             if time.monotonic() - begin > self._timeout:
                 raise ProcessesError(
-                    f"rank {_listed(missing or [0])} has not come to turn {self._turn} of this "
-                    f"engine for {self._timeout:g} s ({TIMEOUT_VARIABLE}). All {self.count} "
+                    f"rank {_listed(missing or [0])} did not reach step {self._step} of this "
+                    f"engine within {self._timeout:g} s ({TIMEOUT_VARIABLE}). All {self.count} "
                     "processes have to make the same engines, and to generate with the same "
                     "prompts, in the same order"
                 )
@@ -257,7 +256,7 @@ def settings(config: VllmConfig, devices: int) -> dict[str, object]:
         | {
             "tensor_parallel_size": devices,
             "LoRA": config.lora_config,
-            "structured output": overrides.structured_outputs(config),
+            "structured output": config.structured_outputs_config,
             "XLA_FLAGS": sorted(flag for flag in flags if not flag.startswith("--xla_dump")),
             "the version of torch_xla": torch_xla.__version__,
         }

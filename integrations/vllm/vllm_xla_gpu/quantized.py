@@ -21,7 +21,7 @@ from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
 )
 
 from vllm_xla_gpu import fp8
-from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.limits import UnsupportedError
 
 
 class Fp8LinearMethod(of_vllm.Fp8LinearMethod):

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
-from vllm.v1.sample.tpu.sampler import Sampler
-
-from vllm_xla_gpu.overrides import apply_top_k_top_p
+from vllm.v1.sample.tpu.sampler import Sampler, apply_top_k_top_p
 
 if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,10 @@ from vllm_xla_gpu.speculation import accepted
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
+    from vllm.v1.worker.tpu_input_batch import InputBatch
 
     from vllm_xla_gpu.batch import BatchShape
-    from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+    from vllm_xla_gpu.processes import Peers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +46,9 @@ class StartedStep:
     """A step that may still run; what concurrent.futures.Future is to vLLM's engine.
 
     Attributes:
-        runner: has started it.
+        batch: the runner's, to which the tokens are written.
+        states: the runner's requests, by name.
+        peers: the processes to compare the tokens with, if there are any.
         requests: in the order of their rows.
         ends: how many tokens of each request have been computed after the step.
         has_token: of which requests the step computes a new token.
@@ -54,7 +58,9 @@ class StartedStep:
         checked: the best tokens after those that are checked, for all requests with drafts.
     """
 
-    runner: XlaGpuModelRunner
+    batch: InputBatch
+    states: Mapping[str, CachedRequestState]
+    peers: Peers | None
     requests: list[CachedRequestState]
     ends: list[int]
     has_token: list[bool]
@@ -70,12 +76,12 @@ class StartedStep:
     def result(self) -> ModelRunnerOutput:
         """Waits for the tokens, and writes them down for the steps to come."""
         received = self.tokens.cpu()[: len(self.requests)]
-        if self.runner._peers is not None:
-            self.runner._peers.note(received.numpy().tobytes())
+        if self.peers is not None:
+            self.peers.note(received.numpy().tobytes())
         tokens = received.tolist()
         checked = iter(self.checked.tolist() if any(self.drafts) else [])
-        batch, rows, ends, new = self.runner.input_batch, [], [], []
-        row_of, current = batch.req_id_to_index, self.runner.requests
+        batch, rows, ends, new = self.batch, [], [], []
+        row_of = batch.req_id_to_index
         for state, found, end, has_token, drafts in zip(
             self.requests, tokens, self.ends, self.has_token, self.drafts, strict=True
         ):
@@ -86,7 +92,7 @@ class StartedStep:
                 found[:] = accepted(drafts, [next(checked) for _ in range(len(drafts) + 1)])
             state.output_token_ids += found
             row = row_of.get(state.req_id)
-            if row is not None and current[state.req_id] is state:
+            if row is not None and self.states[state.req_id] is state:
                 begin = end - len(drafts)
                 rows += [row] * len(found)
                 ends += range(begin + 1, begin + len(found) + 1)

@@ -20,6 +20,7 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
+from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
@@ -30,14 +31,12 @@ from vllm.model_executor.layers.linear import (
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from vllm_xla_gpu import overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
-from vllm_xla_gpu.checks import UnsupportedError
+from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
-from vllm_xla_gpu.parts import Part
 from vllm_xla_gpu.processes import Peers
+from vllm_xla_gpu.sharded_linear import ShardedLinear
 
-BaseLinearLayerWithLoRA = overrides.linear_with_adapters()
 _AXIS = "model"
 
 
@@ -207,11 +206,11 @@ def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _divided_dimension(module: nn.Module) -> int | None:
     """Of the module's weights and biases; None if each device needs the whole."""
-    if isinstance(module, Part):
+    if isinstance(module, ShardedLinear):
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
         return 0
-    # Of experts the size counts only: experts.merge takes their weights away.
+    # Of experts the size counts only: moe.merge takes their weights away.
     return 1 if isinstance(module, RowParallelLinear | FusedMoE) else None
 
 
@@ -263,8 +262,8 @@ class Columns:
         return torch.cat(self._parts, dim=-1)
 
 
-class _PartsMethod(LinearMethodBase):
-    """A linear layer whose columns are those of its parts, one after another.
+class _ColumnsMethod(LinearMethodBase):
+    """A linear layer whose columns are those of its sharded layers, one after another.
 
     One weight of queries, keys and values divided into equal parts would give a device the keys of
     other heads than its queries'.
@@ -274,8 +273,8 @@ class _PartsMethod(LinearMethodBase):
         raise NotImplementedError
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
-        """`bias` is None: the parts have it."""
-        return Columns([part(x) for part in layer.parts])
+        """`bias` is None: the sharded layers have it."""
+        return Columns([linear(x) for linear in layer.sharded])
 
 
 class Unsummed:
@@ -326,9 +325,9 @@ def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
     scales, input_scale = [None] * len(weights), getattr(layer, "input_scale", None)
     if getattr(layer, "weight_scale", None) is not None:
         scales = layer.weight_scale.data.split(layer.output_sizes)
-    layer.parts = nn.ModuleList(
-        Part(weight, bias, weight_scale=scale, input_scale=input_scale)
+    layer.sharded = nn.ModuleList(
+        ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)
         for weight, bias, scale in zip(weights, biases, scales, strict=True)
     )
     layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
-    layer.quant_method = _PartsMethod()
+    layer.quant_method = _ColumnsMethod()

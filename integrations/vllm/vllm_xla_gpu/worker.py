@@ -15,8 +15,10 @@ from vllm.model_executor import set_random_seed
 from vllm.v1.worker.tpu_worker import TPUWorker
 from vllm.v1.worker.utils import bind_kv_cache
 
-from vllm_xla_gpu import checks, memory
+from vllm_xla_gpu import memory
+from vllm_xla_gpu.limits import UnsupportedError, padded_head_dim
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
+from vllm_xla_gpu.pooling import XlaGpuPoolingRunner
 from vllm_xla_gpu.processes import Peers, settings
 from vllm_xla_gpu.tensor_parallel import Devices
 
@@ -66,12 +68,10 @@ class XlaGpuWorker(TPUWorker):
     def _runner_class(self) -> type[XlaGpuModelRunner]:
         if self.model_config.runner_type != "pooling":
             return XlaGpuModelRunner
-        from vllm_xla_gpu.pooling import XlaGpuPoolingRunner
-
         return XlaGpuPoolingRunner
 
     def sleep(self, level: int = 1) -> None:
-        raise checks.UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
+        raise UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
 
     def take_draft_token_ids(self) -> None:
         """The scheduler makes drafts."""
@@ -98,7 +98,7 @@ class XlaGpuWorker(TPUWorker):
             available = self._peers.least(available)
         logger.info("%s for the KV cache.", memory.bytes_text(available))
         head_size = self.model_config.get_head_size()
-        return available * head_size // checks.padded_head_dim(head_size)
+        return available * head_size // padded_head_dim(head_size)
 
     def _run_without_caches(self) -> None:
         """Runs the largest step, so that the allocator's peak has its activations."""

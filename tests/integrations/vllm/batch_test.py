@@ -18,7 +18,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
-from vllm_xla_gpu.compiling import step_options
+from vllm_xla_gpu.compile_options import step_options
 
 PAGE_SIZE = 8
 SHAPE = BatchShape(num_tokens=32, num_seqs=6, pages_per_seq=5)

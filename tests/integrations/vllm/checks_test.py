@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +19,9 @@ from vllm import LLM
 from vllm.config import PoolerConfig
 from vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
 from vllm.model_executor.layers.fused_moe import FusedMoE
-from vllm_xla_gpu import checks, experts, memory, overrides
+from vllm_xla_gpu import environment, memory, moe, overrides
 from vllm_xla_gpu.attention import XlaGpuAttention
+from vllm_xla_gpu.limits import UnsupportedError
 
 
 def _refusal(model: str, **options: object) -> str:
@@ -69,8 +72,6 @@ def test_options(options: dict[str, object], text: str, models: Path) -> None:
     ids=["classes", "steps", "chunks", "adapters"],
 )
 def test_embeddings(options: dict[str, object], text: str, models: Path) -> None:
-    if overrides.is_old():
-        options, text = {}, "embeddings, scores and classes; use vllm 0.11.0, or generate"
     assert text in _refusal(families.write("llama", models), runner="pooling", **options)
 
 
@@ -90,8 +91,6 @@ def test_speculation(options: dict[str, object], text: str, models: Path) -> Non
     options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}} | options
     if "model" in options["speculative_config"]:
         options["speculative_config"]["model"] = model
-    if overrides.is_old():
-        text = "speculative decoding on vllm-tpu; leave it out"
     assert text in _refusal(model, **options)
 
 
@@ -136,12 +135,9 @@ INT8 = {
 def test_quantized_weights(
     family: str, options: dict[str, object], text: str, models: Path
 ) -> None:
-    if overrides.is_old():
-        text = "does not support quantized weights (fp8) on vllm-tpu; use vllm 0.11.0, or serve"
     assert text in _refusal(families.write(family, models), dtype="bfloat16", **options)
 
 
-@pytest.mark.skipif(overrides.is_old(), reason="refused before")
 @pytest.mark.parametrize(
     ("family", "options", "text"),
     [
@@ -155,7 +151,7 @@ def test_quantized_weights(
     ids=["experts", "int8"],
 )
 def test_quantized_layers(family: str, options: dict[str, object], text: str, models: Path) -> None:
-    with pytest.raises(checks.UnsupportedError) as error:
+    with pytest.raises(UnsupportedError) as error:
         LLM(families.write(family, models), dtype="bfloat16", max_model_len=64, **options)
     assert text in str(error.value)
 
@@ -180,13 +176,11 @@ def test_quantized_layers(family: str, options: dict[str, object], text: str, mo
     ids=["float32", "rows", "chosen tokens", "adapters"],
 )
 def test_latent_attention(options: dict[str, object], text: str, models: Path) -> None:
-    if overrides.is_old():
-        text = "multi-head latent attention on vllm-tpu; set VLLM_MLA_DISABLE=1, for attention"
     assert text in _refusal(families.write("deepseek_v2", models), **options)
 
 
 def test_attention_to_the_tokens_that_follow() -> None:
-    with pytest.raises(checks.UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
+    with pytest.raises(UnsupportedError, match=r"follow \(encoder_only\); serve a decoder"):
         XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", attn_type="encoder_only")
 
 
@@ -211,8 +205,6 @@ def test_a_model_with_alibi(
         LLM(families.write("bloom", models), max_model_len=64, max_num_seqs=8)
     if engine == "0":
         text = "does not support VLLM_USE_V1=0; leave it out: only vLLM's engine V1 runs"
-    elif overrides.is_old():
-        text = "BloomForCausalLM: vLLM's engine V1 does not run this model (it has ALiBi"
     else:
         text = "does not support ALiBi; serve a model with other positions"
     assert text in str(error.value)
@@ -238,12 +230,12 @@ def test_an_engine_in_a_thread(models: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_alibi_in_a_layer() -> None:
-    with pytest.raises(checks.UnsupportedError, match="ALiBi; serve a model with other positions"):
+    with pytest.raises(UnsupportedError, match="ALiBi; serve a model with other positions"):
         XlaGpuAttention(2, 64, 1.0, 2, [0.5, 0.25], None, "auto")
 
 
 def test_attention_with_something_else() -> None:
-    with pytest.raises(checks.UnsupportedError, match="attention with lambda_init; serve a model"):
+    with pytest.raises(UnsupportedError, match="attention with lambda_init; serve a model"):
         XlaGpuAttention(2, 64, 1.0, 2, None, None, "auto", lambda_init=0.5)
 
 
@@ -273,9 +265,9 @@ class Experts(FusedMoE):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_mixture_of_another_kind(changed: dict[str, object], text: str) -> None:
-    experts.check(Experts())
-    with pytest.raises(checks.UnsupportedError) as error:
-        experts.check(Experts(**changed))
+    moe.check(Experts())
+    with pytest.raises(UnsupportedError) as error:
+        moe.check(Experts(**changed))
     assert text in str(error.value)
 
 
@@ -295,50 +287,44 @@ def test_a_model_without_a_head_dimension_of_ours(models: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        ({"vllm-tpu": "0.11.0"}, "but this environment has vllm-tpu 0.11.0; run `python integra"),
-        ({"vllm": "0.11.1+cu129"}, r"for vllm 0.11.0 or vllm-tpu 0.10.1.1, but .* vllm 0.11.1\+cu"),
-        (overrides.SERVED, "this environment has vllm 0.11.0 and vllm-tpu 0.10.1.1; run"),
-        ({}, "this environment has neither; run `python integrations/vllm/install.py` in an"),
+        ({"vllm-tpu": "0.10.1.1"}, "is for vllm 0.11.0, but .* has vllm-tpu 0.10.1.1; run `python"),
+        ({"vllm": "0.11.1+cu129"}, r"is for vllm 0.11.0, but this environment has vllm 0.11.1\+cu"),
+        ({"vllm": "0.11.0", "vllm-tpu": "0.10.1.1"}, "has vllm 0.11.0 and vllm-tpu 0.10.1.1; run"),
+        ({}, "this environment has none; run `python integrations/vllm/install.py` in an"),
     ],
     ids=["vllm-tpu", "vllm", "both", "neither"],
 )
 def test_another_vllm(found: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks.check_packages()
-    monkeypatch.setattr(overrides, "installed", lambda: found)
-    with pytest.raises(checks.UnsupportedError, match=text):
-        checks.check_packages()
+    environment.check_packages()
+    monkeypatch.setattr(environment, "installed", lambda: found)
+    with pytest.raises(UnsupportedError, match=text):
+        environment.check_packages()
 
 
-@pytest.mark.parametrize(("package", "version"), overrides.SERVED.items())
-def test_builds_of_the_versions_that_are_served(
-    package: str, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overrides, "installed", lambda: {package: f"{version}+local"})
-    checks.check_packages()
+def test_a_build_of_the_version_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"vllm": f"{environment.VLLM_VERSION}+local"}
+    monkeypatch.setattr(environment, "installed", lambda: found)
+    environment.check_packages()
 
 
 def test_what_is_replaced_is_there() -> None:
-    """And is nobody else's, such as a parent class's. _no_fallback is for vllm-tpu alone."""
-    version = overrides.OLD if overrides.is_old() else overrides.NEW
+    """And is nobody else's, such as a parent class's."""
     for replacement in overrides.REPLACEMENTS:
-        if version in replacement.versions:
-            owner, name = replacement.find()
-            assert name in vars(owner), replacement
-    (other,) = (r for r in overrides.REPLACEMENTS if r.path == "_warn_or_fallback")
-    owner, name = other.find()
-    assert hasattr(owner, name) == overrides.is_old()
+        owner, name = replacement.find()
+        assert name in vars(owner), replacement
 
 
 def test_another_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_version", lambda name: "2.9.0")
-    with pytest.raises(checks.UnsupportedError, match=r"needs torch_xla 2\.8\.1 with the"):
-        checks.check_packages()
+    found = {"vllm": environment.VLLM_VERSION, "torch_xla": "2.9.0"}
+    monkeypatch.setattr(environment, "_version", found.get)
+    with pytest.raises(UnsupportedError, match=r"needs torch_xla 2\.8\.1 with the"):
+        environment.check_packages()
 
 
 def test_stock_torch_xla(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(checks.UnsupportedError, match="without it; install the wheel that"):
-        checks.check_packages()
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="without it; install the wheel that"):
+        environment.check_packages()
 
 
 # As at the start of vLLM, also in a process that is forked from one with a platform.
@@ -370,10 +356,13 @@ def test_no_cuda_plugin() -> None:
 
 
 def test_set_up_without_the_wheel() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    site = [sysconfig.get_path("purelib")]
+    if list(importlib.metadata.distributions(name="torch_xla", path=site)):
+        pytest.skip("this environment has the wheel: the script would install vLLM in it")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
         [sys.executable, "integrations/vllm/install.py"],
-        env=environment,
+        env=environ,
         capture_output=True,
         text=True,
     )
@@ -384,14 +373,14 @@ def test_set_up_without_the_wheel() -> None:
 
 def test_memory_in_words() -> None:
     gpu = memory.DeviceMemory("the GPU's memory", 12 << 30, 14 << 30)
-    with pytest.raises(checks.UnsupportedError) as error:
+    with pytest.raises(UnsupportedError) as error:
         gpu.check_fits(16 << 30)
     assert str(error.value) == (
         "the model's weights are 16.0 GiB, but vLLM may use 12.0 GiB of the GPU's memory; serve a "
         "smaller model, or raise gpu_memory_utilization"
     )
     gpu.check_fits(11 << 30)
-    with pytest.raises(checks.UnsupportedError, match=r"took 14\.0 GiB, and vLLM may use 12\.0"):
+    with pytest.raises(UnsupportedError, match=r"took 14\.0 GiB, and vLLM may use 12\.0"):
         gpu.available_for_cache()
     roomy = memory.DeviceMemory("the GPU's memory", 100 << 30, 20 << 30)
     assert roomy.available_for_cache() == 77 << 30
@@ -491,7 +480,7 @@ def test_a_server_in_several_processes(models: Path) -> None:
     arguments = AsyncEngineArgs(
         families.write("llama", models), distributed_executor_backend="external_launcher"
     )
-    with pytest.raises(checks.UnsupportedError, match=r"for a server; use vllm\.LLM in a script"):
+    with pytest.raises(UnsupportedError, match=r"for a server; use vllm\.LLM in a script"):
         arguments.create_engine_config()
 
 

@@ -12,7 +12,6 @@ import transformers
 from random_model import write_model
 from safetensors.torch import load_file, save_file
 from vllm import LLM, SamplingParams
-from vllm_xla_gpu import overrides
 
 VOCABULARY = 512
 # Among which models are divided; BUILD says how many.
@@ -136,9 +135,6 @@ LATENT = {
         scoring_func="softmax",
     )
 }
-
-if overrides.is_old():
-    del FAMILIES["gpt_oss"]  # refused
 
 
 def prompts() -> list[list[int]]:

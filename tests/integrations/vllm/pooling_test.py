@@ -12,9 +12,7 @@ import transformers
 from torch.nn import functional
 from vllm import LLM, PoolingParams
 from vllm.config import PoolerConfig
-from vllm_xla_gpu import overrides
 
-pytestmark = pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 LENGTH = 64
 
 

@@ -101,7 +101,7 @@ def test_a_process_that_does_not_come(three: _Processes) -> None:
     texts = three.run(lambda p, _: p.gather(""), [0, 2])
     assert TIMEOUT <= time.monotonic() - begin < TIMEOUT + 5
     for text in texts:
-        assert text.startswith("rank 1 has not come to turn 1 of this engine for 1 s (VLLM_XLA_")
+        assert text.startswith("rank 1 did not reach step 1 of this engine within 1 s (VLLM_XLA_")
 
 
 @pytest.mark.parametrize("gone", [0, 2])

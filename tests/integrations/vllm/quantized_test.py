@@ -23,9 +23,6 @@ from torch import nn
 from torch_xla import backends
 from transformers.models.llama import modeling_llama
 from vllm import LLM, SamplingParams
-from vllm_xla_gpu import overrides
-
-pytestmark = pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 
 FP8 = torch.float8_e4m3fn
 LARGEST = torch.finfo(FP8).max
@@ -231,7 +228,7 @@ def test_layers(
 
 def test_one_scale_for_all_parts() -> None:
     """Of a checkpoint whose queries, keys and values are one weight: vLLM leaves the others."""
-    from vllm_xla_gpu import quantized  # for vllm 0.11.0
+    from vllm_xla_gpu import quantized
 
     layer = nn.Module()
     layer.weight_scale = nn.Parameter(torch.tensor([0.5, *[torch.finfo(torch.float32).min] * 2]))

@@ -9,7 +9,6 @@ import pytest
 import rounded
 import torch
 from vllm import LLM
-from vllm_xla_gpu import overrides
 
 
 def start(path: str, dtype: torch.dtype) -> LLM:
@@ -26,7 +25,6 @@ def test_logits(family: str, dtype: torch.dtype, models: Path) -> None:
     rounded.check_logits(start(path, dtype), path, dtype)
 
 
-@pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 @pytest.mark.parametrize("family", families.LATENT)
 def test_latent_attention(family: str, models: Path) -> None:
     """Not in float16, of which XLA:CPU's products of each head have sums in float16."""

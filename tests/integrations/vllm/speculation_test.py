@@ -11,7 +11,7 @@ import pytest
 import torch_xla.debug.metrics as metrics
 from vllm import LLM, SamplingParams
 from vllm.v1.request import Request
-from vllm_xla_gpu import overrides, speculation
+from vllm_xla_gpu import speculation
 
 DRAFTS = 3
 
@@ -32,7 +32,6 @@ def test_accepted() -> None:
     assert speculation.accepted([4], [3, 8]) == [3]
 
 
-@pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 def test_tokens(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With so few pages that sequences are preempted."""
     model = families.write("llama", models)

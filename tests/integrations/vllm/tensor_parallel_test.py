@@ -11,7 +11,8 @@ import torch
 import transformers
 from testing import programs  # before the first computation
 from vllm import LLM
-from vllm_xla_gpu import checks, overrides, tensor_parallel
+from vllm_xla_gpu import tensor_parallel
+from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
@@ -55,7 +56,6 @@ def test_tokens_and_programs(family: str, models: Path, monkeypatch: pytest.Monk
             assert (inner // families.DEVICES, width) in programs.shapes(program)
 
 
-@pytest.mark.skipif(overrides.is_old(), reason="refused; see checks_test")
 @pytest.mark.parametrize("family", families.LATENT)
 def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each device has its heads, and all rows of the cache."""
@@ -67,9 +67,9 @@ def test_latent_attention(family: str, models: Path, monkeypatch: pytest.MonkeyP
     steps = [text for text in compiled if 'custom_call_target="XlaGpuMlaPaged' in text]
     for tokens, program in zip((16, 32), steps, strict=True):
         _check_collectives(program, tokens, config)
-        assert (PAGES, PAGE_SIZE, checks.LATENT_DIM) in programs.shapes(program)
+        assert (PAGES, PAGE_SIZE, LATENT_DIM) in programs.shapes(program)
         heads = config.num_attention_heads // families.DEVICES
-        assert (tokens, heads, checks.LATENT_DIM) in programs.shapes(program)
+        assert (tokens, heads, LATENT_DIM) in programs.shapes(program)
 
 
 def _check_collectives(program: str, tokens: int, config: transformers.PretrainedConfig) -> None:
@@ -93,7 +93,7 @@ def _experts(config: transformers.PretrainedConfig) -> int:
 
 def test_another_number_of_devices() -> None:
     with pytest.raises(
-        checks.UnsupportedError,
+        UnsupportedError,
         match=rf"this process has {families.DEVICES} devices; start it with CPU_NUM_DEVICES=16",
     ):
         tensor_parallel.Devices(16)

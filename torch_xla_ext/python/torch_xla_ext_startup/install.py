@@ -17,6 +17,7 @@ from torch_xla_ext_startup.upstream_fixes import (
     table,
     training_steps,
 )
+from torch_xla_huggingface import upstream_fixes as huggingface
 
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla.experimental.triton"
@@ -26,7 +27,7 @@ _TRITON = "torch_xla.experimental.triton"
 def install() -> None:
     """Arranges it. A second call does nothing."""
     root_logger.remove_handlers()
-    replacement.install(table.FIXES)
+    replacement.install([*table.FIXES, *huggingface.FIXES])
     loading.register()
     fused_optimizers.register()
     training_steps.register()

@@ -107,38 +107,6 @@ def tgmm(
     return torch.stack(products)
 
 
-def bgmv(inputs: torch.Tensor, loras: torch.Tensor, idxs: torch.Tensor) -> torch.Tensor:
-    """The product of each token with the matrix of its LoRA adapter.
-
-    What vllm-tpu's torch.ops.xla.bgmv computes. All matrices are read once, in one product: the
-    shorter side of theirs is as many times as long as there are adapters.
-
-    Args:
-        inputs: [num_tokens, in_features].
-        loras: [num_loras, out_features, in_features], or with a dimension of 1 behind the first.
-        idxs: int32 or int64 [num_tokens]; which matrix; none for other numbers than theirs.
-
-    Returns:
-        [num_tokens, out_features] of inputs' dtype; zero for a token without a matrix.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
-    matrices = loras.squeeze(1) if loras.dim() == 4 else loras
-    fits = inputs.dim() == 2 and matrices.dim() == 3 and inputs.shape[1] == matrices.shape[2]
-    fits = fits and idxs.shape == inputs.shape[:1]
-    expected = "inputs [tokens, in], loras [n, out, in] and idxs [tokens]"
-    _check("bgmv", fits, expected, inputs, loras, idxs)
-    count, out_features, in_features = matrices.shape
-    matrices = matrices.to(inputs.dtype)
-    is_own = (idxs[:, None] == torch.arange(count, device=idxs.device))[..., None]
-    if out_features < in_features:
-        products = (inputs @ matrices.flatten(0, 1).t()).unflatten(1, (count, out_features))
-        return products.masked_fill(~is_own, 0).sum(1, dtype=inputs.dtype)
-    spread = inputs[:, None].masked_fill(~is_own, 0).flatten(1)
-    return spread @ matrices.transpose(0, 1).flatten(1).t()
-
-
 def quantized_matmul_int8(
     x: torch.Tensor,
     w: torch.Tensor,

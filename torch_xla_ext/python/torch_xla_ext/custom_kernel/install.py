@@ -16,7 +16,7 @@ from types import ModuleType
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_kernel import grouped_matmul, vllm_operators
+from torch_xla_ext.custom_kernel import grouped_matmul
 from torch_xla_ext.custom_kernel.flash_attention import flash_attention
 from torch_xla_ext.registry.platforms import platform_of
 
@@ -48,7 +48,6 @@ def register() -> None:
     """Gives operators of torch_xla.experimental.custom_kernel kernels for devices without a TPU."""
     from torch_xla.experimental import custom_kernel as module
 
-    vllm_operators.define(module.XLA_LIB, _is_ours)
     for name in _functions():
         # Upstream's implementation for XLA tensors calls the function that is replaced. It has to
         # run above autograd, too: below it, the gradient of what it calls is lost with a warning.

@@ -23,7 +23,8 @@ _MAX_CONTENTS = 1 << 16  # bytes of a tensor on the host that are compared at ea
 # Their names are not the user's to assign; what they assign themselves is for later calls, such as
 # sysconfig's variables and Triton's compiled kernels.
 _LIBRARIES = {
-    *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "numpy", "triton"),
+    *("torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"),
+    *("numpy", "triton"),
     *sys.stdlib_module_names,
 }
 

@@ -12,7 +12,7 @@ from torch_xla import runtime
 
 from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.python_state import PythonState
-from torch_xla_ext.graph.trace_fingerprint import Witness
+from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
 _XLAC = torch_xla._XLAC
 
@@ -24,22 +24,23 @@ class Replay:
         self,
         program: Any,
         state: PythonState,
-        witness: Witness,
+        fingerprint: TraceFingerprint,
         num_written: int,
         copied: list[int],
         copied_back: list[int],
         state_tensors: list[torch.Tensor],
     ) -> None:
-        self.num_inputs, self.num_written = len(witness.names), num_written
-        self.witness: Witness | None = witness  # until the last call that is compared with it
+        self.num_inputs, self.num_written = len(fingerprint.names), num_written
+        # Until the last call that is compared with it.
+        self.fingerprint: TraceFingerprint | None = fingerprint
         self.registrations = _XLAC._xla_capture_registrations()
         self.calls = 1
         self.replaces_another = False  # whose second trace was another program
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
         self._copied, self._copied_back = copied, copied_back
-        self._program, self._state, self._names = program, state, witness.names
-        self._result, self._gradients = witness.result, witness.gradients
+        self._program, self._state, self._names = program, state, fingerprint.names
+        self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def mismatch(self, arguments: list[torch.Tensor], may_differ: bool) -> str | None:
         """What is not as it was when the step was captured, besides values of tensors.

@@ -23,7 +23,7 @@ from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.tensors import Description, argument_names
 from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
-from torch_xla_ext.graph.trace_fingerprint import Witness
+from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
 _XLAC = torch_xla._XLAC
 _log = logging.getLogger("torch_xla_ext.capture")
@@ -179,7 +179,7 @@ class CapturedStep:
                 continue
             reason = known.difference(key) or replay.mismatch(arguments, may_differ)
             if reason is None:
-                if replay.witness is None:
+                if replay.fingerprint is None:
                     return replay.run(arguments)
                 replay.calls += 1
                 return self._run_verified(replay, leaves, spec, key, arguments, views)
@@ -237,7 +237,7 @@ class CapturedStep:
         leaves: list[Any],
         spec: pytree.TreeSpec,
         views: list[int],
-        again: Witness | None = None,
+        again: TraceFingerprint | None = None,
     ) -> Replay:
         """Traces the function; if it reads a value, once more as torch.compile would.
 
@@ -275,7 +275,7 @@ class CapturedStep:
         key.others = {number: weakly(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
         if not self._verify_all and self._last_verified < 2:
-            replay.witness = None
+            replay.fingerprint = None
         _log.info(
             "%s: captured: %d inputs, %d of them written in place",
             *(self._name, replay.num_inputs, replay.num_written),
@@ -301,17 +301,17 @@ class CapturedStep:
             return replay.run(arguments)
         descriptions = [Description.of(tensor) for tensor in arguments]
         try:
-            again = self._trace(leaves, spec, views, replay.witness)
+            again = self._trace(leaves, spec, views, replay.fingerprint)
         except NotRepeatableError as result:
             self._drop(replay)
             return self._finish_lazily(result)
         except BaseException:
             self._drop(replay)
             raise
-        difference = replay.witness.difference(again.witness)
+        difference = replay.fingerprint.difference(again.fingerprint)
         if difference is None:
             if not self._verify_all and calls * 2 > self._last_verified:
-                replay.witness = None
+                replay.fingerprint = None
             return replay.run(arguments)
         self._drop(replay)
         if calls == 2 and not replay.replaces_another:

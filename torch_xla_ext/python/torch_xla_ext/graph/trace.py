@@ -22,7 +22,7 @@ from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.result_plan import Known, Plans
 from torch_xla_ext.graph.results import Reference, Result
 from torch_xla_ext.graph.tensors import argument_names, copy_of
-from torch_xla_ext.graph.trace_fingerprint import Witness
+from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
 
 _XLAC = torch_xla._XLAC
@@ -50,8 +50,8 @@ class Tracer:
             argument. Their place in their base can be another one at each call; so the step gets
             a copy of each, which is copied back where it was written.
         check_python: whether the function may read, and must not change, Python objects.
-        again: the witness of an earlier trace, with which this one is compared. Numbers from the
-            host are constants then, and what counts them for all threads is not asked.
+        again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
+            the host are constants then, and what counts them for all threads is not asked.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
     """
 
@@ -62,7 +62,7 @@ class Tracer:
         spec: pytree.TreeSpec,
         views: list[int],
         check_python: bool,
-        again: Witness | None,
+        again: TraceFingerprint | None,
         as_compiling: bool,
     ) -> None:
         self._check_python, self._again = check_python, again
@@ -427,7 +427,7 @@ class Tracer:
             number for number, copy in self._copies.items() if self._by_id[id(copy)] in written
         ]
         tensors = [weakref.ref(self._known[number].tensor) for number in state]
-        witness = Witness(
+        fingerprint = TraceFingerprint(
             key,
             [
                 (kind, tensors[index] if kind in (Source.STATE, Source.GRADIENT) else index)
@@ -445,7 +445,7 @@ class Tracer:
         return Replay(
             program,
             self._state,
-            witness,
+            fingerprint,
             len(written),
             list(self._copies),
             copied_back,

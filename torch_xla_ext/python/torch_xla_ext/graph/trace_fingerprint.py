@@ -69,7 +69,7 @@ class Operation:
 
 
 @dataclasses.dataclass
-class Witness:
+class TraceFingerprint:
     """Of one trace.
 
     Attributes:
@@ -93,7 +93,7 @@ class Witness:
     text: str
     as_compiling: bool
 
-    def difference(self, other: Witness) -> str | None:
+    def difference(self, other: TraceFingerprint) -> str | None:
         """Why a replay of this trace is not what the other one does."""
         if self.program != other.program:
             return self._other_operation(other) or "its operations differ"
@@ -120,7 +120,7 @@ class Witness:
             for kind, source in self.parameters
         ]
 
-    def _changed_constant(self, other: Witness) -> int | None:
+    def _changed_constant(self, other: TraceFingerprint) -> int | None:
         left = [
             number
             for number, pair in enumerate(zip(self.constants, other.constants, strict=True))
@@ -135,7 +135,7 @@ class Witness:
                 return number
         return None
 
-    def _other_operation(self, other: Witness) -> str | None:
+    def _other_operation(self, other: TraceFingerprint) -> str | None:
         for one, two in zip_longest(self.operations, other.operations):
             if one is None:
                 return f"it also runs {two} in {two.place}"

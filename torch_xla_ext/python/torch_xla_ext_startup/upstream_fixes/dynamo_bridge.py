@@ -20,7 +20,6 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_xla_ext.graph.argument_strides import compiled_by_strides
 from torch_xla_ext_startup.upstream_fixes import temporarily_replaced
 
 # docs/debugging.md names it: a program may have configured it.
@@ -151,8 +150,6 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from torch_xla_ext.graph import shared_memory
-
     merge = runtime_wrappers.merge_view_inputs
     stock = aot_autograd(
         **original.kwargs,
@@ -174,6 +171,8 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
         return merge(config, inputs, infos, **options)
 
     def openxla(graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object) -> object:
+        from torch_xla_ext.graph.argument_strides import compiled_by_strides
+
         return compiled_by_strides(
             lambda inputs: compile_for(graph, inputs, **options), graph, inputs
         )
@@ -181,6 +180,8 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     def compile_for(
         graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
+        from torch_xla_ext.graph import shared_memory
+
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (

@@ -1,8 +1,9 @@
-"""The replaced functions of other libraries.
+"""The replaced functions of PyTorch, torch_xla and Triton.
 
 A row says what is replaced, by which function, and why. To add one, write a function that takes the
 original and returns the replacement, name it here, and name the file of the test that fails without
-it. tests/upstream_fixes checks that each row replaces what it names, and can be taken back.
+it. torch_xla_huggingface.upstream_fixes has a table of its own. tests/upstream_fixes checks that
+each row replaces what it names, and can be taken back.
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla_ext.launchers.triton.launch_hooks"
-_TRANSFORMERS = "torch_xla_ext_startup.transformers_functions"
-_SHARED_TENSORS = "torch_xla_ext_startup.shared_tensors"
 
 FIXES = (
     # PyTorch
@@ -246,66 +245,5 @@ FIXES = (
         test="tests/launchers/triton_launch_test.py",
         replaces={"torch._library.triton:custom_op": f"{_TRITON}:custom_op"},
         after=("torch_xla_ext", "triton.runtime.jit"),
-    ),
-    # Hugging Face
-    Fix(
-        "generation",
-        versions="transformers 4.55 to 4.57",
-        reason="model.generate compiles a program for each token",
-        test="tests/huggingface/generate_test.py",
-        replaces={
-            "transformers.generation.utils:GenerationMixin.generate": f"{_TRANSFORMERS}:generate"
-        },
-    ),
-    Fix(
-        "grouped_attention",
-        versions="transformers 4.55 to 4.57",
-        reason="transformers repeats the heads of keys for attention on XLA devices",
-        test="tests/huggingface/generate_test.py",
-        replaces={
-            "transformers.integrations.sdpa_attention:use_gqa_in_sdpa": (
-                f"{_TRANSFORMERS}:use_gqa_in_sdpa"
-            )
-        },
-    ),
-    Fix(
-        "mixtures",
-        versions="transformers 4.55 to 4.57",
-        reason="a mixture of experts reads on the host which experts have tokens",
-        test="tests/huggingface/mixtures_test.py",
-        replaces={
-            "transformers.models.*.modeling_*:*": "torch_xla_ext_startup.mixtures:without_reads"
-        },
-    ),
-    Fix(
-        "shared_tensors",
-        versions="safetensors 0.8, huggingface_hub 0.36",
-        reason="safetensors compares addresses of storages, which XLA tensors lack",
-        test="tests/huggingface/save_test.py",
-        replaces={
-            f"{module}:{name}": f"{_SHARED_TENSORS}:with_host_tensors"
-            for module in ("safetensors.torch", "huggingface_hub.serialization._torch")
-            for name in ("_find_shared_tensors", "_remove_duplicate_names")
-        },
-    ),
-    Fix(
-        "tensor_identity",
-        versions="accelerate 1.10",
-        reason="accelerate asks for addresses of storages, which XLA tensors lack",
-        test="tests/huggingface/save_test.py",
-        replaces={
-            "accelerate.utils.modeling:id_tensor_storage": f"{_SHARED_TENSORS}:id_tensor_storage"
-        },
-    ),
-    Fix(
-        "accelerate_loader",
-        versions="accelerate 1.10",
-        reason="accelerate's loader reads ahead, and takes several batches for the last one",
-        test="tests/huggingface/trainer_test.py",
-        replaces={
-            "accelerate.data_loader:MpDeviceLoaderWrapper.__iter__": (
-                "torch_xla_ext_startup.accelerate_loader:batches"
-            )
-        },
     ),
 )

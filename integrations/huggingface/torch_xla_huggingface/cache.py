@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
-from torch_xla_ext.huggingface.ahead import Ahead
+from torch_xla_huggingface.ahead import Ahead
 
 _SMALLEST = 64
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from huggingface import models
 from testing.xla import PLATFORM
 
+from integrations.huggingface import models
 from torch_xla_ext import capture
 
 _KINDS = {

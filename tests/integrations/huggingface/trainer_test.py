@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,19 +12,24 @@ from typing import Any
 import accelerate
 import pytest
 import torch
-from huggingface import models
 from testing.scripts import run_program
 from testing.xla import PLATFORM
+
+from integrations.huggingface import models
 
 PROGRAM = Path(models.__file__).with_name("programs.py")
 
 
+_WITHOUT_XLA = """
+import runpy, sys
+sys.modules["torch_xla"] = None  # as if it were not installed
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 def _without_xla() -> subprocess.CompletedProcess[str]:
-    paths = os.environ["PYTHONPATH"].split(os.pathsep)
-    others = [path for path in paths if not Path(path, "torch_xla").exists()]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(others)}
-    command = [sys.executable, "-P", PROGRAM]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-P", "-c", _WITHOUT_XLA, PROGRAM]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def _found(result: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -35,15 +35,15 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 from torch_xla import runtime
-from torch_xla_ext_startup import mixtures
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from torch_xla_ext import CaptureError
 from torch_xla_ext.graph import watch
-from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.step import CapturedStep
-from torch_xla_ext.huggingface.ahead import Ahead, Pass, next_inputs
-from torch_xla_ext.huggingface.cache import GenerationCache, StepCache, bucket
-from torch_xla_ext.huggingface.device_logits import DeviceLogits
+from torch_xla_huggingface import moe
+from torch_xla_huggingface.ahead import Ahead, Pass, next_inputs
+from torch_xla_huggingface.cache import GenerationCache, StepCache, bucket
+from torch_xla_huggingface.device_logits import DeviceLogits
 
 _log = logging.getLogger("torch_xla_ext.generate")
 _FIRST, _LAST = (4, 55), (4, 57)  # versions of transformers
@@ -166,7 +166,7 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
 
 def _is_mixture(model: Any) -> bool:
     """Whether nothing but its mixtures of experts keeps transformers from a static cache."""
-    return mixtures.are_in(model) and model._supports_default_dynamic_cache()
+    return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 
 def _configs(model: Any, given: Any) -> tuple[Any, ...]:
@@ -185,7 +185,8 @@ def _option(model: Any, arguments: dict[str, Any], name: str) -> Any:
 def _holds_device_tensors(value: Any) -> bool:
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     held = [item for one in values for item in getattr(one, "__dict__", {}).values()]
-    return any(watch.is_on_device(item) for item in pytree.tree_leaves([*values, *held]))
+    leaves = pytree.tree_leaves([*values, *held])
+    return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "xla" for leaf in leaves)
 
 
 def _generate(stock: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:

@@ -13,7 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 import transformers
-from huggingface import models
+
+from integrations.huggingface import models
 
 
 def _tied() -> torch.nn.Module:

@@ -1,11 +1,10 @@
-"""simple_add: what it refuses, in terms of its own arguments and on every device the same."""
+"""What an operator refuses, in terms of its own arguments and on every device the same."""
 
 import re
 
 import pytest
 import torch
 
-import torch_xla_ext
 from torch_xla_ext import ops
 from torch_xla_ext.signature.dtypes import xla_name
 
@@ -55,13 +54,6 @@ def test_different_shapes(device: str, shape: tuple[int, ...]) -> None:
         ops.simple_add(a, b)
 
 
-@on_every_device
-def test_too_many_elements(device: str) -> None:
-    x = torch.zeros(1, device=device).expand(2**21, 2**20)
-    with refuses(ValueError, "a must have at most 2^40 elements, but has 2199023255552"):
-        ops.simple_add(x, x)
-
-
 @pytest.mark.parametrize("b", ["cpu", "meta", "xla:0"])
 @pytest.mark.parametrize("a", ["cpu", "meta", "xla:0"])
 def test_different_devices(a: str, b: str) -> None:
@@ -78,7 +70,3 @@ def test_wrong_call_while_compiling(device: str) -> None:
         RuntimeError, match=re.escape("operand 1 (b): expected dimensions [3] but got")
     ):
         compiled(a, b)
-
-
-def test_version_is_the_wheels() -> None:
-    assert torch_xla_ext.__version__.startswith("2.8.1+gpucc")

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from torch_xla_ext.huggingface.device_logits import DeviceLogits
+from torch_xla_huggingface.device_logits import DeviceLogits
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch_xla
 import transformers
-from huggingface import models
 from torch import nn
 from torch._dynamo.utils import counters
-from torch_xla_ext_startup import mixtures
 
 import torch_xla_ext
+from integrations.huggingface import models
+from torch_xla_huggingface import moe
 
 _SIZES = {
     **{"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
@@ -193,7 +193,7 @@ class Block(nn.Module):
 
 def mended(use: Any) -> Block:
     forward = types.FunctionType(Block.forward.__code__, globals(), "forward")  # one of its own
-    return type("Block", (Block,), {"forward": mixtures.without_reads(forward)})(use)
+    return type("Block", (Block,), {"forward": moe.without_reads(forward)})(use)
 
 
 USES = {

@@ -1,4 +1,4 @@
-"""Weights of a layer that several devices divide among them."""
+"""A linear layer whose weight is sharded over the devices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch.nn import functional
 from vllm_xla_gpu import fp8
 
 
-class Part(nn.Module):
-    """A weight and bias, or rows of them, to be divided among the devices along `dim`.
+class ShardedLinear(nn.Module):
+    """A weight and bias, or some rows of a layer's, which the devices shard along `dim`.
 
     Attributes:
         dim: None if each device needs the whole.

@@ -1,4 +1,8 @@
-"""Functions of transformers that are replaced without importing torch_xla_ext."""
+"""Functions of transformers that are replaced without importing more of it.
+
+transformers may be imported before torch_xla, and torch_xla in the middle of that: accelerate does
+so.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,12 @@ import torch
 
 
 def generate(original: Callable[..., object]) -> Callable[..., object]:
-    """GenerationMixin.generate, which imports torch_xla_ext when it is first called.
-
-    transformers may be imported before torch_xla, whose import this is a part of.
-    """
+    """GenerationMixin.generate, which imports generate.py when it is first called."""
 
     @functools.cache
     def own() -> Callable[..., object]:
         try:
-            from torch_xla_ext.huggingface import generate
+            from torch_xla_huggingface import generate
         except ImportError:  # a transformers without what our module imports
             return original
         return generate.replacement(original)

@@ -16,9 +16,8 @@ from torch.nn import functional
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.fused_moe.fused_moe import grouped_topk
 
-from vllm_xla_gpu import overrides
-from vllm_xla_gpu.checks import UnsupportedError
-from vllm_xla_gpu.parts import Part
+from vllm_xla_gpu.limits import UnsupportedError
+from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 _WEIGHTS = {"w13_weight", "w2_weight"}
 _BIASES = {"w13_bias", "w2_bias"}
@@ -50,8 +49,6 @@ def check(model: nn.Module) -> None:
             "a choice of experts of its own": layer.custom_routing_function is not None,
             "weights of the router on the experts' input": layer.apply_router_weight_on_input,
             "experts that compute nothing": bool(getattr(layer, "zero_expert_num", 0)),
-            # Its gpt-oss has a router of bfloat16 beside weights of other types.
-            f"biases on vllm-tpu {overrides.OLD}": overrides.is_old() and bool(_BIASES & names),
             "other weights than those of gate, up and down projections": (
                 names - {"e_score_correction_bias"} not in (_WEIGHTS, _WEIGHTS | _BIASES)
             ),
@@ -69,7 +66,7 @@ def merge(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, FusedMoE):
             _merge_layer(layer)
-            if layer.parts[0].weight.device.type == "xla":
+            if layer.sharded[0].weight.device.type == "xla":
                 torch_xla.sync()  # so that there is room for the next layer's
 
 
@@ -80,9 +77,14 @@ def _merge_layer(layer: FusedMoE) -> None:
     others = []
     if hasattr(layer, "w13_bias"):
         gate_bias, up_bias = _gate_and_up(layer, layer.w13_bias.data)
-        others = [Part(layer.w2_bias.data, dim=None)]
-    layer.parts = nn.ModuleList(
-        [Part(gate, gate_bias), Part(up, up_bias), Part(down, dim=1), *others]
+        others = [ShardedLinear(layer.w2_bias.data, dim=None)]
+    layer.sharded = nn.ModuleList(
+        [
+            ShardedLinear(gate, gate_bias),
+            ShardedLinear(up, up_bias),
+            ShardedLinear(down, dim=1),
+            *others,
+        ]
     )
     for name in _WEIGHTS | _BIASES:
         if hasattr(layer, name):
@@ -114,7 +116,7 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
     count = layer.global_num_experts
     is_chosen = chosen[..., None] == torch.arange(count, device=x.device)
     of_experts = (weights[..., None] * is_chosen).sum(dim=1).to(x.dtype)
-    gate, up, down, *others = layer.parts
+    gate, up, down, *others = layer.sharded
     inner = _ACTIVATIONS[layer.activation](gate(x), up(x))
     inner = inner.unflatten(-1, (-1, count)) * of_experts[:, None]
     result = down(inner.flatten(1))
@@ -133,7 +135,6 @@ def _route(
     """
     scaling = getattr(layer, "routed_scaling_factor", 1.0)
     if layer.use_grouped_topk:
-        options = {} if overrides.is_old() else {"routed_scaling_factor": scaling}
         return grouped_topk._torchdynamo_orig_callable(
             x,
             router_logits.float(),
@@ -143,7 +144,7 @@ def _route(
             topk_group=layer.topk_group,
             scoring_func=layer.scoring_func,
             e_score_correction_bias=layer.e_score_correction_bias,
-            **options,
+            routed_scaling_factor=scaling,
         )
     scores = router_logits.softmax(dim=-1, dtype=torch.float32)
     bias = layer.e_score_correction_bias

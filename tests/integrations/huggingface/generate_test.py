@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from huggingface import models
 
-from torch_xla_ext.huggingface import ahead
+from integrations.huggingface import models
+from torch_xla_huggingface import ahead
 
 
 class Pair:

@@ -1,0 +1,71 @@
+"""The functions of Hugging Face's libraries that are replaced, for models on XLA devices.
+
+torch_xla_ext_startup.install applies the rows when the libraries are imported. This module is a
+part of `import torch_xla`: it imports none of them.
+"""
+
+from __future__ import annotations
+
+from torch_xla_ext_startup.upstream_fixes import Fix
+
+_HOOKS = "torch_xla_huggingface.transformers_hooks"
+_SHARED_TENSORS = "torch_xla_huggingface.shared_tensors"
+
+FIXES = (
+    Fix(
+        "generation",
+        versions="transformers 4.55 to 4.57",
+        reason="model.generate compiles a program for each token",
+        test="tests/integrations/huggingface/generate_test.py",
+        replaces={"transformers.generation.utils:GenerationMixin.generate": f"{_HOOKS}:generate"},
+    ),
+    Fix(
+        "grouped_attention",
+        versions="transformers 4.55 to 4.57",
+        reason="transformers repeats the heads of keys for attention on XLA devices",
+        test="tests/integrations/huggingface/masks_test.py",
+        replaces={
+            "transformers.integrations.sdpa_attention:use_gqa_in_sdpa": (
+                f"{_HOOKS}:use_gqa_in_sdpa"
+            )
+        },
+    ),
+    Fix(
+        "mixtures",
+        versions="transformers 4.55 to 4.57",
+        reason="a mixture of experts reads on the host which experts have tokens",
+        test="tests/integrations/huggingface/moe_test.py",
+        replaces={"transformers.models.*.modeling_*:*": "torch_xla_huggingface.moe:without_reads"},
+    ),
+    Fix(
+        "shared_tensors",
+        versions="safetensors 0.8, huggingface_hub 0.34 to 0.36",
+        reason="safetensors compares addresses of storages, which XLA tensors lack",
+        test="tests/integrations/huggingface/save_test.py",
+        replaces={
+            f"{module}:{name}": f"{_SHARED_TENSORS}:with_host_tensors"
+            for module in ("safetensors.torch", "huggingface_hub.serialization._torch")
+            for name in ("_find_shared_tensors", "_remove_duplicate_names")
+        },
+    ),
+    Fix(
+        "tensor_identity",
+        versions="accelerate 1.10",
+        reason="accelerate asks for addresses of storages, which XLA tensors lack",
+        test="tests/integrations/huggingface/save_test.py",
+        replaces={
+            "accelerate.utils.modeling:id_tensor_storage": f"{_SHARED_TENSORS}:id_tensor_storage"
+        },
+    ),
+    Fix(
+        "accelerate_loader",
+        versions="accelerate 1.10",
+        reason="accelerate's loader reads ahead, and takes several batches for the last one",
+        test="tests/integrations/huggingface/trainer_test.py",
+        replaces={
+            "accelerate.data_loader:MpDeviceLoaderWrapper.__iter__": (
+                "torch_xla_huggingface.accelerate_loader:batches"
+            )
+        },
+    ),
+)

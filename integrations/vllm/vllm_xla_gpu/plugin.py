@@ -1,0 +1,35 @@
+"""The entry points that vLLM loads, in each of its processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from vllm_xla_gpu import overrides
+
+
+def platform_class() -> str | None:
+    """The platform's class, if PJRT_DEVICE asks for one of its devices.
+
+    vLLM takes an exception in here for "not this platform". What is wrong with the machine is
+    therefore said when the class is imported (environment.py).
+    """
+    if _is_chosen():
+        return "vllm_xla_gpu.platform.XlaGpuPlatform"
+    device = os.environ.get("PJRT_DEVICE")
+    # A child of vLLM's logger, which has the handler and the level.
+    logging.getLogger("vllm.xla_gpu").warning(
+        "vllm-xla-gpu is not used: PJRT_DEVICE is %s; set it to CUDA or CPU",
+        device if device else "not set",
+    )
+    return None
+
+
+def general() -> None:
+    """Called by vLLM before it looks at a model."""
+    if _is_chosen():
+        overrides.apply("start")
+
+
+def _is_chosen() -> bool:
+    return os.environ.get("PJRT_DEVICE") in ("CUDA", "CPU")

@@ -1,1 +1,0 @@
-"""What programs with Hugging Face's libraries need on XLA; loaded when transformers is imported."""
