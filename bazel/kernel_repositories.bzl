@@ -8,8 +8,10 @@ load(":python.bzl", "python_repository")
 # the code of this project may include. They are the same at the commit that torch_xla 2.8.1 pins.
 _XLA_HEADERS = [
     "LICENSE",
+    "xla/backends/profiler/plugin/profiler_c_api.h",
     "xla/ffi/api/api.h",
     "xla/ffi/api/c_api.h",
+    "xla/ffi/api/c_api_internal.h",
     "xla/ffi/api/ffi.h",
     "xla/pjrt/c/pjrt_c_api.h",
     "xla/pjrt/c/pjrt_c_api_*_extension.h",

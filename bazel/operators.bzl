@@ -2,7 +2,7 @@
 operators."""
 
 OperatorInfo = provider(
-    doc = "Python modules that the wheel has as torch_xla_ext.ops.<name>.",
+    doc = "Python modules that a wheel has as ops.<name> of its package.",
     fields = {
         "modules": "depset of structs: name (string), file (File)",
         "samples": "depset of Files: what the operators are tested with",
@@ -29,7 +29,7 @@ def _operator_module_impl(ctx):
 
 operator_module = rule(
     implementation = _operator_module_impl,
-    doc = "A Python file that the wheel has as torch_xla_ext.ops.<module>.",
+    doc = "A Python file that a wheel has as ops.<module> of its package, torch_xla_ext or torch_xla_gpu.",
     attrs = {
         "deps": attr.label_list(
             providers = [OperatorInfo],

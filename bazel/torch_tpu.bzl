@@ -2,6 +2,12 @@
 
 load(":python_env.bzl", "PythonEnvInfo")
 
+def _path_in_wheel(file, strip_prefixes):
+    for prefix in strip_prefixes:
+        if file.short_path.startswith(prefix + "/"):
+            return file.short_path.removeprefix(prefix + "/")
+    fail("%s is in none of %s" % (file, strip_prefixes))
+
 def _torch_tpu_wheel_impl(ctx):
     env = ctx.attr._python[PythonEnvInfo]
     folder = ctx.actions.declare_directory(ctx.label.name)
@@ -10,9 +16,10 @@ def _torch_tpu_wheel_impl(ctx):
     arguments.add("-B")
     arguments.add(ctx.file.package)
     arguments.add("--project", ctx.file.project)
-    arguments.add_all(ctx.files.srcs, before_each = "--source")
-    arguments.add_all(ctx.files.shared, before_each = "--shared")
-    arguments.add_all(ctx.files.libraries, before_each = "--library")
+    for file in ctx.files.srcs:
+        arguments.add("--file", "%s=%s" % (_path_in_wheel(file, ctx.attr.strip_prefixes), file.path))
+    for file in ctx.files.libraries:
+        arguments.add("--file", "torch_xla_gpu/%s=%s" % (file.basename, file.path))
     if ctx.attr.unpacked:
         arguments.add("--unpacked")
     arguments.add("--out", folder.path)
@@ -20,7 +27,7 @@ def _torch_tpu_wheel_impl(ctx):
         executable = env.interpreter,
         arguments = [arguments],
         inputs = [ctx.file.package, ctx.file.project, env.stamp] +
-                 ctx.files.srcs + ctx.files.shared + ctx.files.libraries,
+                 ctx.files.srcs + ctx.files.libraries,
         outputs = [folder],
         mnemonic = "TorchTpuWheel",
         progress_message = "Putting %{label} together",
@@ -38,11 +45,8 @@ torch_tpu_wheel = rule(
             doc = "The program that puts the wheel together.",
         ),
         "project": attr.label(allow_single_file = [".toml"], mandatory = True),
-        "shared": attr.label_list(
-            allow_files = True,
-            doc = "torch_xla_ext's Python files, of which the program takes some.",
-        ),
-        "srcs": attr.label_list(allow_files = True, doc = "The package's own files."),
+        "srcs": attr.label_list(allow_files = True, doc = "The wheel's Python files."),
+        "strip_prefixes": attr.string_list(doc = "The folders that stand for the wheel's root."),
         "unpacked": attr.bool(doc = "The folder has the wheel's files instead, for PYTHONPATH."),
         "_python": attr.label(default = "@python//:python", providers = [PythonEnvInfo]),
     },

@@ -24,7 +24,7 @@ def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
         package = types.ModuleType("torch_xla_ext")
         package.__path__ = [str(PYTHON / "torch_xla_ext")]
         sys.modules["torch_xla_ext"] = package
-    from torch_xla_ext.signature import schema, untyped_payload
+    from xla_kernels.signature import schema, untyped_payload
 
     return untyped_payload, schema
 
@@ -37,7 +37,7 @@ class KernelLibrary:
         self._library = ctypes.CDLL(str(Path(path).resolve()))
 
     def schema(self, target: str) -> object:
-        """The target's torch_xla_ext.signature.schema.Schema.
+        """The target's xla_kernels.signature.schema.Schema.
 
         Raises:
             ValueError: the library has no such kernel.

@@ -5,8 +5,10 @@ Reads the work tree, not runfiles: a file that no target names is looked at as w
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -65,3 +67,29 @@ def test_text_files_end_with_one_newline_and_no_blanks() -> None:
             assert text == "" or (text.endswith("\n") and not text.endswith("\n\n")), name
             trailing = [i for i, line in enumerate(text.split("\n"), 1) if line != line.rstrip()]
             assert (name, trailing) == (name, [])
+
+
+def test_xla_kernels_needs_pytorch_alone() -> None:
+    """Other libraries are imported where a function has one of their objects, front ends never."""
+    for name in PYTHON:
+        if not name.startswith("torch_xla_ext/python/xla_kernels/"):
+            continue
+        tree = ast.parse(Path(ROOT, name).read_text())
+        imported = _imported(tree.body)
+        assert (name, imported - sys.stdlib_module_names - {"numpy", "torch", "xla_kernels"}) == (
+            name,
+            set(),
+        )
+        front_ends = {"torch_xla", "torch_xla_ext", "torch_xla_gpu", "torch_tpu"}
+        assert (name, _imported(ast.walk(tree)) & front_ends) == (name, set())
+
+
+def _imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """The top-level packages that the import statements among these nodes name."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch_xla_ext.operator import define_operator
+from xla_kernels import define_operator
 
 QUANTIZED_DTYPE = torch.float8_e4m3fn
 # Of scales and caps: the kernels' products of them are numbers of float32, neither infinite nor 0.

@@ -2,9 +2,9 @@
 
 import torch
 
-from torch_xla_ext.operator import define_in_place_operator
-from torch_xla_ext.operator.tensor_checks import Value
-from torch_xla_ext.ops import _paged
+from xla_kernels import Value, define_in_place_operator
+
+from . import _paged
 
 __all__ = ["kv_cache_update", "kv_pages_update"]
 

@@ -4,8 +4,7 @@ import math
 
 import torch
 
-from torch_xla_ext.operator import define_operator
-from torch_xla_ext.operator.tensor_checks import Value
+from xla_kernels import Value, define_operator
 
 __all__ = ["quantize_rows"]
 

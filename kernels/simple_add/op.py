@@ -2,8 +2,7 @@
 
 import torch
 
-from torch_xla_ext.debug import register_reference
-from torch_xla_ext.operator import VmapInfo, define_operator
+from xla_kernels import VmapInfo, define_operator, register_reference
 
 __all__ = ["simple_add"]
 

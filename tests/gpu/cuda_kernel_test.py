@@ -12,7 +12,7 @@ from torch import Tensor
 
 import torch_xla_ext
 from torch_xla_ext import CudaKernel, cuda_kernel
-from torch_xla_ext.plugin.driver import compute_capability
+from xla_kernels.plugin.driver import compute_capability
 
 AXPY = """
 #include <cuda_bf16.h>

@@ -8,7 +8,7 @@ import sys
 import torch
 import torch_xla
 
-from torch_xla_ext.plugin import discovery
+from xla_kernels.plugin import discovery
 
 
 def run(

@@ -1,5 +1,5 @@
 // FFI handlers with several stages for tests/gpu/stages_test.py: the CUDA
-// counterpart of tests/csrc/stateful_handlers.cc.
+// counterpart of tests/csrc/registry/stateful_handlers.cc.
 #include <cuda_runtime.h>
 
 #include <atomic>

@@ -30,7 +30,8 @@ from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug, define_operator, register_custom_call
 from torch_xla_ext.custom_call import call as call_module
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature import untyped_payload
+from xla_kernels import Traits
+from xla_kernels.signature import untyped_payload
 
 GOLDENS = Path(__file__).parent / "goldens"
 APIS = ["untyped", "ffi"]
@@ -162,6 +163,35 @@ def test_raw_payload(device: torch.device) -> None:
     assert y.cpu().tolist()[:4] == [3, 1, 98, 99]
     (y,) = custom_call("TestEcho", [x], [((16,), torch.int64)])
     assert y.cpu().tolist()[0] == 0
+
+
+def test_a_target_that_xla_runs_itself(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
+    x = torch.ones(2, device=device)
+    with pytest.raises(ValueError, match="no such target is registered for 'CUDA'"):
+        custom_call("xla$own", [x], [x], payload=b"config")
+    config, (row, column) = b'{"own": 1}', ((2, 3), (3, 2))
+    traits = Traits(built_in=True, result_layouts={0: (1, 0)}, num_hidden_results=1)
+    outputs = [(row, torch.float32), (column, torch.float32), ([0], torch.uint8)]
+    results = custom_call("xla$own", [x], outputs, payload=config, traits=traits)
+    assert [result.shape for result in results] == [row, column]
+    (line,) = custom_call_lines(*results)
+    assert "(f32[2,3]{0,1}, f32[3,2]{1,0}, u8[0]{0}) custom-call" in line
+    assert 'custom_call_target="xla$own"' in line
+
+
+def test_the_reference_of_a_target_gets_its_payload(device: torch.device) -> None:
+    x = torch.ones(2, device=device)
+
+    def reference(inputs: object, outputs: object, attributes: dict[str, object]) -> list:
+        return [inputs[0] + int(attributes["payload"])]
+
+    debug.register_reference("TestEcho", reference)
+    with debug.use_reference("TestEcho"):
+        (y,) = custom_call("TestEcho", [x], [x], payload=b"41")
+    assert y.tolist() == [42, 42]
 
 
 def test_an_untyped_payload_of_other_shapes_is_refused(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from testing.xla import register_host_kernels
 
 from kernel_api import kernels
 from torch_xla_ext import ArrayType, custom_call, debug
-from torch_xla_ext.signature.untyped_payload import UntypedPayload
+from xla_kernels.signature.untyped_payload import UntypedPayload
 
 
 @pytest.fixture(scope="module", autouse=True)

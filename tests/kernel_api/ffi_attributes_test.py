@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from torch_xla_ext.signature.ffi_attributes import encode
+from xla_kernels.signature.ffi_attributes import encode
 
 CASES = {
     "none": ({}, "{}"),

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 
 import torch_xla_ext
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature.dtypes import XLA_TYPES
-from torch_xla_ext.signature.schema import ArrayType
+from xla_kernels.signature.dtypes import XLA_TYPES
+from xla_kernels.signature.schema import ArrayType
 
 SOURCE = """
 #include "torch_xla_ext/kernel.h"

@@ -18,9 +18,9 @@ from testing.xla import check_golden
 
 from kernel_api import kernels
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature import untyped_payload
-from torch_xla_ext.signature.dtypes import XLA_TYPES
-from torch_xla_ext.signature.schema import ArrayType, Schema, parse_parameters
+from xla_kernels.signature import untyped_payload
+from xla_kernels.signature.dtypes import XLA_TYPES
+from xla_kernels.signature.schema import ArrayType, Schema, parse_parameters
 
 PROBE = ctypes.CDLL(os.environ["UNTYPED_PAYLOAD_PROBE"])
 PROBE.ProbeSchema.restype = ctypes.c_char_p

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torch_xla_ext import ops
-from torch_xla_ext.signature.dtypes import xla_name
+from xla_kernels.signature.dtypes import xla_name
 
 OPERATOR = "xla_gpu::simple_add: "
 on_every_device = pytest.mark.parametrize("device", ["cpu", "meta", "xla"])

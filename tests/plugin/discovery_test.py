@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torch_xla_ext.plugin import discovery
-from torch_xla_ext.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
+from xla_kernels.plugin import discovery
+from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 
 
 class Library:
@@ -300,7 +300,7 @@ class TestFlagsThatAreTurnedOff:
         discovery.turn_off(machine, path, [self.FLAG])
         assert machine.environ["XLA_FLAGS"] == f"{self.FLAG}=true"
 
-    @pytest.mark.filterwarnings("ignore::torch_xla_ext.plugin.errors.CudaRuntimeWarning")
+    @pytest.mark.filterwarnings("ignore::xla_kernels.plugin.errors.CudaRuntimeWarning")
     @pytest.mark.parametrize(
         ("count", "is_spmd", "is_off"),
         [("1", False, False), ("2", False, True), ("2", True, False)],
@@ -316,7 +316,7 @@ class TestFlagsThatAreTurnedOff:
         assert ("--xla_gpu_shard_autotuning=false" in flags) == is_off
 
 
-@pytest.mark.filterwarnings("ignore::torch_xla_ext.plugin.errors.CudaRuntimeWarning")
+@pytest.mark.filterwarnings("ignore::xla_kernels.plugin.errors.CudaRuntimeWarning")
 def test_prepare(tmp_path: Path) -> None:
     path = install(tmp_path, 13)
     touch(tmp_path, "nvidia", "cu13", "nvvm", "libdevice", "libdevice.10.bc")

@@ -65,6 +65,18 @@ CUresult cuGetErrorString(CUresult, const char** text) {
   *text = "made up";
   return CUDA_SUCCESS;
 }
+// Functions that are looked up with the others, but not called.
+CUresult cuCtxPopCurrent(CUcontext*) { return CUDA_ERROR_UNKNOWN; }
+CUresult cuCtxPushCurrent(CUcontext) { return CUDA_ERROR_UNKNOWN; }
+CUresult cuEventCreate(CUevent*, unsigned) { return CUDA_ERROR_UNKNOWN; }
+CUresult cuEventRecord(CUevent, CUstream) { return CUDA_ERROR_UNKNOWN; }
+CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus*) {
+  return CUDA_ERROR_UNKNOWN;
+}
+CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned) {
+  return CUDA_ERROR_UNKNOWN;
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) {
   return CUDA_SUCCESS;
 }

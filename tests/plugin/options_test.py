@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_xla_ext.plugin.options import Processes, client_create_options
+from xla_kernels.plugin.options import Processes, client_create_options
 
 DEFAULTS = {"platform_name": "cuda", "allocator": "default", "node_id": 0, "num_nodes": 1}
 

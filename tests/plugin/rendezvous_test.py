@@ -16,8 +16,8 @@ from torch.distributed import HashStore
 from torch_xla._internal import pjrt
 
 from torch_xla_ext.plugin import rendezvous
-from torch_xla_ext.plugin.errors import CudaRuntimeError
-from torch_xla_ext.plugin.options import Processes
+from xla_kernels.plugin.errors import CudaRuntimeError
+from xla_kernels.plugin.options import Processes
 
 PROGRAM = """
 import os, time

@@ -283,7 +283,7 @@ def test_import_without_a_gpu() -> None:
         "import importlib, sys\n"
         "for name in ('torch_xla', 'torch_xla_ext'):\n"
         "    importlib.import_module(name)\n"
-        "    print('torch_xla_ext.plugin.discovery' in sys.modules)"
+        "    print('xla_kernels.plugin.discovery' in sys.modules)"
     )
     result = run("-c", code, PJRT_DEVICE="CUDA")
     assert result.returncode == 0

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path("pyproject.toml").resolve().parent
 FOLDERS = [ROOT / "torch_xla_ext/python", ROOT / "integrations/huggingface"]
-OURS = ("torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface")
+OURS = ("torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface", "xla_kernels")
 # The files that may, with their reasons.
 MAY_ASSIGN = {
     "torch_xla_ext_startup/import_hooks.py": "has a stand-in for a module before its import",

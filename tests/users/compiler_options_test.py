@@ -1,4 +1,4 @@
-"""Options of XLA's compiler for single programs (tests/pjrt_bridge has the plugin's side)."""
+"""Options of XLA's compiler for single programs (tests/pjrt_shim has the plugin's side)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch_xla
 import torch_xla.debug.metrics as metrics
 
 import torch_xla_ext
-from torch_xla_ext.tools.protobuf_wire_format import fields
+from torch_xla_ext.protobuf_wire_format import fields
 
 
 def current() -> dict[str, str]:

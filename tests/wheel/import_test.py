@@ -13,7 +13,7 @@ from testing.scripts import run_script
 
 from torch_xla_ext.tools import doctor
 
-PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface"]
+PACKAGES = ["torch_xla_ext", "torch_xla_ext_startup", "torch_xla_huggingface", "xla_kernels"]
 # And what they import only for some calls.
 WHEEL = {*PACKAGES, "torch_xla", "_XLAC", "torch._dynamo", "torch._inductor"}
 
@@ -161,7 +161,7 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
     assert Path("torch_xla_ext/python/torch_xla_ext/__init__.py").exists()
     installed = [importlib.util.find_spec(name).origin for name in PACKAGES]
     code = (
-        "import sys, torch_xla_ext, torch_xla_ext_startup, torch_xla_huggingface\n"
+        "import sys, torch_xla_ext, torch_xla_ext_startup, torch_xla_huggingface, xla_kernels\n"
         "print(sys.path[0] == '')\n"
         f"for name in {PACKAGES}: print(sys.modules[name].__file__)\n"
         "from torch_xla_ext import ops\n"

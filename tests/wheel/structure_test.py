@@ -87,7 +87,12 @@ def test_everything_else_of_stock_is_there_unchanged() -> None:
 def test_only_the_front_and_our_package_are_new() -> None:
     new = {name for name in FILES - STOCK_FILES if not name.startswith(DIST_INFO)}
     assert STOCK_BINARY in new
-    packages = ("torch_xla_ext/", "torch_xla_ext_startup/", "torch_xla_huggingface/")
+    packages = (
+        "torch_xla_ext/",
+        "torch_xla_ext_startup/",
+        "torch_xla_huggingface/",
+        "xla_kernels/",
+    )
     assert {name for name in new if not name.startswith(packages)} == {STOCK_BINARY}
     assert not [name for name in FILES if name.startswith(STOCK_DIST_INFO)]
 
@@ -143,6 +148,7 @@ def test_top_level() -> None:
         "torch_xla_ext_startup",
         "torch_xla_huggingface",
         "torchax",
+        "xla_kernels",
     }
 
 

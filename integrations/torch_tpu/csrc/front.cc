@@ -11,14 +11,14 @@
 #include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/pjrt_bridge/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace torch_xla_gpu {
 namespace {
 
-using torch_xla_ext::pjrt_bridge::TakeErrorText;
+using torch_xla_ext::pjrt_shim::TakeErrorText;
 
 // The members of PJRT_FFI_Extension, and of its function that registers a
 // handler, in PJRT 0.114 and 0.115. No Python package has headers with them:

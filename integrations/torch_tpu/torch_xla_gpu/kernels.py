@@ -6,8 +6,8 @@ import threading
 from typing import NamedTuple
 
 from torch_xla_gpu import device, front
-from torch_xla_gpu.registry import kernel_symbols, libraries
-from torch_xla_gpu.signature.schema import Schema
+from xla_kernels import kernel_symbols, libraries
+from xla_kernels.signature.schema import Schema
 
 
 class Target(NamedTuple):

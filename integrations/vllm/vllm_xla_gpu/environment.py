@@ -60,11 +60,11 @@ def check_device() -> None:
     """PJRT_DEVICE=CUDA needs a plugin and a driver; makes no client.
 
     Raises:
-        torch_xla_ext.plugin.errors.CudaRuntimeError: with the remedy.
+        xla_kernels.plugin.errors.CudaRuntimeError: with the remedy.
     """
     if os.environ.get("PJRT_DEVICE") != "CUDA":
         return
-    from torch_xla_ext.plugin import discovery
+    from xla_kernels.plugin import discovery
 
     system = discovery.System.current()
     plugins = discovery.find_plugins(system)

@@ -12,8 +12,8 @@ import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
-from torch_xla_ext.plugin.options import client_create_options
 from vllm_xla_gpu.limits import UnsupportedError
+from xla_kernels.plugin.options import client_create_options
 
 logger = init_logger("vllm.xla_gpu")
 

@@ -27,7 +27,7 @@ from torch import distributed
 from torch.distributed import HashStore, PrefixStore, Store
 
 from torch_xla_ext.plugin import rendezvous
-from torch_xla_ext.plugin.options import Processes
+from xla_kernels.plugin.options import Processes
 
 if TYPE_CHECKING:
     import numpy as np

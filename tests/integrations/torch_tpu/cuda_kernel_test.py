@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch_xla_gpu
 from torch_xla_gpu import CudaKernel, cuda_kernel
-from torch_xla_gpu.custom_call import stablehlo
-from torch_xla_gpu.launchers import on_device
-from torch_xla_gpu.launchers.cuda_source import kernel_calls
-from torch_xla_gpu.launchers.launch import TARGET
+from torch_xla_gpu.custom_call import compiled_kernel, stablehlo
+
+from xla_kernels.cuda_source import kernel_calls
+from xla_kernels.launch import TARGET
 
 TPU = torch_xla_gpu.device.TYPE
 SQUARE = """
@@ -96,8 +96,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
         found.append(Made(texts[self.key], operands, self.donated))
         return [torch.zeros(meta.shape, dtype=meta.dtype, device=TPU) for meta in self.results]
 
-    monkeypatch.setattr(on_device, "is_cpu", lambda: False)
-    monkeypatch.setattr(on_device, "register", lambda: None)
+    gpu = torch_xla_gpu.device.current()._replace(platform="CUDA")
+    monkeypatch.setattr(torch_xla_gpu.device, "current", lambda: gpu)
+    monkeypatch.setattr(compiled_kernel, "register", lambda: None)
     monkeypatch.setattr(kernel_calls, "compute_capability", lambda: 90)
     monkeypatch.setattr(stablehlo, "_registered", registered)
     monkeypatch.setattr(stablehlo.Prepared, "__call__", call)
@@ -176,7 +177,11 @@ def test_an_operator_that_writes_in_place(compiled: bool) -> None:
             "'square' has no signature; give it one",
         ),
         (lambda x: operator("f", "(Tensor x) -> Tensor", 3), TypeError, "a str or a cuda_kernel"),
-        (lambda x: cuda_kernel(len), TypeError, r"CUDA C\+\+ or a path, but is a builtin_function"),
+        (
+            lambda x: cuda_kernel(len),
+            TypeError,
+            "Numba or cuTile, but is a builtin_function",
+        ),
     ],
 )
 def test_a_wrong_call(
@@ -195,7 +200,7 @@ def test_a_backward_pass_through_a_call() -> None:
 
 def test_what_a_gpu_is_handed(made: list[Made]) -> None:
     x = torch.ones(1000, device=TPU)
-    for _ in range(2):  # the second call is remembered
+    for _ in range(2):  # the second call is cached
         square()[(4, 2), (128, 2), 1024](x, 1000, outputs=[x])
     kernel = signed()
     for _ in range(2):

@@ -6,6 +6,9 @@ import pytest
 import torch
 import torch_xla_gpu
 from torch_xla_gpu import ops
+from torch_xla_gpu.custom_call import stablehlo
+
+from xla_kernels import ArrayType
 
 TPU = torch_xla_gpu.device.TYPE
 SCALE = os.environ["SCALE_LIBRARY"]
@@ -66,9 +69,28 @@ def test_a_compiled_function_is_one_program() -> None:
     assert "stablehlo.multiply" in text
 
 
+def test_the_layout_of_a_result() -> None:
+    results = ArrayType((2, 3), torch.float32), ArrayType((4, 5), torch.float32)
+    text = stablehlo._module("own", (), results, None, b"", (), ((1, (1, 0)),), False)
+    row_major, column_major = (f"dense<[{order}]> : tensor<2xindex>" for order in ("1, 0", "0, 1"))
+    assert f"result_layouts = [{row_major}, {column_major}]" in text
+
+
 def test_a_batch() -> None:
     a, b = _operands(3, 4)
     assert torch.equal(torch.vmap(ops.simple_add)(a.to(TPU), b.to(TPU)).cpu(), a + b)
+
+
+@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+def test_a_batch_by_the_name_of_a_rule(method: str) -> None:
+    operator = torch_xla_gpu.define_operator(
+        "my_ns::add_batches(Tensor a, Tensor b) -> Tensor",
+        target="XlaGpuSimpleAdd",
+        vmap_method=method,
+        replace=True,
+    )
+    a, b = _operands(3, 4)
+    assert torch.equal(torch.vmap(operator)(a.to(TPU), b.to(TPU)).cpu(), a + b)
 
 
 @pytest.mark.parametrize(

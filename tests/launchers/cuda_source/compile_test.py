@@ -9,10 +9,10 @@ import pytest
 
 import torch_xla_ext
 from cuda_source.sources import ADD_TO, SCALE, SQUARE
-from torch_xla_ext.launchers.cuda_source import binary, cache, compiler, nvrtc
-from torch_xla_ext.launchers.cuda_source.compiler import Instance, Source
-from torch_xla_ext.launchers.cuda_source.nvrtc import CompilationError
-from torch_xla_ext.plugin import discovery
+from xla_kernels.cuda_source import binary, cache, compiler, nvrtc
+from xla_kernels.cuda_source.compiler import Instance, Source
+from xla_kernels.cuda_source.nvrtc import CompilationError
+from xla_kernels.plugin import discovery
 
 
 def compiled(text: str, name: str, architecture: str = "sm_90a", **fields: object) -> Instance:

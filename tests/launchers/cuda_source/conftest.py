@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cuda_source.sources import on_a_gpu
-from torch_xla_ext.launchers.cuda_source import cache
+from xla_kernels.cuda_source import cache
 
 __all__ = ["on_a_gpu"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cuda_source.sources import ADD_TO, SCALE, SQUARE, attributes
 from torch_xla_ext import CudaKernel, cuda_kernel
-from torch_xla_ext.launchers.cuda_source import binary, machine_code, nvrtc
+from xla_kernels.cuda_source import binary, machine_code, nvrtc
 
 on_a_gpu = pytest.mark.usefixtures("on_a_gpu")
 

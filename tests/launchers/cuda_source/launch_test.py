@@ -1,4 +1,4 @@
-"""The launch of compiled kernels (csrc/existing_kernels), with a driver that writes it down."""
+"""The launch of compiled kernels (csrc/launchers), with a driver that writes it down."""
 
 import ctypes
 import os
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch_xla
 
-from torch_xla_ext.launchers import launch as launches
-from torch_xla_ext.launchers.launch import Launch
+from xla_kernels import launch as launches
+from xla_kernels.launch import Launch
 
 MODULE = "a module"
 

@@ -14,12 +14,12 @@ from torch import Tensor
 import torch_xla_ext
 from cuda_source.sources import SCALE, SQUARE, attributes
 from torch_xla_ext import CudaKernel, cuda_kernel
-from torch_xla_ext.launchers import launch as launches
-from torch_xla_ext.launchers.cuda_source import cutile_kernels, library_kernels, numba_kernels
-from torch_xla_ext.launchers.cuda_source.configuration import Configuration
-from torch_xla_ext.launchers.cuda_source.cpp_types import Argument
-from torch_xla_ext.launchers.cuda_source.python_code import PythonCode
-from torch_xla_ext.signature.schema import ArrayType
+from xla_kernels import launch as launches
+from xla_kernels.cuda_source import cutile_kernels, library_kernels, numba_kernels
+from xla_kernels.cuda_source.configuration import Configuration
+from xla_kernels.cuda_source.cpp_types import Argument
+from xla_kernels.cuda_source.python_code import PythonCode
+from xla_kernels.signature.schema import ArrayType
 
 on_a_gpu = pytest.mark.usefixtures("on_a_gpu")
 

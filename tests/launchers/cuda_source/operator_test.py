@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cuda_source.sources import ADD_TO, SQUARE, attributes
 from torch_xla_ext import cuda_kernel, define_in_place_operator, define_operator
-from torch_xla_ext.launchers.cuda_source import nvrtc
+from xla_kernels.cuda_source import nvrtc
 
 on_a_gpu = pytest.mark.usefixtures("on_a_gpu")
 AFFINE = """

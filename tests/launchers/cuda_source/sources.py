@@ -7,8 +7,8 @@ from testing.xla import hlo
 from torch import Tensor
 
 from torch_xla_ext.custom_call import arguments
-from torch_xla_ext.launchers.cuda_source import kernel_calls
 from torch_xla_ext.registry import registration
+from xla_kernels.cuda_source import kernel_calls
 
 SQUARE = """
 __global__ void square(const float* x, float* out, int n) {

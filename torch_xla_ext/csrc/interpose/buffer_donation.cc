@@ -1,17 +1,17 @@
 // Interposes on XLAGraphExecutor::GetBufferDonors and SetBufferDonors: values
 // that are still needed are not donated, and results are written to where the
-// values were that they replace (runtime/buffer_donation.h). Also on Compile,
-// which calls the second: programs that grow are found
-// (runtime/growing_programs.h).
+// values were that they replace (runtime_fixes/buffer_donation.h). Also on
+// Compile, which calls the second: programs that grow are found
+// (runtime_fixes/unbounded_graph.h).
 //
-// This works because the stock binary calls all three through its PLT.
-#include "torch_xla_ext/csrc/runtime/buffer_donation.h"
+// This works because the upstream binary calls all three through its PLT.
+#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
 
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/interpose/stock.h"
-#include "torch_xla_ext/csrc/runtime/growing_programs.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 
 namespace torch_xla {
 
@@ -29,13 +29,13 @@ std::vector<size_t> XLAGraphExecutor::GetBufferDonors(
       std::vector<size_t>(XLAGraphExecutor*, const std::vector<XLATensorPtr>&,
                           const SyncTensorCollection&,
                           const std::vector<torch::lazy::BackendDataPtr>&);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor15GetBufferDonorsERKSt6vectorIN3c1013intr"
       "usive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeI"
       "S4_EEEESaIS8_EERKN5torch4lazy17LazyGraphExecutor20SyncTensorCollectionE"
       "RKS1_ISt10shared_ptrINSE_11BackendDataEESaISL_EE");
-  std::vector<size_t> donors = stock(this, tensors, coll, parameters_data);
+  std::vector<size_t> donors = upstream(this, tensors, coll, parameters_data);
   // Without force_ltc_data the program is only compiled, for torch.compile.
   if (donors.empty() || !coll.config.force_ltc_data) return donors;
   std::vector<XLATensorPtr> computed;
@@ -55,7 +55,7 @@ XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
       absl::Span<const std::string>, const SyncTensorCollection&,
       PostOrderData*, const std::vector<torch::lazy::Value>&,
       const std::vector<size_t>&);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor7CompileERSt6vectorIN3c1013intrusive_"
       "ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_typeIS4"
@@ -73,8 +73,8 @@ XLAGraphExecutor::CompilationResult XLAGraphExecutor::Compile(
     }
     ~Scope() { lowered = nullptr; }
   } scope(&program);
-  return stock(this, tensors, devices, coll, po_data, ir_values,
-               buffer_donor_indices);
+  return upstream(this, tensors, devices, coll, po_data, ir_values,
+                  buffer_donor_indices);
 }
 
 void XLAGraphExecutor::SetBufferDonors(

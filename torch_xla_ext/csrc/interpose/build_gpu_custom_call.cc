@@ -4,11 +4,11 @@
 //
 // Upstream's function takes whatever layouts its operands have, so that a
 // kernel gets a transposed operand column-major. Replacing it works because the
-// stock binary calls it only from GpuCustomCall::Lower, through its PLT.
+// upstream binary calls it only from GpuCustomCall::Lower, through its PLT.
 #include <string>
 #include <vector>
 
-#include "torch_xla_ext/csrc/calls/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
 
 namespace torch_xla {
 

@@ -5,12 +5,13 @@
 // a running kernel reports reaches such a check in
 // PjRtComputationClient::TransferFromDevice, and would end the process.
 //
-// The stock binary calls that function through its PLT, and this library comes
-// before it in symbol lookup, so the calls arrive here. There are 341 call
-// sites. The 25 in torch_xla's own code (6 functions of namespace torch_xla, 13
-// instantiations of ConsumeValue) are compiled with exceptions and expect them,
-// since XLA_CHECK throws: calls from there throw. Calls from XLA's own code
-// still abort: XLA is written without exceptions and must not be unwound.
+// The upstream binary calls that function through its PLT, and this library
+// comes before it in symbol lookup, so the calls arrive here. There are 341
+// call sites. The 25 in torch_xla's own code (6 functions of namespace
+// torch_xla, 13 instantiations of ConsumeValue) are compiled with exceptions
+// and expect them, since XLA_CHECK throws: calls from there throw. Calls from
+// XLA's own code still abort: XLA is written without exceptions and must not be
+// unwound.
 #include <dlfcn.h>
 
 #include <memory>
@@ -49,9 +50,9 @@ namespace tsl {
 
 std::string* TfCheckOpHelperOutOfLine(const absl::Status& status,
                                       const char* expression) {
-  static const auto stock =
+  static const auto upstream =
       reinterpret_cast<CheckOpHelper>(dlsym(RTLD_NEXT, TF_CHECK_OP_HELPER));
-  std::unique_ptr<std::string> text(stock(status, expression));
+  std::unique_ptr<std::string> text(upstream(status, expression));
   if (IsTorchXlaCode(__builtin_return_address(0))) {
     throw std::runtime_error(*text);
   }

@@ -1,9 +1,9 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
 // new client gets the "CUDA" targets, and autograd threads for its devices. If
-// a client cannot be made, the process stays usable (runtime/failures.h).
+// a client cannot be made, the process stays usable (runtime_fixes/failures.h).
 //
-// This works because the stock binary calls both functions through its PLT,
-// even from the file that defines them. The stock functions are called from
+// This works because the upstream binary calls both functions through its PLT,
+// even from the file that defines them. The upstream functions are called from
 // here.
 #include <dlfcn.h>
 
@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "torch_xla_ext/csrc/calls/registration.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/autograd_threads.h"
-#include "torch_xla_ext/csrc/runtime/failures.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
+#include "torch_xla_ext/csrc/runtime_fixes/autograd_threads.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 
 namespace torch_xla::runtime {
 namespace {
@@ -29,12 +29,12 @@ void ForwardTargets() {
 }  // namespace
 
 const absl::StatusOr<ComputationClient*>& GetComputationClient() {
-  using Stock = const absl::StatusOr<ComputationClient*>& (*)();
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream = const absl::StatusOr<ComputationClient*>& (*)();
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT, "_ZN9torch_xla7runtime20GetComputationClientEv"));
   return torch_xla_ext::MakeClient(
       []() -> const absl::StatusOr<ComputationClient*>& {
-        const absl::StatusOr<ComputationClient*>& client = stock();
+        const absl::StatusOr<ComputationClient*>& client = upstream();
         static std::once_flag forwarded;
         if (client.ok()) {
           std::call_once(forwarded, ForwardTargets);
@@ -48,10 +48,10 @@ const absl::StatusOr<ComputationClient*>& GetComputationClient() {
 }
 
 ComputationClient* GetComputationClientIfInitialized() {
-  using Stock = ComputationClient* (*)();
-  static const auto stock = reinterpret_cast<Stock>(dlsym(
+  using Upstream = ComputationClient* (*)();
+  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
       RTLD_NEXT, "_ZN9torch_xla7runtime33GetComputationClientIfInitializedEv"));
-  return torch_xla_ext::ClientFailed() ? nullptr : stock();
+  return torch_xla_ext::ClientFailed() ? nullptr : upstream();
 }
 
 }  // namespace torch_xla::runtime

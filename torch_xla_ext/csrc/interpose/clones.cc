@@ -1,23 +1,23 @@
 // Interposes on XLATensor::GetXlaData, which returns a tensor's data to a
 // reader: not the data that a clone shares with its source
-// (runtime/pending_values.h), and not before it has a value
-// (runtime/tensor_lock.h).
+// (runtime_fixes/pending_values.h), and not before it has a value
+// (runtime_fixes/tensor_lock.h).
 //
-// This works because the stock binary calls it through its PLT.
+// This works because the upstream binary calls it through its PLT.
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/interpose/stock.h"
-#include "torch_xla_ext/csrc/runtime/pending_values.h"
-#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla {
 
 torch::lazy::BackendDataPtr XLATensor::GetXlaData() {
   using Function = torch::lazy::BackendDataPtr(XLATensor*);
-  static Function* const stock = Stock(static_cast<Function*>(nullptr),
-                                       "_ZN9torch_xla9XLATensor10GetXlaDataEv");
+  static Function* const upstream = UpstreamFunction(
+      static_cast<Function*>(nullptr), "_ZN9torch_xla9XLATensor10GetXlaDataEv");
   const torch_xla_ext::ValueLock lock(*this);
   torch::lazy::BackendDataPtr source = torch_xla_ext::DataOfPendingClone(*this);
-  return source != nullptr ? source : stock(this);
+  return source != nullptr ? source : upstream(this);
 }
 
 }  // namespace torch_xla

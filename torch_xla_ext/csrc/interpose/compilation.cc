@@ -1,14 +1,14 @@
 // Interposes on PjRtComputationClient::Compile: reductions become those of
-// PyTorch (runtime/reductions.h), and on the CPU, it fails before too many
-// programs crash the process (runtime/memory_mappings.h).
+// PyTorch (runtime_fixes/reductions.h), and on the CPU, it fails before too
+// many programs crash the process (runtime_fixes/memory_mappings.h).
 //
-// The stock binary calls it through a vtable, which refers to it by its symbol.
-// The stock function is called from here.
+// The upstream binary calls it through a vtable, which refers to it by its
+// symbol. The upstream function is called from here.
 #include <dlfcn.h>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/memory_mappings.h"
-#include "torch_xla_ext/csrc/runtime/reductions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 
 namespace torch_xla_ext {
 
@@ -40,14 +40,15 @@ Computations Compile(void* client,
                      CompileInstances* instances) __asm__(COMPILE);
 
 Computations Compile(void* client, CompileInstances* instances) {
-  using Stock = Computations (*)(void*, CompileInstances*);
-  static const auto stock = reinterpret_cast<Stock>(dlsym(RTLD_NEXT, COMPILE));
+  using Upstream = Computations (*)(void*, CompileInstances*);
+  static const auto upstream =
+      reinterpret_cast<Upstream>(dlsym(RTLD_NEXT, COMPILE));
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) CheckMemoryMappings();
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
   const auto corrected = CorrectReductions(program->SerializeAsString());
   if (corrected) program->ParseFromString(*corrected);
-  return stock(client, instances);
+  return upstream(client, instances);
 }
 
 #undef COMPILE

@@ -1,11 +1,11 @@
 // Interposes on MultiWait::Wait and the two functions that execute programs: a
 // failed execution reports its error once, and using its results is an error
-// (runtime/failures.h).
+// (runtime_fixes/failures.h).
 //
-// This works because the stock binary calls MultiWait::Wait in two places only,
-// both on the member of an XLAGraphExecutor::Async that its caller holds, and
-// PjRtComputationClient's functions through its vtable, which refers to them by
-// their symbols. The stock functions are called from here.
+// This works because the upstream binary calls MultiWait::Wait in two places
+// only, both on the member of an XLAGraphExecutor::Async that its caller holds,
+// and PjRtComputationClient's functions through its vtable, which refers to
+// them by their symbols. The upstream functions are called from here.
 #include <dlfcn.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 #include <torch/csrc/lazy/core/multi_wait.h>
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/failures.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/without_gil.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch::lazy {
 namespace {
@@ -51,11 +51,11 @@ bool WaitFor(MultiWait* wait, double seconds) {
 }  // namespace
 
 void MultiWait::Wait() {
-  static const auto stock = reinterpret_cast<void (*)(MultiWait*)>(
+  static const auto upstream = reinterpret_cast<void (*)(MultiWait*)>(
       dlsym(RTLD_NEXT, "_ZN5torch4lazy9MultiWait4WaitEv"));
   torch_xla_ext::WaitAndTakeError(
       [this] {
-        if (!torch_xla_ext::ProcessesWatched()) return stock(this);
+        if (!torch_xla_ext::ProcessesWatched()) return upstream(this);
         // Not WaitUnlessLost, whose job goes on after an exception: this object
         // belongs to the caller and does not outlive the exception.
         while (!WaitFor(this, /*seconds=*/0.5)) {
@@ -75,11 +75,11 @@ PjRtComputationClient::ExecuteComputation(
     absl::Span<const ComputationClient::DataPtr> arguments,
     const std::string& device,
     const ComputationClient::ExecuteComputationOptions& options) {
-  using Stock = std::vector<ComputationClient::DataPtr> (*)(
+  using Upstream = std::vector<ComputationClient::DataPtr> (*)(
       PjRtComputationClient*, const ComputationClient::Computation&,
       absl::Span<const ComputationClient::DataPtr>, const std::string&,
       const ComputationClient::ExecuteComputationOptions&);
-  static const auto stock = reinterpret_cast<Stock>(dlsym(
+  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
       RTLD_NEXT,
       "_ZN9torch_xla7runtime21PjRtComputationClient18ExecuteComputationERKNS0_"
       "17ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
@@ -88,7 +88,7 @@ PjRtComputationClient::ExecuteComputation(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  return stock(this, computation, arguments, device, options);
+  return upstream(this, computation, arguments, device, options);
 }
 
 std::vector<ComputationClient::DataPtr>
@@ -97,12 +97,12 @@ PjRtComputationClient::ExecuteReplicated(
     absl::Span<const ComputationClient::DataPtr> arguments,
     absl::Span<const std::string> devices,
     const ComputationClient::ExecuteReplicatedOptions& options) {
-  using Stock = std::vector<ComputationClient::DataPtr> (*)(
+  using Upstream = std::vector<ComputationClient::DataPtr> (*)(
       PjRtComputationClient*, const ComputationClient::Computation&,
       absl::Span<const ComputationClient::DataPtr>,
       absl::Span<const std::string>,
       const ComputationClient::ExecuteReplicatedOptions&);
-  static const auto stock = reinterpret_cast<Stock>(dlsym(
+  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
       RTLD_NEXT,
       "_ZN9torch_xla7runtime21PjRtComputationClient17ExecuteReplicatedERKNS0_17"
       "ComputationClient11ComputationEN4absl12lts_202308024SpanIKSt10shared_"
@@ -111,7 +111,7 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
-  return stock(this, computation, arguments, devices, options);
+  return upstream(this, computation, arguments, devices, options);
 }
 
 }  // namespace torch_xla::runtime

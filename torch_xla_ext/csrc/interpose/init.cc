@@ -1,20 +1,20 @@
-// Interposes on PyInit__XLAC: the module torch_xla._XLAC is the stock binary's,
-// with its custom-call functions and some others replaced.
+// Interposes on PyInit__XLAC: the module torch_xla._XLAC is the upstream
+// binary's, with its custom-call functions and some others replaced.
 //
-// The wheel contains the stock binary, unmodified, as torch_xla/lib/_XLAC.so,
-// and this library under the name that Python imports. The stock binary is a
-// dependency of this library: it is loaded before the code here runs, and comes
-// after this library in symbol lookup.
+// The wheel contains the upstream binary, unmodified, as
+// torch_xla/lib/_XLAC.so, and this library under the name that Python imports.
+// The upstream binary is a dependency of this library: it is loaded before the
+// code here runs, and comes after this library in symbol lookup.
 #include <dlfcn.h>
 #include <pybind11/pybind11.h>
 
 #include <exception>
 #include <string>
 
-#include "torch_xla_ext/csrc/calls/bindings.h"
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/pending_values.h"
+#include "torch_xla_ext/csrc/python/bindings.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -26,42 +26,44 @@ namespace py = pybind11;
 // it is the Python function that DefineEagerMode replaces.
 bool use_eager_mode = false;
 
-void DefineEagerMode(py::module_& module, const py::object& stock_set) {
-  module.def("_set_use_eager_mode", [stock_set](bool enable) {
-    stock_set(enable);
+void DefineEagerMode(py::module_& module, const py::object& upstream_set) {
+  module.def("_set_use_eager_mode", [upstream_set](bool enable) {
+    upstream_set(enable);
     use_eager_mode = enable;
   });
 }
 
 // Tensors keep values that dropping everything pending would lose.
-void DefineClearPendingIrs(py::module_& module, const py::object& stock_clear) {
-  module.def("_clear_pending_irs", [stock_clear](const std::string& device) {
+void DefineClearPendingIrs(py::module_& module,
+                           const py::object& upstream_clear) {
+  module.def("_clear_pending_irs", [upstream_clear](const std::string& device) {
     KeepShardedValues();
-    stock_clear(device);
+    upstream_clear(device);
   });
 }
 
 // At exit, Python waits for the devices' work, except if another process is
 // lost.
-void DefinePrepareToExit(py::module_& module, const py::object& stock_prepare) {
-  module.def("_prepare_to_exit", [stock_prepare] {
-    if (!EndIfLost()) stock_prepare();
+void DefinePrepareToExit(py::module_& module,
+                         const py::object& upstream_prepare) {
+  module.def("_prepare_to_exit", [upstream_prepare] {
+    if (!EndIfLost()) upstream_prepare();
   });
 }
 
-// PyInit__XLAC of the stock binary, which is in `lib` next to this library.
-PyObject* InitStockModule() {
+// PyInit__XLAC of the upstream binary, which is in `lib` next to this library.
+PyObject* InitUpstreamModule() {
   Dl_info info;
-  dladdr(reinterpret_cast<void*>(&InitStockModule), &info);
+  dladdr(reinterpret_cast<void*>(&InitUpstreamModule), &info);
   std::string path = info.dli_fname;
   path = path.substr(0, path.rfind('/') + 1) + "torch_xla/lib/_XLAC.so";
-  void* stock = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
-  void* init = stock == nullptr ? nullptr : dlsym(stock, "PyInit__XLAC");
+  void* upstream = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* init = upstream == nullptr ? nullptr : dlsym(upstream, "PyInit__XLAC");
   if (init == nullptr) {
     const char* reason = dlerror();
     PyErr_Format(
         PyExc_ImportError,
-        "torch_xla's stock binary cannot be loaded from %s: %s; reinstall "
+        "torch_xla's own binary cannot be loaded from %s: %s; reinstall "
         "the torch_xla wheel",
         path.c_str(), reason == nullptr ? "it is missing" : reason);
     return nullptr;
@@ -69,8 +71,9 @@ PyObject* InitStockModule() {
   return reinterpret_cast<PyObject* (*)()>(init)();
 }
 
-// Removes the stock function `name` from the module and returns it: otherwise
-// pybind11 would treat a definition of the same name as another overload.
+// Removes the upstream function `name` from the module and returns it:
+// otherwise pybind11 would treat a definition of the same name as another
+// overload.
 py::object Take(py::module_& module, const char* name) {
   py::object function = module.attr(name);
   py::delattr(module, name);
@@ -86,9 +89,9 @@ bool torch_xla::XLAGraphExecutor::UseEagerMode() {
 
 extern "C" PyObject* PyInit__XLAC() {
   namespace py = pybind11;
-  PyObject* stock_module = torch_xla_ext::InitStockModule();
-  if (stock_module == nullptr) return nullptr;
-  auto module = py::reinterpret_steal<py::module_>(stock_module);
+  PyObject* upstream_module = torch_xla_ext::InitUpstreamModule();
+  if (upstream_module == nullptr) return nullptr;
+  auto module = py::reinterpret_steal<py::module_>(upstream_module);
   try {
     using torch_xla_ext::Take;
     torch_xla_ext::DefineEagerMode(module, Take(module, "_set_use_eager_mode"));

@@ -1,8 +1,8 @@
 // Interposes on bridge::GetXlaTensor: an operator's tensor of another device is
 // an error of one sentence.
 //
-// This works because the stock binary calls it through its PLT.
-#include "torch_xla_ext/csrc/runtime/mixed_devices.h"
+// This works because the upstream binary calls it through its PLT.
+#include "torch_xla_ext/csrc/runtime_fixes/mixed_devices.h"
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 

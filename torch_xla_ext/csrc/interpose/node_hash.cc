@@ -7,7 +7,7 @@
 // its results had that program's shape, because torch_xla also caches shapes by
 // hash.
 //
-// The stock binary makes these nodes with functions and constructors that it
+// The upstream binary makes these nodes with functions and constructors that it
 // calls through its PLT, so the calls arrive here. One operand is replaced by a
 // node that passes it through and whose hash covers what was missing. When
 // building from source, patches/ complete the seeds
@@ -59,17 +59,17 @@ int64_t OrMinusOne(const std::optional<T>& value) {
 }  // namespace
 
 // STAND_BEFORE(name, symbol, result, parameters) defines the function that is
-// exported as `symbol`; Stock<name>() is the stock binary's. A constructor is a
-// function of `this` and its parameters, and an argument of a class type that
-// is passed by value arrives as an address.
+// exported as `symbol`; Upstream<name>() is the upstream binary's. A
+// constructor is a function of `this` and its parameters, and an argument of a
+// class type that is passed by value arrives as an address.
 template <auto function>
 struct Symbol;
 
 template <auto function>
-auto Stock() {
-  static const auto stock = reinterpret_cast<decltype(function)>(
+auto Upstream() {
+  static const auto upstream = reinterpret_cast<decltype(function)>(
       dlsym(RTLD_NEXT, Symbol<function>::kName));
-  return stock;
+  return upstream;
 }
 
 #define STAND_BEFORE(name, symbol, result, ...)                            \
@@ -91,7 +91,7 @@ auto Stock() {
 // aten::celu: alpha.
 STAND_BEFORE(Celu, "_ZN9torch_xla4CeluE" VALUE SCALAR, NodePtr,
              const Value& input, const at::Scalar& alpha) {
-  return Stock<&Celu>()(With(input, HashOf(alpha)), alpha);
+  return Upstream<&Celu>()(With(input, HashOf(alpha)), alpha);
 }
 
 // aten::elu_backward: the three factors.
@@ -102,15 +102,15 @@ STAND_BEFORE(EluBackward,
              const at::Scalar& input_scale) {
   const hash_t attributes =
       MHash(HashOf(alpha), HashOf(scale), HashOf(input_scale));
-  return Stock<&EluBackward>()(With(grad_output, attributes), output, alpha,
-                               scale, input_scale);
+  return Upstream<&EluBackward>()(With(grad_output, attributes), output, alpha,
+                                  scale, input_scale);
 }
 
 // aten::pixel_shuffle: the factor.
 STAND_BEFORE(PixelShuffle, "_ZN9torch_xla12PixelShuffleE" VALUE "l", NodePtr,
              const Value& input, int64_t upscale_factor) {
-  return Stock<&PixelShuffle>()(With(input, MHash(upscale_factor)),
-                                upscale_factor);
+  return Upstream<&PixelShuffle>()(With(input, MHash(upscale_factor)),
+                                   upscale_factor);
 }
 
 // aten::index_add and aten::index_copy: the dimension. The functions that make
@@ -125,14 +125,14 @@ STAND_BEFORE(IndexAdd, "_ZN9torch_xla8IndexAddE" TENSOR "lS8_S8_", Value,
              const torch_xla::XLATensorPtr& base, int64_t dim,
              const torch_xla::XLATensorPtr& index,
              const torch_xla::XLATensorPtr& source) {
-  return Stock<&IndexAdd>()(With(base, MHash(dim)), dim, index, source);
+  return Upstream<&IndexAdd>()(With(base, MHash(dim)), dim, index, source);
 }
 
 STAND_BEFORE(IndexCopy, "_ZN9torch_xla9IndexCopyE" TENSOR "lS8_S8_", Value,
              const torch_xla::XLATensorPtr& base, int64_t dim,
              const torch_xla::XLATensorPtr& index,
              const torch_xla::XLATensorPtr& source) {
-  return Stock<&IndexCopy>()(With(base, MHash(dim)), dim, index, source);
+  return Upstream<&IndexCopy>()(With(base, MHash(dim)), dim, index, source);
 }
 
 // aten::avg_pool*d: divisor_override.
@@ -142,9 +142,9 @@ STAND_BEFORE(AvgPoolNd,
              void, void* self, const Value& input, int64_t spatial_dim_count,
              void* kernel_size, void* stride, void* padding, bool ceil_mode,
              bool count_include_pad, std::optional<int> divisor_override) {
-  Stock<&AvgPoolNd>()(self, With(input, MHash(OrMinusOne(divisor_override))),
-                      spatial_dim_count, kernel_size, stride, padding,
-                      ceil_mode, count_include_pad, divisor_override);
+  Upstream<&AvgPoolNd>()(self, With(input, MHash(OrMinusOne(divisor_override))),
+                         spatial_dim_count, kernel_size, stride, padding,
+                         ceil_mode, count_include_pad, divisor_override);
 }
 
 // aten::_amp_update_scale_: the factors and the interval.
@@ -155,23 +155,23 @@ STAND_BEFORE(AmpUpdateScale,
              double growth_factor, double backoff_factor, int growth_interval) {
   const hash_t attributes =
       MHash(growth_factor, backoff_factor, growth_interval);
-  Stock<&AmpUpdateScale>()(self, current_scale, growth_tracker,
-                           With(found_inf, attributes), growth_factor,
-                           backoff_factor, growth_interval);
+  Upstream<&AmpUpdateScale>()(self, current_scale, growth_tracker,
+                              With(found_inf, attributes), growth_factor,
+                              backoff_factor, growth_interval);
 }
 
 // aten::bernoulli_ and aten::exponential_: the result's shape and dtype.
 STAND_BEFORE(Bernoulli, "_ZN9torch_xla9BernoulliC1E" VALUE "S5_N3xla5ShapeE",
              void, void* self, const Value& probability, const Value& seed,
              const xla::Shape* shape) {
-  Stock<&Bernoulli>()(self, probability, With(seed, HashOf(*shape)), shape);
+  Upstream<&Bernoulli>()(self, probability, With(seed, HashOf(*shape)), shape);
 }
 
 STAND_BEFORE(Exponential,
              "_ZN9torch_xla11ExponentialC1E" VALUE "S5_N3xla5ShapeE", void,
              void* self, const Value& lambda, const Value& seed,
              const xla::Shape* shape) {
-  Stock<&Exponential>()(self, lambda, With(seed, HashOf(*shape)), shape);
+  Upstream<&Exponential>()(self, lambda, With(seed, HashOf(*shape)), shape);
 }
 
 // aten::cat: the result's dtype.
@@ -182,7 +182,7 @@ STAND_BEFORE(Cat,
              at::ScalarType dtype) {
   std::vector<Value> storage;
   const hash_t attributes = MHash(static_cast<int64_t>(dtype));
-  Stock<&Cat>()(self, WithFirst(values, attributes, &storage), dim, dtype);
+  Upstream<&Cat>()(self, WithFirst(values, attributes, &storage), dim, dtype);
 }
 
 // quantize_tensor and dequantize_tensor: the axis.
@@ -194,8 +194,8 @@ STAND_BEFORE(QuantizeTensor,
              void* self, const Value& input, const std::vector<float>& scale,
              const std::vector<int>& zero_point, int quant_min, int quant_max,
              const std::string& dtype, int axis) {
-  Stock<&QuantizeTensor>()(self, With(input, MHash(axis)), scale, zero_point,
-                           quant_min, quant_max, dtype, axis);
+  Upstream<&QuantizeTensor>()(self, With(input, MHash(axis)), scale, zero_point,
+                              quant_min, quant_max, dtype, axis);
 }
 
 STAND_BEFORE(DequantizeTensor,
@@ -203,8 +203,8 @@ STAND_BEFORE(DequantizeTensor,
              void* self, const Value& input, const std::vector<float>& scale,
              const std::vector<int>& zero_point, int quant_min, int quant_max,
              const std::string& dtype, int axis) {
-  Stock<&DequantizeTensor>()(self, With(input, MHash(axis)), scale, zero_point,
-                             quant_min, quant_max, dtype, axis);
+  Upstream<&DequantizeTensor>()(self, With(input, MHash(axis)), scale,
+                                zero_point, quant_min, quant_max, dtype, axis);
 }
 
 // Collectives: the channel, and whether the groups hold global device ids.
@@ -220,7 +220,7 @@ STAND_BEFORE(AllGather,
              int64_t dim, int64_t shard_count, void* groups, bool pin_layout,
              std::optional<int> channel_id,
              std::optional<bool> use_global_device_ids) {
-  Stock<&AllGather>()(
+  Upstream<&AllGather>()(
       self, With(input, HashOf(channel_id, use_global_device_ids)), token, dim,
       shard_count, groups, pin_layout, channel_id, use_global_device_ids);
 }
@@ -233,7 +233,7 @@ STAND_BEFORE(ReduceScatter,
              int64_t shard_count, void* groups, bool pin_layout,
              std::optional<int> channel_id,
              std::optional<bool> use_global_device_ids) {
-  Stock<&ReduceScatter>()(
+  Upstream<&ReduceScatter>()(
       self, reduce_type, With(input, HashOf(channel_id, use_global_device_ids)),
       token, scale, scatter_dim, shard_count, groups, pin_layout, channel_id,
       use_global_device_ids);
@@ -246,7 +246,7 @@ STAND_BEFORE(CustomSharding,
              "RKN3xla5ShapeERKNS0_4TypeE",
              void, void* self, const Value& input, const xla::Shape& shape,
              const int& type) {
-  Stock<&CustomSharding>()(self, With(input, HashOf(shape)), shape, type);
+  Upstream<&CustomSharding>()(self, With(input, HashOf(shape)), shape, type);
 }
 
 #undef QUANTIZE_PARAMETERS

@@ -1,40 +1,40 @@
 // Interposes on two functions that look at shapes, and end the process where
 // they look at the wrong one.
 //
-// This works because the stock binary calls them through its PLT.
+// This works because the upstream binary calls them through its PLT.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/interpose/pass_through.h"
-#include "torch_xla_ext/csrc/interpose/stock.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 namespace torch_xla {
 
 // Makes a vector of an index along one dimension, for index_select, index_copy,
-// index_add and index_fill. The stock function looks at the shape of the
+// index_add and index_fill. The upstream function looks at the shape of the
 // index's node instead of that of its output: where a node has several, such as
 // that of sort, argsort, topk or max, the process ends.
 torch::lazy::Value EnsureRank1(const torch::lazy::Value& index) {
-  static auto* const stock =
-      Stock(&EnsureRank1, "_ZN9torch_xla11EnsureRank1ERKN5torch4lazy5ValueE");
-  if (index.node->num_outputs() == 1) return stock(index);
-  return stock(torch::lazy::Value(std::make_shared<PassThrough>(index), 0));
+  static auto* const upstream = UpstreamFunction(
+      &EnsureRank1, "_ZN9torch_xla11EnsureRank1ERKN5torch4lazy5ValueE");
+  if (index.node->num_outputs() == 1) return upstream(index);
+  return upstream(torch::lazy::Value(std::make_shared<PassThrough>(index), 0));
 }
 
-// Whether an adaptive pool is lowered. The stock function divides by the sizes
-// of the output.
+// Whether an adaptive pool is lowered. The upstream function divides by the
+// sizes of the output.
 bool IsSupportedAdaptivePool(absl::Span<const int64_t> input_size,
                              absl::Span<const int64_t> output_size,
                              int pool_dim) {
-  static auto* const stock =
-      Stock(&IsSupportedAdaptivePool,
-            "_ZN9torch_xla23IsSupportedAdaptivePoolEN4absl12lts_202308024SpanIK"
-            "lEES4_i");
+  static auto* const upstream = UpstreamFunction(
+      &IsSupportedAdaptivePool,
+      "_ZN9torch_xla23IsSupportedAdaptivePoolEN4absl12lts_202308024SpanIK"
+      "lEES4_i");
   const bool has_elements = std::all_of(output_size.begin(), output_size.end(),
                                         [](int64_t size) { return size > 0; });
-  return has_elements && stock(input_size, output_size, pool_dim);
+  return has_elements && upstream(input_size, output_size, pool_dim);
 }
 
 }  // namespace torch_xla

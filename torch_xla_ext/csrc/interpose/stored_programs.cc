@@ -1,4 +1,5 @@
-// Interposes on functions for stored programs (runtime/stored_programs.h).
+// Interposes on functions for stored programs
+// (runtime_fixes/stored_programs.h).
 //
 // PjRtComputationClient::DeserializeComputation loads a program in two steps,
 // DeserializeExecutable and Load. Neither a plugin's client nor the CPU's
@@ -11,9 +12,9 @@
 // client gets a copy of its vtable with the two functions replaced.
 //
 // HashCompilationEnv and DeserializeComputation are called through a vtable,
-// which refers to them by their symbols. The stock functions are called from
+// which refers to them by their symbols. The upstream functions are called from
 // here.
-#include "torch_xla_ext/csrc/runtime/stored_programs.h"
+#include "torch_xla_ext/csrc/runtime_fixes/stored_programs.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -28,8 +29,8 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/pjrt_bridge/compile_options.h"
-#include "torch_xla_ext/csrc/runtime/memory_mappings.h"
+#include "torch_xla_ext/csrc/pjrt_shim/compile_options.h"
+#include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -98,9 +99,9 @@ namespace torch_xla::runtime {
 
 std::shared_ptr<ComputationClient::Computation>
 PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
-  using Stock = std::shared_ptr<ComputationClient::Computation> (*)(
+  using Upstream = std::shared_ptr<ComputationClient::Computation> (*)(
       PjRtComputationClient*, const std::string&);
-  static const auto stock = reinterpret_cast<Stock>(dlsym(
+  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
       RTLD_NEXT,
       "_ZN9torch_xla7runtime21PjRtComputationClient22DeserializeComputationERK"
       "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
@@ -112,7 +113,7 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
   });
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) torch_xla_ext::CheckMemoryMappings();
-  auto program = stock(this, serialized);
+  auto program = upstream(this, serialized);
   if (program != nullptr && on_cpu) {
     // torch::lazy::Computation is the first base class.
     const auto* const base =
@@ -123,8 +124,8 @@ PjRtComputationClient::DeserializeComputation(const std::string& serialized) {
 }
 
 torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
-  using Stock = torch::lazy::hash_t (*)(PjRtComputationClient*);
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream = torch::lazy::hash_t (*)(PjRtComputationClient*);
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla7runtime21PjRtComputationClient18HashCompilationEnv"
             "Ev"));
@@ -133,9 +134,9 @@ torch::lazy::hash_t PjRtComputationClient::HashCompilationEnv() {
     return torch_xla_ext::CompilerHash(plugin.ok() ? *plugin : nullptr);
   }();
   // In the keys of the programs in memory, too.
-  const std::string& options = torch_xla_ext::pjrt_bridge::CompileOptions();
+  const std::string& options = torch_xla_ext::pjrt_shim::CompileOptions();
   return torch::lazy::HashCombine(
-      torch::lazy::HashCombine(stock(this), compiler),
+      torch::lazy::HashCombine(upstream(this), compiler),
       torch::lazy::DataHash(options.data(), options.size()));
 }
 

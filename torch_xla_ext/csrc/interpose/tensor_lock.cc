@@ -1,11 +1,12 @@
 // Interposes on the functions that collect tensors for a program, and on those
 // that read or replace a tensor's operations: several threads may do both, and
-// tensors keep their operations until they have data (runtime/tensor_lock.h).
-// Also on one that reads tensors' data while it has a device's lock.
+// tensors keep their operations until they have data
+// (runtime_fixes/tensor_lock.h). Also on one that reads tensors' data while it
+// has a device's lock.
 //
-// This works because the stock binary calls all of them through its PLT. The
-// stock functions are called from here.
-#include "torch_xla_ext/csrc/runtime/tensor_lock.h"
+// This works because the upstream binary calls all of them through its PLT. The
+// upstream functions are called from here.
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 #include <array>
 #include <cstddef>
@@ -15,7 +16,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/interpose/stock.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
 
 namespace torch_xla {
 
@@ -42,7 +43,7 @@ XLAGraphExecutor::SyncTensorsGraphInternal(
   using Function = std::shared_ptr<Async>(
       XLAGraphExecutor*, std::vector<XLATensorPtr>*,
       absl::Span<const std::string>, const SyncTensorsConfig&, bool);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor24SyncTensorsGraphInternalEPSt6vectorIN3"
       "c1013intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_"
@@ -50,7 +51,7 @@ XLAGraphExecutor::SyncTensorsGraphInternal(
       "stringIcSt11char_traitsIcESaIcEEEEERKN5torch4lazy17LazyGraphExecutor17"
       "SyncTensorsConfigEb");
   const TensorLock lock;
-  return stock(this, tensors, devices, config, warm_up_cache_only);
+  return upstream(this, tensors, devices, config, warm_up_cache_only);
 }
 
 void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
@@ -62,7 +63,7 @@ void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
       void(XLAGraphExecutor*, std::vector<XLATensorPtr>*,
            const SyncTensorsConfig&, absl::Span<const size_t>,
            std::vector<torch::lazy::Value>&, std::vector<BackendDataPtr>&);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor27ExtractIRAndPrepareXlaData_EPSt6vector"
       "IN3c1013intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_"
@@ -71,7 +72,8 @@ void XLAGraphExecutor::ExtractIRAndPrepareXlaData_(
       "EERS1_ISt10shared_ptrINSD_11BackendDataEESaIST_EE");
   SyncTensorsConfig keeps_operations = config;
   keeps_operations.force_ltc_data = false;
-  stock(this, tensors, keeps_operations, indices, ir_values, tensor_data_vec);
+  upstream(this, tensors, keeps_operations, indices, ir_values,
+           tensor_data_vec);
 }
 
 std::vector<BackendDataPtr> XLAGraphExecutor::SetTensorData(
@@ -81,7 +83,7 @@ std::vector<BackendDataPtr> XLAGraphExecutor::SetTensorData(
   using Function = std::vector<BackendDataPtr>(
       XLAGraphExecutor*, std::vector<XLATensorPtr>*, const SyncTensorsConfig&,
       absl::Span<const size_t>, const std::vector<BackendDataPtr>&);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor13SetTensorDataEPSt6vectorIN3c1013"
       "intrusive_ptrINS_9XLATensorENS2_6detail34intrusive_target_default_null_"
@@ -91,7 +93,7 @@ std::vector<BackendDataPtr> XLAGraphExecutor::SetTensorData(
   if (config.force_ltc_data) {
     torch_xla_ext::ReplaceOperations(*tensors, indices, tensor_data_vec);
   }
-  return stock(this, tensors, config, indices, tensor_data_vec);
+  return upstream(this, tensors, config, indices, tensor_data_vec);
 }
 
 // Runs a program of torch.compile, whose inputs are read while it has the
@@ -102,45 +104,45 @@ std::vector<BackendDataPtr> XLAGraphExecutor::ExecuteComputationWithBarrier(
   using Function = std::vector<BackendDataPtr>(
       XLAGraphExecutor*, torch::lazy::hash_t, const std::vector<at::IValue>&,
       const torch::lazy::BackendDevice&);
-  static Function* const stock = Stock(
+  static Function* const upstream = UpstreamFunction(
       static_cast<Function*>(nullptr),
       "_ZN9torch_xla16XLAGraphExecutor29ExecuteComputationWithBarrierEN5torch4"
       "lazy6hash_tERKSt6vectorIN3c106IValueESaIS6_EERKNS2_13BackendDeviceE");
   const torch_xla_ext::DeviceIsLocked locked;
-  return stock(this, hash, graph_inputs, device);
+  return upstream(this, hash, graph_inputs, device);
 }
 
 // Upstream returns a reference into the tensor's operation or data, which ends
 // when another thread gives the tensor data.
 runtime::util::MaybeRef<xla::Shape> XLATensor::shape() const {
   using Function = runtime::util::MaybeRef<xla::Shape>(const XLATensor*);
-  static Function* const stock = Stock(static_cast<Function*>(nullptr),
-                                       "_ZNK9torch_xla9XLATensor5shapeEv");
+  static Function* const upstream = UpstreamFunction(
+      static_cast<Function*>(nullptr), "_ZNK9torch_xla9XLATensor5shapeEv");
   if (!torch_xla_ext::ThreadsAreSeveral() ||
       torch_xla_ext::DeviceIsLocked::ByThisThread()) {
-    return stock(this);
+    return upstream(this);
   }
   const TensorLock lock;
-  return runtime::util::MaybeRef<xla::Shape>(Kept(stock(this).get()));
+  return runtime::util::MaybeRef<xla::Shape>(Kept(upstream(this).get()));
 }
 
 torch::lazy::Value XLATensor::GetIrValue() const {
   using Function = torch::lazy::Value(const XLATensor*);
-  static Function* const stock =
-      Stock(static_cast<Function*>(nullptr),
-            "_ZNK9torch_xla9XLATensor10GetIrValueEv");
+  static Function* const upstream =
+      UpstreamFunction(static_cast<Function*>(nullptr),
+                       "_ZNK9torch_xla9XLATensor10GetIrValueEv");
   const TensorLock lock(*this);
-  return stock(this);
+  return upstream(this);
 }
 
 void XLATensor::SetIrValue(torch::lazy::Value ir_value, bool inplace,
                            bool delay_eager_execution) {
   using Function = void(XLATensor*, torch::lazy::Value, bool, bool);
-  static Function* const stock =
-      Stock(static_cast<Function*>(nullptr),
-            "_ZN9torch_xla9XLATensor10SetIrValueEN5torch4lazy5ValueEbb");
+  static Function* const upstream = UpstreamFunction(
+      static_cast<Function*>(nullptr),
+      "_ZN9torch_xla9XLATensor10SetIrValueEN5torch4lazy5ValueEbb");
   const TensorLock lock;
-  stock(this, std::move(ir_value), inplace, delay_eager_execution);
+  upstream(this, std::move(ir_value), inplace, delay_eager_execution);
 }
 
 }  // namespace torch_xla

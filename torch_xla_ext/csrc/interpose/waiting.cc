@@ -1,8 +1,9 @@
-// Interposes on functions in which the stock binary waits for a program to end:
-// they release the GIL (runtime/without_gil.h), and throw if another process is
-// lost (runtime/lost_process.h). failed_execution.cc has more of them.
+// Interposes on functions in which the upstream binary waits for a program to
+// end: they release the GIL (runtime_fixes/without_gil.h), and throw if another
+// process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
+// of them.
 //
-// This works because the stock binary calls torch's two through its PLT, and
+// This works because the upstream binary calls torch's two through its PLT, and
 // PjRtComputationClient's through a vtable, which refers to them by their
 // symbols. The original functions are called from here, with copies of the
 // arguments, because the exception does not wait for them to return.
@@ -14,32 +15,32 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
-#include "torch_xla_ext/csrc/runtime/lost_process.h"
-#include "torch_xla_ext/csrc/runtime/without_gil.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch::lazy {
 
 std::vector<ExceptionCleanup> LazyGraphExecutor::DeviceLockerArena::LockDevices(
     const std::set<BackendDevice>& devices) {
-  using Stock = std::vector<ExceptionCleanup> (*)(
+  using Upstream = std::vector<ExceptionCleanup> (*)(
       DeviceLockerArena*, const std::set<BackendDevice>&);
-  static const auto stock = reinterpret_cast<Stock>(dlsym(
+  static const auto upstream = reinterpret_cast<Upstream>(dlsym(
       RTLD_NEXT,
       "_ZN5torch4lazy17LazyGraphExecutor17DeviceLockerArena11LockDevicesERKSt3s"
       "etINS0_13BackendDeviceESt4lessIS4_ESaIS4_EE"));
   const torch_xla_ext::WithoutGil without_gil;
   return torch_xla_ext::WaitUnlessLost(
-      [this, devices] { return stock(this, devices); });
+      [this, devices] { return upstream(this, devices); });
 }
 
 void LazyGraphExecutor::DeviceBarrier(const BackendDevice& device) {
-  using Stock = void (*)(LazyGraphExecutor*, const BackendDevice&);
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream = void (*)(LazyGraphExecutor*, const BackendDevice&);
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT,
             "_ZN5torch4lazy17LazyGraphExecutor13DeviceBarrierERKNS0_"
             "13BackendDeviceE"));
   const torch_xla_ext::WithoutGil without_gil;
-  torch_xla_ext::WaitUnlessLost([this, device] { stock(this, device); });
+  torch_xla_ext::WaitUnlessLost([this, device] { upstream(this, device); });
 }
 
 }  // namespace torch::lazy
@@ -63,8 +64,8 @@ TensorCollectionBarrier(XLAGraphExecutor*, SyncTensorCollection*) __asm__(
 
 extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
                                         SyncTensorCollection* collection) {
-  using Stock = void (*)(XLAGraphExecutor*, SyncTensorCollection*);
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream = void (*)(XLAGraphExecutor*, SyncTensorCollection*);
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla16XLAGraphExecutor23TensorCollectionBarrierEPN5torch4"
             "lazy17LazyGraphExecutor20SyncTensorCollectionE"));
@@ -76,7 +77,7 @@ extern "C" void TensorCollectionBarrier(XLAGraphExecutor* executor,
             {collection->device});
   }
   const torch_xla_ext::WithoutGil without_gil;
-  stock(executor, collection);
+  upstream(executor, collection);
 }
 
 }  // namespace torch_xla
@@ -85,23 +86,26 @@ namespace torch_xla::runtime {
 
 PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
     absl::Span<const ComputationClient::DataPtr> handles) {
-  using Stock = Literals (*)(PjRtComputationClient*,
-                             absl::Span<const ComputationClient::DataPtr>);
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream = Literals (*)(PjRtComputationClient*,
+                                absl::Span<const ComputationClient::DataPtr>);
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla7runtime21PjRtComputationClient18TransferFromDeviceEN"
             "4absl12lts_202308024SpanIKSt10shared_ptrINS0_17ComputationClient4D"
             "ataEEEE"));
   const torch_xla_ext::WithoutGil without_gil;
   return torch_xla_ext::WaitUnlessLost(
-      [this, own = std::vector<ComputationClient::DataPtr>(
-                 handles.begin(), handles.end())] { return stock(this, own); });
+      [this, own = std::vector<ComputationClient::DataPtr>(handles.begin(),
+                                                           handles.end())] {
+        return upstream(this, own);
+      });
 }
 
 void PjRtComputationClient::WaitDeviceOps(
     absl::Span<const std::string> devices) {
-  using Stock = void (*)(PjRtComputationClient*, absl::Span<const std::string>);
-  static const auto stock = reinterpret_cast<Stock>(
+  using Upstream =
+      void (*)(PjRtComputationClient*, absl::Span<const std::string>);
+  static const auto upstream = reinterpret_cast<Upstream>(
       dlsym(RTLD_NEXT,
             "_ZN9torch_xla7runtime21PjRtComputationClient13WaitDeviceOpsEN4absl"
             "12lts_202308024SpanIKNSt7__cxx1112basic_stringIcSt11char_traitsIcE"
@@ -109,7 +113,7 @@ void PjRtComputationClient::WaitDeviceOps(
   const torch_xla_ext::WithoutGil without_gil;
   torch_xla_ext::WaitUnlessLost(
       [this, own = std::vector<std::string>(devices.begin(), devices.end())] {
-        stock(this, own);
+        upstream(this, own);
       });
 }
 

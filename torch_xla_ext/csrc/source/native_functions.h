@@ -1,4 +1,4 @@
-// torch_xla's kernels for operators/, as upstream's source declares them.
+// torch_xla's kernels for aten_overrides/, as upstream's source declares them.
 #ifndef TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 

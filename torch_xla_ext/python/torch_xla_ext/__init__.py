@@ -23,8 +23,10 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     )
 
 from torch_xla_ext.custom_call import custom_call
+from torch_xla_ext.front_end import TorchXla
 from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.step import capture
+from torch_xla_ext.launchers.tvm_ffi import tvm_ffi_call
 from torch_xla_ext.registry.ffi_handlers import register_ffi_type
 from torch_xla_ext.registry.kernels import register_kernel
 from torch_xla_ext.registry.registration import (
@@ -33,14 +35,15 @@ from torch_xla_ext.registry.registration import (
     register_custom_call,
     registered_targets,
 )
-from torch_xla_ext.signature.schema import ArrayType
 from torch_xla_ext.tools.profiling import profile
 from torch_xla_ext.xla_options import compiler_options
+from xla_kernels.front_end import register as _register
+from xla_kernels.signature.schema import ArrayType
 
-from torch_xla_ext import debug, operator, ops  # isort: skip
+_register(TorchXla())
 
-define_operator = operator.define_operator
-define_in_place_operator = operator.define_in_place_operator
+from torch_xla_ext import debug, ops  # noqa: E402  # the operators need a front end
+from xla_kernels.operator.define import define_in_place_operator, define_operator  # noqa: E402
 
 __all__ = [
     "ArrayType",
@@ -73,21 +76,20 @@ __version__ = torch_xla.__version__
 
 # Names that are imported when they are first used, by the module that has them.
 _LAZY = {
-    "CudaKernel": "launchers.cuda_source.kernel",
-    "TritonKernel": "launchers.triton.kernel",
-    "compile_triton_kernel": "launchers.triton.call",
-    "cuda_kernel": "launchers.cuda_source.kernel",
-    "register_torch_operator": "launchers.torch_operator.register",
-    "run_torch_operator": "launchers.torch_operator.register",
-    "triton_call": "launchers.triton.call",
-    "tvm_ffi_call": "launchers.tvm_ffi",
+    "CudaKernel": "xla_kernels.cuda_source.kernel",
+    "TritonKernel": "torch_xla_ext.launchers.triton.kernel",
+    "compile_triton_kernel": "torch_xla_ext.launchers.triton.call",
+    "cuda_kernel": "xla_kernels.cuda_source.kernel",
+    "register_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
+    "run_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
+    "triton_call": "torch_xla_ext.launchers.triton.call",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_call.reference import register_reference, use_reference
+from torch_xla_ext.custom_call.reference import use_reference
 from torch_xla_ext.registry import registration
 from torch_xla_ext.registry.platforms import APIS, CALL_VERSIONS
-from torch_xla_ext.signature import untyped_payload
-from torch_xla_ext.signature.untyped_payload import UntypedPayload
 from torch_xla_ext.tools.index_checks import check_indices
+from xla_kernels.references import register_reference
+from xla_kernels.signature import untyped_payload
+from xla_kernels.signature.untyped_payload import UntypedPayload
 
 __all__ = [
     "CustomCall",

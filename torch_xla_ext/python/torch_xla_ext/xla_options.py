@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch_xla
 
-from torch_xla_ext.tools.protobuf_wire_format import field
+from torch_xla_ext.protobuf_wire_format import field
 
 # Fields of XLA's CompileOptionsProto, of an entry of a map, and of OptionOverrideProto.
 _OVERRIDES, _NAME, _VALUE, _TEXT = 7, 1, 2, 1

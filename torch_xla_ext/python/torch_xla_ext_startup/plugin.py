@@ -27,8 +27,8 @@ class CudaPlugin(plugins.DevicePlugin):
             CudaRuntimeError: CUDA cannot be used; the text says why, and the remedy.
         """
         from torch_xla_ext.attention import scaled_dot_product
-        from torch_xla_ext.plugin import discovery
-        from torch_xla_ext.plugin.errors import CudaRuntimeError
+        from xla_kernels.plugin import discovery
+        from xla_kernels.plugin.errors import CudaRuntimeError
 
         scaled_dot_product.install()
         runtime = discovery.prepare(discovery.System.current(), torch_xla.runtime.is_spmd())
@@ -39,7 +39,7 @@ class CudaPlugin(plugins.DevicePlugin):
         return torch_xla._XLAC.__file__
 
     def client_create_options(self) -> dict[str, object]:
-        from torch_xla_ext.plugin import options
+        from xla_kernels.plugin import options
 
         return options.client_create_options(os.environ)
 
@@ -52,14 +52,15 @@ class CudaPlugin(plugins.DevicePlugin):
         Raises:
             CudaRuntimeError: ranks and counts do not fit together, or a port is taken.
         """
-        from torch_xla_ext.plugin import options, rendezvous
+        from torch_xla_ext.plugin import rendezvous
+        from xla_kernels.plugin import options
 
         rendezvous.prepare(os.environ)
         return options.Processes.from_environ(os.environ).count > 1
 
     def physical_chip_count(self) -> int:
         """How many processes xmp.spawn starts: GPU_NUM_DEVICES, else one for each visible GPU."""
-        from torch_xla_ext.plugin import discovery
+        from xla_kernels.plugin import discovery
 
         return discovery.gpu_count(discovery.System.current())
 

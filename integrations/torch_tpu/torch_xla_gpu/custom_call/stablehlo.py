@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch_tpu._internal.pallas import tpu_torch_pallas as _front_end
 
-from torch_xla_gpu.signature import ffi_attributes
-from torch_xla_gpu.signature.schema import ArrayType
+from xla_kernels.signature import ffi_attributes
+from xla_kernels.signature.schema import ArrayType
 
 _ELEMENT_TYPES = {
     torch.bool: "i1",
@@ -71,6 +71,7 @@ def call(
     attributes: Mapping[str, object] | None = None,
     payload: bytes | None = None,
     aliases: Mapping[int, int] | None = None,
+    layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
     """Calls a target with tensors of the device, now or in the program that is being traced.
 
@@ -82,10 +83,17 @@ def call(
         payload: of one of XLA's own targets.
         aliases: {result: input}: results in an operand's buffer. The operand is donated: nothing
             else may read the tensor's old value afterwards.
+        layouts: {result: dimensions}, the slowest first, of results that are not row-major.
     """
     types = [ArrayType.of(tensor) for tensor in inputs]
     prepared = prepare(
-        target, types, results, attributes=attributes, payload=payload, aliases=aliases
+        target,
+        types,
+        results,
+        attributes=attributes,
+        payload=payload,
+        aliases=aliases,
+        layouts=layouts,
     )
     return prepared(inputs)
 
@@ -98,6 +106,7 @@ def prepare(
     attributes: Mapping[str, object] | None = None,
     payload: bytes | None = None,
     aliases: Mapping[int, int] | None = None,
+    layouts: Mapping[int, Sequence[int]] | None = None,
     has_side_effect: bool = False,
 ) -> Prepared:
     """The call without its operands; the arguments are those of `call`.
@@ -112,6 +121,7 @@ def prepare(
         ffi_attributes.encode(attributes or {}) if payload is None else None,
         payload,
         tuple(sorted((aliases or {}).items())),
+        tuple((result, tuple(dims)) for result, dims in sorted((layouts or {}).items())),
         has_side_effect,
     )
     return Prepared(
@@ -156,6 +166,7 @@ def _module(
     attributes: str | None,
     payload: bytes | None,
     aliases: tuple[tuple[int, int], ...],
+    layouts: tuple[tuple[int, tuple[int, ...]], ...],
     has_side_effect: bool,
 ) -> str:
     """The text of the module."""
@@ -164,6 +175,7 @@ def _module(
     declared = zip(arguments, operand_types, strict=True)
     values = ["%0"] if len(results) == 1 else [f"%0#{i}" for i in range(len(results))]
     config = attributes if payload is None else ffi_attributes.string(payload)
+    dims = [dict(layouts).get(i, range(len(each.shape))) for i, each in enumerate(results)]
     alias_attributes = [
         "#stablehlo.output_operand_alias<output_tuple_indices = "
         f"[{result if len(results) > 1 else ''}], operand_index = {operand}, "
@@ -180,8 +192,8 @@ def _module(
       api_version = {_TYPED_FFI if payload is None else _STATUS_RETURNING} : i32,
       backend_config = {config},
       has_side_effect = {str(has_side_effect).lower()},
-      operand_layouts = [{", ".join(map(_row_major, operands))}],
-      result_layouts = [{", ".join(map(_row_major, results))}],
+      operand_layouts = [{", ".join(_layout(range(len(each.shape))) for each in operands)}],
+      result_layouts = [{", ".join(map(_layout, dims))}],
       output_operand_aliases = [{", ".join(alias_attributes)}]
     }} : ({", ".join(operand_types)}) -> ({", ".join(result_types)})
     return {", ".join(values)} : {", ".join(result_types)}
@@ -197,6 +209,7 @@ def _type(array: ArrayType) -> str:
     return f"tensor<{''.join(f'{size}x' for size in array.shape)}{element}>"
 
 
-def _row_major(array: ArrayType) -> str:
-    order = list(reversed(range(len(array.shape))))
+def _layout(dims: Sequence[int]) -> str:
+    """A layout, from its dimensions, the slowest first."""
+    order = list(reversed(dims))
     return f"dense<{order if order else ''}> : tensor<{len(order)}xindex>"

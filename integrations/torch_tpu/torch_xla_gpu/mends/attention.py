@@ -36,7 +36,7 @@ def _attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     if _uses_cudnn and attn_mask is None and dropout_p == 0:
-        from torch_xla_gpu.attention import cudnn as cudnn_attention
+        from xla_kernels.attention import cudnn as cudnn_attention
 
         cudnn_attention.look_at_gpu()
         if _is_cudnns(query, key, value, enable_gqa, cudnn_attention.max_head_dim):
@@ -59,7 +59,7 @@ def _is_cudnns(
     max_head_dim: int,
 ) -> bool:
     """Whether cuDNN computes the same; a single query is no work for a fused kernel."""
-    from torch_xla_gpu.attention.cudnn import DTYPES, HEAD_DIM_MULTIPLE
+    from xla_kernels.attention.cudnn import DTYPES, HEAD_DIM_MULTIPLE
 
     tensors = (query, key, value)
     if query.dtype not in DTYPES or {t.dtype for t in tensors} != {query.dtype}:

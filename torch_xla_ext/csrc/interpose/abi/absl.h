@@ -1,7 +1,7 @@
-// Abseil as the stock binary was compiled with it: LTS 20230802, whose inline
-// namespace is part of every mangled name. Only what the front library passes
-// across the boundary is declared; layout_test.cc compares it with Abseil's own
-// headers.
+// Abseil as the upstream binary was compiled with it: LTS 20230802, whose
+// inline namespace is part of every mangled name. Only what the front library
+// passes across the boundary is declared; layout_test.cc compares it with
+// Abseil's own headers.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_ABSL_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_ABSL_H_
 

@@ -2,7 +2,7 @@
 // is opaque to kernels, but the caller of a kernel has to construct one.
 //
 // Mirrors xla/service/custom_call_status_internal.h at commit 9084478f. The
-// stock binary's XlaCustomCallStatusSetFailure assigns to the member: both
+// upstream binary's XlaCustomCallStatusSetFailure assigns to the member: both
 // sides use libstdc++'s std::optional and std::string with the same C++11 ABI.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_CUSTOM_CALL_STATUS_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_CUSTOM_CALL_STATUS_H_

@@ -1,6 +1,6 @@
-// XLA's distributed runtime as compiled into the stock binary. The caller fills
-// in the options; only the fields that the front library sets have a name here,
-// and the bytes between them are undeclared.
+// XLA's distributed runtime as compiled into the upstream binary. The caller
+// fills in the options; only the fields that the front library sets have a name
+// here, and the bytes between them are undeclared.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_DISTRIBUTED_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_DISTRIBUTED_H_
 
@@ -27,7 +27,7 @@ static_assert(sizeof(Seconds) == torch_xla_ext::layout::kDurationSize);
 class DistributedRuntimeClient {
  public:
   struct Options {
-    Options() = delete;  // always the stock binary's
+    Options() = delete;  // always the upstream binary's
     char before[torch_xla_ext::layout::kClientHeartbeatOffset];
     Seconds heartbeat_timeout;
     char between[torch_xla_ext::layout::kLostCallbackOffset -
@@ -46,7 +46,7 @@ static_assert(offsetof(DistributedRuntimeClient::Options,
 class CoordinationServiceImpl {
  public:
   struct Options {
-    Options() = delete;  // always the stock binary's
+    Options() = delete;  // always the upstream binary's
     char before[torch_xla_ext::layout::kServiceHeartbeatOffset];
     Seconds heartbeat_timeout;
   };

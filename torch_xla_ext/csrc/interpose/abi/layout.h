@@ -1,7 +1,8 @@
-// Sizes and offsets, in bytes, of classes of the stock binary. The declarations
-// in this folder are built from them, or checked against them. layout_test.cc
-// compares them with the real headers, where those are published, and the build
-// compares them with the machine code of the stock binary (machine_code.txt).
+// Sizes and offsets, in bytes, of classes of the upstream binary. The
+// declarations in this folder are built from them, or checked against them.
+// layout_test.cc compares them with the real headers, where those are
+// published, and the build compares them with the machine code of the upstream
+// binary (machine_code.txt).
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_LAYOUT_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_LAYOUT_H_
 

@@ -48,7 +48,7 @@ static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
 
 // The element storage of InlinedVector is tested by the HLO of a call with
-// aliases (tests/csrc/goldens).
+// aliases (tests/csrc/custom_call/goldens).
 static_assert(sizeof(xla::ShapeIndex) == kShapeIndexSize);
 static_assert(
     std::is_base_of_v<absl::InlinedVector<int64_t, 2>, xla::ShapeIndex>);

@@ -1,5 +1,5 @@
-// torch_xla's kernels for operators/, as compiled into the stock binary, and as
-// the header declares them that upstream generates
+// torch_xla's kernels for aten_overrides/, as compiled into the upstream
+// binary, and as the header declares them that upstream generates
 // (torch_xla/csrc/XLANativeFunctions.h).
 #ifndef TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_
 #define TORCH_XLA_EXT_CSRC_NATIVE_FUNCTIONS_H_

@@ -1,6 +1,6 @@
-// torch_xla 2.8.1 as compiled into the stock binary: the functions that the
+// torch_xla 2.8.1 as compiled into the upstream binary: the functions that the
 // front library calls, and the one class that it derives from. Every function
-// declared here is exported by the stock binary (the build checks it).
+// declared here is exported by the upstream binary (the build checks it).
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_TORCH_XLA_H_
 
@@ -31,12 +31,13 @@ namespace torch_xla {
 
 class LoweringContext {
  public:
-  LoweringContext() = delete;  // always the stock binary's
+  LoweringContext() = delete;  // always the upstream binary's
   xla::XlaOp GetOutputOp(const torch::lazy::Output& output);
   xla::XlaOp GetParameter(
       const std::shared_ptr<torch::lazy::BackendData>& backend_data,
       const std::unordered_set<uint32_t>& dynamic_dims);
-  // Whether a result has the shape of this data. Virtual in the stock binary.
+  // Whether a result has the shape of this data. Virtual in the upstream
+  // binary.
   bool CheckResultShape(const torch::lazy::BackendDataPtr& parameter_data,
                         size_t result_idx);
 };
@@ -55,7 +56,7 @@ class XlaOpVector {
 };
 
 // The base class of every IR node. The virtual functions and the members are in
-// the order of torch_xla/csrc/ir.h; the build compares both with the stock
+// the order of torch_xla/csrc/ir.h; the build compares both with the upstream
 // binary.
 class XlaNode : public torch::lazy::Node {
  public:
@@ -132,7 +133,7 @@ void DetectDynamicShape(torch::lazy::NodePtr node);
 // Adds virtual functions to torch's LazyTensor, but none that is used here.
 class XLATensor : public torch::lazy::LazyTensor {
  public:
-  // Always the stock binary's.
+  // Always the upstream binary's.
   struct Data : public torch::lazy::LazyTensor::Data {
     Data() = delete;
     char others[torch_xla_ext::layout::kAliasIdOffset -
@@ -161,7 +162,7 @@ class XLATensor : public torch::lazy::LazyTensor {
       std::optional<at::ScalarType> logical_element_type,
       bool delay_eager_execution) const;
 
-  // Only the first member is declared; always the stock binary's.
+  // Only the first member is declared; always the upstream binary's.
   struct ShardingSpec {
     ShardingSpec() = delete;
     xla::OpSharding sharding;
@@ -186,7 +187,7 @@ class XLAGraphExecutor {
   struct Async;  // only passed on
 
   struct CachedComputation {
-    CachedComputation() = delete;  // always the stock binary's
+    CachedComputation() = delete;  // always the upstream binary's
     // Upstream's pointer is to a derived class.
     torch::lazy::ComputationPtr computation;
     bool is_sharded;
@@ -201,11 +202,11 @@ class XLAGraphExecutor {
 
   // Overrides virtual functions, but has no other that is used here.
   struct DeviceContextArena : LazyGraphExecutorTypes::DeviceContextArena {
-    DeviceContextArena() = delete;  // always the stock binary's
+    DeviceContextArena() = delete;  // always the upstream binary's
     static DeviceContextArena* Get();
   };
 
-  XLAGraphExecutor() = delete;  // always the stock binary's
+  XLAGraphExecutor() = delete;  // always the upstream binary's
   static XLAGraphExecutor* Get();
   ComputationCache* GetComputationCache();
   void ApplyEagerSync(std::vector<XLATensorPtr>& tensors);
@@ -275,7 +276,7 @@ namespace runtime {
 
 class ComputationClient {
  public:
-  ComputationClient() = delete;  // always the stock binary's
+  ComputationClient() = delete;  // always the upstream binary's
   class Computation;
   struct ExecuteComputationOptions;
   struct ExecuteReplicatedOptions;
@@ -283,11 +284,11 @@ class ComputationClient {
   // Derives from torch's BackendData and appends members.
   class Data : public torch::lazy::BackendData {
    public:
-    Data() = delete;  // always the stock binary's
+    Data() = delete;  // always the upstream binary's
   };
   using DataPtr = std::shared_ptr<Data>;
 
-  // Data without a value. Virtual in the stock binary, which runs
+  // Data without a value. Virtual in the upstream binary, which runs
   // PjRtComputationClient's.
   DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
   absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
@@ -297,11 +298,11 @@ class ComputationClient {
   uintptr_t UnsafeBufferPointer(DataPtr handle);
 };
 
-// Virtual in the stock binary. Its vtable refers to these functions by their
+// Virtual in the upstream binary. Its vtable refers to these functions by their
 // symbols, so a definition in the front library replaces them.
 class PjRtComputationClient {
  public:
-  PjRtComputationClient() = delete;  // always the stock binary's
+  PjRtComputationClient() = delete;  // always the upstream binary's
   ComputationClient::DataPtr CreateDataPlaceholder(
       std::string device, xla::Shape shape,
       std::optional<xla::OpSharding> sharding);

@@ -1,6 +1,6 @@
-// torch_xla 2.8.1 and XLA for calls/, as compiled into the stock binary.
+// torch_xla 2.8.1 and XLA for csrc/, as compiled into the upstream binary.
 //
-// calls/ includes torch_xla_ext/csrc/upstream.h, which is either this header or
+// csrc/ includes torch_xla_ext/csrc/upstream.h, which is either this header or
 // the one in source/, with upstream's own headers
 // (//torch_xla_ext/csrc:upstream).
 #ifndef TORCH_XLA_EXT_CSRC_UPSTREAM_H_

@@ -1,6 +1,6 @@
-// XLA as compiled into the stock binary: openxla/xla at commit 9084478f (the
+// XLA as compiled into the upstream binary: openxla/xla at commit 9084478f (the
 // pin of torch_xla 2.8.1). Every function declared here is exported by the
-// stock binary; the build fails if a signature has drifted. layout_test.cc
+// upstream binary; the build fails if a signature has drifted. layout_test.cc
 // compares the classes with XLA's own headers.
 #ifndef TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_XLA_H_
 #define TORCH_XLA_EXT_CSRC_INTERPOSE_ABI_XLA_H_
@@ -33,7 +33,7 @@ class MessageLite {
 
 namespace xla {
 
-// A protocol buffer: constructed, copied and destroyed by the stock binary.
+// A protocol buffer: constructed, copied and destroyed by the upstream binary.
 // Nothing here accesses its members.
 class OpSharding : public google::protobuf::MessageLite {
  public:
@@ -97,7 +97,7 @@ static_assert(sizeof(XlaOp) == torch_xla_ext::layout::kXlaOpSize);
 
 // An element type and a std::variant of the state of each kind of shape.
 // Nothing here accesses its members: shapes are constructed, copied and
-// destroyed by the stock binary.
+// destroyed by the upstream binary.
 class Shape {
  public:
   Shape(const Shape& other);
@@ -162,7 +162,7 @@ class HloInputOutputAliasConfig {
 class XlaBuilder {
  public:
   XlaBuilder() =
-      delete;  // always the stock binary's: its members are not declared
+      delete;  // always the upstream binary's: its members are not declared
   absl::Status SetInstructionFrontendAttribute(XlaOp op, std::string attribute,
                                                std::string value);
   absl::Status SetInstructionSharding(

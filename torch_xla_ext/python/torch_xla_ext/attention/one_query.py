@@ -10,7 +10,7 @@ import math
 import torch
 import torch_xla
 
-from torch_xla_ext.operator import torch_library
+from xla_kernels.operator import torch_library
 
 _NAME = "xla_gpu::matmul_with_float32_sums"
 _LIBRARY = torch_library.open_library(_NAME, replaces=False)

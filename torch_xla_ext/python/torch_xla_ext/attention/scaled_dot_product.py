@@ -18,8 +18,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_xla_ext_startup.upstream_fixes import temporarily_replaced
 
-from torch_xla_ext.attention import cudnn
 from torch_xla_ext.attention.one_query import attention_of_one_query
+from xla_kernels.attention import cudnn
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _OPERATOR = torch.ops.aten.scaled_dot_product_attention.default

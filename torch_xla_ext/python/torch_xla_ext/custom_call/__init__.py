@@ -3,6 +3,6 @@
 ``torch_xla_ext.custom_call`` is the function: import from this package by ``from``.
 """
 
-from torch_xla_ext.custom_call.call import call_operator, custom_call, may_be_remembered, prepare
+from torch_xla_ext.custom_call.call import call_operator, custom_call, is_cacheable, prepare
 
-__all__ = ["call_operator", "custom_call", "may_be_remembered", "prepare"]
+__all__ = ["call_operator", "custom_call", "is_cacheable", "prepare"]

@@ -10,14 +10,14 @@ import torch_xla
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
 from torch_xla_ext import sharding
-from torch_xla_ext.registry import kernel_symbols, registration
+from torch_xla_ext.registry import registration
 from torch_xla_ext.registry.platforms import APIS, platform_of
 from torch_xla_ext.sharding import rule as rules
-from torch_xla_ext.signature import ffi_attributes, untyped_payload
-from torch_xla_ext.signature.schema import ArrayType, Schema
+from xla_kernels import kernel_symbols
+from xla_kernels.signature import ffi_attributes, untyped_payload
+from xla_kernels.signature.schema import ArrayType, Schema
+from xla_kernels.traits import Traits
 
-# The prefix of the targets that XLA:GPU itself runs, by cuDNN.
-CUDNN_PREFIX = "__cudnn$"
 # Targets and APIs that were found. A registration is never undone.
 _known: set[tuple[str, str]] = set()
 
@@ -35,6 +35,10 @@ class Arguments(NamedTuple):
     has_side_effect: bool
     operand_shards: Sequence[sharding.Shard] | None
     result_shards: Sequence[sharding.Shard] | None
+    result_layouts: Mapping[int, Sequence[int]]
+    num_hidden_results: int
+    payload_is_backend_config: bool
+    runs_first_alone: bool
 
 
 def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
@@ -92,6 +96,7 @@ def checked(
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
     parts: sharding.Parts | None,
+    traits: Traits,
     is_checked: bool = False,
 ) -> Arguments:
     """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
@@ -108,7 +113,8 @@ def checked(
             f"{type(has_side_effect).__name__}"
         )
     types = _result_types(target, outputs)
-    _check_registered(target, api, given_api if payload is None else api)
+    if not traits.built_in or platform_of(torch_xla.runtime.device_type()) != "CUDA":
+        _check_registered(target, api, given_api if payload is None else api)
     present = [tensor for tensor in tensors if tensor is not None]
     schema = registration.schema(target, api)
     if schema is not None:
@@ -141,6 +147,10 @@ def checked(
         has_side_effect,
         parts and [shard for shard in parts.operands if shard is not None],
         parts and parts.results,
+        traits.result_layouts,
+        traits.num_hidden_results,
+        traits.built_in,
+        traits.runs_first_alone,
     )
 
 
@@ -167,9 +177,7 @@ def _check_registered(target: str, api: str, given_api: str | None) -> None:
     if (target, api) in _known:
         return
     platform = platform_of(torch_xla.runtime.device_type())
-    if target.startswith(CUDNN_PREFIX) and platform == "CUDA":
-        pass  # XLA:GPU runs these, no registered kernel
-    elif platform is not None and not registration.is_registered(target, platform, api):
+    if platform is not None and not registration.is_registered(target, platform, api):
         raise ValueError(_unknown_target_text(target, platform, given_api))
     _known.add((target, api))
 

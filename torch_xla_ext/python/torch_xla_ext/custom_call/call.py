@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +9,12 @@ import torch
 import torch_xla
 
 from torch_xla_ext import sharding
-from torch_xla_ext.custom_call import arguments, reference, transforms
+from torch_xla_ext.custom_call import arguments, reference
 from torch_xla_ext.custom_call.arguments import Arguments
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature.schema import ArrayType
+from xla_kernels import transforms
+from xla_kernels.signature.schema import ArrayType
+from xla_kernels.traits import NONE, Traits
 
 _XLAC = torch_xla._XLAC
 
@@ -29,6 +30,7 @@ def custom_call(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     sharding_rule: str | None = None,
+    traits: Traits = NONE,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target`.
 
@@ -43,7 +45,7 @@ def custom_call(
         outputs: descriptions of the results, at least one: each a tensor (it may be a meta tensor),
             another object with shape and dtype, or a pair (shape, dtype).
         attributes: the parameters of a kernel that uses kernel.h, or the attributes of another
-            FFI target (torch_xla_ext.signature.ffi_attributes lists the supported values).
+            FFI target (xla_kernels.signature.ffi_attributes lists the supported values).
         payload: the bytes for another untyped target.
         api: "untyped" (XLA's API version 3) or "ffi" (XLA's FFI, version 4). None: "ffi" if an FFI
             function is registered for the device's platform and there is no payload.
@@ -57,6 +59,7 @@ def custom_call(
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
             on its shard, with these attributes or this payload. Without it, sharded inputs are
             gathered.
+        traits: what XLA has to know of the call besides (xla_kernels.Traits).
 
     Returns:
         An XLA tensor for each of `outputs`. It has no derivative: a backward pass through it raises
@@ -78,11 +81,20 @@ def custom_call(
     transforms.refuse(target, tensors)
     parts = arguments.parts_of(target, sharding_rule, tensors, outputs, aliases)
     checked = arguments.checked(
-        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, parts
+        target,
+        tensors,
+        outputs,
+        attributes,
+        payload,
+        api,
+        aliases,
+        has_side_effect,
+        parts,
+        traits,
     )
     if has_side_effect and aliases is None:
         _warn_of_lost_writes(checked, tensors)
-    return _call(checked, tensors, outputs, attributes)
+    return _call(checked, tensors, outputs, attributes, payload)
 
 
 # The targets that _warn_of_lost_writes has warned of.
@@ -126,6 +138,7 @@ def call_operator(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     parts: sharding.Parts | None = None,
+    traits: Traits = NONE,
     is_checked: bool = False,
 ) -> list[torch.Tensor]:
     """custom_call for an operator, which has taken care of transforms and shardings.
@@ -139,9 +152,19 @@ def call_operator(
     tensors = arguments.tensors_of(target, inputs)
     transforms.refuse(target, tensors)
     checked = arguments.checked(
-        target, tensors, outputs, attributes, payload, api, aliases, False, parts, is_checked
+        target,
+        tensors,
+        outputs,
+        attributes,
+        payload,
+        api,
+        aliases,
+        False,
+        parts,
+        traits,
+        is_checked,
     )
-    return _call(checked, tensors, outputs, attributes)
+    return _call(checked, tensors, outputs, attributes, payload)
 
 
 def prepare(
@@ -155,6 +178,7 @@ def prepare(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     parts: sharding.Parts | None = None,
+    traits: Traits = NONE,
     is_checked: bool = False,
 ) -> object | None:
     """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
@@ -182,16 +206,16 @@ def prepare(
         aliases,
         has_side_effect,
         parts,
+        traits,
         is_checked,
     )
     return _XLAC._xla_prepare_custom_call(*checked)
 
 
-def may_be_remembered(target: str) -> bool:
+def is_cacheable(target: str) -> bool:
     """Whether a prepared call is all that custom_call makes of operands with an _xla_call_key.
 
-    It is not where custom_call computes something else, or refuses: with a reference
-    implementation, or in one of torch's transforms.
+    False under torch's transforms and for reference implementations.
     """
     return not transforms.may_apply() and reference.replacement(target) is None
 
@@ -201,14 +225,15 @@ def _call(
     tensors: list[torch.Tensor | None],
     outputs: Sequence[object],
     attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
 ) -> list[torch.Tensor]:
     """Makes the call, or calls the reference implementation, which gets the original arguments."""
     target = checked.target
     replaced = reference.replacement(target)
     if replaced is not None:
         _XLAC._xla_prepare_custom_call(*checked)
-        if target.startswith(arguments.CUDNN_PREFIX):
-            attributes = json.loads(checked.payload)
+        if payload is not None:
+            attributes = {"payload": payload}
         results = replaced(tensors, outputs, attributes or {})
         _check_reference(target, results, checked.output_shapes, checked.output_dtypes)
         return results

@@ -6,24 +6,15 @@ import atexit
 import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 
-import torch
 import torch_xla
 
-from torch_xla_ext.registry import kernel_symbols
+from xla_kernels import kernel_symbols, references
 
 ENVIRONMENT = "TORCH_XLA_EXT_USE_REFERENCE"
 
-# (inputs, outputs, attributes) of custom_call; returns a tensor for each of the outputs.
-Reference = Callable[
-    [Sequence[torch.Tensor | None], Sequence[object], Mapping[str, object]], list[torch.Tensor]
-]
-
-_lock = threading.Lock()
-_references: dict[str, Reference] = {}
 # The targets of the open blocks, one entry for each block. Each thread and each task of asyncio has
 # its own blocks.
 _in_use: ContextVar[tuple[str, ...]] = ContextVar("references in use", default=())
@@ -40,7 +31,7 @@ def _count_blocks(count: int) -> None:
 
 def _warn_of_unknown_names() -> None:
     """Runs at exit: until then, a program can register a reference for any name."""
-    for name in sorted(_everywhere - {"*"} - _references.keys()):
+    for name in sorted(_everywhere - {"*"} - set(references.names())):
         print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
 
 
@@ -49,13 +40,7 @@ if _everywhere:
     atexit.register(_warn_of_unknown_names)
 
 
-def register_reference(target: str, function: Reference) -> None:
-    """Registers a function that computes a target's results with PyTorch operations."""
-    with _lock:
-        _references[target] = function
-
-
-def replacement(target: str) -> Reference | None:
+def replacement(target: str) -> references.Reference | None:
     """The reference of `target` if it is to take the kernel's place, else None."""
     in_use = _in_use.get()
     if not in_use and not _everywhere:
@@ -64,8 +49,7 @@ def replacement(target: str) -> Reference | None:
     named = plain in in_use or plain in _everywhere
     if not named and "*" not in _everywhere:
         return None
-    with _lock:
-        function = _references.get(plain)
+    function = references.reference(plain)
     if function is None and named:
         raise ValueError(_missing_text(plain))
     return function
@@ -73,8 +57,7 @@ def replacement(target: str) -> Reference | None:
 
 def _missing_text(target: str) -> str:
     text = f"custom call {target!r}: there is no reference implementation that could take its place"
-    with _lock:
-        text += kernel_symbols.did_you_mean(target, _references)
+    text += kernel_symbols.did_you_mean(target, references.names())
     return text + "; give one to torch_xla_ext.debug.register_reference"
 
 
@@ -91,9 +74,7 @@ def use_reference(*targets: str) -> Iterator[None]:
         ValueError: immediately, if a target has no reference.
     """
     for target in targets:
-        with _lock:
-            known = target in _references
-        if not known:
+        if references.reference(target) is None:
             raise ValueError(_missing_text(target))
     _in_use.set((*_in_use.get(), *targets))
     _count_blocks(1)

@@ -3,7 +3,7 @@
 import torch
 import torch_xla
 
-from torch_xla_ext.attention import cudnn
+from xla_kernels.attention import cudnn
 
 
 def flash_attention(

@@ -3,7 +3,7 @@
 torch_xla 2.8's own bridge to Dynamo traces a graph once, but runs it by a Python loop over its
 arguments, and returns the new value of each argument that the graph writes to in another buffer.
 Here the program writes it into the argument's own buffer, which it copies first if something else
-reads it: csrc/capture/program.h does so, and keeps the order with programs before.
+reads it: csrc/graph/program.h does so, and keeps the order with programs before.
 
 CUDA tensors, and CPU tensors if that is XLA's device, are used where they are (shared_memory).
 
@@ -95,7 +95,7 @@ class _Program:
     """One program of a graph.
 
     Args:
-        program: csrc/capture/program.h's, or shared_memory's; None if there is nothing to compute.
+        program: csrc/graph/program.h's, or shared_memory's; None if there is nothing to compute.
         results: what the graph returns.
         written: the tensor arguments into whose buffers the program writes.
         copied_back: for other tensor arguments, traced as copies, their new values.

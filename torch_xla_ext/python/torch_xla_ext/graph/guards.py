@@ -34,7 +34,7 @@ def is_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
 
-# csrc/capture/python_guard.cc's Node::Kind.
+# csrc/graph/python_guard.cc's Node::Kind.
 _PLAIN_NODE, _SAME, _ADDRESS, _SEQUENCE, _DICTIONARY = range(5)
 _ATTRIBUTES, _FUNCTION, _PARTS, _CALL, _ABSENT_NODE = range(5, 10)
 _ANY_SIZE = 2**64 - 1
@@ -45,7 +45,7 @@ class Node:
     """What a value was. `difference` is where a value is not that any more, else None."""
 
     def describe(self) -> Description:
-        """The same for csrc/capture/python_guard.cc: kind, object, number, children."""
+        """The same for csrc/graph/python_guard.cc: kind, object, number, children."""
         return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
 
     def difference(self, value: Any, path: str) -> str | None:

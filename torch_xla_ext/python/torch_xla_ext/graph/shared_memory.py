@@ -1,22 +1,19 @@
 """Graphs of ``torch.compile(backend="openxla")`` on PyTorch's own tensors: CUDA's, and the CPU's.
 
 If they are in the memory of torch_xla's device, a program reads and writes them where they are, and
-its results are tensors of PyTorch's over XLA's memory (csrc/capture/shared_memory.h). On CUDA, its
+its results are tensors of PyTorch's over XLA's memory (csrc/graph/shared_memory.h). On CUDA, its
 work is ordered with that of PyTorch's current stream, without waiting on the host.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from unittest import mock
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
-from torch_xla_ext_startup.upstream_fixes import decompositions
 
 _XLAC = torch_xla._XLAC
 _lock = threading.Lock()
@@ -86,7 +83,7 @@ class SharedMemory:
         return device.type == self.device.type
 
     def program(self, program: object) -> _Program:
-        """A csrc/capture program, to run on tensors in this memory."""
+        """A csrc/graph program, to run on tensors in this memory."""
         if self.device.type == "cuda" and not _XLAC._xla_is_compute_stream_known():
             with _lock:
                 _find_compute_stream()
@@ -106,29 +103,6 @@ class _Program:
         if self.device.type == "cuda":
             stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         return self.program.run(tensors, stream)
-
-
-@contextlib.contextmanager
-def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
-    """Has what is traced meanwhile consist of operators that torch_xla has.
-
-    PyTorch traces those of the inputs' device, some of which only that device has.
-
-    Args:
-        options: those of AOTAutograd, which traces.
-        inputs: the arguments of what it traces.
-    """
-    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
-    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
-        yield
-        return
-    from torch_xla_ext.attention import scaled_dot_product
-
-    with (
-        mock.patch.dict(options, decompositions=decompositions.of_operators_without_kernels()),
-        scaled_dot_product.in_graphs_of_own_tensors(),
-    ):
-        yield
 
 
 def _has_view(tensor: torch.Tensor) -> bool:
@@ -151,7 +125,7 @@ def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
 
 
 def _find_compute_stream() -> None:
-    """Runs csrc/capture/cuda_streams.h's target, which needs some operand and result."""
+    """Runs csrc/graph/cuda_streams.h's target, which needs some operand and result."""
     operand = torch.zeros(1, device=torch_xla.device())
     results = _XLAC._xla_custom_call(
         [operand],

@@ -12,11 +12,12 @@ import torch
 import torch_xla
 
 from torch_xla_ext.custom_call import custom_call
-from torch_xla_ext.registry import elf, libraries, registration
+from torch_xla_ext.registry import kernels, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
-from torch_xla_ext.signature import parse
-from torch_xla_ext.signature.schema import ArrayType, Schema
+from xla_kernels import elf, libraries
+from xla_kernels.signature import parse
+from xla_kernels.signature.schema import ArrayType, Schema
 
 _XLAC = torch_xla._XLAC
 _PREFIX = "__tvm_ffi_"
@@ -97,6 +98,9 @@ def register_tvm_ffi_kernel(
 
     registration.add(target, register, library, schema)
     return [target]
+
+
+kernels.add_abi("tvm-ffi", register_tvm_ffi_kernel)
 
 
 def tvm_ffi_call(
@@ -190,7 +194,7 @@ def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph
 
 
 def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | None) -> list[str]:
-    """What the C++ side reads: csrc/existing_kernels/tvm_ffi_arguments.h."""
+    """What the C++ side reads: csrc/launchers/tvm_ffi_arguments.h."""
     words = arguments.split() if isinstance(arguments, str) else arguments
     if schema is None:
         return ["args", "rets"] if words is None else list(words)

@@ -1,32 +1,28 @@
 """Calls of an operator whose kernel is a `cuda_kernel`."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from torch_xla_ext import sharding
-from torch_xla_ext.launchers import on_device
-from torch_xla_ext.launchers.cuda_source.kernel import CudaKernel
-from torch_xla_ext.launchers.launch import TARGET
+from torch_xla_ext.custom_call import compiled_kernel
 from torch_xla_ext.operator.kernel_call import Checked, KernelCall
-from torch_xla_ext.operator.tensor_checks import Tensors, Value
-from torch_xla_ext.signature.schema import ArrayType
+from torch_xla_ext.registry import registration
+from xla_kernels.launch import TARGET
+from xla_kernels.operator.tensor_checks import Tensors, Value
+from xla_kernels.signature.schema import ArrayType
 
 
-@dataclasses.dataclass(frozen=True)
 class CudaKernelCall(KernelCall):
     """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
 
-    kernel: CudaKernel | None = None
-
     def prepared(self, *values: Value) -> object | None:
-        if on_device.is_cpu():
+        if registration.device_platform() == "Host":
             return None  # the reference is PyTorch's operations, which on_xla traces
         return super().prepared(*values)
 
     def on_xla(self, *values: Value) -> Tensors:
-        if on_device.is_cpu():
+        if registration.device_platform() == "Host":
             return self.on_cpu(*values)
         return super().on_xla(*values)
 
@@ -99,4 +95,4 @@ class CudaKernelCall(KernelCall):
         launch, words = self.kernel.calls.prepared(
             self._operand_types(checked), shapes, checked.parameters
         )
-        on_device.run(launch, operands, results, words, stream)
+        compiled_kernel.run(launch, operands, results, words, stream)

@@ -3,7 +3,7 @@
 import torch
 from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
 
-from torch_xla_ext.operator.tensor_checks import Value
+from xla_kernels.operator.tensor_checks import Value
 
 
 def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -18,7 +18,7 @@ def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
     kernels, with functions by which torch itself does it in Python. ``tensor.copy_(value)`` would
     give the same numbers. But an XLA tensor would stay the tensor that it was, by whose age
     torch_xla orders the results of a program; they have to be in the order of the calls, as the
-    parameters are (WithAliasedLast in csrc/calls/custom_call.cc).
+    parameters are (WithAliasedLast in csrc/custom_call/custom_call.cc).
 
     Args:
         tensor: a functional tensor, the argument of a "Functionalize" kernel.

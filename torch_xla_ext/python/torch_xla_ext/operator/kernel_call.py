@@ -1,33 +1,39 @@
 """Turns an operator's arguments into a call of its kernel, on each kind of device."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 import torch_xla
 
 from torch_xla_ext import sharding
 from torch_xla_ext.custom_call import call_operator, prepare
-from torch_xla_ext.operator import tensor_checks
-from torch_xla_ext.operator.checked import Checked, OperatorCall, Result
-from torch_xla_ext.operator.tensor_checks import Tensors, Value
+from torch_xla_ext.operator import sharding_rule
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature import untyped_payload
-from torch_xla_ext.signature.schema import ArrayType
+from torch_xla_ext.sharding import rule as rules
+from xla_kernels.operator import tensor_checks
+from xla_kernels.operator.checked import Checked, OperatorCall, Result
+from xla_kernels.operator.tensor_checks import Tensors, Value
+from xla_kernels.signature import untyped_payload
+from xla_kernels.signature.schema import ArrayType
 
 # Targets, platforms and APIs that were found. A registration is never undone.
 _registered: set[tuple[str, str, str]] = set()
 
 
-@dataclasses.dataclass(frozen=True)
 class KernelCall(OperatorCall):
-    """An operator, and how its kernel is called.
+    """An operator, and how its kernel is called."""
 
-    Attributes:
-        sharding_rule: as of `define_operator`, parsed.
-    """
+    @cached_property
+    def _rule(self) -> sharding.Rule | None:
+        return None if self.sharding_rule is None else rules.parse(self.sharding_rule)
 
-    sharding_rule: sharding.Rule | None = None
+    def check_declaration(self, where: str) -> None:
+        try:
+            if self._rule is not None:
+                sharding_rule.check(self, self._rule)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where} {error}") from None
 
     def on_xla(self, *values: Value) -> Tensors:
         return self._returned(call_operator(**self._custom_call(values)))
@@ -44,7 +50,7 @@ class KernelCall(OperatorCall):
         aliases = {result: self.operands.index(arg) for result, arg in self.in_place.items()}
         parts = sharding.parts(
             self.name,
-            self.sharding_rule,
+            self._rule,
             dict(zip(self.operands, tensors, strict=True)),
             [shape for shape, _ in results[: self._num_returned]],
             aliases,
@@ -77,6 +83,7 @@ class KernelCall(OperatorCall):
             "api": api,
             "aliases": aliases,
             "parts": parts,
+            "traits": self.traits,
             "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
         }
 
@@ -93,7 +100,7 @@ class KernelCall(OperatorCall):
         given = [tuple(shape) for shape, _ in checked.results[: self._num_returned]]
         if given != [part.shape for part in parts.results]:
             raise ValueError(
-                f"{self.name}: sharding_rule {self.sharding_rule.text!r} says that a device's "
+                f"{self.name}: sharding_rule {self.sharding_rule!r} says that a device's "
                 f"results are {[part.shape for part in parts.results]}, but the kernel's are "
                 f"{given}"
             )
@@ -101,7 +108,7 @@ class KernelCall(OperatorCall):
         return checked._replace(results=results)
 
     @property
-    def remembered_environment(self) -> Sequence[str] | None:
+    def cached_environment(self) -> Sequence[str] | None:
         """The environment variables that `prepared` depends on; None if they are not known."""
         functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
         if self.environment is None and any(function is not None for function in functions):

@@ -3,9 +3,9 @@
 XLA's coordinator runs in the process of rank 0, and waits an hour for a process that does not
 start. So the processes first meet in a torch.distributed.TCPStore, torchrun's own if there is one.
 
-A process whose coordinator exits first considers it lost (csrc/runtime/lost_process.h). So the
-processes also wait for each other at exit: each records that it is done, and rank 0 exits when the
-others have ended.
+A process whose coordinator exits first considers it lost (csrc/runtime_fixes/lost_process.h). So
+the processes also wait for each other at exit: each records that it is done, and rank 0 exits when
+the others have ended.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from types import TracebackType
 import torch_xla
 from torch.distributed import PrefixStore, Store, TCPStore
 
-from torch_xla_ext.plugin.errors import CudaRuntimeError
-from torch_xla_ext.plugin.options import Processes
+from xla_kernels.plugin.errors import CudaRuntimeError
+from xla_kernels.plugin.options import Processes
 
 # How many seconds a process waits for the others when it ends.
 TIMEOUT_ENVIRONMENT = "TORCH_XLA_EXT_EXIT_TIMEOUT"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import torch_xla
 
-from torch_xla_ext.registry import libraries
-from torch_xla_ext.registry.kernel_symbols import did_you_mean
+from xla_kernels import libraries
+from xla_kernels.kernel_symbols import did_you_mean
 
 _XLAC = torch_xla._XLAC
 

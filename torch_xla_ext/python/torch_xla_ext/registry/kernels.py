@@ -1,12 +1,22 @@
-"""Registration of a kernel: of all its entries, or of a TVM-FFI function."""
+"""Registration of a kernel: of all its entries, or of a function of another ABI."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from torch_xla_ext.registry import ffi_handlers, kernel_symbols, libraries, registration
+from torch_xla_ext.registry import ffi_handlers, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
+from xla_kernels import kernel_symbols, libraries
+
+# What registers functions of other ABIs than kernel.h's, by the ABI's name.
+_loaders: dict[str, Callable[..., list[Target]]] = {}
+
+
+def add_abi(abi: str, loader: Callable[..., list[Target]]) -> None:
+    """Makes ``register_kernel(name, library, abi=abi, **options)`` call `loader`."""
+    _loaders[abi] = loader
 
 
 def register_kernel(
@@ -35,12 +45,11 @@ def register_kernel(
         As register_custom_call; also AttributeError if the library has no kernel of this name.
     """
     registration.check_name("register_kernel", name)
-    if abi == "tvm-ffi":
-        from torch_xla_ext.launchers.tvm_ffi import register_tvm_ffi_kernel
-
-        return register_tvm_ffi_kernel(name, library, **options)
+    if abi in _loaders:
+        return _loaders[abi](name, library, **options)
     if abi != "kernel.h":
-        raise ValueError(f"register_kernel: abi must be 'kernel.h' or 'tvm-ffi', but is {abi!r}")
+        known = " or ".join(map(repr, ["kernel.h", *_loaders]))
+        raise ValueError(f"register_kernel: abi must be {known}, but is {abi!r}")
     if options:
         raise TypeError(f"register_kernel: {next(iter(options))} requires abi='tvm-ffi'")
     if not isinstance(library, (str, os.PathLike)):

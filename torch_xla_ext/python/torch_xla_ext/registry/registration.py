@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import torch_xla
 
-from torch_xla_ext.registry import ffi_handlers, libraries
-from torch_xla_ext.registry.kernel_symbols import ENTRIES, entry, schema_of, size_function
+from torch_xla_ext.registry import ffi_handlers
 from torch_xla_ext.registry.platforms import APIS, PLATFORMS, platform_of
-from torch_xla_ext.signature.schema import Schema
+from xla_kernels import libraries
+from xla_kernels.kernel_symbols import ENTRIES, entry, schema_of, size_function
+from xla_kernels.signature.schema import Schema
 
 _XLAC = torch_xla._XLAC
 

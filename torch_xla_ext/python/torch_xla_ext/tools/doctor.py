@@ -14,10 +14,10 @@ from torch_xla_ext_startup import upstream_fixes
 from torch_xla_ext_startup.upstream_fixes.replacement import WITHOUT_ENVIRONMENT
 
 from torch_xla_ext import ops
-from torch_xla_ext.plugin import discovery
-from torch_xla_ext.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 from torch_xla_ext.registry.platforms import platform_of
 from torch_xla_ext.registry.registration import registered_targets
+from xla_kernels.plugin import discovery
+from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 
 
 @dataclass

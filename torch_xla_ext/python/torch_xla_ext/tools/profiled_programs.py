@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch_xla_ext.tools.protobuf_wire_format import fields
+from torch_xla_ext.protobuf_wire_format import fields
 
 _METADATA = b"/host:metadata"
 

@@ -3,7 +3,7 @@
 On a GPU, torch_xla's tensors ask PyTorch's switch for CUDA whether operators compute in 16 bits,
 and what torch.compile traces asks that for XLA: ``autocast("xla")`` changed nothing,
 ``autocast("cuda")`` nothing that is compiled, and bfloat16 was refused by a torch without CUDA.
-Here each of them turns both switches. csrc/operators/autocast.h has the lists of operators.
+Here each of them turns both switches. csrc/aten_overrides/autocast.h has the lists of operators.
 """
 
 from __future__ import annotations

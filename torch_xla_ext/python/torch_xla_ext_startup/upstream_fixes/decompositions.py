@@ -8,8 +8,10 @@ A decomposition is made of operators that have gradients, so it needs no gradien
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table
@@ -70,6 +72,29 @@ def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[...
         and operator.overloadpacket is not torch.ops.aten.index_fill
         and not torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "XLA")
     }
+
+
+@contextlib.contextmanager
+def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
+    """Has what is traced meanwhile consist of operators that torch_xla has.
+
+    PyTorch traces those of the inputs' device, some of which only that device has.
+
+    Args:
+        options: those of AOTAutograd, which traces.
+        inputs: the arguments of what it traces.
+    """
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    if tensors and all(tensor.device.type == "xla" for tensor in tensors):
+        yield
+        return
+    from torch_xla_ext.attention import scaled_dot_product
+
+    with (
+        mock.patch.dict(options, decompositions=of_operators_without_kernels()),
+        scaled_dot_product.in_graphs_of_own_tensors(),
+    ):
+        yield
 
 
 def _decomposed(

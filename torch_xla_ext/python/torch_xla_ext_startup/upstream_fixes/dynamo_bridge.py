@@ -20,7 +20,7 @@ import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_xla_ext_startup.upstream_fixes import temporarily_replaced
+from torch_xla_ext_startup.upstream_fixes import decompositions, temporarily_replaced
 
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
@@ -180,12 +180,11 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
     def compile_for(
         graph: torch.fx.GraphModule, inputs: Sequence[object], **options: object
     ) -> Callable[..., object]:
-        from torch_xla_ext.graph import shared_memory
 
         # torch wraps it once more in each compilation: RecursionError after a few hundred.
         stock.kwargs.pop("bw_compiler", None)
         with (
-            shared_memory.traced_for_xla(stock.kwargs, inputs),
+            decompositions.traced_for_xla(stock.kwargs, inputs),
             temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
             temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):

@@ -16,7 +16,7 @@ def initialize_singleprocess(original: Callable[[], None]) -> Callable[[], None]
     def initialize() -> None:
         from torch_xla._internal import pjrt
 
-        from torch_xla_ext.plugin import options
+        from xla_kernels.plugin import options
 
         is_one_of_several = (
             os.environ.get("PJRT_DEVICE") == "CUDA"

@@ -1,7 +1,7 @@
 """Tensor.contiguous() of a view copies where PyTorch copies.
 
 PyTorch's method returns a tensor that says it is contiguous, as each XLA tensor does, without
-asking its operator. csrc/operators/strides.h has an operator that knows what is a view.
+asking its operator. csrc/aten_overrides/strides.h has an operator that knows what is a view.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The arguments and returns of an operator of PyTorch, as text in a call's attributes.
 
 Words separated by spaces, one for each of the schema's arguments in their order, which
-csrc/existing_kernels/operator_arguments.cc reads:
+csrc/launchers/torch_operator_arguments.cc reads:
 
 - ``t0``: the call's operand 0, a tensor
 - ``r1``: the buffer of its result 1, for an out= argument; ``r1=0``: for one that is written to,

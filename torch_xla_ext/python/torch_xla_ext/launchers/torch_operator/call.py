@@ -11,7 +11,7 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 
-from torch_xla_ext.custom_call import custom_call, may_be_remembered, prepare
+from torch_xla_ext.custom_call import custom_call, is_cacheable, prepare
 from torch_xla_ext.launchers.torch_operator import support
 from torch_xla_ext.launchers.torch_operator.argument_encoding import encode
 from torch_xla_ext.registry import registration
@@ -49,7 +49,7 @@ class Operator:
         self.is_pure = not any(self.written)
         self._num_positional = sum(not argument.kwarg_only for argument in self.arguments)
         self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
-        # Calls that were checked and encoded, by what they depend on: csrc/calls/prepared_call.h.
+        # Checked and encoded calls, by what they depend on: csrc/custom_call/prepared_call.h.
         self._prepared: dict[bytes, tuple[object, _Call]] = {}
 
     @cached_property
@@ -116,7 +116,7 @@ class Operator:
         """
         operands: list[torch.Tensor] = []
         key = _XLAC._xla_call_key(tuple(values), operands, _number)
-        if key is None or not operands or not may_be_remembered(TARGET):
+        if key is None or not operands or not is_cacheable(TARGET):
             return self._call_unusual(values)
         found = self._prepared.get(key)
         if found is None:
@@ -130,7 +130,7 @@ class Operator:
     def _call_unusual(
         self, values: Sequence[object]
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """As `call`, of arguments for which nothing is remembered."""
+        """As `call`, of arguments that have no key."""
         values = [self._on_device(values, value) for value in values]
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
@@ -285,7 +285,7 @@ def _is_operand(leaf: object) -> bool:
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:
-    """What is remembered of a number that is a tensor."""
+    """The part of a key for a number that is a tensor."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
         return value.dtype, repr(value.item())
     return None

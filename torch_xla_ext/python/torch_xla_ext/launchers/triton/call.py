@@ -13,9 +13,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.launchers import launch as launches
-from torch_xla_ext.launchers import on_device
-from torch_xla_ext.launchers.launch import Grid, Launch, normalized_grid
+from torch_xla_ext.custom_call import compiled_kernel
 from torch_xla_ext.launchers.triton import descriptors
 from torch_xla_ext.launchers.triton.kernel import (
     TritonKernel,
@@ -24,9 +22,11 @@ from torch_xla_ext.launchers.triton.kernel import (
     replaced,
     tensors_in,
 )
-from torch_xla_ext.plugin.driver import compute_capability
 from torch_xla_ext.registry import registration
-from torch_xla_ext.signature.schema import ArrayType
+from xla_kernels import launch as launches
+from xla_kernels.launch import Call, Grid, Launch, normalized_grid
+from xla_kernels.plugin.driver import compute_capability
+from xla_kernels.signature.schema import ArrayType
 
 _THREADS_PER_WARP = 32
 _log = logging.getLogger(__name__)
@@ -396,16 +396,11 @@ def _launch(
         dependent=kernel.dependent,
         spread=True,
     )
-    made = on_device.call(
-        launch,
-        [tensors[path] for path in operands],
-        results,
-        words,
-        {
-            len(outputs) + index: operands.index(name)
-            for index, name in enumerate(arguments.written)
-        },
-        has_side_effect,
+    aliases = {
+        len(outputs) + index: operands.index(name) for index, name in enumerate(arguments.written)
+    }
+    made = compiled_kernel.launch(
+        Call(launch, [tensors[i] for i in operands], results, words, aliases, has_side_effect)
     )
     return made[: len(outputs) + len(arguments.written)]
 

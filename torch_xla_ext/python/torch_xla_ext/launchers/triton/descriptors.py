@@ -1,7 +1,7 @@
 """Triton's tensor descriptors that are made on the host, as arguments of compiled kernels.
 
 XLA decides on a tensor's address when a program runs. A traced launch therefore has a descriptor's
-numbers, of which csrc/existing_kernels/tensor_map.h makes the tensor map then.
+numbers, of which csrc/launchers/tensor_map.h makes the tensor map then.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch_xla_ext.launchers import launch as launches
+from xla_kernels import launch as launches
 
 # What a compiled kernel gets for a descriptor: a tensor map with these properties, by Triton's
 # names. Or, of a kernel for GPUs without tensor maps, the base's address and numbers: {"flags": 2}
@@ -119,7 +119,7 @@ def _integers(format_: str, values: Sequence[int]) -> Iterator[str]:
 def _description(
     form: Form, descriptor: object, shape: Sequence[int], strides: Sequence[int]
 ) -> bytes:
-    """What csrc/existing_kernels/tensor_map.cc reads."""
+    """What csrc/launchers/tensor_map.cc reads."""
     sizes = list(shape)
     if form["fp4_padded"]:
         sizes[-1] *= 2

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from torch_xla_ext.launchers.launch import digest_of
 from torch_xla_ext.launchers.triton import descriptors
+from xla_kernels.launch import digest_of
 
 # How the compiled signature's types lie in memory.
 _FORMATS = {

@@ -82,7 +82,7 @@ def create_driver(original: Callable[[], object]) -> Callable[[], object]:
 
     def create() -> object:
         from torch_xla_ext.launchers.triton.kernel import Driver
-        from torch_xla_ext.plugin.driver import compute_capability
+        from xla_kernels.plugin.driver import compute_capability
 
         try:
             return original()

@@ -1,0 +1,82 @@
+"""Launches of compiled kernels as calls of torch-tpu's programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from torch_xla_gpu import custom_call, device, front
+from torch_xla_gpu.custom_call import call_key
+from xla_kernels import transforms
+from xla_kernels.launch import TARGET, Call
+from xla_kernels.signature.schema import ArrayType
+
+
+@functools.cache
+def register() -> None:
+    """Registers the handler that launches compiled kernels."""
+    front.register_handler(TARGET, device.current().platform, front.address_of(TARGET))
+
+
+def key_of(
+    values: Sequence[object],
+    operands: list[torch.Tensor] | None = None,
+    other: Callable[[object], Hashable | None] = lambda value: None,
+) -> call_key.Key | None:
+    """As FrontEnd.call_key."""
+    found = [] if operands is None else operands
+    key = call_key.of_values(values, found, other)
+    return None if operands is not None and _is_differentiated(found) else key
+
+
+def _is_differentiated(operands: Sequence[torch.Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands)
+
+
+class _Prepared:
+    """A call without its operands."""
+
+    def __init__(self, made: custom_call.Prepared, written: frozenset[int]) -> None:
+        self._made = made
+        self._written = written
+
+    def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        # Of copies: a donated buffer is gone, and the caller's tensors do not change.
+        return self._made(
+            [
+                custom_call.copy(tensor) if i in self._written else tensor
+                for i, tensor in enumerate(operands)
+            ]
+        )
+
+
+def launch(call: Call) -> list[torch.Tensor]:
+    """As FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
+    name = call.launch.kernel
+    for i, tensor in enumerate(call.operands):
+        if tensor.device.type != device.TYPE:
+            raise ValueError(
+                f"cuda_kernel {name!r}: tensor {i} must be on the device {device.TYPE}, but is on "
+                f"{tensor.device}: move it there with .to({device.TYPE!r})"
+            )
+    transforms.refuse(name, call.operands)
+    made = prepare_launch(call)
+    if _is_differentiated(call.operands):
+        return list(transforms.WithoutDerivative.apply(name, made, *call.operands))
+    return made(call.operands)
+
+
+def prepare_launch(call: Call) -> _Prepared:
+    """As FrontEnd.prepare_launch."""
+    register()
+    made = custom_call.prepare(
+        TARGET,
+        [ArrayType.of(tensor) for tensor in call.operands],
+        call.results,
+        attributes=call.attributes(),
+        aliases=call.aliases,
+        has_side_effect=call.has_side_effect,
+    )
+    return _Prepared(made, frozenset(call.aliases.values()))

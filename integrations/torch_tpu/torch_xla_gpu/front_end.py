@@ -1,0 +1,67 @@
+"""torch-tpu as the front end of xla_kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from torch_xla_gpu import device, kernels
+from torch_xla_gpu.custom_call import compiled_kernel
+from torch_xla_gpu.operator_calls import CudaKernelCall, KernelCall
+from xla_kernels import transforms
+from xla_kernels.front_end import FrontEnd
+from xla_kernels.operator.tensor_checks import Value
+
+
+class TorchTpu(FrontEnd):
+    """Operators run with tensors of torch-tpu's device, eagerly and in programs of torch.compile.
+
+    `environment` and `sharding_rule` of define_operator have no effect: a call of an operator is
+    not cached, and there is one device in a process.
+    """
+
+    name = "torch_xla_gpu"
+    autocast_keys = ("AutocastPrivateUse1",)
+    operator_call = KernelCall
+    cuda_kernel_operator_call = CudaKernelCall
+
+    schema = staticmethod(kernels.schema)
+    call_key = staticmethod(compiled_kernel.key_of)
+    launch = staticmethod(compiled_kernel.launch)
+    prepare_launch = staticmethod(compiled_kernel.prepare_launch)
+
+    def platform(self) -> str:
+        return device.current().platform
+
+    def kernel_names(self) -> Collection[str]:
+        return {target.name for target in kernels.registered_targets()}
+
+    def implement(self, library: torch.library.Library, call: KernelCall) -> None:
+        library.impl(call.operator, call.on_device, "PrivateUse1")
+
+    def implement_in_place(
+        self,
+        library: torch.library.Library,
+        call: KernelCall,
+        functional: object,
+        new_values: Callable[[tuple[Value, ...]], list[tuple[torch.Tensor, torch.Tensor]]],
+    ) -> None:
+        library.impl(call.operator, call.in_place_on_device, "PrivateUse1")
+
+    def differentiate(
+        self,
+        library: torch.library.Library,
+        operator: torch._ops.OpOverload,
+        kernel: Callable[..., object],
+        written: Sequence[int] = (),
+    ) -> None:
+        library.impl(operator, kernel, "AutogradPrivateUse1")
+
+    def launch_is_cacheable(self) -> bool:
+        return not transforms.may_apply()
+
+    def launch_prepared(
+        self, prepared: Callable[..., list[torch.Tensor]], operands: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        return prepared(operands)

@@ -1,9 +1,0 @@
-"""PyTorch operators that call kernels: ``torch_xla_gpu.define_operator``."""
-
-from torch_xla_gpu.operator.define import (
-    VmapInfo,
-    define_in_place_operator,
-    define_operator,
-)
-
-__all__ = ["VmapInfo", "define_in_place_operator", "define_operator"]

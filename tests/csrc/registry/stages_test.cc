@@ -1,0 +1,383 @@
+// Tests what stands between XLA and the stages of a handler, with a small
+// stand-in for XLA's FFI: version 0.1, and a newer one, as of a plugin.
+#include "torch_xla_ext/csrc/registry/stages.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/registry/ffi_checks.h"
+#include "xla/ffi/api/c_api.h"
+#include "xla/ffi/api/c_api_internal.h"
+#include "xla/ffi/api/ffi.h"
+
+struct XLA_FFI_Error {
+  std::string text;
+};
+struct XLA_FFI_Future {};
+struct XLA_FFI_ExecutionContext {
+  void* user_data;
+};
+
+namespace {
+
+namespace ffi = xla::ffi;
+using torch_xla_ext::AddFfiChecks;
+using torch_xla_ext::DeleteState;
+using torch_xla_ext::FunctionsForHost;
+using torch_xla_ext::FunctionsForPlugin;
+using torch_xla_ext::kMaxAdaptedTargets;
+using torch_xla_ext::SetHasDeleter;
+using torch_xla_ext::TargetFunctions;
+
+int failures = 0;
+
+#define EXPECT(condition)                                            \
+  if (!(condition)) {                                                \
+    std::fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, \
+                 #condition);                                        \
+    ++failures;                                                      \
+  }
+
+// What the stand-in was given.
+void* state = nullptr;
+int64_t state_type = 0;
+bool refuses_states = false;
+
+XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) {
+  return new XLA_FFI_Error{args->message};
+}
+void GetMessage(XLA_FFI_Error_GetMessage_Args* args) {
+  args->message = args->error->text.c_str();
+}
+void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+
+XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
+  EXPECT(args->struct_size == XLA_FFI_State_Set_Args_STRUCT_SIZE);
+  state = args->state;
+  state_type = args->type_id->type_id;
+  return nullptr;
+}
+
+// As XLA FFI 0.3 does: only its size tells it which version made a structure.
+XLA_FFI_Error* SetStateOfNewerVersion(XLA_FFI_State_Set_Args* args) {
+  struct OfVersion2 {
+    size_t struct_size;
+    void* extension_start;
+    XLA_FFI_ExecutionContext* ctx;
+    XLA_FFI_TypeId* type_id;
+    void* state;
+  };
+  if (args->struct_size != sizeof(OfVersion2)) {
+    return new XLA_FFI_Error{"misread"};
+  }
+  if (refuses_states) return new XLA_FFI_Error{"refused"};
+  OfVersion2 values;
+  std::memcpy(&values, args, sizeof(values));
+  state = values.state;
+  state_type = values.type_id->type_id;
+  return nullptr;
+}
+
+XLA_FFI_Error* GetUserData(XLA_FFI_ExecutionContext_Get_Args* args) {
+  args->data = args->ctx->user_data;
+  return nullptr;
+}
+
+XLA_FFI_Api MakeApi(int minor_version) {
+  static XLA_FFI_InternalApi internal = {};
+  internal.XLA_FFI_INTERNAL_ExecutionContext_Get =
+      [](XLA_FFI_ExecutionContext* ctx) { return ctx->user_data; };
+  XLA_FFI_Api api = {};
+  api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
+  api.api_version.minor_version = minor_version;
+  api.internal_api = &internal;
+  api.XLA_FFI_Error_Create = CreateError;
+  api.XLA_FFI_Error_GetMessage = GetMessage;
+  api.XLA_FFI_Error_Destroy = DestroyError;
+  api.XLA_FFI_ExecutionContext_Get = GetUserData;
+  api.XLA_FFI_State_Set =
+      minor_version == 1 ? SetState : SetStateOfNewerVersion;
+  return api;
+}
+
+XLA_FFI_Api process_api = MakeApi(1);
+
+}  // namespace
+
+extern "C" const XLA_FFI_Api* XLA_FFI_GetApi() { return &process_api; }
+
+namespace {
+
+struct Plan {
+  static ffi::TypeId id;
+  static int deleted;
+  ~Plan() { ++deleted; }
+};
+ffi::TypeId Plan::id = {5};
+int Plan::deleted = 0;
+
+std::vector<XLA_FFI_ExecutionStage> stages;  // as they were called
+bool prepare_fails = false, initialize_is_asynchronous = false;
+
+ffi::ErrorOr<std::unique_ptr<Plan>> Instantiate() {
+  stages.push_back(XLA_FFI_ExecutionStage_INSTANTIATE);
+  return std::make_unique<Plan>();
+}
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate());
+
+ffi::Error Execute() {
+  stages.push_back(XLA_FFI_ExecutionStage_EXECUTE);
+  return ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER(kExecute, Execute, ffi::Ffi::Bind());
+
+ffi::Error Prepare() {
+  stages.push_back(XLA_FFI_ExecutionStage_PREPARE);
+  return prepare_fails ? ffi::Error::Internal("prepare fails")
+                       : ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER(kPrepare, Prepare,
+                       ffi::Ffi::Bind<ffi::ExecutionStage::kPrepare>());
+
+XLA_FFI_Error* Initialize(XLA_FFI_CallFrame* frame) {
+  stages.push_back(frame->stage);
+  static XLA_FFI_Future future;
+  if (initialize_is_asynchronous) frame->future = &future;
+  return nullptr;
+}
+
+// A handler that was compiled with newer headers: it says so, and wants more
+// room for what it says.
+XLA_FFI_Error* NewerInstantiate(XLA_FFI_CallFrame* frame) {
+  auto* metadata =
+      reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)
+          ->metadata;
+  EXPECT(metadata->struct_size >= XLA_FFI_Metadata_STRUCT_SIZE + 8);
+  metadata->api_version.minor_version = 4;
+  return nullptr;
+}
+
+// The same whose type is not registered.
+XLA_FFI_Error* UnregisteredInstantiate(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Error_Create_Args args = {};
+  args.message = "Types must be registered before";
+  return frame->api->XLA_FFI_Error_Create(&args);
+}
+
+template <typename Function>
+void* Address(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+XLA_FFI_ExecutionContext context = {};
+
+XLA_FFI_CallFrame Frame(const XLA_FFI_Api* api, XLA_FFI_ExecutionStage stage) {
+  XLA_FFI_CallFrame frame = {};
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+  frame.api = api;
+  frame.ctx = &context;
+  frame.stage = stage;
+  frame.args.struct_size = XLA_FFI_Args_STRUCT_SIZE;
+  frame.rets.struct_size = XLA_FFI_Rets_STRUCT_SIZE;
+  frame.attrs.struct_size = XLA_FFI_Attrs_STRUCT_SIZE;
+  return frame;
+}
+
+// The text of the error; "" if there is none.
+std::string Call(void* handler, XLA_FFI_CallFrame frame) {
+  const std::unique_ptr<XLA_FFI_Error> error(
+      reinterpret_cast<XLA_FFI_Handler*>(handler)(&frame));
+  return error == nullptr ? "" : error->text;
+}
+
+bool IsCompatible(void* handler) {
+  XLA_FFI_Metadata metadata = {};
+  metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
+  XLA_FFI_Metadata_Extension extension = {};
+  extension.extension_base.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE;
+  extension.extension_base.type = XLA_FFI_Extension_Metadata;
+  extension.metadata = &metadata;
+  XLA_FFI_CallFrame frame = Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE);
+  frame.extension_start = &extension.extension_base;
+  EXPECT(Call(handler, frame).empty());
+  EXPECT(metadata.api_version.minor_version == XLA_FFI_API_MINOR);
+  return metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+}
+
+bool Contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+void TestHost() {
+  TargetFunctions functions;
+  functions.instantiate = Address(kInstantiate);
+  functions.execute = Address(kExecute);
+  EXPECT(FunctionsForHost("a", functions) == functions);
+  functions.prepare = Address(kPrepare);
+  functions.initialize = Address(&Initialize);
+  functions.command_buffer_compatible = true;
+  const TargetFunctions result = FunctionsForHost("a", functions);
+  EXPECT(result == FunctionsForHost("b", functions));
+  EXPECT(result.instantiate == functions.instantiate);
+  EXPECT(result.execute != functions.execute);
+  EXPECT(IsCompatible(result.execute));
+  EXPECT(stages.empty());
+  const XLA_FFI_CallFrame frame =
+      Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE);
+  EXPECT(Call(result.execute, frame).empty());
+  EXPECT((stages == std::vector{XLA_FFI_ExecutionStage_PREPARE,
+                                XLA_FFI_ExecutionStage_INITIALIZE,
+                                XLA_FFI_ExecutionStage_EXECUTE}));
+  // Neither of them is followed by another stage if it fails.
+  stages.clear();
+  prepare_fails = true;
+  EXPECT(Call(result.execute, frame) == "prepare fails");
+  EXPECT(stages.size() == 1);
+  prepare_fails = false;
+  initialize_is_asynchronous = true;
+  EXPECT(Contains(Call(result.execute, frame), "must not return a future"));
+  EXPECT(stages.size() == 3);
+  initialize_is_asynchronous = false;
+  // One of the two.
+  functions.prepare = nullptr;
+  stages.clear();
+  EXPECT(Call(FunctionsForHost("a", functions).execute, frame).empty());
+  EXPECT((stages == std::vector{XLA_FFI_ExecutionStage_INITIALIZE,
+                                XLA_FFI_ExecutionStage_EXECUTE}));
+}
+
+void TestInstantiateInPlugin() {
+  const XLA_FFI_Api newer = MakeApi(3);
+  TargetFunctions functions = {Address(kInstantiate), Address(kPrepare),
+                               Address(&Initialize), Address(kExecute), false};
+  const TargetFunctions result = FunctionsForPlugin("a", functions, true);
+  // The plugin calls the other stages itself.
+  EXPECT(result.prepare == functions.prepare);
+  EXPECT(result.initialize == functions.initialize);
+  EXPECT(result.execute == functions.execute);
+  EXPECT(result.instantiate != functions.instantiate);
+  EXPECT(!IsCompatible(result.instantiate));
+
+  XLA_FFI_CallFrame frame = Frame(&newer, XLA_FFI_ExecutionStage_INSTANTIATE);
+  frame.args.size = 2;
+  frame.rets.size = 1;
+  EXPECT(Contains(Call(functions.instantiate, frame), "Wrong number of"));
+  EXPECT(Call(result.instantiate, frame).empty());
+  EXPECT(state != nullptr && state_type == 5);
+  EXPECT(Plan::deleted == 0);
+  DeleteState(state);
+  EXPECT(Plan::deleted == 1);
+  DeleteState(state);  // not known any more
+  EXPECT(Plan::deleted == 1);
+
+  refuses_states = true;
+  EXPECT(Call(result.instantiate, frame) == "refused");
+  EXPECT(Plan::deleted == 2);
+  refuses_states = false;
+
+  // A plugin of the same version.
+  frame = Frame(&process_api, XLA_FFI_ExecutionStage_INSTANTIATE);
+  EXPECT(Call(result.instantiate, frame).empty());
+  EXPECT(state_type == 5);
+  DeleteState(state);  // the plugin has its deleter
+  EXPECT(Plan::deleted == 2);
+  delete static_cast<Plan*>(state);
+
+  // A type with a deleter of its own.
+  SetHasDeleter(Plan::id.type_id);
+  EXPECT(Call(result.instantiate,
+              Frame(&newer, XLA_FFI_ExecutionStage_INSTANTIATE))
+             .empty());
+  DeleteState(state);
+  EXPECT(Plan::deleted == 3);
+  delete static_cast<Plan*>(state);
+
+  for (void* newer_handler :
+       {Address(&NewerInstantiate), Address(&UnregisteredInstantiate)}) {
+    functions.instantiate = newer_handler;
+    EXPECT(FunctionsForPlugin("b", functions, true) == functions);
+  }
+}
+
+void TestTraits() {
+  TargetFunctions functions;
+  functions.execute = Address(kExecute);
+  EXPECT(FunctionsForPlugin("a", functions, false) == functions);
+  functions.command_buffer_compatible = true;
+  EXPECT(FunctionsForPlugin("a", functions, true) == functions);
+  const TargetFunctions result = FunctionsForPlugin("a", functions, false);
+  EXPECT(!IsCompatible(functions.execute));
+  EXPECT(IsCompatible(result.execute));
+  stages.clear();
+  EXPECT(
+      Call(result.execute, Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE))
+          .empty());
+  EXPECT(stages.size() == 1);
+  // XLA calls the stages before once, not twice.
+  functions.prepare = Address(kPrepare);
+  stages.clear();
+  EXPECT(Call(FunctionsForPlugin("a", functions, false).execute,
+              Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE))
+             .empty());
+  EXPECT(stages.size() == 1);
+}
+
+ffi::Error UseData(Plan*) { return ffi::Error::Success(); }
+XLA_FFI_DEFINE_HANDLER(kUseData, UseData,
+                       ffi::Ffi::Bind().Ctx<ffi::UserData<Plan>>());
+
+void TestChecks() {
+  AddFfiChecks();
+  AddFfiChecks();  // once is enough
+  const XLA_FFI_CallFrame execute =
+      Frame(&process_api, XLA_FFI_ExecutionStage_EXECUTE);
+  EXPECT(Contains(Call(Address(kUseData), execute),
+                  "asks for ffi::UserData, but torch_xla passes none"));
+  context.user_data = &context;
+  EXPECT(Call(Address(kUseData), execute).empty());
+  const XLA_FFI_CallFrame instantiate =
+      Frame(&process_api, XLA_FFI_ExecutionStage_INSTANTIATE);
+  const int deleted = Plan::deleted;
+  EXPECT(Call(Address(kInstantiate), instantiate).empty());
+  delete static_cast<Plan*>(state);
+  Plan::id.type_id = 0;
+  EXPECT(Contains(Call(Address(kInstantiate), instantiate),
+                  "type of the handler's state is not registered"));
+  EXPECT(Plan::deleted == deleted + 2);
+}
+
+void TestLimit() {
+  static char functions[kMaxAdaptedTargets + 1];
+  TargetFunctions each = {nullptr, Address(kPrepare), nullptr, nullptr, false};
+  std::string text;
+  size_t count = 0;
+  try {
+    for (; count <= kMaxAdaptedTargets; ++count) {
+      each.execute = &functions[count];
+      FunctionsForHost("x" + std::to_string(count), each);
+    }
+  } catch (const std::runtime_error& error) {
+    text = error.what();
+  }
+  EXPECT(count > 0 && count < kMaxAdaptedTargets);
+  EXPECT(Contains(text, ("\"x" + std::to_string(count) + "\"").c_str()));
+  EXPECT(Contains(text, "which is the limit"));
+  each.execute = &functions[0];  // which has its place
+  EXPECT(!(FunctionsForHost("x", each) == each));
+}
+
+}  // namespace
+
+int main() {
+  TestHost();
+  TestInstantiateInPlugin();
+  TestTraits();
+  TestChecks();
+  TestLimit();
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,113 @@
+// Activations, and gradients of activations.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_
+
+#include <cstdint>
+#include <tuple>
+
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+// The upstream kernel treats its operand as elu's result even where it is elu's
+// operand.
+inline at::Tensor EluBackward(const at::Tensor& grad_output,
+                              const at::Scalar& alpha, const at::Scalar& scale,
+                              const at::Scalar& input_scale, bool is_result,
+                              const at::Tensor& self_or_result) {
+  if (is_result) {
+    return Upstream::elu_backward(grad_output, alpha, scale, input_scale,
+                                  is_result, self_or_result);
+  }
+  const double slope = scale.toDouble() * alpha.toDouble();
+  const double inner = input_scale.toDouble();
+  // At 0, PyTorch uses the gradient of the negative side.
+  const at::Tensor below =
+      at::mul(at::exp(at::mul(self_or_result, inner)), slope * inner);
+  return at::where(at::le(self_or_result, 0), at::mul(grad_output, below),
+                   at::mul(grad_output, scale));
+}
+
+// torch_xla has no kernel.
+inline at::Tensor GluBackward(const at::Tensor& grad_output,
+                              const at::Tensor& self, int64_t dim) {
+  const int64_t half = self.size(dim) / 2;
+  const at::Tensor value = self.narrow_copy(dim, 0, half);
+  const at::Tensor gate = at::sigmoid(self.narrow_copy(dim, half, half));
+  const at::Tensor of_value = at::mul(grad_output, gate);
+  const at::Tensor of_gate =
+      at::mul(at::mul(of_value, at::sub(at::ones_like(gate), gate)), value);
+  return at::cat({of_value, of_gate}, dim);
+}
+
+// The upstream kernels of these two count -3 and 3 as within.
+inline at::Tensor HardsigmoidBackward(const at::Tensor& grad_output,
+                                      const at::Tensor& self) {
+  return at::where(at::lt(at::abs(self), 3), at::div(grad_output, 6),
+                   at::zeros_like(grad_output));
+}
+
+inline at::Tensor HardswishBackward(const at::Tensor& grad_output,
+                                    const at::Tensor& self) {
+  const at::Tensor within =
+      at::mul(grad_output, at::add(at::div(self, 3), 0.5));
+  return at::where(at::le(self, -3), at::zeros_like(grad_output),
+                   at::where(at::lt(self, 3), within, grad_output));
+}
+
+// The upstream kernel computes inf - inf for -inf.
+inline std::tuple<at::Tensor, at::Tensor> LogSigmoidForward(
+    const at::Tensor& self) {
+  const at::Tensor buffer = at::exp(at::neg(at::abs(self)));
+  return {at::sub(at::clamp_max(self, 0), at::log1p(buffer)), buffer};
+}
+
+inline at::Tensor LogSigmoidBackward(const at::Tensor& grad_output,
+                                     const at::Tensor& self,
+                                     const at::Tensor& /*buffer*/) {
+  return at::mul(grad_output, at::sigmoid(at::neg(self)));
+}
+
+// The upstream kernel compares in float64.
+inline at::Tensor SoftplusBackward(const at::Tensor& grad_output,
+                                   const at::Tensor& self,
+                                   const at::Scalar& beta,
+                                   const at::Scalar& threshold) {
+  const at::Tensor scaled = at::mul(self, beta);
+  return at::where(at::gt(scaled, threshold), grad_output,
+                   at::mul(grad_output, at::sigmoid(scaled)));
+}
+
+// NaN stays NaN, which the upstream kernels of these three replace.
+inline at::Tensor Threshold(const at::Tensor& self, const at::Scalar& threshold,
+                            const at::Scalar& value) {
+  return at::where(at::le(self, threshold), at::full_like(self, value), self);
+}
+
+inline at::Tensor ThresholdBackward(const at::Tensor& grad_output,
+                                    const at::Tensor& self,
+                                    const at::Scalar& threshold) {
+  return at::where(at::le(self, threshold), at::zeros_like(grad_output),
+                   grad_output);
+}
+
+inline at::Tensor Softshrink(const at::Tensor& self, const at::Scalar& lambd) {
+  const at::Tensor inside = at::mul(self, 0);
+  const at::Tensor low =
+      at::where(at::lt(self, -lambd.toDouble()), at::add(self, lambd), inside);
+  return at::where(at::gt(self, lambd), at::sub(self, lambd), low);
+}
+
+// At both bounds PyTorch's gradient is 0; the upstream kernel's is not.
+inline at::Tensor HardtanhBackward(const at::Tensor& grad_output,
+                                   const at::Tensor& self,
+                                   const at::Scalar& min_val,
+                                   const at::Scalar& max_val) {
+  const at::Tensor outside =
+      at::logical_or(at::le(self, min_val), at::ge(self, max_val));
+  return at::where(outside, at::zeros_like(grad_output), grad_output);
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ACTIVATIONS_H_

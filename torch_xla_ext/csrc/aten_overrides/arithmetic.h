@@ -1,0 +1,414 @@
+// Division, powers, bounds and interpolation between two numbers.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_
+
+#include <ATen/native/TypeProperties.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+#include "torch_xla_ext/csrc/aten_overrides/hlo.h"
+#include "torch_xla_ext/csrc/aten_overrides/precision.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+// An operand, which may be a number on the CPU.
+inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
+                                  const at::TensorOptions& options) {
+  if (!tensor.is_cpu()) return tensor.to(options.dtype());
+  CheckOneDevice(tensor, options.device());
+  return at::full({}, tensor.item(), options);
+}
+
+// The type in which PyTorch computes with both.
+inline at::ScalarType CommonType(const at::Tensor& self,
+                                 const at::Tensor& other) {
+  const at::ScalarType dtype = at::result_type(self, other);
+  TORCH_CHECK(dtype != at::kComplexHalf, "of ",
+              c10::toString(self.scalar_type()), " and ",
+              c10::toString(other.scalar_type()),
+              " PyTorch makes complex numbers of 16-bit floats, which XLA does "
+              "not have: convert one of them to torch.complex64");
+  return dtype;
+}
+
+// Upstream kernels whose results have the type of one operand, or are
+// refused by XLA, where PyTorch converts both operands to a common type.
+template <auto kUpstream>
+at::Tensor OfCommonType(const at::Tensor& self, const at::Tensor& other) {
+  const at::TensorOptions options = (self.device().is_cpu() ? other : self)
+                                        .options()
+                                        .dtype(CommonType(self, other));
+  return kUpstream(OperandOnDevice(self, options),
+                   OperandOnDevice(other, options));
+}
+
+// In place of << and >>, whose upstream kernels multiply by powers of two and
+// divide by them, which rounds -7 >> 1 up.
+template <auto kUpstream>
+at::Tensor ShiftedByNumber(const at::Tensor& self, const at::Scalar& other) {
+  return OfCommonType<kUpstream>(self,
+                                 at::native::wrapped_scalar_tensor(other));
+}
+
+inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
+                        const at::Tensor& other) {
+  const at::TensorOptions options =
+      condition.options().dtype(CommonType(self, other));
+  return Upstream::where(condition, OperandOnDevice(self, options),
+                         OperandOnDevice(other, options));
+}
+
+// Where a remainder has another sign than its divisor: there, a quotient that
+// is rounded down is one less than the one that is rounded towards zero.
+inline at::Tensor HasOtherSign(const at::Tensor& rest,
+                               const at::Tensor& divisor) {
+  return at::logical_and(at::ne(rest, 0),
+                         at::ne(at::lt(divisor, 0), at::lt(rest, 0)));
+}
+
+// The upstream kernel rounds the rounded quotient: 3.0 // 0.3 is 10 there, but
+// 9 in PyTorch. This is c10::div_floor_floating, in which the remainder is
+// exact.
+inline at::Tensor FloorDivided(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor rest = at::fmod(a, b), ratio = at::div(a, b);
+  const at::Tensor quotient = at::sub(
+      at::div(at::sub(a, rest), b), HasOtherSign(rest, b).to(a.scalar_type()));
+  const at::Tensor floor = at::floor(quotient);
+  const at::Tensor whole =
+      at::add(floor, at::gt(at::sub(quotient, floor), 0.5).to(a.scalar_type()));
+  const at::Tensor zero =
+      at::mul(at::sign(ratio), 0);  // its sign is the ratio's
+  return at::where(at::eq(b, 0), ratio,
+                   at::where(at::eq(quotient, 0), zero, whole));
+}
+
+using OfTwoAndFactor = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                  const at::Scalar&);
+
+// Sums and differences. In 16 bits, the upstream kernels round the product with
+// the factor.
+template <OfTwoAndFactor* kUpstream>
+at::Tensor WithFactor(const at::Tensor& self, const at::Tensor& other,
+                      const at::Scalar& factor) {
+  constexpr auto kMatched = &Matched<OfTwoAndFactor, kUpstream>::Call;
+  return factor.equal(1) ? kMatched(self, other, factor)
+                         : kFloat32<kMatched>(self, other, factor);
+}
+
+// The upstream kernel multiplies by a number in float32, as PyTorch does.
+inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
+  CheckOneDevice(self, other);
+  return Upstream::mul(self, other);
+}
+
+// The upstream kernels of addcmul and addcdiv compute the product or the
+// quotient in the dtype of its operands: half of an integer is 0.
+template <auto kUpstream>
+at::Tensor Promoted(const at::Tensor& self, const at::Tensor& tensor1,
+                    const at::Tensor& tensor2, const at::Scalar& value) {
+  TORCH_CHECK(
+      kUpstream != &Upstream::addcdiv ||
+          !(IsInteger(tensor1) && IsInteger(tensor2)),
+      "addcdiv: integers are not divided; convert tensor1 or tensor2, of "
+      "dtype ",
+      tensor1.scalar_type(), " and ", tensor2.scalar_type(),
+      ", to a floating-point dtype");
+  const at::Tensor operands[] = {self, tensor1, tensor2};
+  const at::ScalarType dtype = at::native::result_type(operands);
+  return kUpstream(self.to(dtype), tensor1.to(dtype), tensor2.to(dtype), value);
+}
+
+// The upstream kernel divides integers as numbers of float32: 100,000,001 // 1
+// is 100,000,000 there. Rounded down, or towards zero.
+inline at::Tensor QuotientOfIntegers(const at::Tensor& self,
+                                     const at::Tensor& other, bool is_floor) {
+  const std::vector<int64_t> shape =
+      at::infer_size(self.sizes(), other.sizes());
+  const at::Tensor a = at::expand_copy(self, shape);
+  const at::Tensor b = at::expand_copy(other, shape);
+  const at::Tensor quotient = Traced(Quotient{}, {a, b});
+  if (!is_floor) return quotient;
+  const at::Tensor rest = at::sub(a, at::mul(quotient, b));
+  return at::sub(quotient, HasOtherSign(rest, b).to(quotient.scalar_type()));
+}
+
+using DividedWithMode = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                   std::optional<std::string_view>);
+
+// The upstream kernel drops the imaginary parts of a quotient, and rounds a
+// divisor that is a number to 16 bits.
+inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
+                                std::optional<std::string_view> rounding_mode) {
+  TORCH_CHECK(!rounding_mode.has_value() || rounding_mode == "trunc" ||
+                  rounding_mode == "floor",
+              "div expected rounding_mode to be one of None, 'trunc', or "
+              "'floor' but found '",
+              *rounding_mode, "'");
+  CheckOneDevice(self, other);
+  if (self.is_complex() || other.is_complex()) {
+    return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
+  }
+  const at::ScalarType dtype = at::result_type(self, other);
+  const at::TensorOptions options =
+      (self.device().is_cpu() ? other : self).options().dtype(dtype);
+  const bool is_by_number = other.dim() == 0 && other.scalar_type() != dtype;
+  if (at::isReducedFloatingType(dtype) &&
+      (is_by_number || rounding_mode == "floor")) {
+    const at::TensorOptions wide = options.dtype(at::kFloat);
+    return DivTensorMode(
+               OperandOnDevice(self, options).to(at::kFloat),
+               OperandOnDevice(is_by_number ? other : other.to(dtype), wide),
+               rounding_mode)
+        .to(dtype);
+  }
+  if (rounding_mode == "floor" && at::isFloatingType(dtype)) {
+    return FloorDivided(OperandOnDevice(self, options),
+                        OperandOnDevice(other, options));
+  }
+  if (rounding_mode.has_value() &&
+      at::isIntegralType(dtype, /*includeBool=*/false)) {
+    return QuotientOfIntegers(OperandOnDevice(self, options),
+                              OperandOnDevice(other, options),
+                              rounding_mode == "floor");
+  }
+  if (!rounding_mode.has_value() && self.scalar_type() == at::kBool &&
+      other.scalar_type() == at::kBool) {
+    return Upstream::div(AsFloat(self), other, rounding_mode);
+  }
+  return Matched<DividedWithMode, &Upstream::div>::Call(self, other,
+                                                        rounding_mode);
+}
+
+inline at::Tensor DivTensor(const at::Tensor& self, const at::Tensor& other) {
+  return DivTensorMode(self, other, std::nullopt);
+}
+
+inline at::Tensor FloorDivide(const at::Tensor& self, const at::Tensor& other) {
+  return DivTensorMode(self, other, "floor");
+}
+
+inline constexpr auto kUpstreamRemainder =
+    static_cast<at::Tensor (*)(const at::Tensor&, const at::Tensor&)>(
+        &Upstream::remainder);
+
+// The upstream kernel multiplies by the divisor, which is NaN for infinite
+// ones.
+inline at::Tensor RemainderTensor(const at::Tensor& self,
+                                  const at::Tensor& other) {
+  const at::ScalarType dtype = CommonType(self, other);
+  if (!at::isFloatingType(dtype)) {
+    return OfCommonType<kUpstreamRemainder>(self, other);
+  }
+  const at::Tensor divisor = OperandOnDevice(
+      other, (self.device().is_cpu() ? other : self).options().dtype(dtype));
+  const at::Tensor rest = at::fmod(self, divisor);
+  return at::where(HasOtherSign(rest, divisor), at::add(rest, divisor), rest);
+}
+
+inline at::Tensor RemainderScalar(const at::Tensor& self,
+                                  const at::Scalar& other) {
+  return RemainderTensor(self, at::native::wrapped_scalar_tensor(other));
+}
+
+// To the upstream kernels, a negative power of an integer is 0, also of 1 and
+// -1.
+inline at::Tensor PowTensor(const at::Tensor& base, const at::Tensor& times) {
+  CommonType(base, times);  // the upstream kernel ends the process
+  const at::Tensor power =
+      Matched<at::Tensor(const at::Tensor&, const at::Tensor&),
+              &Upstream::pow>::Call(base, times);
+  if (!at::isIntegralType(power.scalar_type(), /*includeBool=*/false)) {
+    return power;
+  }
+  const at::Tensor self =
+      OperandOnDevice(base, power.options().dtype(base.scalar_type()));
+  const at::Tensor exponent =
+      OperandOnDevice(times, power.options().dtype(times.scalar_type()));
+  const at::Tensor is_odd = at::ne(at::remainder(exponent, 2), 0);
+  const at::Tensor is_negative = at::logical_or(
+      at::eq(self, 1),
+      at::logical_and(at::eq(self, -1), at::logical_not(is_odd)));
+  const at::Tensor of_unit = at::sub(
+      is_negative.to(power.scalar_type()),
+      at::logical_and(at::eq(self, -1), is_odd).to(power.scalar_type()));
+  return at::where(at::lt(exponent, 0), of_unit, power);
+}
+
+inline at::Tensor PowOfScalar(const at::Scalar& self,
+                              const at::Tensor& exponent) {
+  if (!self.isIntegral(/*includeBool=*/false) || !IsInteger(exponent)) {
+    return Upstream::pow(self, exponent);
+  }
+  return PowTensor(
+      at::scalar_tensor(
+          self, exponent.options().dtype(at::result_type(self, exponent))),
+      exponent);
+}
+
+// The upstream kernels subtract infinities from each other where PyTorch does
+// not.
+inline at::Tensor Interpolated(const at::Tensor& self, const at::Tensor& end,
+                               const at::Tensor& weight) {
+  const at::Tensor distance = at::sub(end, self);
+  return at::where(at::lt(at::abs(weight), 0.5),
+                   at::add(self, at::mul(weight, distance)),
+                   at::sub(end, at::mul(distance, at::rsub(weight, 1))));
+}
+
+inline at::Tensor InterpolatedByNumber(const at::Tensor& self,
+                                       const at::Tensor& end,
+                                       const at::Scalar& weight) {
+  const at::Tensor distance = at::sub(end, self);
+  const double part = weight.toDouble();
+  return std::abs(part) < 0.5 ? at::add(self, at::mul(distance, part))
+                              : at::sub(end, at::mul(distance, 1 - part));
+}
+
+inline at::Tensor LerpTensor(const at::Tensor& self, const at::Tensor& end,
+                             const at::Tensor& weight) {
+  TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
+              self.dtype(), " for `end` but got dtype ", end.dtype());
+  TORCH_CHECK(self.scalar_type() == weight.scalar_type(), "expected dtype ",
+              self.dtype(), " for `weight` but got dtype ", weight.dtype());
+  return kFloat32<&Interpolated>(self, end,
+                                 OperandOnDevice(weight, self.options()));
+}
+
+inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
+                             const at::Scalar& weight) {
+  TORCH_CHECK(self.scalar_type() == end.scalar_type(), "expected dtype ",
+              self.dtype(), " for `end` but got dtype ", end.dtype());
+  if (weight.isComplex()) {
+    return Interpolated(self, end, at::scalar_tensor(weight, self.options()));
+  }
+  return kFloat32<&InterpolatedByNumber>(self, end, weight);
+}
+
+// The upstream kernel rounds the steps between integers before it multiplies
+// them.
+inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
+                           int64_t steps, std::optional<at::ScalarType> dtype,
+                           std::optional<at::Layout> layout,
+                           std::optional<at::Device> device,
+                           std::optional<bool> pin_memory) {
+  const at::ScalarType type =
+      dtype.value_or(at::get_default_dtype_as_scalartype());
+  if (!at::isIntegralType(type, /*includeBool=*/false) || steps < 2) {
+    return Upstream::linspace(start, end, steps, dtype, layout, device,
+                              pin_memory);
+  }
+  const double first = static_cast<double>(start.toLong());
+  const double last = static_cast<double>(end.toLong());
+  const double step = (last - first) / static_cast<double>(steps - 1);
+  const at::Tensor place = at::arange(
+      steps,
+      at::TensorOptions().dtype(at::kDouble).layout(layout).device(device));
+  const at::Tensor from_first = at::add(at::mul(place, step), first);
+  const at::Tensor from_last =
+      at::rsub(at::mul(at::rsub(place, steps - 1), step), last);
+  return at::where(at::lt(place, steps / 2), from_first, from_last).to(type);
+}
+
+// The upstream kernels also bound by the largest finite number.
+inline at::Tensor Clamp(const at::Tensor& self,
+                        const std::optional<at::Scalar>& min,
+                        const std::optional<at::Scalar>& max) {
+  at::Tensor result = self;
+  if (min.has_value()) {
+    result = result.to(at::result_type(result, *min));
+    result =
+        at::where(at::lt(result, *min), at::full_like(result, *min), result);
+  }
+  if (max.has_value()) {
+    result = result.to(at::result_type(result, *max));
+    result =
+        at::where(at::gt(result, *max), at::full_like(result, *max), result);
+  }
+  return result;
+}
+
+inline at::Tensor ClampMin(const at::Tensor& self, const at::Scalar& min) {
+  return Clamp(self, min, std::nullopt);
+}
+
+inline at::Tensor ClampMax(const at::Tensor& self, const at::Scalar& max) {
+  return Clamp(self, std::nullopt, max);
+}
+
+inline at::Tensor AllFalse(const at::Tensor& like) {
+  return at::zeros(like.sizes(), like.options().dtype(at::kBool));
+}
+
+inline at::Tensor IsNan(const at::Tensor& self) {
+  if (IsInteger(self)) return AllFalse(self);
+  if (!self.is_complex()) return Upstream::isnan(self);
+  const at::Tensor parts = at::view_as_real_copy(self);
+  return at::any(at::isnan(parts), -1);
+}
+
+// PyTorch takes views of the parts of a complex number, which an XLA tensor
+// does not have.
+inline at::Tensor IsInf(const at::Tensor& self) {
+  if (IsInteger(self)) return AllFalse(self);
+  if (!self.is_complex()) return at::eq(at::abs(self), INFINITY);
+  return at::any(IsInf(at::view_as_real_copy(self)), -1);
+}
+
+// To the upstream kernel, True is -inf.
+inline at::Tensor IsNegInf(const at::Tensor& self) {
+  return IsInteger(self) ? AllFalse(self) : Upstream::isneginf(self);
+}
+
+// A function of floats. The upstream kernels refuse booleans, and some
+// integers.
+template <at::Tensor (*kUpstream)(const at::Tensor&)>
+at::Tensor OfFloat(const at::Tensor& self) {
+  return kUpstream(IsInteger(self) ? AsFloat(self) : self);
+}
+
+template <auto kUpstream>
+at::Tensor OfCommonFloat(const at::Tensor& self, const at::Tensor& other) {
+  return OfCommonType<kUpstream>(
+      IsInteger(self) && IsInteger(other) ? AsFloat(self) : self, other);
+}
+
+// To the upstream kernel, the largest bfloat16 is float32's, which is infinite.
+inline at::Tensor NanToNum(const at::Tensor& self, std::optional<double> nan,
+                           std::optional<double> posinf,
+                           std::optional<double> neginf) {
+  if (self.scalar_type() == at::kBFloat16) {
+    const double largest = std::numeric_limits<at::BFloat16>::max();
+    return Upstream::nan_to_num(self, nan, posinf.value_or(largest),
+                                neginf.value_or(-largest));
+  }
+  return Upstream::nan_to_num(self, nan, posinf, neginf);
+}
+
+// The upstream kernels refuse bounds of a higher rank.
+inline at::Tensor ClampTensor(const at::Tensor& self,
+                              const std::optional<at::Tensor>& min,
+                              const std::optional<at::Tensor>& max) {
+  at::Tensor result = self;
+  if (min.has_value()) result = at::maximum(result, *min);
+  if (max.has_value()) result = at::minimum(result, *max);
+  return result;
+}
+
+inline at::Tensor ClampMinTensor(const at::Tensor& self,
+                                 const at::Tensor& min) {
+  return at::maximum(self, min);
+}
+
+inline at::Tensor ClampMaxTensor(const at::Tensor& self,
+                                 const at::Tensor& max) {
+  return at::minimum(self, max);
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_ARITHMETIC_H_

@@ -1,0 +1,103 @@
+// Interpolation. The upstream kernels assume that scales follow from the two
+// sizes; PyTorch uses the scales. And they multiply by 0 what is not near,
+// which is NaN for NaN and infinities.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+inline bool FollowsFromSizes(int64_t size, int64_t output_size,
+                             std::optional<double> scale) {
+  return !scale.has_value() || *scale <= 0 ||
+         *scale * static_cast<double>(size) == static_cast<double>(output_size);
+}
+
+inline bool FollowFromSizes(const at::Tensor& self, at::IntArrayRef output_size,
+                            std::optional<double> scales_h,
+                            std::optional<double> scales_w) {
+  return FollowsFromSizes(self.size(-2), output_size[0], scales_h) &&
+         FollowsFromSizes(self.size(-1), output_size[1], scales_w);
+}
+
+inline double Ratio(int64_t size, int64_t output_size,
+                    std::optional<double> scale) {
+  return scale.has_value() && *scale > 0
+             ? 1 / *scale
+             : static_cast<double>(size) / static_cast<double>(output_size);
+}
+
+// Interpolates `self` linearly at fractional positions along dimension `dim`.
+inline at::Tensor Linear(const at::Tensor& self, int64_t dim,
+                         int64_t output_size, bool align_corners,
+                         std::optional<double> scale) {
+  const int64_t size = self.size(dim);
+  at::Tensor place = at::arange(output_size, self.options());
+  if (align_corners) {
+    const double ratio = output_size > 1
+                             ? static_cast<double>(size - 1) /
+                                   static_cast<double>(output_size - 1)
+                             : 0;
+    place = at::mul(place, ratio);
+  } else {
+    const double ratio = Ratio(size, output_size, scale);
+    place = at::clamp_min(at::sub(at::mul(at::add(place, 0.5), ratio), 0.5), 0);
+  }
+  const at::Tensor below =
+      at::clamp_max(at::floor(place).to(at::kLong), size - 1);
+  const at::Tensor above = at::clamp_max(at::add(below, 1), size - 1);
+  std::vector<int64_t> shape(self.dim(), 1);
+  shape[dim < 0 ? dim + self.dim() : dim] = output_size;
+  const at::Tensor weight = at::sub(place, below).view(shape);
+  return at::add(
+      at::mul(at::index_select(self, dim, below), at::rsub(weight, 1)),
+      at::mul(at::index_select(self, dim, above), weight));
+}
+
+inline at::Tensor Nearest(const at::Tensor& self, int64_t dim,
+                          int64_t output_size, std::optional<double> scale) {
+  const int64_t size = self.size(dim);
+  const at::Tensor place =
+      at::mul(at::arange(output_size, self.options().dtype(at::kFloat)),
+              static_cast<float>(Ratio(size, output_size, scale)));
+  return at::index_select(
+      self, dim, at::clamp_max(at::floor(place).to(at::kLong), size - 1));
+}
+
+inline at::Tensor UpsampleBilinear2d(const at::Tensor& self,
+                                     at::IntArrayRef output_size,
+                                     bool align_corners,
+                                     std::optional<double> scales_h,
+                                     std::optional<double> scales_w) {
+  const at::ScalarType dtype = self.scalar_type();
+  if (Has16Bits(self)) {  // PyTorch interpolates these in float32.
+    return UpsampleBilinear2d(self.to(at::kFloat), output_size, align_corners,
+                              scales_h, scales_w)
+        .to(dtype);
+  }
+  const at::Tensor values =
+      at::isFloatingType(dtype) ? self : self.to(at::kFloat);
+  const at::Tensor rows =
+      Linear(values, -2, output_size[0], align_corners, scales_h);
+  return Linear(rows, -1, output_size[1], align_corners, scales_w).to(dtype);
+}
+
+inline at::Tensor UpsampleNearest2d(const at::Tensor& self,
+                                    at::IntArrayRef output_size,
+                                    std::optional<double> scales_h,
+                                    std::optional<double> scales_w) {
+  if (FollowFromSizes(self, output_size, scales_h, scales_w)) {
+    return Upstream::upsample_nearest2d(self, output_size, scales_h, scales_w);
+  }
+  return Nearest(Nearest(self, -2, output_size[0], scales_h), -1,
+                 output_size[1], scales_w);
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_INTERPOLATION_H_

@@ -1,0 +1,79 @@
+// Inverses, decompositions and distances.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+// The upstream kernel's info, which is always 0, has the matrices' shape. Its
+// inverses of complex matrices are wrong.
+inline std::tuple<at::Tensor, at::Tensor> LinalgInvEx(const at::Tensor& self,
+                                                      bool check_errors) {
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::linalg_inv_ex>(self, check_errors);
+  }
+  std::tuple<at::Tensor, at::Tensor> result =
+      Upstream::linalg_inv_ex(self, check_errors);
+  if (!check_errors) {
+    const at::IntArrayRef batch = self.sizes().slice(0, self.dim() - 2);
+    std::get<1>(result) = at::zeros(batch, self.options().dtype(at::kInt));
+  }
+  return result;
+}
+
+// The upstream kernel does not return the factors that the gradient needs.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> LinalgSlogdet(
+    const at::Tensor& self) {
+  return OnCpu<at::_ops::_linalg_slogdet>(self);
+}
+
+// The upstream kernel treats a batch's shapes as those of a single matrix, and
+// refuses complex and empty ones.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> LinalgSvd(
+    const at::Tensor& self, bool full_matrices, bool compute_uv,
+    std::optional<std::string_view> driver) {
+  if (self.dim() > 2 || self.is_complex() || self.numel() == 0) {
+    return OnCpu<at::_ops::_linalg_svd>(self, full_matrices, compute_uv,
+                                        driver);
+  }
+  return Upstream::_linalg_svd(self, full_matrices, compute_uv, driver);
+}
+
+// The upstream kernel takes the p-th root also where p is 0 or infinite.
+inline at::Tensor PdistForward(const at::Tensor& self, double p) {
+  if (p == 0 || std::isinf(p)) return OnCpu<at::_ops::_pdist_forward>(self, p);
+  return Upstream::_pdist_forward(self, p);
+}
+
+// The upstream kernel has no empty operands, and broadcasts no batches.
+inline at::Tensor CdistForward(const at::Tensor& x1, const at::Tensor& x2,
+                               double p, std::optional<int64_t> compute_mode) {
+  const auto batch = [](const at::Tensor& x) {
+    return x.sizes().slice(0, x.dim() - 2);
+  };
+  if (x1.numel() == 0 || x2.numel() == 0 || batch(x1) != batch(x2) ||
+      x1.scalar_type() != x2.scalar_type()) {
+    return OnCpu<at::_ops::_cdist_forward>(x1, x2, p, compute_mode);
+  }
+  return Upstream::_cdist_forward(x1, x2, p, compute_mode);
+}
+
+// The upstream kernel refuses complex factors.
+inline at::Tensor Addmm(const at::Tensor& self, const at::Tensor& mat1,
+                        const at::Tensor& mat2, const at::Scalar& beta,
+                        const at::Scalar& alpha) {
+  if (!beta.isComplex() && !alpha.isComplex()) {
+    return Upstream::addmm(self, mat1, mat2, beta, alpha);
+  }
+  return at::add(at::mul(self, beta), at::mul(at::mm(mat1, mat2), alpha));
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_LINEAR_ALGEBRA_H_

@@ -1,0 +1,494 @@
+// The list of the operators that are registered here in place of torch_xla's
+// own kernels. The files are compiled as one unit: torch's headers take longer
+// than they do.
+//
+// A kernel is reached lazily, in place (by functionalization), in out= forms
+// and under torch.compile. With XLA_DISABLE_FUNCTIONALIZATION=1, in-place and
+// out= forms are upstream's.
+#include "torch_xla_ext/csrc/aten_overrides/overrides.h"
+
+#include <ATen/NativeFunctions.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+#include "torch_xla_ext/csrc/aten_overrides/activations.h"
+#include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
+#include "torch_xla_ext/csrc/aten_overrides/autocast.h"
+#include "torch_xla_ext/csrc/aten_overrides/composed.h"
+#include "torch_xla_ext/csrc/aten_overrides/copies.h"
+#include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
+#include "torch_xla_ext/csrc/aten_overrides/indexing.h"
+#include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
+#include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
+#include "torch_xla_ext/csrc/aten_overrides/linear_algebra.h"
+#include "torch_xla_ext/csrc/aten_overrides/losses.h"
+#include "torch_xla_ext/csrc/aten_overrides/normalization.h"
+#include "torch_xla_ext/csrc/aten_overrides/pooling.h"
+#include "torch_xla_ext/csrc/aten_overrides/precision.h"
+#include "torch_xla_ext/csrc/aten_overrides/random.h"
+#include "torch_xla_ext/csrc/aten_overrides/reductions.h"
+#include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
+#include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
+#include "torch_xla_ext/csrc/aten_overrides/views.h"
+
+namespace torch_xla_ext {
+namespace aten_overrides {
+namespace {
+
+// Types of upstream kernels that have overloads.
+using OfOne = at::Tensor(const at::Tensor&);
+using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
+using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
+using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
+                       std::optional<at::ScalarType>);
+using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
+using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
+                             const std::optional<at::Scalar>&, bool);
+using Any = at::Tensor(const at::Tensor&, int64_t, bool);
+using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                         int64_t, bool);
+using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
+                             std::optional<at::ScalarType>);
+using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
+                                                bool);
+using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                      std::optional<bool>,
+                                                      int64_t, bool);
+using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                            const at::Tensor&, const at::Scalar&);
+using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                             const at::Tensor&);
+using ScatterOfValue = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                  const at::Scalar&);
+using ScatterReducing = at::Tensor(const at::Tensor&, int64_t,
+                                   const at::Tensor&, const at::Tensor&,
+                                   std::string_view);
+using ScatterReducingValue = at::Tensor(const at::Tensor&, int64_t,
+                                        const at::Tensor&, const at::Scalar&,
+                                        std::string_view);
+using ScatterReduce = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                 const at::Tensor&, std::string_view, bool);
+using PadWithValue = at::Tensor(const at::Tensor&, at::IntArrayRef,
+                                const at::Scalar&);
+using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
+    const at::Tensor&, at::OptionalIntArrayRef,
+    const std::optional<at::Scalar>&, bool);
+
+void RegisterForXla(torch::Library& m) {
+  // activations.h, in float32 as PyTorch's
+  m.impl("celu", kFloat32<&Upstream::celu>);
+  m.impl("elu", kFloat32<&Upstream::elu>);
+  m.impl("elu_backward", kFloat32<&EluBackward>);
+  m.impl("gelu", kFloat32<&Upstream::gelu>);
+  m.impl("gelu_backward", kFloat32<&Upstream::gelu_backward>);
+  m.impl("glu", kFloat32<&Upstream::glu>);
+  m.impl("glu_backward", kFloat32<&GluBackward>);
+  m.impl("hardsigmoid", kFloat32<&Upstream::hardsigmoid>);
+  m.impl("hardsigmoid_backward", kFloat32<&HardsigmoidBackward>);
+  m.impl("hardswish", kFloat32<&Upstream::hardswish>);
+  m.impl("hardswish_backward", kFloat32<&HardswishBackward>);
+  m.impl("leaky_relu", kFloat32<&Upstream::leaky_relu>);
+  m.impl("leaky_relu_backward", kFloat32<&Upstream::leaky_relu_backward>);
+  m.impl("log_sigmoid_backward", kFloat32<&LogSigmoidBackward>);
+  m.impl("log_sigmoid_forward", kFloat32<&LogSigmoidForward>);
+  m.impl("mish", kFloat32<&Upstream::mish>);
+  m.impl("silu", kFloat32<&Upstream::silu>);
+  m.impl("softplus", kFloat32<&Upstream::softplus>);
+  m.impl("softplus_backward", kFloat32<&SoftplusBackward>);
+  m.impl("softshrink", kFloat32<&Softshrink>);
+  m.impl("threshold", kFloat32<&Threshold>);
+  // composed.h
+  m.impl("_pack_padded_sequence", at::native::_pack_padded_sequence);
+  m.impl("threshold_backward", kFloat32<&ThresholdBackward>);
+  m.impl("hardtanh_backward", kFloat32<&HardtanhBackward>);
+  // upstream_kernels.h
+  m.impl("add.Tensor", WithFactor<&Upstream::add>);
+  m.impl("eq.Scalar", Matched<OfTwo, &Upstream::eq>::OfNumber);
+  m.impl("eq.Tensor", Matched<OfTwo, &Upstream::eq>::Call);
+  m.impl("fmod.Tensor", Matched<OfTwo, &Upstream::fmod>::Call);
+  m.impl("ge.Scalar", Matched<OfTwo, &Upstream::ge>::OfNumber);
+  m.impl("ge.Tensor", Matched<OfTwo, &Upstream::ge>::Call);
+  m.impl("gt.Scalar", Matched<OfTwo, &Upstream::gt>::OfNumber);
+  m.impl("gt.Tensor", Matched<OfTwo, &Upstream::gt>::Call);
+  m.impl("le.Scalar", Matched<OfTwo, &Upstream::le>::OfNumber);
+  m.impl("le.Tensor", Matched<OfTwo, &Upstream::le>::Call);
+  m.impl("lt.Scalar", Matched<OfTwo, &Upstream::lt>::OfNumber);
+  m.impl("lt.Tensor", Matched<OfTwo, &Upstream::lt>::Call);
+  m.impl("ne.Scalar", Matched<OfTwo, &Upstream::ne>::OfNumber);
+  m.impl("ne.Tensor", Matched<OfTwo, &Upstream::ne>::Call);
+  m.impl("rsub.Tensor", WithFactor<&Upstream::rsub>);
+  m.impl("sub.Tensor", WithFactor<&Upstream::sub>);
+  // arithmetic.h
+  m.impl("addcdiv", kFloat32<&Promoted<&Upstream::addcdiv>>);
+  m.impl("addcmul", kFloat32<&Promoted<&Upstream::addcmul>>);
+  m.impl("clamp", Clamp);
+  m.impl("clamp.Tensor", ClampTensor);
+  m.impl("clamp_max", ClampMax);
+  m.impl("clamp_min", ClampMin);
+  m.impl("isnan", IsNan);
+  m.impl("clamp_max.Tensor", ClampMaxTensor);
+  m.impl("clamp_min.Tensor", ClampMinTensor);
+  m.impl("isinf", IsInf);
+  m.impl("isneginf", IsNegInf);
+  m.impl("lerp.Scalar", LerpScalar);
+  m.impl("lerp.Tensor", LerpTensor);
+  m.impl("linspace", Linspace);
+  m.impl("mul.Tensor", MulTensor);
+  m.impl("nan_to_num", NanToNum);
+  m.impl("pow.Scalar", PowOfScalar);
+  m.impl("pow.Tensor_Tensor", PowTensor);
+  m.impl("remainder.Scalar", RemainderScalar);
+  m.impl("remainder.Tensor", RemainderTensor);
+  m.impl("atan2", kFloat32<&OfCommonFloat<&Upstream::atan2>>);
+  m.impl("xlogy.Tensor", kFloat32<&OfCommonFloat<&Upstream::xlogy>>);
+  m.impl("bitwise_and.Tensor", OfCommonType<&Upstream::bitwise_and>);
+  m.impl("bitwise_left_shift.Tensor",
+         OfCommonType<&Upstream::bitwise_left_shift>);
+  m.impl("bitwise_or.Tensor", OfCommonType<&Upstream::bitwise_or>);
+  m.impl("bitwise_right_shift.Tensor",
+         OfCommonType<&Upstream::bitwise_right_shift>);
+  m.impl("bitwise_xor.Tensor", OfCommonType<&Upstream::bitwise_xor>);
+  m.impl("__lshift__.Scalar", ShiftedByNumber<&Upstream::bitwise_left_shift>);
+  m.impl("__lshift__.Tensor", OfCommonType<&Upstream::bitwise_left_shift>);
+  m.impl("__rshift__.Scalar", ShiftedByNumber<&Upstream::bitwise_right_shift>);
+  m.impl("__rshift__.Tensor", OfCommonType<&Upstream::bitwise_right_shift>);
+  m.impl("maximum", OfCommonType<&Upstream::maximum>);
+  m.impl("minimum", OfCommonType<&Upstream::minimum>);
+  m.impl("where.self", Where);
+  m.impl("acos", kFloat32<&OfFloat<&Upstream::acos>>);
+  m.impl("log10", kFloat32<&OfFloat<&Upstream::log10>>);
+  m.impl("log2", kFloat32<&OfFloat<&Upstream::log2>>);
+  m.impl("acosh", OfFloat<&Upstream::acosh>);
+  m.impl("asin", OfFloat<&Upstream::asin>);
+  m.impl("asinh", OfFloat<&Upstream::asinh>);
+  m.impl("atan", OfFloat<&Upstream::atan>);
+  m.impl("atanh", OfFloat<&Upstream::atanh>);
+  m.impl("cos", OfFloat<&Upstream::cos>);
+  m.impl("cosh", OfFloat<&Upstream::cosh>);
+  m.impl("erf", OfFloat<&Upstream::erf>);
+  m.impl("erfc", OfFloat<&Upstream::erfc>);
+  m.impl("erfinv", OfFloat<&Upstream::erfinv>);
+  m.impl("exp", OfFloat<&Upstream::exp>);
+  m.impl("expm1", OfFloat<&Upstream::expm1>);
+  m.impl("reciprocal", OfFloat<&Upstream::reciprocal>);
+  m.impl("rsqrt", OfFloat<&Upstream::rsqrt>);
+  m.impl("sigmoid", kFloat32<&OfFloat<&Upstream::sigmoid>>);
+  m.impl("sin", OfFloat<&Upstream::sin>);
+  m.impl("sinh", OfFloat<&Upstream::sinh>);
+  m.impl("sqrt", OfFloat<&Upstream::sqrt>);
+  m.impl("tan", OfFloat<&Upstream::tan>);
+  m.impl("tanh", OfFloat<&Upstream::tanh>);
+  m.impl("div.Scalar",
+         ComplexOnCpu<at::_ops::div_Scalar, ByNumber, &Upstream::div>::Call);
+  m.impl("div.Tensor", DivTensor);
+  m.impl("div.Tensor_mode", DivTensorMode);
+  m.impl("floor_divide", FloorDivide);
+  // copies.h
+  m.impl("_copy_from", CopyFrom);
+  m.impl("_local_scalar_dense", LocalScalarDense);
+  m.impl("_to_copy", ToCopy);
+  m.impl("_to_cpu", ToCpu);
+  m.impl("copy", Copy);
+  m.impl("copy_", Copy_);
+  m.impl("abs", ComplexOnCpu<at::_ops::abs, OfOne, &Upstream::abs>::Call);
+  m.impl("sigmoid_backward",
+         kFloat32<&ComplexOnCpu<at::_ops::sigmoid_backward, OfTwo,
+                                &Upstream::sigmoid_backward>::Call>);
+  m.impl("tanh_backward",
+         kFloat32<&ComplexOnCpu<at::_ops::tanh_backward, OfTwo,
+                                &Upstream::tanh_backward>::Call>);
+  m.impl("view_as_real_copy", ViewAsRealCopy);
+  // embedding_bag.h
+  m.impl("_embedding_bag", EmbeddingBag);
+  m.impl("_embedding_bag_backward", EmbeddingBagBackward);
+  m.impl("_embedding_bag_dense_backward", EmbeddingBagDenseBackward);
+  m.impl("_embedding_bag_forward_only", EmbeddingBag);
+  m.impl("_embedding_bag_per_sample_weights_backward",
+         EmbeddingBagPerSampleWeightsBackward);
+  // indexing.h
+  m.impl("_chunk_cat", ChunkCat);
+  m.impl("constant_pad_nd",
+         ComplexOnCpu<at::_ops::constant_pad_nd, PadWithValue,
+                      &Upstream::constant_pad_nd>::Call);
+  m.impl("_index_put_impl_", IndexPutImpl_);
+  m.impl("index.Tensor", Index);
+  m.impl("masked_scatter", MaskedScatter);
+  m.impl("masked_scatter_backward", MaskedScatterBackward);
+  m.impl("index_put_", IndexPut_);
+  m.impl("index_add", OfScalarsToo<IndexAdd, &Upstream::index_add>::Call);
+  m.impl("index_copy", OfScalarsToo<IndexCopy, &Upstream::index_copy>::Call);
+  m.impl("index_fill_.int_Scalar", IndexFill_<at::Scalar>);
+  m.impl("index_fill_.int_Tensor", IndexFill_<at::Tensor>);
+  m.impl("repeat", Repeat);
+  m.impl("scatter.reduce",
+         OfScalarsToo<ScatterReducing, &Upstream::scatter>::Call);
+  m.impl("scatter.src", OfScalarsToo<IndexCopy, &Upstream::scatter>::Call);
+  m.impl("scatter.value",
+         OfScalarsToo<ScatterOfValue, &Upstream::scatter>::Call);
+  m.impl("scatter.value_reduce",
+         OfScalarsToo<ScatterReducingValue, &Upstream::scatter>::Call);
+  m.impl("scatter_add", OfScalarsToo<IndexCopy, &Upstream::scatter_add>::Call);
+  m.impl("scatter_reduce.two",
+         OfScalarsToo<ScatterReduce, &Upstream::scatter_reduce>::Call);
+  m.impl("squeeze_copy.dim", SqueezeCopyDim);
+  m.impl("squeeze_copy.dims", SqueezeCopyDims);
+  m.impl("empty_permuted", EmptyPermuted);
+  m.impl("as_strided_", AsStrided_);
+  m.impl("as_strided_copy", AsStridedCopy);
+  m.impl("as_strided_scatter", AsStridedScatter);
+  m.impl("diagonal_backward", DiagonalBackward);
+  m.impl("diagonal_copy", DiagonalCopy);
+  m.impl("diagonal_scatter", DiagonalScatter);
+  m.impl("index_select", kOfScalarToo<&Upstream::index_select>);
+  m.impl("reflection_pad1d",
+         Pad<at::_ops::reflection_pad1d, &Upstream::reflection_pad1d>);
+  m.impl("reflection_pad1d_backward",
+         PadBackward<at::_ops::reflection_pad1d_backward,
+                     &Upstream::reflection_pad1d_backward>);
+  m.impl("reflection_pad2d",
+         Pad<at::_ops::reflection_pad2d, &Upstream::reflection_pad2d>);
+  m.impl("reflection_pad2d_backward",
+         PadBackward<at::_ops::reflection_pad2d_backward,
+                     &Upstream::reflection_pad2d_backward>);
+  m.impl("reflection_pad3d",
+         Pad<at::_ops::reflection_pad3d, &Upstream::reflection_pad3d>);
+  m.impl("reflection_pad3d_backward",
+         PadBackward<at::_ops::reflection_pad3d_backward,
+                     &Upstream::reflection_pad3d_backward>);
+  m.impl("replication_pad1d",
+         Pad<at::_ops::replication_pad1d, &Upstream::replication_pad1d>);
+  m.impl("replication_pad1d_backward",
+         PadBackward<at::_ops::replication_pad1d_backward,
+                     &Upstream::replication_pad1d_backward>);
+  m.impl("replication_pad2d",
+         Pad<at::_ops::replication_pad2d, &Upstream::replication_pad2d>);
+  m.impl("replication_pad2d_backward",
+         PadBackward<at::_ops::replication_pad2d_backward,
+                     &Upstream::replication_pad2d_backward>);
+  m.impl("replication_pad3d",
+         Pad<at::_ops::replication_pad3d, &Upstream::replication_pad3d>);
+  m.impl("replication_pad3d_backward",
+         PadBackward<at::_ops::replication_pad3d_backward,
+                     &Upstream::replication_pad3d_backward>);
+  m.impl("flip", kOfScalarToo<&Upstream::flip>);
+  m.impl("gather", Gather);
+  m.impl("roll", Roll);
+  m.impl("slice_copy.Tensor", SliceCopy);
+  m.impl("slice_scatter", SliceScatter);
+  m.impl("unfold_backward", UnfoldBackward);
+  m.impl("unfold_copy", UnfoldCopy);
+  // interpolation.h
+  m.impl("upsample_bilinear2d", UpsampleBilinear2d);
+  m.impl("upsample_nearest2d", UpsampleNearest2d);
+  // linear_algebra.h
+  m.impl("_linalg_slogdet", LinalgSlogdet);
+  m.impl("_linalg_svd", LinalgSvd);
+  m.impl("_cdist_forward", CdistForward);
+  m.impl("_pdist_forward", PdistForward);
+  m.impl("addmm", Addmm);
+  m.impl("linalg_inv_ex", LinalgInvEx);
+  // losses.h
+  m.impl("huber_loss", kFloat32<&HuberLoss>);
+  m.impl("huber_loss_backward", kFloat32<&HuberLossBackward>);
+  m.impl("nll_loss_backward", kFloat32<&NllLossBackward>);
+  m.impl("nll_loss_forward", kFloat32<&NllLossForward>);
+  m.impl("nll_loss2d_forward", kFloat32<&NllLossForward>);
+  // normalization.h
+  m.impl("_native_batch_norm_legit", NativeBatchNormLegit);
+  m.impl("_native_batch_norm_legit.no_stats", NativeBatchNormLegitNoStats);
+  m.impl("native_batch_norm", NativeBatchNorm);
+  m.impl("native_batch_norm_backward", NativeBatchNormBackward);
+  // layer_norm.h
+  m.impl("native_layer_norm", NativeLayerNorm);
+  m.impl("native_layer_norm_backward", NativeLayerNormBackward);
+  // pooling.h
+  m.impl("avg_pool2d",
+         kFloat32<&AveragePool<at::_ops::avg_pool2d, &Upstream::avg_pool2d>>);
+  m.impl("avg_pool3d",
+         kFloat32<&AveragePool<at::_ops::avg_pool3d, &Upstream::avg_pool3d>>);
+  m.impl("adaptive_max_pool2d", AdaptiveMaxPool2d);
+  m.impl("max_pool2d_with_indices",
+         MaxPoolWithIndices<at::_ops::max_pool2d_with_indices,
+                            &Upstream::max_pool2d_with_indices, 2>);
+  m.impl("max_pool2d_with_indices_backward",
+         MaxPoolBackward<&Upstream::max_pool2d_with_indices_backward, 2>);
+  m.impl("max_pool3d_with_indices",
+         MaxPoolWithIndices<at::_ops::max_pool3d_with_indices,
+                            &Upstream::max_pool3d_with_indices, 3>);
+  m.impl("max_pool3d_with_indices_backward",
+         MaxPoolBackward<&Upstream::max_pool3d_with_indices_backward, 3>);
+  m.impl("max_unpool2d", MaxUnpool2d);
+  m.impl("max_unpool3d", MaxUnpool3d);
+  // precision.h: and of tensors without dimensions
+  m.impl("_adaptive_avg_pool2d", kFloat32<&Upstream::_adaptive_avg_pool2d>);
+  m.impl("_adaptive_avg_pool3d", kFloat32<&Upstream::_adaptive_avg_pool3d>);
+  m.impl("_log_softmax",
+         kOfScalarToo<&SoftmaxInFloat32<&Upstream::_log_softmax>>);
+  m.impl("_log_softmax_backward_data",
+         kFloat32<&SoftmaxBackward<&Upstream::_log_softmax_backward_data>>);
+  m.impl("_softmax", kOfScalarToo<&SoftmaxInFloat32<&Upstream::_softmax>>);
+  m.impl("_softmax_backward_data",
+         kFloat32<&SoftmaxBackward<&Upstream::_softmax_backward_data>>);
+  m.impl("binary_cross_entropy", kFloat32<&Upstream::binary_cross_entropy>);
+  m.impl("binary_cross_entropy_backward",
+         kFloat32<&Upstream::binary_cross_entropy_backward>);
+  m.impl("mse_loss", kFloat32<&MseLoss>);
+  m.impl("mse_loss_backward", kFloat32<&Upstream::mse_loss_backward>);
+  m.impl("nll_loss2d_backward", kFloat32<&Upstream::nll_loss2d_backward>);
+  m.impl("smooth_l1_loss", kFloat32<&SmoothL1Loss>);
+  m.impl("smooth_l1_loss_backward", kFloat32<&SmoothL1LossBackward>);
+  // random.h
+  m.impl("bernoulli", Bernoulli);
+  m.impl("bernoulli.p", BernoulliP);
+  m.impl("bernoulli_.Tensor", Bernoulli_);
+  m.impl("exponential_", Exponential_);
+  m.impl("multinomial", Multinomial);
+  m.impl("native_dropout", NativeDropout);
+  m.impl("native_dropout_backward", NativeDropoutBackward);
+  m.impl("normal.Tensor_Tensor", NormalOfTensors);
+  m.impl("randperm", Randperm);
+  m.impl("uniform_", Uniform_);
+  // reductions.h
+  m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
+  m.impl("amin", OverAll<Extremum, &Upstream::amin>::Call);
+  m.impl("all.dim", OfScalarToo<Any, &Upstream::all>::Call);
+  m.impl("any.dim", OfScalarToo<Any, &Upstream::any>::Call);
+  m.impl("argmax", IndexOfExtremum<&Upstream::argmax>);
+  m.impl("argmin", IndexOfExtremum<&Upstream::argmin>);
+  m.impl("count_nonzero", CountNonzero);
+  m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
+  m.impl("cummax", CumulativeExtremum<true>);
+  m.impl("cummin", CumulativeExtremum<false>);
+  m.impl("cumprod", kOfScalarToo<&Cumprod>);
+  m.impl("cumsum", kOfScalarToo<&Cumsum>);
+  m.impl("kthvalue", kOfScalarToo<&Upstream::kthvalue>);
+  m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
+  m.impl("logsumexp", kFloat32<&Logsumexp>);
+  m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Upstream::max>::Call);
+  m.impl("mean.dim",
+         kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
+                                &OverAll<Sum, &Upstream::mean>::Call>::Call>);
+  m.impl("mean", kFloat32<&Mean>);
+  m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Upstream::min>::Call);
+  m.impl("norm.Scalar", kFloat32<&Norm>);
+  m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
+  m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
+  m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
+  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Upstream::prod>::Call);
+  m.impl("sort", OfScalarToo<Sort, &Upstream::sort>::Call);
+  m.impl("sort.stable", OfScalarToo<StableSort, &Upstream::sort>::Call);
+  m.impl(
+      "std.correction",
+      kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
+                             &OverAll<Deviation, &Upstream::std>::Call>::Call>);
+  m.impl("std_mean.correction",
+         kFloat32<&ComplexOnCpu<
+             at::_ops::std_mean_correction, DeviationAndMean,
+             &OverAll<DeviationAndMean, &Upstream::std_mean>::Call>::Call>);
+  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Upstream::sum>::Call>);
+  m.impl("topk", kOfScalarToo<&Upstream::topk>);
+  m.impl("trace", Trace);
+  m.impl(
+      "var.correction",
+      kFloat32<&ComplexOnCpu<at::_ops::var_correction, Deviation,
+                             &OverAll<Deviation, &Upstream::var>::Call>::Call>);
+  m.impl("var_mean.correction",
+         kFloat32<&ComplexOnCpu<
+             at::_ops::var_mean_correction, DeviationAndMean,
+             &OverAll<DeviationAndMean, &Upstream::var_mean>::Call>::Call>);
+  // scaled_mm.h
+  m.impl("_scaled_mm", ScaledMm);
+}
+
+void RegisterForAutograd(torch::Library& m) {
+  // activations.h. Functionalization composes them before there is a kernel.
+  m.impl("mish_backward", kFloat32<&at::native::math_mish_backward>);
+  m.impl("silu_backward", kFloat32<&at::native::math_silu_backward>);
+  // composed.h
+  m.impl("cross", at::native::cross);
+  m.impl("diag", at::native::diag);
+  m.impl("einsum", Einsum);
+  m.impl("inverse", at::native::inverse);
+  m.impl("kl_div", at::native::kl_div);
+  m.impl("logdet", at::native::logdet);
+  m.impl("nanmean", Nanmean);
+  m.impl("qr", at::native::qr);
+  m.impl("selu", at::native::selu);
+  m.impl("selu_", at::native::selu_);
+  m.impl("std", StdOfAll);
+  m.impl("std.dim", StdOfDimensions);
+  m.impl("svd", at::native::svd);
+  // layer_norm.h
+  m.impl("native_layer_norm", LayerNormWithGradients);
+  // losses.h
+  m.impl("ctc_loss.Tensor", CtcLoss);
+  // pooling.h
+  m.impl("max_pool2d",
+         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices>);
+  m.impl("max_pool3d",
+         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices>);
+  // strides.h
+  m.impl("contiguous", Contiguous);
+  m.impl("flatten.using_ints", Flatten);
+  m.impl("ravel", Ravel);
+  m.impl("reshape", Reshape);
+  // views.h
+  m.impl("fill_diagonal_", FillDiagonal_);
+}
+
+void RegisterViews(torch::Library& m) {
+  // strides.h
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&CallViewOperator>());
+}
+
+// Of all devices: the kernel does for others what PyTorch's does.
+void RegisterForFunctionalization(torch::Library& m) {
+  // views.h
+  m.impl("_pack_padded_sequence", PackPaddedSequence);
+  m.impl("as_strided", AsStridedAsView);
+  m.impl("expand", ExpandAsView);
+  m.impl("unfold", UnfoldAsView);
+}
+
+// Takes the dispatcher's warning that kernels are registered in place of
+// others, which is what happens here.
+class NoWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
+// Never destroyed: torch's registry may be gone before.
+void Register(c10::DispatchKey key, void (*define)(torch::Library&),
+              const char* operators = "aten") {
+  auto* const library = new torch::Library(torch::Library::IMPL, operators, key,
+                                           __FILE__, __LINE__);
+  define(*library);
+}
+
+bool RegisterAll() {
+  torch_xla::InitXlaBackend();  // registers the upstream kernels, once
+  NoWarnings no_warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  Register(c10::DispatchKey::XLA, RegisterForXla);
+  Register(c10::DispatchKey::AutogradXLA, RegisterForAutograd);
+  Register(c10::DispatchKey::AutocastXLA, RegisterAutocast);
+  Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
+  Register(c10::DispatchKey::Meta, RegisterShapeChecks);
+  Register(kViewsInsteadOfCopies, RegisterViews, "_");
+  return true;
+}
+
+}  // namespace
+}  // namespace aten_overrides
+
+void RegisterAtenOverrides() {
+  static const bool is_done = aten_overrides::RegisterAll();
+  static_cast<void>(is_done);
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,149 @@
+// The checks of shapes and dtypes that PyTorch makes of an in-place operator
+// before it is functionalized, such as that of `x.lerp_(gradient, 0.1)`.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_
+
+#include <ATen/ATen.h>
+#include <ATen/MetaFunctions.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+
+namespace torch_xla_ext::aten_overrides {
+
+inline bool HasSymbolicSizes(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+inline bool HasSymbolicSizes(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && HasSymbolicSizes(*tensor);
+}
+
+template <typename Other>
+bool HasSymbolicSizes(const Other&) {
+  return false;  // a number
+}
+
+// The kernel for meta tensors of `InPlace`, such as at::_ops::lerp__Scalar, of
+// which `Functional` is the operator that is not in place. `kCheck`: PyTorch's
+// function in C++. PyTorch registers functions in Python in place of these,
+// which take 50 to 650 microseconds; a step of Adam calls three for each
+// parameter. The ones in C++ cannot compare symbolic sizes: for these,
+// `Functional` tells what the result would be.
+template <typename InPlace, typename Functional,
+          typename InPlace::schema* kCheck,
+          typename Schema = typename InPlace::schema>
+struct ShapeCheck;
+
+template <typename InPlace, typename Functional,
+          typename InPlace::schema* kCheck, typename... Args>
+struct ShapeCheck<InPlace, Functional, kCheck,
+                  at::Tensor&(at::Tensor&, Args...)> {
+  static at::Tensor& Call(at::Tensor& self, Args... args) {
+    if (!HasSymbolicSizes(self) && !(HasSymbolicSizes(args) || ...)) {
+      return kCheck(self, args...);
+    }
+    const at::Tensor result = Functional::call(self, args...);
+    TORCH_CHECK(result.sym_sizes() == self.sym_sizes(), "output with shape ",
+                self.sym_sizes(), " doesn't match the broadcast shape ",
+                result.sym_sizes());
+    TORCH_CHECK(c10::canCast(result.scalar_type(), self.scalar_type()),
+                "result type ", result.scalar_type(),
+                " can't be cast to the desired output type ",
+                self.scalar_type());
+    return self;
+  }
+
+  static void Register(torch::Library& m) {
+    std::string name = InPlace::name;
+    if (*InPlace::overload_name != '\0') {
+      name += std::string(".") + InPlace::overload_name;
+    }
+    m.impl(name.c_str(), Call);
+  }
+};
+
+inline void RegisterShapeChecks(torch::Library& m) {
+#define TORCH_XLA_EXT_CHECK(name, overload)                         \
+  ShapeCheck<at::_ops::name##_##overload, at::_ops::name##overload, \
+             &at::meta::name##_>::Register(m);
+#define TORCH_XLA_EXT_OF_ITSELF(name) TORCH_XLA_EXT_CHECK(name, )
+#define TORCH_XLA_EXT_OF_TWO(name)   \
+  TORCH_XLA_EXT_CHECK(name, _Scalar) \
+  TORCH_XLA_EXT_CHECK(name, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(acos)
+  TORCH_XLA_EXT_OF_ITSELF(acosh)
+  TORCH_XLA_EXT_OF_ITSELF(asin)
+  TORCH_XLA_EXT_OF_ITSELF(asinh)
+  TORCH_XLA_EXT_OF_ITSELF(atan)
+  TORCH_XLA_EXT_OF_ITSELF(atanh)
+  TORCH_XLA_EXT_OF_ITSELF(ceil)
+  TORCH_XLA_EXT_OF_ITSELF(cos)
+  TORCH_XLA_EXT_OF_ITSELF(cosh)
+  TORCH_XLA_EXT_OF_ITSELF(digamma)
+  TORCH_XLA_EXT_OF_ITSELF(erf)
+  TORCH_XLA_EXT_OF_ITSELF(erfc)
+  TORCH_XLA_EXT_OF_ITSELF(erfinv)
+  TORCH_XLA_EXT_OF_ITSELF(exp)
+  TORCH_XLA_EXT_OF_ITSELF(exp2)
+  TORCH_XLA_EXT_OF_ITSELF(expm1)
+  TORCH_XLA_EXT_OF_ITSELF(floor)
+  TORCH_XLA_EXT_OF_ITSELF(frac)
+  TORCH_XLA_EXT_OF_ITSELF(lgamma)
+  TORCH_XLA_EXT_OF_ITSELF(log)
+  TORCH_XLA_EXT_OF_ITSELF(log10)
+  TORCH_XLA_EXT_OF_ITSELF(log1p)
+  TORCH_XLA_EXT_OF_ITSELF(log2)
+  TORCH_XLA_EXT_OF_ITSELF(neg)
+  TORCH_XLA_EXT_OF_ITSELF(reciprocal)
+  TORCH_XLA_EXT_OF_ITSELF(round)
+  TORCH_XLA_EXT_OF_ITSELF(rsqrt)
+  TORCH_XLA_EXT_OF_ITSELF(sgn)
+  TORCH_XLA_EXT_OF_ITSELF(sigmoid)
+  TORCH_XLA_EXT_OF_ITSELF(sign)
+  TORCH_XLA_EXT_OF_ITSELF(silu)
+  TORCH_XLA_EXT_OF_ITSELF(sin)
+  TORCH_XLA_EXT_OF_ITSELF(sinc)
+  TORCH_XLA_EXT_OF_ITSELF(sinh)
+  TORCH_XLA_EXT_OF_ITSELF(sqrt)
+  TORCH_XLA_EXT_OF_ITSELF(tan)
+  TORCH_XLA_EXT_OF_ITSELF(tanh)
+  TORCH_XLA_EXT_OF_ITSELF(trunc)
+  TORCH_XLA_EXT_CHECK(add, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(addcdiv)
+  TORCH_XLA_EXT_OF_ITSELF(addcmul)
+  TORCH_XLA_EXT_OF_ITSELF(addmm)
+  TORCH_XLA_EXT_OF_ITSELF(addmv)
+  TORCH_XLA_EXT_OF_ITSELF(atan2)
+  TORCH_XLA_EXT_OF_ITSELF(baddbmm)
+  TORCH_XLA_EXT_OF_ITSELF(clamp)
+  TORCH_XLA_EXT_CHECK(clamp, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(clamp_max)
+  TORCH_XLA_EXT_CHECK(clamp_max, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(clamp_min)
+  TORCH_XLA_EXT_CHECK(clamp_min, _Tensor)
+  TORCH_XLA_EXT_CHECK(div, _Tensor)
+  TORCH_XLA_EXT_CHECK(div, _Tensor_mode)
+  TORCH_XLA_EXT_OF_ITSELF(elu)
+  TORCH_XLA_EXT_CHECK(fmod, _Tensor)
+  TORCH_XLA_EXT_OF_ITSELF(gelu)
+  TORCH_XLA_EXT_OF_ITSELF(leaky_relu)
+  TORCH_XLA_EXT_CHECK(mul, _Tensor)
+  TORCH_XLA_EXT_CHECK(remainder, _Tensor)
+  TORCH_XLA_EXT_CHECK(sub, _Tensor)
+  TORCH_XLA_EXT_OF_TWO(eq)
+  TORCH_XLA_EXT_OF_TWO(ge)
+  TORCH_XLA_EXT_OF_TWO(gt)
+  TORCH_XLA_EXT_OF_TWO(le)
+  TORCH_XLA_EXT_OF_TWO(lerp)
+  TORCH_XLA_EXT_OF_TWO(lt)
+  TORCH_XLA_EXT_OF_TWO(ne)
+#undef TORCH_XLA_EXT_CHECK
+#undef TORCH_XLA_EXT_OF_ITSELF
+#undef TORCH_XLA_EXT_OF_TWO
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_SHAPE_CHECKS_H_

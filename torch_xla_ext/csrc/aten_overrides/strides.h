@@ -1,0 +1,169 @@
+// The strides that a view of an XLA tensor has in PyTorch, on which it depends
+// whether contiguous() and reshape() copy.
+//
+// XLA tensors are row-major, and say so of their views: `x.t().contiguous()`
+// was x.t() itself, and a write to one of them changed the other.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_
+
+#include <ATen/ATen.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/InferSize.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace torch_xla_ext::aten_overrides {
+
+// A key of PyTorch's that only its own tests use.
+constexpr c10::DispatchKey kViewsInsteadOfCopies =
+    c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+// The view operator of a copying one: aten::t of aten::t_copy.
+inline const c10::OperatorHandle& ViewOperator(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorName, c10::OperatorHandle> known;
+  const auto found = known.find(op.operator_name());
+  if (found != known.end()) return found->second;
+  constexpr std::string_view kSuffix = "_copy";
+  c10::OperatorName name = op.operator_name();
+  std::optional<c10::OperatorHandle> view;
+  if (name.name.size() > kSuffix.size() &&
+      std::string_view(name.name).substr(name.name.size() - kSuffix.size()) ==
+          kSuffix) {
+    name.name.resize(name.name.size() - kSuffix.size());
+    view = c10::Dispatcher::singleton().findSchema(name);
+  }
+  return known.emplace(op.operator_name(), view.value_or(op)).first->second;
+}
+
+inline void CallViewOperator(const c10::OperatorHandle& op,
+                             torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard guard(kViewsInsteadOfCopies);
+  ViewOperator(op).callBoxed(stack);
+}
+
+// Strides of tensors that are no views, and yet not row-major: of copies that a
+// program is traced with in place of views.
+class StridesOfCopies {
+ public:
+  static StridesOfCopies& Get() {
+    static auto* const strides = new StridesOfCopies;
+    return *strides;
+  }
+
+  // For as long as `copy`, or a view of it, lives.
+  void Set(const at::Tensor& copy, std::vector<int64_t> strides) {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(std::remove_if(entries_.begin(), entries_.end(),
+                                  [](const Entry& entry) {
+                                    return entry.storage.expired();
+                                  }),
+                   entries_.end());
+    const c10::Storage& storage = copy.unsafeGetTensorImpl()->unsafe_storage();
+    entries_.push_back({storage.getWeakStorageImpl(), std::move(strides)});
+  }
+
+  std::optional<std::vector<int64_t>> Find(c10::StorageImpl* storage) {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_) {
+      // An expired entry keeps the address from being used again.
+      if (entry.storage._unsafe_get_target() == storage) return entry.strides;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::vector<int64_t> strides;
+  };
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+// A meta tensor with a tensor's shape and its strides in PyTorch; nothing if it
+// is row-major, being no view, or a view that PyTorch does not have
+// (`x.t().view(-1)`).
+inline std::optional<at::Tensor> WithStrides(const at::Tensor& self) {
+  namespace functionalization = at::functionalization::impl;
+  if (!functionalization::isFunctionalTensor(self)) return std::nullopt;
+  auto* const wrapper = functionalization::unsafeGetFunctionalWrapper(self);
+  auto* const storage =
+      static_cast<at::functionalization::FunctionalStorageImpl*>(
+          wrapper->storage().unsafeGetStorageImpl());
+  const auto strides = StridesOfCopies::Get().Find(storage);
+  if (wrapper->isBaseTensor() && !strides) return std::nullopt;
+  const at::Tensor& base = storage->base();
+  if (base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    return std::nullopt;
+  }
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const auto options = base.options().device(at::kMeta);
+  const at::Tensor meta =
+      strides ? at::empty_strided(base.sizes(), *strides, options)
+              : at::empty(base.sizes(), options);
+  // The views were recorded as the copying operators that XLA has.
+  const c10::impl::IncludeDispatchKeyGuard views(kViewsInsteadOfCopies);
+  try {
+    return wrapper->apply_view_metas(meta);
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+inline at::Tensor Contiguous(const at::Tensor& self,
+                             at::MemoryFormat memory_format) {
+  const std::optional<at::Tensor> strided = WithStrides(self);
+  return !strided || strided->is_contiguous(memory_format)
+             ? at::native::contiguous(self, memory_format)
+             : at::clone(self, memory_format);
+}
+
+// at::ravel asks PyTorch's method.
+inline at::Tensor Ravel(const at::Tensor& self) {
+  return Contiguous(self, at::MemoryFormat::Contiguous).view(-1);
+}
+
+// Whether PyTorch reshapes a copy.
+inline bool IsReshapedByCopy(const at::Tensor& self, at::IntArrayRef shape) {
+  const std::optional<at::Tensor> strided = WithStrides(self);
+  return strided && !strided->is_contiguous() &&
+         !at::detail::computeStride(strided->sizes(), strided->strides(),
+                                    at::infer_size_dv(shape, self.numel()));
+}
+
+inline at::Tensor Reshape(const at::Tensor& self, at::SymIntArrayRef shape) {
+  const auto sizes = c10::asIntArrayRefSlowOpt(shape);
+  const bool copies = sizes && IsReshapedByCopy(self, *sizes);
+  return at::native::reshape_symint(copies ? at::clone(self) : self, shape);
+}
+
+inline at::Tensor Flatten(const at::Tensor& self, int64_t start, int64_t end) {
+  const int64_t dim = at::maybe_wrap_dim(start, self.dim());
+  const int64_t last = at::maybe_wrap_dim(end, self.dim());
+  bool copies = false;
+  if (dim < last && !self.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+    std::vector<int64_t> shape = self.sizes().vec();
+    for (int64_t i = dim + 1; i <= last; ++i) shape[dim] *= shape[i];
+    shape.erase(shape.begin() + dim + 1, shape.begin() + last + 1);
+    copies = IsReshapedByCopy(self, shape);
+  }
+  return at::native::flatten(copies ? at::clone(self) : self, start, end);
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_STRIDES_H_

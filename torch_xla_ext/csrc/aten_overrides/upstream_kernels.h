@@ -1,0 +1,174 @@
+// What the operators here are built from: the upstream kernels, and ways of
+// calling them.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_
+
+#include <ATen/ATen.h>
+#include <ATen/Operators.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/native/CPUFallback.h>
+
+#include <tuple>
+#include <type_traits>
+
+#include "torch_xla_ext/csrc/native_functions.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+// The kernels of torch_xla, by the names of their operators.
+using Upstream = torch_xla::XLANativeFunctions;
+
+// Runs an operator on the CPU, through the same fallback as operators that
+// torch_xla does not implement, so that torch.compile knows of it. `Operator`
+// is one of at::_ops.
+template <typename Operator, typename... Arguments>
+auto OnCpu(const Arguments&... arguments) {
+  return at::native::call_fallback_fn<&torch_xla::xla_fallback, Operator>::call(
+      arguments...);
+}
+
+inline bool IsComplex(const at::Tensor& tensor) { return tensor.is_complex(); }
+inline bool IsComplex(const at::Scalar& number) { return number.isComplex(); }
+template <typename Other>
+bool IsComplex(const Other&) {
+  return false;
+}
+
+// A kernel that computes wrong numbers for complex operands: with these, the
+// operator `Operator` runs on the CPU. `Function` is the kernel's type.
+template <typename Operator, typename Function, Function* kKernel>
+struct ComplexOnCpu;
+
+template <typename Operator, typename Result, typename... Arguments,
+          Result (*kKernel)(Arguments...)>
+struct ComplexOnCpu<Operator, Result(Arguments...), kKernel> {
+  static Result Call(Arguments... arguments) {
+    if ((IsComplex(arguments) || ...)) return OnCpu<Operator>(arguments...);
+    return kKernel(arguments...);
+  }
+};
+
+inline at::Tensor AsScalar(const at::Tensor& tensor) {
+  return at::view_copy(tensor, at::IntArrayRef());
+}
+
+// `kKernel` for a tensor without dimensions, which its operator may treat as
+// one of one dimension. The upstream kernels refuse it.
+template <typename Function, Function* kKernel>
+struct OfScalarToo;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, Others...)>
+struct OfScalarToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    return AsScalar(kKernel(at::view_copy(self, {1}), others...));
+  }
+};
+
+template <typename... Others, std::tuple<at::Tensor, at::Tensor> (*kKernel)(
+                                  const at::Tensor&, Others...)>
+struct OfScalarToo<
+    std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, Others...), kKernel> {
+  static std::tuple<at::Tensor, at::Tensor> Call(const at::Tensor& self,
+                                                 Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    const auto [first, second] = kKernel(at::view_copy(self, {1}), others...);
+    return {AsScalar(first), AsScalar(second)};
+  }
+};
+
+// The same for a kernel without overloads.
+template <auto kKernel>
+inline constexpr auto kOfScalarToo =
+    &OfScalarToo<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
+
+inline at::Tensor AsVector(const at::Tensor& tensor) {
+  return at::view_copy(tensor, {-1});
+}
+template <typename Other>
+const Other& AsVector(const Other& other) {
+  return other;
+}
+
+// The same where indices and sources have the dimensions of the tensor, too.
+template <typename Function, Function* kKernel>
+struct OfScalarsToo;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, Others...)>
+struct OfScalarsToo<at::Tensor(const at::Tensor&, Others...), kKernel> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    if (self.dim() != 0) return kKernel(self, others...);
+    return AsScalar(kKernel(AsVector(self), AsVector(others)...));
+  }
+};
+
+inline bool Has16Bits(const at::Tensor& tensor) {
+  return at::isReducedFloatingType(tensor.scalar_type());
+}
+
+inline bool IsInteger(const at::Tensor& tensor) {
+  return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+}
+
+// Of operands on several devices, PyTorch takes one from the CPU if it is a
+// number.
+inline void CheckOneDevice(const at::Tensor& on_cpu, at::Device other) {
+  TORCH_CHECK(on_cpu.dim() == 0,
+              "Expected all tensors to be on the same device, but found at "
+              "least two devices, ",
+              other, " and ", on_cpu.device(),
+              "! Please move one of them with .to().");
+}
+
+inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
+  if (self.is_cpu() && !other.is_cpu()) CheckOneDevice(self, other.device());
+  if (other.is_cpu() && !self.is_cpu()) CheckOneDevice(other, self.device());
+}
+
+// `kKernel` of two operands on one device, of which PyTorch rounds a number to
+// the type of the other operand. The upstream kernels compute in the wider
+// type, and copy an operand from the CPU to the device at each call, without a
+// word.
+//
+// Integers stay as they are: the upstream kernels promote them as PyTorch does,
+// but compare an int8 with 300 itself, where PyTorch compares it with 300 -
+// 256.
+template <typename Function, Function* kKernel>
+struct Matched;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, const at::Tensor&,
+                                Others...)>
+struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
+               kKernel> {
+  static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
+                         Others... others) {
+    CheckOneDevice(self, other);
+    const at::ScalarType dtype = at::result_type(self, other);
+    return kKernel(Operand(self, dtype), Operand(other, dtype), others...);
+  }
+
+  // The operator with a number in place of `other`.
+  static at::Tensor OfNumber(const at::Tensor& self, const at::Scalar& other,
+                             Others... others) {
+    return Call(self, at::native::wrapped_scalar_tensor(other), others...);
+  }
+
+ private:
+  static at::Tensor Operand(const at::Tensor& tensor, at::ScalarType dtype) {
+    const bool is_unchanged = IsInteger(tensor) || dtype == at::kComplexHalf;
+    return is_unchanged ? tensor : tensor.to(dtype);
+  }
+};
+
+// What PyTorch makes of integers and booleans in a function of floats.
+inline at::Tensor AsFloat(const at::Tensor& tensor) {
+  return tensor.to(at::get_default_dtype_as_scalartype());
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_UPSTREAM_KERNELS_H_

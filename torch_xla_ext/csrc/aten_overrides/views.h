@@ -1,0 +1,229 @@
+// Views, as functionalization sees them: XLA tensors have none, so that a write
+// to a view becomes a new value of the tensor that it is a view of.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
+
+#include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/aten_overrides/indexing.h"
+#include "torch_xla_ext/csrc/aten_overrides/strides.h"
+#include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
+
+namespace torch_xla_ext::aten_overrides {
+
+// `base` with its windows replaced.
+inline at::Tensor WithWindows(const at::Tensor& base, const at::Tensor& windows,
+                              int64_t dimension, int64_t size, int64_t step) {
+  TORCH_CHECK(size <= step, "unfold: cannot write to windows of size ", size,
+              " and step ", step,
+              ", because they overlap: several elements of the view are one of "
+              "the tensor. Please clone() the windows before writing to them.");
+  if (base.dim() == 0) return at::view_copy(windows, at::IntArrayRef());
+  const int64_t dim = at::maybe_wrap_dim(dimension, base.dim());
+  const at::Tensor indices = WindowIndices(base.size(dim), size, step, base);
+  std::vector<int64_t> shape = base.sizes().vec();
+  shape[dim] = indices.size(0);
+  return at::index_copy(base, dim, indices,
+                        at::reshape(at::movedim(windows, -1, dim + 1), shape));
+}
+
+// The view `forward(self)`, whose source is `reverse(base, view)` after a write
+// to the view. Both get whether views are to be views, or copies of them.
+template <typename Forward, typename Reverse>
+at::Tensor AsView(const at::Tensor& self, bool has_symbolic_inputs,
+                  const Forward& forward, const Reverse& reverse) {
+  namespace functionalization = at::functionalization;
+  const bool is_functional = functionalization::impl::isFunctionalTensor(self);
+  const bool reapply_views =
+      !is_functional ||
+      functionalization::impl::getFunctionalizationReapplyViewsTLS();
+  const auto apply = [=](const at::Tensor& base, int64_t) {
+    return forward(base, reapply_views);
+  };
+  const at::AutoDispatchSkipFunctionalize guard;
+  if (!is_functional) return apply(self, 0);
+  const at::Tensor view =
+      apply(functionalization::impl::from_functional_tensor(self), 0);
+  // As all XLA tensors, the view has the strides of a contiguous tensor.
+  return at::detail::make_tensor<at::FunctionalTensorWrapper>(
+      view, functionalization::impl::unsafeGetFunctionalWrapper(self),
+      functionalization::ViewMeta(
+          apply,
+          [=](const at::Tensor& base, const at::Tensor& view, int64_t) {
+            return reverse(base, view);
+          },
+          has_symbolic_inputs));
+}
+
+// The view `self.unfold(...)`. In PyTorch's own registration, a write to it
+// makes 0 of the elements that are in no window: unfold_backward does not know
+// them.
+inline at::Tensor UnfoldAsView(const at::Tensor& self, int64_t dimension,
+                               int64_t size, int64_t step) {
+  return AsView(
+      self, /*has_symbolic_inputs=*/false,
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::unfold::call(base, dimension, size, step)
+                   : at::_ops::unfold_copy::call(base, dimension, size, step);
+      },
+      [=](const at::Tensor& base, const at::Tensor& windows) {
+        if (base.is_xla() &&
+            !base.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+          return WithWindows(base, windows, dimension, size, step);
+        }
+        return at::unfold_backward_symint(windows, base.sym_sizes(), dimension,
+                                          size, step);
+      });
+}
+
+// `base` after a write to a view that expands it. PyTorch writes each of the
+// elements that an element is expanded to into the same place; here one that
+// has changed is taken.
+inline at::Tensor OfExpanded(const at::Tensor& base, const at::Tensor& view) {
+  const int64_t num_new = view.dim() - base.dim();
+  std::vector<int64_t> expanded, kept, shape = {-1};
+  for (int64_t i = 0; i < view.dim(); ++i) {
+    const bool is_kept = i >= num_new && base.size(i - num_new) == view.size(i);
+    (is_kept ? kept : expanded).push_back(i);
+    if (is_kept) shape.push_back(view.size(i));
+  }
+  if (view.numel() == 0) return at::clone(base);
+  std::vector<int64_t> order = expanded;
+  order.insert(order.end(), kept.begin(), kept.end());
+  const auto flat = [&](const at::Tensor& tensor) {
+    return at::reshape(at::permute(tensor, order), shape);
+  };
+  const at::Tensor after = flat(view);
+  const at::Tensor before = flat(at::expand_copy(base, view.sizes()));
+  at::Tensor is_changed = at::ne(after, before);
+  if (at::isFloatingType(base.scalar_type()) || base.is_complex()) {
+    is_changed = at::logical_and(
+        is_changed,
+        at::logical_not(at::logical_and(at::isnan(after), at::isnan(before))));
+  }
+  const at::Tensor place =
+      at::argmax(is_changed.to(at::kInt), 0, /*keepdim=*/true);
+  return at::reshape(at::gather(after, 0, place), base.sizes());
+}
+
+// The view `self.expand(...)`. In PyTorch's own registration, a write to it
+// adds what each element has changed by: twice what was written if it was
+// written to two of them, and NaN where an infinity was.
+inline at::Tensor ExpandAsView(const at::Tensor& self, at::SymIntArrayRef size,
+                               bool implicit) {
+  const std::vector<c10::SymInt> sizes = size.vec();
+  return AsView(
+      self,
+      std::any_of(
+          sizes.begin(), sizes.end(),
+          [](const c10::SymInt& number) { return number.is_symbolic(); }),
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::expand::call(base, sizes, implicit)
+                   : at::_ops::expand_copy::call(base, sizes, implicit);
+      },
+      [=](const at::Tensor& base, const at::Tensor& view) {
+        if (base.is_xla() &&
+            !base.unsafeGetTensorImpl()->has_symbolic_sizes_strides() &&
+            !view.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
+          return OfExpanded(base, view);
+        }
+        return base + at::sum_to(view - base.expand_symint(view.sym_sizes()),
+                                 base.sym_sizes(),
+                                 /*always_return_non_view=*/true);
+      });
+}
+
+// The view `self.as_strided(...)`. It steps through the elements of `self` in
+// the order of a row-major tensor, which is what XLA tensors say of themselves.
+inline at::Tensor AsStridedAsView(const at::Tensor& self,
+                                  at::SymIntArrayRef size,
+                                  at::SymIntArrayRef stride,
+                                  std::optional<c10::SymInt> offset) {
+  if (offset && self.is_xla()) {
+    const std::optional<at::Tensor> strided = WithStrides(self);
+    TORCH_CHECK(
+        !strided || strided->storage_offset() == 0, "as_strided: the offset ",
+        *offset,
+        " is one from the first element of the tensor that this is a view of, "
+        "which XLA does not know. Please call as_strided() of that tensor, or "
+        "without an offset, which begins at the first element of the view.");
+  }
+  const std::vector<c10::SymInt> sizes = size.vec(), strides = stride.vec();
+  const auto is_symbolic = [](const c10::SymInt& number) {
+    return number.is_symbolic();
+  };
+  return AsView(
+      self,
+      std::any_of(sizes.begin(), sizes.end(), is_symbolic) ||
+          std::any_of(strides.begin(), strides.end(), is_symbolic) ||
+          (offset && offset->is_symbolic()),
+      [=](const at::Tensor& base, bool reapply_views) {
+        return reapply_views
+                   ? at::_ops::as_strided::call(base, sizes, strides, offset)
+                   : at::_ops::as_strided_copy::call(base, sizes, strides,
+                                                     offset);
+      },
+      [=](const at::Tensor& base, const at::Tensor& view) {
+        return at::as_strided_scatter_symint(base, view, sizes, strides,
+                                             offset);
+      });
+}
+
+// PyTorch steps through the tensor by as_strided with the tensor's own offset,
+// which XLA does not know of a view.
+inline at::Tensor& FillDiagonal_(at::Tensor& self, const at::Scalar& value,
+                                 bool wrap) {
+  TORCH_CHECK(self.dim() > 1, "dimensions must larger than 1");
+  if (self.dim() == 2) {
+    self.diagonal().fill_(value);
+    const int64_t period = self.size(1) + 1;
+    for (int64_t row = period; wrap && row < self.size(0); row += period) {
+      self.slice(0, row).diagonal().fill_(value);
+    }
+    return self;
+  }
+  at::Tensor diagonal = self;
+  for (int64_t i = 1; i < self.dim(); ++i) {
+    TORCH_CHECK(self.size(i) == self.size(0),
+                "all dimensions of input must be of equal length");
+    diagonal = diagonal.diagonal(0, 0, -1);
+  }
+  diagonal.fill_(value);
+  return self;
+}
+
+// Packs on the device. The counts of steps are a tensor of the CPU, as the
+// lengths are: PyTorch's own registration makes a functional tensor of it,
+// whose data the recurrent layers cannot read.
+inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
+    const at::Tensor& input, const at::Tensor& lengths, bool batch_first) {
+  namespace functionalization = at::functionalization::impl;
+  const bool is_functional = functionalization::isFunctionalTensor(input);
+  const auto unwrapped = [](const at::Tensor& tensor) {
+    return functionalization::isFunctionalTensor(tensor)
+               ? functionalization::from_functional_tensor(tensor)
+               : tensor;
+  };
+  if (is_functional) functionalization::sync(input);
+  const at::AutoDispatchSkipFunctionalize guard;
+  auto [data, counts] = at::_pack_padded_sequence(
+      unwrapped(input), unwrapped(lengths), batch_first);
+  if (!is_functional) return {data, counts};
+  return {functionalization::to_functional_tensor(data),
+          input.is_xla() ? counts
+                         : functionalization::to_functional_tensor(counts)};
+}
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_

@@ -1,0 +1,64 @@
+// Checks the Python arguments of a custom call and converts them to C++.
+#ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_ARGUMENTS_H_
+#define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_ARGUMENTS_H_
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/custom_call/custom_call.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// Every function here throws pybind11::type_error or pybind11::value_error. The
+// text names the target, the argument, what was expected and what was passed.
+
+// A non-empty str.
+std::string ParseTarget(const pybind11::handle& target);
+
+// `value`, bytes or str (as UTF-8), of the argument `name`.
+std::string ParseBytes(const std::string& target, const char* name,
+                       const pybind11::handle& value);
+
+// A non-empty sequence of XLA tensors on one device.
+std::vector<torch_xla::XLATensorPtr> ParseInputs(
+    const std::string& target, const pybind11::handle& inputs);
+
+// As many shapes as dtypes, and at least one; non-negative dimensions, with a
+// size in bytes that fits into 63 bits; dtypes that XLA has.
+OutputTypes ParseOutputTypes(const std::string& target,
+                             const pybind11::handle& shapes,
+                             const pybind11::handle& dtypes);
+
+// A dict {output: input}, or None. An output and the input that it is written
+// into have the same shape and dtype, and each is in one pair only. `inputs`
+// must have been checked.
+std::map<int64_t, int64_t> ParseAliases(const std::string& target,
+                                        const pybind11::handle& aliases,
+                                        const pybind11::handle& inputs,
+                                        const OutputTypes& outputs);
+
+// A dict {output: layout}, or None. A layout has each of the output's
+// dimensions once: their order in memory, the one that changes slowest first.
+std::map<int64_t, std::vector<int64_t>> ParseResultLayouts(
+    const std::string& target, const pybind11::handle& layouts,
+    const OutputTypes& outputs);
+
+// At least 0, and fewer than there are outputs.
+void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,
+                           const OutputTypes& outputs);
+
+// torch_xla can be told, by environment variables, to hold float32 as bfloat16
+// or int64 as int32 on the device. A kernel that relies on torch's dtypes would
+// then read the wrong bytes, so such inputs and outputs are rejected.
+void CheckNothingIsNarrowed(const std::string& target,
+                            const std::vector<torch_xla::XLATensorPtr>& inputs,
+                            const OutputTypes& outputs);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CUSTOM_CALL_ARGUMENTS_H_

@@ -1,0 +1,112 @@
+// The IR node of a custom call, and its lowering to HLO.
+#ifndef TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CUSTOM_CALL_H_
+#define TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CUSTOM_CALL_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/custom_call/shards.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// What an HLO custom call specifies besides its operands and its result's
+// shape.
+//
+// Two calls that differ in any member run different programs. Hash() and
+// ToString() therefore cover every member; a member that is added here is added
+// to both.
+struct CustomCallConfig {
+  std::string target;
+  // What the kernel gets besides its operands: the payload of an untyped call,
+  // the attributes of an FFI one. XLA calls it backend_config.
+  std::string payload;
+  int api_version = 0;
+  bool has_side_effect = false;
+  // Forces row-major layouts of operands and results, instead of whatever the
+  // producer and the compiler choose. An untyped kernel sees only pointers, so
+  // it has to know the layout.
+  bool row_major = false;
+  // The order in memory of a result's dimensions, of row-major calls with a
+  // tuple of results: result to dimensions, the one that changes slowest first.
+  // Results that are not here are row-major.
+  std::map<int64_t, std::vector<int64_t>> result_layouts;
+  // How many of the last results have no tensor: workspaces, say, whose shape
+  // XLA changes when it compiles the program, so that nothing may read them.
+  int64_t num_hidden_results = 0;
+  // A single result is a tuple with one element, just as several results are a
+  // tuple.
+  bool single_result_is_tuple = false;
+  // The XLA types of the operands' torch dtypes; empty to accept any type. Some
+  // of torch_xla's operations produce values whose XLA type differs from their
+  // tensor's dtype: the indices of torch.cummax are int64 in torch and s32 in
+  // XLA.
+  std::vector<xla::PrimitiveType> operand_types;
+  std::map<std::string, std::string> frontend_attributes;
+  // The part of each operand that the kernel gets, if it runs on shards; else
+  // empty.
+  std::vector<Shard> shards;
+  // Results that are written in place into an operand's buffer: result to
+  // operand.
+  std::map<int64_t, int64_t> aliases;
+
+  torch::lazy::hash_t Hash() const;
+  std::string ToString() const;
+};
+
+// The results' torch shapes and dtypes.
+struct OutputTypes {
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<at::ScalarType> dtypes;
+};
+
+// Adds the custom call to the builder of `inputs`, which must not be empty.
+// `output_shape` is a tuple of the results' shapes. Returns one op per result.
+std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
+                                        const xla::Shape& output_shape,
+                                        const CustomCallConfig& config);
+
+// The node keeps upstream's kinds, xla::custom_call and xla::gpu_custom_call,
+// which name it in metrics and IR dumps.
+class CustomCallNode : public torch_xla::XlaNode {
+ public:
+  // `inputs` are those of the call, followed by those that results alias,
+  // repeated (see MakeCustomCallNode). `hash_seed` covers `output_shape` and
+  // `config`. XlaNode's hash consists of the seed, the kind and the operands;
+  // it does not include the shape.
+  CustomCallNode(torch::lazy::OpKind kind, torch::lazy::OpList inputs,
+                 const xla::Shape& output_shape, CustomCallConfig config,
+                 torch::lazy::hash_t hash_seed);
+
+  torch::lazy::NodePtr Clone(torch::lazy::OpList operands) const override;
+  torch_xla::XlaOpVector Lower(
+      torch_xla::LoweringContext* loctx) const override;
+  std::string ToString() const override;
+
+ private:
+  CustomCallConfig config_;
+  torch::lazy::hash_t hash_seed_;
+};
+
+// The node of a call on `device`.
+torch::lazy::NodePtr MakeCustomCallNode(
+    torch::lazy::OpKind kind, torch::lazy::OpList inputs,
+    const torch::lazy::BackendDevice& device, const OutputTypes& outputs,
+    CustomCallConfig config);
+
+// Traces one call: makes the node and a tensor for each of its results, on the
+// device of `inputs`. The arguments must have been checked (arguments.h). In
+// eager mode the call has run, with all its results in one program, when this
+// returns. If the call runs on shards, only the first results, which `shards`
+// describe, have tensors: the others are workspaces, whose shards do not form a
+// whole. Hidden results have no tensors either.
+std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
+    torch::lazy::OpKind kind,
+    const std::vector<torch_xla::XLATensorPtr>& inputs,
+    const OutputTypes& outputs, CustomCallConfig config,
+    const std::vector<Shard>& shards = {});
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_CUSTOM_CALL_CUSTOM_CALL_H_

@@ -1,0 +1,311 @@
+#include "torch_xla_ext/csrc/graph/program.h"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+#include <utility>
+
+namespace torch_xla_ext::graph {
+namespace {
+
+// Whether something besides the tensor refers to its data and still needs the
+// values, such as a clone that has not been computed yet.
+bool IsShared(const torch_xla::XLATensorPtr& tensor) {
+  const auto& data = tensor->torch::lazy::LazyTensor::data();
+  if (data->handle == nullptr || data->ir_value || data->tensor_data) {
+    tensor->SetXlaData(DataOf(tensor));
+  }
+  return data->handle.use_count() > 1;
+}
+
+}  // namespace
+
+Program::Program(Description description)
+    : description_(std::move(description)),
+      device_(torch_xla::bridge::GetCurrentDevice()) {
+  std::unordered_map<const Storage*, size_t> first;
+  for (const at::Tensor& tensor : description_.state) {
+    const Storage* storage = StorageOf(tensor);
+    const auto* wrapper =
+        at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
+    StateTensor state{
+        c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr())};
+    state.sizes = tensor.sizes().vec();
+    state.dtype = tensor.scalar_type();
+    state.requires_grad = tensor.requires_grad();
+    state.has_grad = tensor.is_leaf() && tensor.grad().defined();
+    state.is_view = !wrapper->isBaseTensor();
+    state.has_new_metadata = wrapper->has_metadata_mutation();
+    state.group = first.emplace(storage, state_.size()).first->second;
+    state.last_storage = storage;
+    state_.push_back(std::move(state));
+  }
+  description_.state.clear();
+  if (description_.written.empty() && description_.outputs.empty()) return;
+  computation_ = torch_xla::XLAGraphExecutor::Get()->GetComputationCache()->Get(
+      description_.hash);
+  if (computation_ == nullptr) {
+    throw std::runtime_error(description_.name +
+                             ": its program was not compiled");
+  }
+  if (computation_->is_sharded) return;
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
+  auto make_data = [this, client] {
+    return client->CreateDataPlaceholder(
+        device_.toString(), xla::ShapeUtil::MakeShape(xla::F32, {}));
+  };
+  no_value_ = make_data();
+  for (size_t i = 0; i < description_.written.size(); ++i) {
+    donated_.push_back(make_data());
+    donated_before_.push_back(make_data());
+  }
+}
+
+at::Tensor Program::Find(const Source& source,
+                         const std::vector<at::Tensor>& arguments) const {
+  switch (source.kind) {
+    case Source::kArgument:
+    case Source::kOwnValues:
+      return arguments[source.index];
+    case Source::kConstant:
+      return description_.constants[source.index];
+    case Source::kState:
+    case Source::kGradient: {
+      at::Tensor tensor(state_[source.index].tensor.lock());
+      return source.kind == Source::kState || !tensor.defined() ? tensor
+                                                                : tensor.grad();
+    }
+    case Source::kSeed:
+      break;
+  }
+  return at::Tensor();
+}
+
+bool Program::StorageGroupsMatch() {
+  state_storages_.clear();
+  for (size_t i = 0; i < state_.size(); ++i) {
+    const Storage* storage = state_[i].last_storage;
+    if (state_storages_.emplace(storage, i).first->second != state_[i].group) {
+      state_storages_.clear();
+      return false;
+    }
+  }
+  return true;
+}
+
+void Program::CheckCount(const std::vector<at::Tensor>& arguments) const {
+  const size_t expected = description_.argument_state.size();
+  if (arguments.size() == expected) return;
+  throw std::invalid_argument(
+      description_.name + ": expected " + std::to_string(expected) +
+      " tensors as arguments but got " + std::to_string(arguments.size()));
+}
+
+std::vector<size_t> Program::WrittenArguments() const {
+  std::vector<size_t> indices;
+  for (size_t parameter : description_.written) {
+    const Source& source = description_.parameters[parameter];
+    if (source.kind == Source::kArgument) indices.push_back(source.index);
+  }
+  return indices;
+}
+
+std::vector<size_t> Program::ArgumentsToCopy(
+    const std::vector<at::Tensor>& arguments) const {
+  CheckCount(arguments);
+  std::unordered_map<const Storage*, size_t> written;
+  for (size_t index : WrittenArguments()) {
+    written.emplace(StorageOf(arguments[index]), index);
+  }
+  std::vector<size_t> copied;
+  if (written.empty()) return copied;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto found = written.find(StorageOf(arguments[i]));
+    if (found != written.end() &&
+        (found->second != i || HasOwnValues(arguments[i]))) {
+      copied.push_back(i);
+    }
+  }
+  return copied;
+}
+
+bool Program::Matches(const std::vector<at::Tensor>& arguments) {
+  CheckCount(arguments);
+  bool same_storages = !state_storages_.empty() || state_.empty();
+  for (StateTensor& expected : state_) {
+    const at::Tensor tensor(expected.tensor.lock());
+    if (!tensor.defined()) return false;
+    const auto* wrapper =
+        at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
+    if (tensor.sizes() != expected.sizes ||
+        wrapper->isBaseTensor() == expected.is_view ||
+        wrapper->has_metadata_mutation() != expected.has_new_metadata ||
+        tensor.scalar_type() != expected.dtype ||
+        tensor.requires_grad() != expected.requires_grad ||
+        (tensor.is_leaf() && tensor.grad().defined()) != expected.has_grad) {
+      return false;
+    }
+    const Storage* storage = StorageOf(tensor);
+    if (storage != expected.last_storage) {
+      if (expected.is_view) return false;  // may be of another part
+      same_storages = false;
+    }
+    expected.last_storage = storage;
+  }
+  if (!same_storages && !StorageGroupsMatch()) return false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto found = state_storages_.find(StorageOf(arguments[i]));
+    const int64_t shared = found == state_storages_.end()
+                               ? -1
+                               : static_cast<int64_t>(found->second);
+    if (shared != description_.argument_state[i]) return false;
+  }
+  return true;
+}
+
+std::vector<Program::Input> Program::Gather(
+    const std::vector<at::Tensor>& arguments) const {
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  std::vector<Input> inputs(description_.parameters.size());
+  std::vector<torch_xla::XLATensorPtr> pending;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Source& source = description_.parameters[i];
+    if (source.kind == Source::kSeed) {
+      // Like a lazy trace, which continues from the numbers drawn since the
+      // last step.
+      executor->SetRngSeed(device_, executor->GetRunningSeed(device_));
+      inputs[i].seed = executor->GetBaseSeedData(device_);
+      continue;
+    }
+    const at::Tensor tensor = Find(source, arguments);
+    if (!tensor.defined()) {
+      throw std::runtime_error(description_.name + ": " +
+                               description_.names[i] + " has been deleted");
+    }
+    if (source.kind == Source::kOwnValues) {
+      inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
+      inputs[i].tensor = tensor;
+    } else {
+      inputs[i].storage = StorageOf(tensor);
+      inputs[i].base = BaseOf(inputs[i].storage);
+      inputs[i].tensor = inputs[i].storage->base();
+    }
+    if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
+  }
+  if (!pending.empty()) Materialize(std::move(pending));
+  return inputs;
+}
+
+DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
+  std::vector<const Input*> shared;
+  while (true) {
+    // The previous program holds its arguments until it has been started.
+    DeviceLock lock = LockDevice(device_);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
+      throw std::runtime_error(
+          description_.name + ": " + description_.names[i] +
+          " has no value, because the program that should have "
+          "computed it failed: create the tensor again");
+    }
+    shared.clear();
+    for (size_t i : description_.written) {
+      if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
+    }
+    if (shared.empty()) return lock;
+    lock.clear();  // copying runs a program
+    for (const Input* input : shared) {
+      const torch::lazy::BackendDataPtr copy =
+          CopyOf(DataOf(input->base), input->storage->base().scalar_type());
+      input->base->SetXlaData(copy);
+    }
+  }
+}
+
+std::vector<torch::lazy::BackendDataPtr> Program::Start(
+    DeviceLock lock, const std::vector<Input>& inputs, StartFunction start) {
+  auto launch = std::make_shared<Launch>();
+  launch->lock = std::move(lock);
+  launch->device = device_;
+  launch->computation = computation_->computation;
+  launch->arguments.reserve(inputs.size());
+  for (const Input& input : inputs) {
+    launch->arguments.push_back(input.base == nullptr ? input.seed
+                                                      : DataOf(input.base));
+  }
+  // A written parameter keeps its data object; the object's value is passed to
+  // the program, which replaces it.
+  donated_.swap(donated_before_);
+  for (size_t k = 0; k < donated_.size(); ++k) {
+    torch::lazy::BackendDataPtr& argument =
+        launch->arguments[description_.written[k]];
+    donated_[k]->Assign(*argument);
+    argument->Assign(*no_value_);
+    launch->results.push_back(std::exchange(argument, donated_[k]));
+  }
+  std::vector<torch::lazy::BackendDataPtr> outputs;
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
+  for (const Description::Output& output : description_.outputs) {
+    outputs.push_back(
+        client->CreateDataPlaceholder(device_.toString(), output.shape));
+    launch->results.push_back(outputs.back());
+  }
+  start(std::move(launch));
+  for (size_t i : description_.written) UpdateViews(inputs[i].storage);
+  return outputs;
+}
+
+std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
+    DeviceLock lock, const std::vector<Input>& inputs) {
+  std::vector<at::IValue> arguments;
+  arguments.reserve(inputs.size());
+  for (const Input& input : inputs) {
+    arguments.emplace_back(
+        input.base == nullptr
+            ? torch_xla::bridge::AtenFromXlaTensor(
+                  torch_xla::XLATensor::Create(input.seed, at::kLong))
+            : input.tensor);
+  }
+  std::vector<torch::lazy::BackendDataPtr> donated;
+  for (size_t i : description_.written) {
+    donated.push_back(DataOf(inputs[i].base));
+  }
+  lock.clear();
+  std::vector<torch::lazy::BackendDataPtr> results =
+      torch_xla::XLAGraphExecutor::Get()->ExecuteComputationWithBarrier(
+          description_.hash, arguments, device_);
+  donated_ = std::move(donated);
+  for (size_t k = 0; k < description_.written.size(); ++k) {
+    const Input& input = inputs[description_.written[k]];
+    input.base->SetXlaData(results[k]);
+    UpdateViews(input.storage);
+  }
+  results.erase(results.begin(), results.begin() + description_.written.size());
+  return results;
+}
+
+std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
+                                     StartFunction start) {
+  CheckCount(arguments);
+  const std::vector<Input> inputs = Gather(arguments);
+  std::vector<torch::lazy::BackendDataPtr> results;
+  if (computation_ != nullptr) {
+    DeviceLock lock = Prepare(inputs);
+    results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
+                                       : Start(std::move(lock), inputs, start);
+  }
+  if (description_.ends_step) {
+    torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,
+                                                 /*reset_scope=*/false);
+  }
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(results.size());
+  for (size_t k = 0; k < results.size(); ++k) {
+    outputs.push_back(
+        torch_xla::bridge::AtenFromXlaTensor(torch_xla::XLATensor::Create(
+            std::move(results[k]), description_.outputs[k].dtype)));
+  }
+  return outputs;
+}
+
+}  // namespace torch_xla_ext::graph

@@ -1,0 +1,148 @@
+// A program that was traced and compiled once, and is run many times: a
+// captured step, or a graph of torch.compile.
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/lazy/core/hash.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "torch_xla_ext/csrc/graph/launch.h"
+#include "torch_xla_ext/csrc/graph/storage.h"
+
+namespace torch_xla_ext::graph {
+
+// Where the value of a parameter comes from in each run.
+struct Source {
+  enum Kind : int {
+    kArgument = 0,  // arguments[index]
+    kState = 1,     // state[index], a tensor that the step found by itself
+    kGradient = 2,  // state[index].grad
+    kConstant = 3,  // constants[index]
+    kSeed = 4,      // of the random number generator
+    // arguments[index], its own values. The other kinds are the values of the
+    // whole storage: its views are made in the program.
+    kOwnValues = 5,
+  };
+  Kind kind;
+  size_t index;
+};
+
+class Program {
+ public:
+  struct Description {
+    torch::lazy::hash_t hash;
+    std::string name;  // for errors
+    std::vector<Source> parameters;
+    std::vector<std::string> names;  // of the parameters, for errors
+    std::vector<at::Tensor> state;   // held weakly
+    std::vector<at::Tensor> constants;
+    // The parameters whose new values are the program's first results, and
+    // whose buffers are donated.
+    std::vector<size_t> written;
+    struct Output {
+      at::ScalarType dtype;
+      std::vector<int64_t> sizes;
+      xla::Shape shape;
+    };
+    std::vector<Output> outputs;  // the results after those
+    // For each argument the number in `state` of a tensor with the same
+    // storage, or -1.
+    std::vector<int64_t> argument_state;
+    bool ends_step = false;  // as torch_xla.sync() does
+  };
+
+  explicit Program(Description description);
+
+  const Description& description() const { return description_; }
+
+  // The arguments that the program writes to, in the order of `written`.
+  std::vector<size_t> WrittenArguments() const;
+
+  // Throws std::invalid_argument for another number of arguments than the
+  // program was made for.
+  void CheckCount(const std::vector<at::Tensor>& arguments) const;
+
+  // The arguments of which a run needs copies, because it writes to the buffer
+  // of an argument that has its own values (HasOwnValues), or the memory of
+  // another argument. A copy of an argument that the program writes to is to be
+  // copied back.
+  std::vector<size_t> ArgumentsToCopy(
+      const std::vector<at::Tensor>& arguments) const;
+
+  // Whether the state, apart from its values, is the same as when the step was
+  // captured: every tensor is alive, has the same shape, and shares its storage
+  // with the same tensors.
+  bool Matches(const std::vector<at::Tensor>& arguments);
+
+  // Starts the program without waiting for its end, and returns the results
+  // that follow those of the written parameters. Throws std::runtime_error if
+  // an earlier program failed, and as CheckCount does.
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments) {
+    return Run(arguments, &graph::Start);
+  }
+
+  // The same, but starts the program in this thread, and throws
+  // std::runtime_error also if that fails. The device has been given the
+  // program's work when it returns.
+  std::vector<at::Tensor> RunHere(const std::vector<at::Tensor>& arguments) {
+    return Run(arguments, &graph::StartHere);
+  }
+
+ private:
+  using StartFunction = void (*)(std::shared_ptr<Launch> launch);
+
+  struct StateTensor {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    std::vector<int64_t> sizes;
+    at::ScalarType dtype;
+    bool requires_grad, has_grad;
+    bool is_view, has_new_metadata;  // t_() and the like
+    size_t group;  // the first of the state with the same storage
+    const Storage* last_storage = nullptr;
+  };
+
+  // The data of a parameter.
+  struct Input {
+    Storage* storage = nullptr;  // if the program may write to it
+    at::Tensor tensor;           // not of a parameter that is the seed
+    torch_xla::XLATensorPtr base;
+    torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
+  };
+
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
+                              StartFunction start);
+  at::Tensor Find(const Source& source,
+                  const std::vector<at::Tensor>& arguments) const;
+  bool StorageGroupsMatch();
+  std::vector<Input> Gather(const std::vector<at::Tensor>& arguments) const;
+  // Locks the device once the written parameters' data can be donated and all
+  // others have values. Throws std::runtime_error with the name of a parameter
+  // without a value.
+  DeviceLock Prepare(const std::vector<Input>& inputs) const;
+  // Return the results that follow those of the written parameters.
+  std::vector<torch::lazy::BackendDataPtr> Start(
+      DeviceLock lock, const std::vector<Input>& inputs, StartFunction start);
+  std::vector<torch::lazy::BackendDataPtr> StartSharded(
+      DeviceLock lock, const std::vector<Input>& inputs);
+
+  Description description_;
+  std::vector<StateTensor> state_;
+  std::unordered_map<const Storage*, size_t> state_storages_;
+  torch::lazy::BackendDevice device_;
+  torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
+  // The written parameters' old values, of this run and of the previous one: a
+  // buffer's destructor may wait for the program that it was donated to.
+  // Guarded by the device's lock.
+  std::vector<torch::lazy::BackendDataPtr> donated_, donated_before_;
+  torch::lazy::BackendDataPtr no_value_;
+};
+
+}  // namespace torch_xla_ext::graph
+
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_PROGRAM_H_

@@ -1,0 +1,62 @@
+// The device data behind torch's tensors, for captured steps.
+//
+// torch_xla's tensors are at::FunctionalTensorWrapper. All views of one tensor
+// share an at::functionalization::FunctionalStorageImpl, whose base holds the
+// values; a write through a view is an update that the storage applies to its
+// base before the next read. A captured step therefore reads and writes the
+// bases of storages, and every view sees it.
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_
+
+#include <ATen/FunctionalStorageImpl.h>
+#include <ATen/FunctionalTensorWrapper.h>
+#include <torch/csrc/lazy/backend/backend_data.h>
+
+#include <vector>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext::graph {
+
+using Storage = at::functionalization::FunctionalStorageImpl;
+
+// Whether it is an XLA tensor under functionalization. All XLA tensors are,
+// unless XLA_DISABLE_FUNCTIONALIZATION is set.
+bool IsFunctionalXlaTensor(const at::Tensor& tensor);
+
+// The storage of such a tensor.
+Storage* StorageOf(const at::Tensor& tensor);
+
+// The XLA tensor with the values of a storage, after every pending update.
+torch_xla::XLATensorPtr BaseOf(Storage* storage);
+
+// Whether the tensor is a part of its storage's base, or a rearrangement of it.
+// A parameter, say, is a view of the tensor that it was made from, but has all
+// its values.
+bool HasOwnValues(const at::Tensor& tensor);
+
+// The device data of a tensor; null if it has still to be computed or
+// transferred.
+torch::lazy::BackendDataPtr DataOf(const torch_xla::XLATensorPtr& tensor);
+
+// The same checks without copying a shared pointer, which costs time.
+bool HasData(const torch_xla::XLATensorPtr& tensor);
+bool HasValue(const torch_xla::XLATensorPtr& tensor);
+
+// Marks the storage's base as changed: views are recomputed when they are read.
+void UpdateViews(Storage* storage);
+
+// Gives the storage's base new data, and updates views.
+void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
+             torch::lazy::BackendDataPtr data);
+
+// Computes or transfers what these tensors, and only these, still lack.
+void Materialize(std::vector<torch_xla::XLATensorPtr> tensors);
+
+// A copy of `data`.
+torch::lazy::BackendDataPtr CopyOf(const torch::lazy::BackendDataPtr& data,
+                                   at::ScalarType dtype);
+
+}  // namespace torch_xla_ext::graph
+
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_STORAGE_H_

@@ -1,0 +1,28 @@
+// Programs that run for the first time alone.
+#ifndef TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
+#define TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_
+
+#include <string>
+
+#include "xla/pjrt/c/pjrt_c_api.h"
+
+namespace torch_xla_ext::pjrt_shim {
+
+// Makes programs that are compiled from now on and that name `target` run for
+// the first time alone: meanwhile nothing else is given to the device.
+//
+// XLA:GPU loads what a target needs when its program first runs. cuDNN's
+// attention, for one, captures the device's compute stream while it loads a
+// graph (Graph::warmup of its front end). If another thread, such as one that
+// copies the next batch, makes a stream wait for the compute stream meanwhile,
+// the capture and the program fail: "cuda_graph_end_capture … capturing stream
+// has unjoined work".
+void RunFirstAlone(const std::string& target);
+
+// Changes `api` so that it does this, also for each program that is loaded:
+// which targets it has is not known.
+void IsolateFirstExecutions(PJRT_Api* api);
+
+}  // namespace torch_xla_ext::pjrt_shim
+
+#endif  // TORCH_XLA_EXT_CSRC_PJRT_SHIM_FIRST_EXECUTION_H_

@@ -1,0 +1,18 @@
+// What this project adds to torch_xla's Python module _XLAC. The front library
+// and patches/ call this function.
+#ifndef TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
+#define TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_
+
+#include <pybind11/pybind11.h>
+
+namespace torch_xla_ext {
+
+// Registers the overrides of PyTorch's operators and the kernels that are
+// linked in, throwing if that throws, and then adds the functions and classes
+// of this folder to `module`. The module must not have functions of these names
+// yet: pybind11 would treat the new ones as overloads.
+void DefineFunctions(pybind11::module_& module);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_PYTHON_BINDINGS_H_

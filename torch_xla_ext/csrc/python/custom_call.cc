@@ -1,0 +1,384 @@
+// Custom calls, and what a call is cached by.
+#include "torch_xla_ext/csrc/custom_call/custom_call.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/custom_call/arguments.h"
+#include "torch_xla_ext/csrc/custom_call/call_key.h"
+#include "torch_xla_ext/csrc/custom_call/direct_call.h"
+#include "torch_xla_ext/csrc/custom_call/gpu_custom_call.h"
+#include "torch_xla_ext/csrc/custom_call/prepared_call.h"
+#include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
+#include "torch_xla_ext/csrc/python/subjects.h"
+#include "torch_xla_ext/csrc/registry/builtin_targets.h"
+#include "torch_xla_ext/csrc/registry/registration.h"
+#include "torch_xla_ext/csrc/registry/text.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+// Upstream's node kinds.
+torch::lazy::OpKind GpuCustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::gpu_custom_call");
+  return kind;
+}
+torch::lazy::OpKind CustomCallKind() {
+  static const auto kind = torch::lazy::OpKind::Get("xla::custom_call");
+  return kind;
+}
+
+constexpr char kGpuCustomCallDoc[] = R"doc(
+Calls the kernel that is registered as `target` with the buffers of `inputs`.
+
+Args:
+  inputs: XLA tensors on one device, at least one.
+  payload: bytes or str; the kernel's `opaque`. For a named target it must not
+    be a JSON object: XLA:GPU would take it for a configuration of its own.
+  output_shapes: a shape for each result.
+  output_dtypes: a torch.dtype for each result.
+  target: the kernel's name.
+  aliases: {output: input}, or None: results that are written into the buffer of
+    an input. XLA copies the input first if something else needs it.
+  api_version: XLA's, 1 to 4. None is 2 (STATUS_RETURNING) for the target
+    "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
+    XLA's FFI, for which `payload` is the text of the attributes.
+  has_side_effect: XLA keeps the call although nothing uses its results.
+  operand_shards, result_shards: how each device runs the call on its part of
+    the inputs (torch_xla_ext.sharding.plan.Shard); shapes are those of the
+    whole. Results behind `result_shards` are left out.
+  result_layouts: {output: dimensions}, or None: the order in memory of a
+    result's dimensions, the one that changes slowest first. Other results are
+    row-major.
+  num_hidden_results: how many of the last results are left out: workspaces.
+  payload_is_backend_config: XLA:GPU itself runs the target, and `payload` is
+    its GpuBackendConfig, a JSON object.
+  runs_first_alone: programs with the target get the device for themselves when
+    they run for the first time: XLA loads something that may not meet other
+    work, such as a CUDA graph that is being captured.
+
+Returns:
+  A list of XLA tensors, one for each shape. Operands and results are row-major
+  when the kernel runs, however the inputs were made.
+
+Raises:
+  TypeError, ValueError: at once, for a wrong argument.
+  RuntimeError: when the program is compiled, if no such target is registered
+    for the device's platform; when its results are read, if the kernel reported
+    a failure.
+)doc";
+
+constexpr char kCustomCallDoc[] = R"doc(
+Calls the target `target` with XLA's API version `api_version` (0 to 4).
+
+As upstream's, but that everything it is given is part of the program's hash:
+calls that differ in `backend_config`, `api_version`, `has_side_effect` or
+`frontend_attributes` alone are different programs. No layout is constrained.
+)doc";
+
+constexpr char kCallKeyDoc[] = R"doc(
+What a call is remembered by: calls with equal keys differ in nothing but their
+operands.
+
+Args:
+  values: a tuple: plain values, tensors, torch's dtypes, devices, layouts,
+    memory formats and sizes, and lists and tuples of these.
+  operands: a list that gets the XLA tensors, or None. Of a tensor only dtype,
+    shape and device count.
+  other: what counts of a value that is nothing of that, as such a value, or
+    None. Without it, such a value is not remembered.
+
+Returns:
+  bytes, or None for a call that is not remembered: with values that are not, in
+  a sharded program, where a call depends on its operands' shardings, and with an
+  operand that gets a gradient.
+)doc";
+
+constexpr char kCallTargetDoc[] = R"doc(
+Calls a registered target without XLA, on torch's own tensors.
+
+Args:
+  target: the kernel's name.
+  platform: "Host", for CPU tensors, or "CUDA".
+  operands: contiguous tensors on one device.
+  payload: bytes; the kernel's `opaque`.
+  results: contiguous tensors on the same device, which the kernel fills.
+  stream: for "CUDA", the cudaStream_t as an int; its device is the current one.
+
+Raises:
+  ValueError: no such target, or a tensor that is not contiguous or elsewhere.
+  RuntimeError: with the kernel's own text, if it reports a failure.
+)doc";
+
+// The tensors of a call, checked.
+struct Tensors {
+  std::vector<torch_xla::XLATensorPtr> inputs;
+  OutputTypes outputs;
+};
+
+Tensors ParseTensors(const std::string& target, const py::object& inputs,
+                     const py::object& output_shapes,
+                     const py::object& output_dtypes) {
+  Tensors tensors;
+  tensors.outputs = ParseOutputTypes(target, output_shapes, output_dtypes);
+  tensors.inputs = ParseInputs(target, inputs);
+  return tensors;
+}
+
+int ParseApiVersion(const std::string& target, int lowest, int api_version) {
+  if (api_version >= lowest && api_version <= xla::API_VERSION_TYPED_FFI) {
+    return api_version;
+  }
+  throw py::value_error("custom call " + Quoted(target) +
+                        ": api_version must be " + std::to_string(lowest) +
+                        " to 4, but is " + std::to_string(api_version));
+}
+
+// For kernels that get torch's dtypes: makes the buffers have these dtypes.
+void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
+  CheckNothingIsNarrowed(config->target, tensors.inputs, tensors.outputs);
+  for (const torch_xla::XLATensorPtr& input : tensors.inputs) {
+    config->operand_types.push_back(
+        torch_xla::MakeXlaPrimitiveType(input->dtype(), &input->GetDevice()));
+  }
+}
+
+// Replaces the target's name by the one under which XLA knows it. Refuses
+// XLA's own targets.
+PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
+                     CustomCallConfig config,
+                     std::vector<Shard> result_shards = {}) {
+  const TargetApi api = config.api_version == xla::API_VERSION_TYPED_FFI
+                            ? TargetApi::kFfi
+                            : TargetApi::kUntyped;
+  CheckIsNotXlas(config.target, CurrentPlatform(), api);
+  config.target = CurrentName(config.target, CurrentPlatform(), api);
+  return {kind, std::move(config), std::move(outputs),
+          std::move(result_shards)};
+}
+
+py::list Trace(const PreparedCall& call, const Tensors& tensors) {
+  std::vector<at::Tensor> results;
+  {
+    const py::gil_scoped_release without_gil;
+    results = call.Trace(tensors.inputs);
+  }
+  return py::cast(results);
+}
+
+// Made by torch_xla_ext.sharding, and not checked again.
+std::vector<Shard> ParseShards(const py::object& shards) {
+  std::vector<Shard> result;
+  if (shards.is_none()) return result;
+  for (const py::handle& shard : shards) {
+    result.push_back({shard.attr("sharding").cast<std::string>(),
+                      shard.attr("shape").cast<std::vector<int64_t>>(),
+                      shard.attr("marked").cast<bool>()});
+  }
+  return result;
+}
+
+// The arguments of _xla_gpu_custom_call.
+struct GpuCallArguments {
+  const py::object& inputs;
+  const py::object& payload;
+  const py::object& output_shapes;
+  const py::object& output_dtypes;
+  const py::object& target;
+  const py::object& aliases;
+  std::optional<int> api_version;
+  bool has_side_effect;
+  const py::object& operand_shards;
+  const py::object& result_shards;
+  const py::object& result_layouts;
+  int64_t num_hidden_results;
+  bool payload_is_backend_config;
+  bool runs_first_alone;
+};
+
+// The same, checked.
+struct GpuCall {
+  PreparedCall call;
+  Tensors tensors;
+};
+
+GpuCall ParseGpuCall(const GpuCallArguments& args) {
+  CustomCallConfig config = GpuCustomCallConfig(ParseTarget(args.target));
+  config.payload = ParseBytes(config.target, "payload", args.payload);
+  if (args.api_version) {
+    config.api_version = ParseApiVersion(
+        config.target, xla::API_VERSION_ORIGINAL, *args.api_version);
+  }
+  config.has_side_effect = args.has_side_effect;
+  Tensors tensors = ParseTensors(config.target, args.inputs, args.output_shapes,
+                                 args.output_dtypes);
+  config.aliases =
+      ParseAliases(config.target, args.aliases, args.inputs, tensors.outputs);
+  config.result_layouts =
+      ParseResultLayouts(config.target, args.result_layouts, tensors.outputs);
+  CheckNumHiddenResults(config.target, args.num_hidden_results,
+                        tensors.outputs);
+  config.num_hidden_results = args.num_hidden_results;
+  // The default target accepts what it accepts in upstream torch_xla.
+  if (config.target != kDefaultGpuCustomCallTarget) {
+    if (config.api_version != xla::API_VERSION_TYPED_FFI &&
+        !args.payload_is_backend_config) {
+      CheckGpuPayload(config.target, config.payload);
+    }
+    UseTorchDTypes(tensors, &config);
+    config.shards = ParseShards(args.operand_shards);
+  }
+  if (args.runs_first_alone) pjrt_shim::RunFirstAlone(config.target);
+  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config),
+                  ParseShards(args.result_shards)),
+          std::move(tensors)};
+}
+
+// Defines a function with these arguments, which calls `function`.
+template <typename Function>
+void DefineGpuCall(py::module_& module, const char* name, Function function,
+                   const char* doc) {
+  module.def(
+      name,
+      [function](const py::object& inputs, const py::object& payload,
+                 const py::object& output_shapes,
+                 const py::object& output_dtypes, const py::object& target,
+                 const py::object& aliases, std::optional<int> api_version,
+                 bool has_side_effect, const py::object& operand_shards,
+                 const py::object& result_shards,
+                 const py::object& result_layouts, int64_t num_hidden_results,
+                 bool payload_is_backend_config, bool runs_first_alone) {
+        return function(GpuCallArguments{
+            inputs, payload, output_shapes, output_dtypes, target, aliases,
+            api_version, has_side_effect, operand_shards, result_shards,
+            result_layouts, num_hidden_results, payload_is_backend_config,
+            runs_first_alone});
+      },
+      py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
+      py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
+      py::arg("has_side_effect") = false,
+      py::arg("operand_shards") = py::none(),
+      py::arg("result_shards") = py::none(),
+      py::arg("result_layouts") = py::none(), py::arg("num_hidden_results") = 0,
+      py::arg("payload_is_backend_config") = false,
+      py::arg("runs_first_alone") = false, doc);
+}
+
+// Whether it is a payload of torch_xla.experimental.triton, which carries a
+// kernel and its arguments: a bytes object with a method `call`.
+bool CallsItself(const py::object& payload) {
+  return py::isinstance<py::bytes>(payload) &&
+         !PyBytes_CheckExact(payload.ptr()) && py::hasattr(payload, "call");
+}
+
+}  // namespace
+
+void DefineCustomCalls(py::module_& module) {
+  py::class_<PreparedCall, std::shared_ptr<PreparedCall>>(module,
+                                                          "_XlaPreparedCall");
+
+  DefineGpuCall(
+      module, "_xla_gpu_custom_call",
+      [](const GpuCallArguments& args) {
+        if (CallsItself(args.payload)) {
+          return py::list(args.payload.attr("call")(
+              args.inputs, args.output_shapes, args.output_dtypes, args.target,
+              args.aliases));
+        }
+        const GpuCall parsed = ParseGpuCall(args);
+        return Trace(parsed.call, parsed.tensors);
+      },
+      kGpuCustomCallDoc);
+
+  DefineGpuCall(
+      module, "_xla_prepare_custom_call",
+      [](const GpuCallArguments& args) {
+        return std::make_shared<PreparedCall>(ParseGpuCall(args).call);
+      },
+      "Checks the arguments of _xla_gpu_custom_call. Returns the call without "
+      "its operands, for _xla_register_operator and _xla_call_prepared.");
+
+  module.def(
+      "_xla_call_prepared",
+      [](const PreparedCall& call, const py::object& inputs) {
+        Tensors tensors;
+        tensors.inputs = ParseInputs(call.config.target, inputs);
+        return Trace(call, tensors);
+      },
+      py::arg("call"), py::arg("inputs"),
+      "Makes the call with operands of the shapes and dtypes that it was "
+      "prepared for.");
+
+  module.def(
+      "_xla_custom_call",
+      [](const py::object& inputs, const py::object& target,
+         const py::object& output_shapes, const py::object& output_dtypes,
+         bool has_side_effect, const py::object& backend_config,
+         int api_version,
+         std::map<std::string, std::string> frontend_attributes) {
+        CustomCallConfig config;
+        config.target = ParseTarget(target);
+        config.payload =
+            ParseBytes(config.target, "backend_config", backend_config);
+        config.api_version = ParseApiVersion(
+            config.target, xla::API_VERSION_UNSPECIFIED, api_version);
+        if (config.api_version != xla::API_VERSION_TYPED_FFI) {
+          CheckBackendConfig(config.target, config.payload);
+        }
+        config.has_side_effect = has_side_effect;
+        config.frontend_attributes = std::move(frontend_attributes);
+        const Tensors tensors =
+            ParseTensors(config.target, inputs, output_shapes, output_dtypes);
+        return Trace(
+            Prepare(CustomCallKind(), tensors.outputs, std::move(config)),
+            tensors);
+      },
+      py::arg("inputs"), py::arg("target"), py::arg("output_shapes"),
+      py::arg("output_dtypes"), py::arg("has_side_effect"),
+      py::arg("backend_config"), py::arg("api_version"),
+      py::arg("frontend_attributes"), kCustomCallDoc);
+
+  module.def("_xla_call_key", &CallKey, py::arg("values"),
+             py::arg("operands") = py::none(), py::arg("other") = py::none(),
+             kCallKeyDoc);
+
+  module.def(
+      "_xla_sharding",
+      [](const at::Tensor& tensor) -> std::optional<py::bytes> {
+        const torch_xla::XLATensorPtr xla_tensor =
+            torch_xla::bridge::TryGetXlaTensor(tensor);
+        if (!xla_tensor) return std::nullopt;
+        const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
+        if (!sharding) return std::nullopt;
+        return py::bytes(*sharding);
+      },
+      py::arg("tensor"),
+      "The sharding of an XLA tensor, an xla::OpSharding, serialized; None if "
+      "it has none.");
+
+  module.def(
+      "_xla_call_custom_call_target",
+      [](const std::string& target, const std::string& platform,
+         const std::vector<at::Tensor>& operands, const py::bytes& payload,
+         const std::vector<at::Tensor>& results, uintptr_t stream) {
+        const std::string bytes = payload;
+        const py::gil_scoped_release without_gil;
+        CallTarget(target, platform, operands, bytes, results,
+                   reinterpret_cast<void*>(stream));
+      },
+      py::arg("target"), py::arg("platform"), py::arg("operands"),
+      py::arg("payload"), py::arg("results"), py::arg("stream") = 0,
+      kCallTargetDoc);
+}
+
+}  // namespace torch_xla_ext

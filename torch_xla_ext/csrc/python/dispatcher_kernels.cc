@@ -1,0 +1,50 @@
+// Kernels of the dispatcher for operators that are one custom call each.
+#include "torch_xla_ext/csrc/custom_call/dispatcher_kernels.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/python/subjects.h"
+
+namespace torch_xla_ext {
+
+namespace py = pybind11;
+
+void DefineDispatcherKernels(py::module_& module) {
+  py::class_<DispatcherKernel>(module, "_XlaOperatorKernel");
+
+  module.def(
+      "_xla_register_operator", &RegisterXlaKernel, py::arg("name"),
+      py::arg("overload"), py::arg("prepare"), py::arg("run"),
+      py::arg("environment"),
+      "Registers an operator's kernel for XLA tensors. prepare(*args) checks "
+      "the arguments and returns what _xla_prepare_custom_call does, which is "
+      "cached for such arguments and values of the environment variables "
+      "`environment`, unless that is None; or it returns None, and then "
+      "run(*args) computes the results. The operands are the arguments that "
+      "are tensors, in their order.");
+
+  module.def(
+      "_xla_register_operator_autograd", &RegisterAutogradKernel,
+      py::arg("name"), py::arg("overload"), py::arg("differentiate"),
+      py::arg("written"),
+      "Registers an operator's kernel for Autograd: differentiate(*args) is "
+      "called if an argument has a gradient or a tangent. `written` are the "
+      "indices of the arguments that the operator writes to.");
+
+  module.def(
+      "_xla_register_operator_in_place", &RegisterInPlaceKernel,
+      py::arg("name"), py::arg("overload"), py::arg("functional"),
+      py::arg("run"), py::arg("written"),
+      "Registers the kernel for Functionalize of an operator that writes to "
+      "some of its arguments: they get the results of `functional`. run(*args) "
+      "does it where they are no plain XLA tensors.");
+
+  module.def("_xla_add_reference_blocks", &AddReferenceBlocks, py::arg("count"),
+             "While there are any, operators ask Python what a call computes.");
+}
+
+}  // namespace torch_xla_ext

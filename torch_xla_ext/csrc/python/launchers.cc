@@ -1,0 +1,80 @@
+// Launches of compiled kernels, and kernels of TVM-FFI.
+#include <torch/csrc/utils/pybind.h>
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/launchers/compiled_kernel.h"
+#include "torch_xla_ext/csrc/launchers/compiled_kernel_handler.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_function.h"
+#include "torch_xla_ext/csrc/launchers/tvm_ffi_target.h"
+#include "torch_xla_ext/csrc/python/subjects.h"
+
+namespace torch_xla_ext {
+namespace {
+
+namespace py = pybind11;
+
+BufferAddresses AddressesOf(const std::vector<uintptr_t>& addresses) {
+  return {addresses.size(), [&addresses](size_t i) {
+            return reinterpret_cast<void*>(addresses[i]);
+          }};
+}
+
+// The launch without XLA, of arrays that are given by their addresses.
+void LaunchOnStream(const py::dict& attributes,
+                    const std::vector<uintptr_t>& operands,
+                    const std::vector<uintptr_t>& results, uintptr_t stream) {
+  const std::string module = attributes["module"].cast<std::string>();
+  const std::string digest = attributes["digest"].cast<std::string>();
+  const std::string parameters = attributes["parameters"].cast<std::string>();
+  using Three = std::array<unsigned, 3>;
+  CompiledKernelLaunch launch;
+  launch.module = module;
+  launch.digest = digest;
+  launch.kernel = attributes["kernel"].cast<std::string>();
+  launch.grid = attributes["grid"].cast<Three>();
+  launch.block = attributes["block"].cast<Three>();
+  launch.cluster = attributes["cluster"].cast<Three>();
+  launch.shared = attributes["shared"].cast<int>();
+  launch.cooperative = attributes["cooperative"].cast<bool>();
+  launch.dependent = attributes["dependent"].cast<bool>();
+  launch.spread = attributes["spread"].cast<bool>();
+  launch.parameters = parameters;
+  try {
+    const py::gil_scoped_release without_gil;
+    LaunchCompiledKernel(reinterpret_cast<CUstream>(stream), launch,
+                         AddressesOf(operands), AddressesOf(results));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(CompiledKernelFailure(launch.kernel, error));
+  }
+}
+
+}  // namespace
+
+void DefineLaunchers(py::module_& module) {
+  module.def("_xla_launch_compiled_kernel", &LaunchOnStream,
+             py::arg("attributes"), py::arg("operands"), py::arg("results"),
+             py::arg("stream"));
+  module.def("_xla_load_tvm_ffi", &tvm_ffi::LoadLibrary, py::arg("path"),
+             "Loads libtvm_ffi, by which functions of TVM-FFI are called.");
+  module.def(
+      "_xla_tvm_ffi_function",
+      [](const std::string& library, const std::string& symbol) {
+        const py::gil_scoped_release without_gil;
+        return reinterpret_cast<uintptr_t>(
+            tvm_ffi::FunctionOfLibrary(library, symbol).Release());
+      },
+      py::arg("library"), py::arg("symbol"),
+      "The handle of a TVM-FFI function of a shared library, 0 if it has "
+      "none.");
+  module.def("_xla_register_tvm_ffi_kernel", &RegisterTvmFfiKernel,
+             py::arg("name"), py::arg("platform"), py::arg("function"),
+             py::arg("arguments"), py::arg("in_graphs"), py::arg("schema"),
+             "Registers a TVM-FFI function, by its handle, as an FFI target.");
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,51 @@
+// Values that are not computed yet, and the state of random numbers.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <unordered_set>
+#include <vector>
+
+#include "torch_xla_ext/csrc/python/subjects.h"
+#include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
+#include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+namespace py = pybind11;
+
+void DefineRuntimeFixes(py::module_& module) {
+  module.def(
+      "_xla_is_read_by_pending_values",
+      [](const std::vector<at::Tensor>& tensors) {
+        std::unordered_set<const torch::lazy::BackendData*> data;
+        for (const at::Tensor& tensor : tensors) {
+          const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
+          if (xla_tensor) data.insert(xla_tensor->GetXlaData().get());
+        }
+        const py::gil_scoped_release without_gil;
+        return !ReadByPendingValues(data, torch_xla::bridge::GetCurrentDevice())
+                    .empty();
+      },
+      py::arg("tensors"),
+      "Whether a value that has not been computed yet needs the data of any of "
+      "these tensors, which have data.");
+
+  module.def("_xla_pause_computing_pending_values",
+             &PauseComputingPendingValues);
+  module.def("_xla_compute_pending_values", &ComputePendingValues,
+             py::call_guard<py::gil_scoped_release>());
+  module.def("_xla_find_pending_step", [](const at::Tensor& updated) {
+    const torch::PyWarningHandler warnings;
+    FindPendingStep(updated);
+  });
+
+  py::class_<RandomState>(module, "_XlaRandomState")
+      .def(py::init<>())
+      .def("seed", &RandomState::Seed)
+      .def("restore", &RandomState::RestoreValue)
+      .def("restore", &RandomState::Restore, py::arg("seed"));
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,256 @@
+#include "torch_xla_ext/csrc/registry/stages.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "torch_xla_ext/csrc/registry/ffi_checks.h"
+#include "torch_xla_ext/csrc/registry/text.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace torch_xla_ext {
+namespace {
+
+XLA_FFI_Handler* AsHandler(void* function) {
+  return reinterpret_cast<XLA_FFI_Handler*>(function);
+}
+
+// The metadata that a frame asks for; null if the frame is a call.
+XLA_FFI_Metadata* RequestedMetadata(const XLA_FFI_CallFrame* frame) {
+  const XLA_FFI_Extension_Base* extension = frame->extension_start;
+  return extension != nullptr && extension->type == XLA_FFI_Extension_Metadata
+             ? reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)
+                   ->metadata
+             : nullptr;
+}
+
+// Whether a handler was compiled with the headers of XLA FFI 0.1.
+bool IsOfFirstVersion(void* handler) {
+  struct {
+    XLA_FFI_Metadata metadata;
+    char members_of_newer_versions[64];
+  } result = {};
+  result.metadata.struct_size = sizeof(result);
+  result.metadata.api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
+  XLA_FFI_Metadata_Extension extension = {};
+  extension.extension_base.struct_size = XLA_FFI_Metadata_Extension_STRUCT_SIZE;
+  extension.extension_base.type = XLA_FFI_Extension_Metadata;
+  extension.metadata = &result.metadata;
+  XLA_FFI_CallFrame frame = {};
+  frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
+  frame.extension_start = &extension.extension_base;
+  frame.api = XLA_FFI_GetApi();
+  XLA_FFI_Error* error = AsHandler(handler)(&frame);
+  if (error != nullptr) {  // of a newer version: its type is not registered
+    XLA_FFI_Error_Destroy_Args args = {};
+    args.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE;
+    args.error = error;
+    frame.api->XLA_FFI_Error_Destroy(&args);
+    return false;
+  }
+  const XLA_FFI_Api_Version& version = result.metadata.api_version;
+  return version.major_version == 0 && version.minor_version == 1;
+}
+
+// The states that handlers of version 0.1 have set in a plugin of a newer one,
+// and their deleters.
+struct States {
+  std::mutex mutex;
+  std::map<void*, void (*)(void*)> deleters;
+  std::set<int64_t> types_with_deleter;
+};
+
+States& GetStates() {
+  static States& states = *new States;
+  return states;
+}
+
+// The plugin's functions, during a call of `instantiate`.
+thread_local const XLA_FFI_Api* plugin_api = nullptr;
+
+// XLA_FFI_State_Set with the arguments of version 0.1.
+XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
+  // Of version 0.2; newer versions know it by its size.
+  struct {
+    size_t struct_size;
+    XLA_FFI_Extension_Base* extension_start;
+    XLA_FFI_ExecutionContext* ctx;
+    XLA_FFI_TypeId* type_id;
+    void* state;
+  } newer = {sizeof(newer), nullptr, args->ctx, args->type_id, args->state};
+  States& states = GetStates();
+  {
+    const std::lock_guard<std::mutex> lock(states.mutex);
+    if (states.types_with_deleter.count(args->type_id->type_id) == 0) {
+      states.deleters[args->state] = args->deleter;
+    }
+  }
+  XLA_FFI_Error* error = plugin_api->XLA_FFI_State_Set(
+      reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
+  if (error != nullptr) {
+    {
+      const std::lock_guard<std::mutex> lock(states.mutex);
+      states.deleters.erase(args->state);
+    }
+    args->deleter(args->state);  // which nobody else has
+  }
+  return error;
+}
+
+XLA_FFI_Error* InstantiateInPlugin(XLA_FFI_Handler* instantiate,
+                                   XLA_FFI_CallFrame* frame) {
+  if (RequestedMetadata(frame) != nullptr ||
+      frame->api->api_version.minor_version < 2) {
+    return instantiate(frame);
+  }
+  XLA_FFI_Api api = {};
+  const size_t size = std::min(sizeof(api), frame->api->struct_size);
+  std::memcpy(&api, frame->api, size);
+  api.struct_size = size;
+  api.XLA_FFI_State_Set = SetState;
+  XLA_FFI_CallFrame call = *frame;
+  call.api = &api;
+  call.args.size = 0;
+  call.rets.size = 0;
+  plugin_api = frame->api;
+  XLA_FFI_Error* error = instantiate(&call);
+  frame->future = call.future;
+  return error;
+}
+
+// Calls the handler of a stage before `execute`, if there is one.
+XLA_FFI_Error* CallBefore(void* handler, XLA_FFI_ExecutionStage stage,
+                          const XLA_FFI_CallFrame* frame) {
+  if (handler == nullptr) return nullptr;
+  XLA_FFI_CallFrame call = *frame;
+  call.stage = stage;
+  call.future = nullptr;
+  XLA_FFI_Error* error = AsHandler(handler)(&call);
+  if (error != nullptr || call.future == nullptr) return error;
+  return MakeFfiError(frame->api,
+                      "a handler of the stages prepare and initialize must not "
+                      "return a future on the CPU",
+                      XLA_FFI_Error_Code_UNIMPLEMENTED);
+}
+
+// The functions for which XLA calls those of this file. Each is written once,
+// before XLA knows its function.
+std::array<TargetFunctions, kMaxAdaptedTargets> adapted = {};
+
+template <size_t number>
+XLA_FFI_Error* Instantiate(XLA_FFI_CallFrame* frame) {
+  return InstantiateInPlugin(AsHandler(adapted[number].instantiate), frame);
+}
+
+template <size_t number>
+XLA_FFI_Error* Execute(XLA_FFI_CallFrame* frame) {
+  const TargetFunctions& functions = adapted[number];
+  XLA_FFI_Handler* execute = AsHandler(functions.execute);
+  if (XLA_FFI_Metadata* metadata = RequestedMetadata(frame)) {
+    XLA_FFI_Error* error = execute(frame);
+    if (functions.command_buffer_compatible) {
+      metadata->traits |= XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
+    }
+    return error;
+  }
+  XLA_FFI_Error* error =
+      CallBefore(functions.prepare, XLA_FFI_ExecutionStage_PREPARE, frame);
+  if (error == nullptr) {
+    error = CallBefore(functions.initialize, XLA_FFI_ExecutionStage_INITIALIZE,
+                       frame);
+  }
+  return error == nullptr ? execute(frame) : error;
+}
+
+struct Entries {
+  XLA_FFI_Handler* instantiate;
+  XLA_FFI_Handler* execute;
+};
+
+template <size_t... numbers>
+constexpr std::array<Entries, sizeof...(numbers)> MakeEntries(
+    std::index_sequence<numbers...>) {
+  return {Entries{&Instantiate<numbers>, &Execute<numbers>}...};
+}
+
+constexpr auto kEntries =
+    MakeEntries(std::make_index_sequence<kMaxAdaptedTargets>());
+
+// The functions that call `functions`; equal ones share them.
+const Entries& EntriesFor(const std::string& name,
+                          const TargetFunctions& functions) {
+  static std::mutex& mutex = *new std::mutex;
+  static size_t num_adapted = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const size_t number =
+      std::find(adapted.begin(), adapted.begin() + num_adapted, functions) -
+      adapted.begin();
+  if (number == kMaxAdaptedTargets) {
+    throw std::runtime_error(
+        "custom-call target " + Quoted(name) + ": this process has " +
+        std::to_string(kMaxAdaptedTargets) +
+        " targets with several stages already, which is the limit");
+  }
+  if (number == num_adapted) adapted[num_adapted++] = functions;
+  return kEntries[number];
+}
+
+}  // namespace
+
+TargetFunctions FunctionsForHost(const std::string& name,
+                                 const TargetFunctions& functions) {
+  TargetFunctions result = functions;
+  if (functions.prepare == nullptr && functions.initialize == nullptr) {
+    return result;
+  }
+  result.execute = reinterpret_cast<void*>(EntriesFor(name, functions).execute);
+  result.prepare = nullptr;
+  result.initialize = nullptr;
+  return result;
+}
+
+TargetFunctions FunctionsForPlugin(const std::string& name,
+                                   const TargetFunctions& functions,
+                                   bool takes_traits) {
+  TargetFunctions result = functions;
+  if (functions.instantiate != nullptr &&
+      IsOfFirstVersion(functions.instantiate)) {
+    result.instantiate =
+        reinterpret_cast<void*>(EntriesFor(name, functions).instantiate);
+  }
+  if (functions.command_buffer_compatible && !takes_traits) {
+    // The plugin itself calls the stages before.
+    TargetFunctions execute;
+    execute.execute = functions.execute;
+    execute.command_buffer_compatible = true;
+    result.execute = reinterpret_cast<void*>(EntriesFor(name, execute).execute);
+  }
+  return result;
+}
+
+void DeleteState(void* state) {
+  States& states = GetStates();
+  void (*deleter)(void*) = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(states.mutex);
+    const auto found = states.deleters.find(state);
+    if (found == states.deleters.end()) return;
+    deleter = found->second;
+    states.deleters.erase(found);
+  }
+  deleter(state);
+}
+
+void SetHasDeleter(int64_t type_id) {
+  States& states = GetStates();
+  const std::lock_guard<std::mutex> lock(states.mutex);
+  states.types_with_deleter.insert(type_id);
+}
+
+}  // namespace torch_xla_ext

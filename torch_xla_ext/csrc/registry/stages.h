@@ -1,0 +1,42 @@
+// What stands between XLA and the handlers of an FFI target's stages where XLA
+// would not call them as the headers that they were compiled with promise.
+//
+// - XLA:CPU calls `instantiate` and `execute`. Before each `execute`, the other
+//   two stages are called here, as XLA:GPU calls them for each execution.
+// - A plugin with XLA FFI 0.2 or newer misreads the structure with which a
+//   handler of version 0.1, that of this wheel's headers, sets its state; from
+//   version 0.3 on it also passes operands to `instantiate`.
+// - A plugin before version 3 of its extension takes no traits with a target:
+//   it reads them from what the handler says of itself.
+#ifndef TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
+#define TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "torch_xla_ext/csrc/pjrt_shim/targets.h"
+
+namespace torch_xla_ext {
+
+// How many targets can have a function in between.
+inline constexpr size_t kMaxAdaptedTargets = 512;
+
+// Returns what to register with XLA for the target `name` with `functions`;
+// the same for the same functions. Throw std::runtime_error if there are too
+// many targets.
+TargetFunctions FunctionsForHost(const std::string& name,
+                                 const TargetFunctions& functions);
+TargetFunctions FunctionsForPlugin(const std::string& name,
+                                   const TargetFunctions& functions,
+                                   bool takes_traits);
+
+// The deleter for a type that a plugin registers without one of its own: it
+// calls the one that the handler gave with the state.
+void DeleteState(void* state);
+
+// Tells that the states of a type are deleted by another function.
+void SetHasDeleter(int64_t type_id);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_

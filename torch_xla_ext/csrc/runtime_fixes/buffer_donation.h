@@ -1,0 +1,68 @@
+// Which parameters a program may overwrite, and with which of its results.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_BUFFER_DONATION_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_BUFFER_DONATION_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+#include <torch/csrc/lazy/core/ir.h>
+
+#include <cstddef>
+#include <unordered_set>
+#include <vector>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// A program that is being lowered.
+struct LoweredProgram {
+  // Its results are the values of tensors[indices[i]].
+  const std::vector<torch_xla::XLATensorPtr>& tensors;
+  const std::vector<size_t>& indices;
+  const std::vector<torch::lazy::Value>& results;
+  const std::vector<torch::lazy::BackendDataPtr>& parameters;
+  const std::vector<const torch::lazy::Node*>& post_order;
+};
+
+// Gives each parameter of `donors` to the result that is the new value of the
+// same tensor, which is then written in place.
+//
+// Upstream tells XLA only which parameters it may overwrite. XLA takes them in
+// their order, for results of their sizes in theirs. Where tensors of one size
+// come in different orders, as weights do in a training step, the value of one
+// takes the place of another, which is still read: XLA copies both, and needs
+// memory for the copies.
+//
+// A parameter is left to XLA if no result is its tensor's, or if that has
+// another shape or is divided among devices in another way.
+void SetAliases(torch_xla::LoweringContext* context,
+                const LoweredProgram& program,
+                const std::vector<size_t>& donors);
+
+// Those of `parameters` that the pending value of a live tensor of `device` is
+// computed from. The values of `computed` are not counted as pending.
+std::unordered_set<const torch::lazy::BackendData*> ReadByPendingValues(
+    const std::unordered_set<const torch::lazy::BackendData*>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed = {});
+
+// The `donors` of a program that are free after it. Upstream donates the old
+// values of all tensors that a program gives new ones, which is right if it
+// computes everything pending. But torch.compile's bridge, among others,
+// computes only some tensors, and others can still need an old value:
+//
+//   y = s * 2; s.add_(1); compiled(s)  # y still reads the old s
+//
+// Nor is anything donated if another thread was the last to read one of the
+// values, or once threads have computed a device's tensors in turns: an
+// operation that another thread is tracing is in no tensor yet.
+//
+// `computed` are the tensors that the program computes.
+std::vector<size_t> FreeDonors(
+    std::vector<size_t> donors,
+    const std::vector<torch::lazy::BackendDataPtr>& parameters,
+    const torch::lazy::BackendDevice& device,
+    const std::vector<torch_xla::XLATensorPtr>& computed);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_BUFFER_DONATION_H_

@@ -1,0 +1,62 @@
+#include "torch_xla_ext/csrc/runtime_fixes/pending_values.h"
+
+#include <torch/csrc/lazy/backend/backend_interface.h>
+#include <torch/csrc/lazy/core/tensor.h>
+
+#include <string>
+#include <utility>
+
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
+
+namespace torch_xla_ext {
+namespace {
+
+// The device data of a value, or of the value inside it if only sharding nodes
+// were put around it; null if there is none. Copying into a sharded tensor
+// makes such values.
+torch::lazy::BackendDataPtr DataUnderShardings(torch::lazy::Value value) {
+  static const auto sharding = torch::lazy::OpKind::Get("xla::custom_sharding");
+  // Passes its operand through (interpose/node_hash.cc).
+  static const auto hashed = torch::lazy::OpKind::Get("xla::hashed");
+  const std::string shape = torch_xla::GetXlaShape(value).ToString();
+  while (value.node->op() == sharding || value.node->op() == hashed) {
+    const torch::lazy::Output& operand = value.node->operand(0);
+    value = torch::lazy::Value(
+        torch::lazy::NodePtr(value.node,
+                             const_cast<torch::lazy::Node*>(operand.node)),
+        operand.index);
+  }
+  // Some sharding nodes yield a device's shard of a value.
+  if (torch_xla::GetXlaShape(value).ToString() != shape) return nullptr;
+  return torch::lazy::getBackend()->GetComputationDataFromNode(
+      value.node.get());
+}
+
+}  // namespace
+
+torch::lazy::BackendDataPtr DataOfPendingClone(
+    const torch_xla::XLATensor& tensor) {
+  const auto& data = tensor.data();
+  if (!data->is_cloned || data->handle != nullptr || !data->ir_value) {
+    return nullptr;
+  }
+  torch::lazy::BackendDataPtr source =
+      torch::lazy::getBackend()->GetComputationDataFromNode(
+          data->ir_value.node.get());
+  if (source != nullptr) WaitForValue(*source);
+  // The clone stays a pending clone, which the next step computes.
+  return source;
+}
+
+void KeepShardedValues() {
+  if (!torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return;
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  for (const auto& tensor : executor->GetLiveTensors(/*device=*/nullptr)) {
+    const auto& data = tensor->data();
+    if (data->handle != nullptr || !data->ir_value) continue;
+    torch::lazy::BackendDataPtr value = DataUnderShardings(data->ir_value);
+    if (value != nullptr) tensor->SetXlaData(std::move(value));
+  }
+}
+
+}  // namespace torch_xla_ext

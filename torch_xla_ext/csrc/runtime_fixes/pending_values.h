@@ -1,0 +1,28 @@
+// Values of tensors that are not computed yet.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// The data to read for `tensor`, if it is a clone that has not been computed
+// yet, else null. Upstream makes the data of its source the clone's own; when
+// the source is written to, its data is donated, and the clone's is gone.
+torch::lazy::BackendDataPtr DataOfPendingClone(
+    const torch_xla::XLATensor& tensor);
+
+// Gives tensors that only have a sharding around their old value that value
+// again. Call this before everything pending is dropped.
+//
+// torch.compile traces a function once, copies the old values back into the
+// inputs that the function wrote to, and then drops everything pending. In
+// sharded programs these copies are still pending at that point, and dropping
+// them would leave the inputs without values.
+void KeepShardedValues();
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PENDING_VALUES_H_

@@ -1,0 +1,40 @@
+// Where a device's random numbers stand, kept as a value of the program.
+//
+// xm.get_rng_state() returns a number, which the host computes. A program that
+// sets it has it as another input, which a captured step would take for the
+// seed that changes with each step.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/backend/backend_device.h>
+#include <torch/csrc/lazy/core/ir.h>
+
+#include <cstdint>
+
+namespace torch_xla_ext {
+
+class RandomState {
+ public:
+  // The current device's, now.
+  RandomState();
+
+  at::Tensor Seed() const;
+
+  // Makes the next random numbers those that followed this state. `seed` is
+  // this state's, perhaps behind a barrier.
+  void Restore(const at::Tensor& seed) const;
+  void RestoreValue() const;
+
+ private:
+  void SetTo(torch::lazy::Value value) const;
+
+  torch::lazy::BackendDevice device_;
+  uint64_t seed_;          // from which the step began
+  uint64_t running_seed_;  // what `value_` will be
+  torch::lazy::Value value_;
+};
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_RANDOM_STATE_H_

@@ -1,0 +1,152 @@
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
+
+namespace torch_xla_ext {
+namespace {
+
+thread_local bool device_is_locked = false;
+
+std::atomic<bool> threads_are_several = false;
+
+// Never destroyed: threads may run at exit.
+std::recursive_mutex& Mutex() {
+  static auto& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+// Which thread has read which tensor's operations last. Only one thread does in
+// most processes, so nothing is noted until there is a second one. Guarded by
+// the TensorLock.
+struct Readers {
+  std::thread::id first;
+  bool are_several = false;
+  int64_t first_noted = 0;  // tensors with smaller ids: read by `first`
+  std::unordered_map<int64_t, std::thread::id> last;  // by the tensor's id
+};
+
+Readers& GetReaders() {
+  static auto& readers = *new Readers;
+  return readers;
+}
+
+void KeepLiveTensors(Readers* readers) {
+  constexpr size_t kMany = 1 << 16;
+  if (readers->last.size() < kMany) return;
+  auto last = std::exchange(readers->last, {});
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  for (const auto& tensor : executor->GetLiveTensors(/*device=*/nullptr)) {
+    const auto found = last.find(tensor->GetUniqueId());
+    if (found != last.end()) readers->last.insert(*found);
+  }
+}
+
+// Autograd's thread works for the one that waits for it.
+bool IsAutograds() {
+  return torch::autograd::get_current_graph_task_id() != -1;
+}
+
+// The caller has the TensorLock.
+void NoteThread() {
+  if (ThreadsAreSeveral() || IsAutograds()) return;
+  static const std::thread::id first = std::this_thread::get_id();
+  threads_are_several = first != std::this_thread::get_id();
+}
+
+void NoteReader(int64_t tensor_id) {
+  if (IsAutograds()) return;
+  Readers& readers = GetReaders();
+  const std::thread::id own = std::this_thread::get_id();
+  if (!readers.are_several) {
+    if (readers.first == std::thread::id()) readers.first = own;
+    if (readers.first == own) return;
+    readers.are_several = true;
+    // Tensors are numbered in the order of their creation.
+    readers.first_noted =
+        torch::lazy::LazyTensor::Data(torch_xla::bridge::GetCurrentDevice())
+            .unique_id;
+  }
+  KeepLiveTensors(&readers);
+  readers.last[tensor_id] = own;
+}
+
+}  // namespace
+
+TensorLock::TensorLock(const torch_xla::XLATensor& read) : TensorLock() {
+  NoteReader(read.GetUniqueId());
+}
+
+bool ThreadsAreSeveral() { return threads_are_several; }
+
+bool OthersRead() {
+  const TensorLock lock;
+  const Readers& readers = GetReaders();
+  return readers.are_several || (readers.first != std::thread::id() &&
+                                 readers.first != std::this_thread::get_id());
+}
+
+bool LastReadElsewhere(int64_t tensor_id) {
+  const TensorLock lock;
+  const Readers& readers = GetReaders();
+  if (!readers.are_several) return OthersRead();
+  const auto found = readers.last.find(tensor_id);
+  if (found != readers.last.end()) {
+    return found->second != std::this_thread::get_id();
+  }
+  return tensor_id < readers.first_noted &&
+         readers.first != std::this_thread::get_id();
+}
+
+TensorLock::TensorLock() {
+  if (!Mutex().try_lock()) {
+    const WithoutGil without_gil;
+    Mutex().lock();
+  }
+  NoteThread();
+}
+
+TensorLock::~TensorLock() { Mutex().unlock(); }
+
+void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
+                       absl::Span<const size_t> indices,
+                       const std::vector<torch::lazy::BackendDataPtr>& data) {
+  auto next = data.begin();
+  for (const size_t index : indices) {
+    const torch_xla::XLATensorPtr& tensor = tensors[index];
+    if (tensor->data()->handle == nullptr) tensor->SetXlaData(*next);
+    ++next;
+  }
+}
+
+DeviceIsLocked::DeviceIsLocked() { device_is_locked = true; }
+
+DeviceIsLocked::~DeviceIsLocked() { device_is_locked = false; }
+
+bool DeviceIsLocked::ByThisThread() { return device_is_locked; }
+
+void WaitForValue(const torch::lazy::BackendData& data) {
+  if (data.HasValue()) return;
+  if (!device_is_locked) torch_xla::XLAGraphExecutor::Get()->WaitDeviceOps({});
+  if (!data.HasValue()) ThrowNoValue("a tensor", data);
+}
+
+ValueLock::ValueLock(const torch_xla::XLATensor& tensor) {
+  while (true) {
+    if (!device_is_locked) lock_.emplace();
+    const torch::lazy::BackendDataPtr handle = tensor.data()->handle;
+    if (handle == nullptr || handle->HasValue()) return;
+    lock_.reset();
+    WaitForValue(*handle);
+  }
+}
+
+}  // namespace torch_xla_ext

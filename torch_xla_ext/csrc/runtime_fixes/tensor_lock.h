@@ -1,0 +1,87 @@
+// Several threads that trace and compute tensors.
+//
+// torch_xla.sync() computes all live tensors of a device, those of other
+// threads too. While it collects them and gives them the data that the program
+// will fill, another thread must not change them. Upstream has no lock for
+// this: a tensor without operations and without data, "Check failed:
+// tensor_data", is what the other thread sees.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_
+
+#include <torch/csrc/lazy/backend/backend_data.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+
+// Held by the one thread that collects tensors for a program, until they have
+// their data; and by a thread that reads or replaces one tensor's operations. A
+// thread may hold it several times. It is never waited for with the GIL, nor
+// with a device's lock: its holder may wait for both.
+class TensorLock {
+ public:
+  TensorLock();
+  // For a thread that reads the tensor's operations; see LastReadElsewhere.
+  explicit TensorLock(const torch_xla::XLATensor& read);
+  ~TensorLock();
+  TensorLock(const TensorLock&) = delete;
+  TensorLock& operator=(const TensorLock&) = delete;
+};
+
+// Whether several threads have worked with tensors. False for autograd's, which
+// do so while another one waits.
+bool ThreadsAreSeveral();
+
+// Whether another thread has read the operations of the tensor with this id
+// last. It may be making an operation of them, which is in no tensor yet.
+bool LastReadElsewhere(int64_t tensor_id);
+
+// Whether another thread has read operations of any tensor.
+bool OthersRead();
+
+// Gives the tensors tensors[indices[i]] that have no data the placeholders
+// data[i], and then removes their operations. Upstream removes the operations
+// first, and compiles the program in between: if that failed, all pending work
+// was lost, and each later sync() failed too.
+void ReplaceOperations(const std::vector<torch_xla::XLATensorPtr>& tensors,
+                       absl::Span<const size_t> indices,
+                       const std::vector<torch::lazy::BackendDataPtr>& data);
+
+// Lives while this thread has the lock of a device and looks at tensors' data.
+class DeviceIsLocked {
+ public:
+  DeviceIsLocked();
+  ~DeviceIsLocked();
+  DeviceIsLocked(const DeviceIsLocked&) = delete;
+  DeviceIsLocked& operator=(const DeviceIsLocked&) = delete;
+  static bool ByThisThread();
+};
+
+// Waits for the value of `data`, a tensor's, which a program that another
+// thread has begun may compute. Throws a std::runtime_error if there is none
+// then: the program failed.
+//
+// While this thread has the device's lock, no program runs there, and it would
+// wait for itself: then the function does not wait.
+void WaitForValue(const torch::lazy::BackendData& data);
+
+// Held while a tensor's data is read: waits until the data has a value, if
+// there is data, and keeps other threads from giving the tensor some in place
+// of its operations. A thread that has a device's lock does not wait for this
+// one.
+class ValueLock {
+ public:
+  explicit ValueLock(const torch_xla::XLATensor& tensor);
+
+ private:
+  std::optional<TensorLock> lock_;
+};
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_TENSOR_LOCK_H_

@@ -1,0 +1,100 @@
+"""torch_xla as the front end of xla_kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+import torch_xla
+
+from torch_xla_ext.custom_call import compiled_kernel
+from torch_xla_ext.operator import functionalization
+from torch_xla_ext.operator.cuda_kernel_call import CudaKernelCall
+from torch_xla_ext.operator.kernel_call import KernelCall
+from torch_xla_ext.registry import registration
+from xla_kernels.front_end import FrontEnd
+from xla_kernels.operator import torch_library
+from xla_kernels.operator.tensor_checks import Value
+
+_XLAC = torch_xla._XLAC
+
+
+class TorchXla(FrontEnd):
+    """Operators run with XLA's tensors, and with PyTorch's own on the CPU and on CUDA."""
+
+    name = "torch_xla_ext"
+    autocast_keys = ("AutocastCPU", "AutocastCUDA", "AutocastXLA")
+    operator_call = KernelCall
+    cuda_kernel_operator_call = CudaKernelCall
+
+    schema = staticmethod(registration.schema_of_any_platform)
+    call_key = staticmethod(_XLAC._xla_call_key)
+    launch_is_cacheable = staticmethod(compiled_kernel.launch_is_cacheable)
+    launch = staticmethod(compiled_kernel.launch)
+    prepare_launch = staticmethod(compiled_kernel.prepare_launch)
+    launch_prepared = staticmethod(_XLAC._xla_call_prepared)
+
+    def platform(self) -> str:
+        return registration.device_platform()
+
+    def kernel_names(self) -> Collection[str]:
+        return {target.name for target in registration.registered_targets()}
+
+    def implement(self, library: torch.library.Library, call: KernelCall) -> object:
+        library.impl(call.operator, call.on_cpu, "CPU")
+        library.impl(call.operator, call.on_cuda, "CUDA")
+        return _register(
+            call.operator,
+            _XLAC._xla_register_operator,
+            prepare=call.prepared,
+            run=call.on_xla,
+            environment=call.cached_environment,
+        )
+
+    def implement_in_place(
+        self,
+        library: torch.library.Library,
+        call: KernelCall,
+        functional: object,
+        new_values: Callable[[tuple[Value, ...]], list[tuple[torch.Tensor, torch.Tensor]]],
+    ) -> None:
+        def run_functionalized(*args: Value) -> None:
+            for tensor, result in new_values(functionalization.unsharded(args)):
+                functionalization.replace(tensor, result)
+
+        def run_xla(*args: Value) -> None:
+            """Runs without functionalization, XLA_DISABLE_FUNCTIONALIZATION=1."""
+            for tensor, result in new_values(args):
+                tensor.copy_(result)
+
+        library.impl(call.operator, call.in_place_on_cpu, "CPU")
+        library.impl(call.operator, call.in_place_on_cuda, "CUDA")
+        library.impl(call.operator, run_xla, "XLA")
+        arguments = call.operator._schema.arguments
+        _register(
+            call.operator,
+            _XLAC._xla_register_operator_in_place,
+            functional=functional,
+            run=run_functionalized,
+            written=[i for i, argument in enumerate(arguments) if argument.is_write],
+        )
+
+    def differentiate(
+        self,
+        library: torch.library.Library,
+        operator: torch._ops.OpOverload,
+        kernel: Callable[..., object],
+        written: Sequence[int] = (),
+    ) -> None:
+        register = _XLAC._xla_register_operator_autograd
+        _register(operator, register, differentiate=kernel, written=written)
+
+
+def _register(
+    operator: torch._ops.OpOverload, register: Callable[..., object], **how: object
+) -> object:
+    """Registers a kernel of csrc/custom_call/dispatcher_kernels.h for as long as the operator."""
+    schema = operator._schema
+    kernel = register(name=schema.name, overload=schema.overload_name, **how)
+    torch_library.keep(schema.name, kernel)
+    return kernel

@@ -1,0 +1,45 @@
+"""Checks that an operator's sharding rule fits its declaration and its kernel's signature."""
+
+from __future__ import annotations
+
+from torch_xla_ext.sharding import rule as rules
+from xla_kernels.operator.checked import OperatorCall
+from xla_kernels.signature.schema import Argument
+
+
+def check(call: OperatorCall, rule: rules.Rule) -> None:
+    """Raises ValueError if the rule does not fit."""
+    count = len(call.operator._schema.returns)
+    operands: list[tuple[str, Argument | None]] = [(name, None) for name in call.operands]
+    results: list[tuple[str, Argument | None]] = [(str(i), None) for i in range(count)]
+    if call.schema is not None:
+        operands = [(operand.name, operand) for operand in call.schema.operands]
+        results = [(result.name, result) for result in call.schema.results[:count]]
+    rules.check_ranks(
+        rule,
+        [(name, _rank(argument)) for name, argument in operands],
+        [(name, _rank(argument)) for name, argument in results],
+    )
+    rules.check_aliases(rule, {r: call.operands.index(name) for r, name in call.in_place.items()})
+    sizes: dict[str | int, str] = {}
+    # Those that `sizes` or the kernel computes, of a part's operands for a part.
+    computed = call.schema.open_sizes() if call.schema is not None else ()
+    tensors = zip((*operands, *results), (*rule.operands, *rule.results), strict=True)
+    for (name, argument), dims in tensors:
+        if _rank(argument) is None or rules.ELLIPSIS in dims:
+            continue
+        for size, dim in zip(argument.dims, dims, strict=True):
+            if size.name in computed:
+                continue
+            if len(dim) == 1 and sizes.setdefault(dim[0], size.text) != size.text:
+                raise ValueError(
+                    f"sharding_rule {rule.text!r}: {dim[0]} is {sizes[dim[0]]} of the signature, "
+                    f"and {size.text} of {name}"
+                )
+
+
+def _rank(argument: Argument | None) -> int | None:
+    """The rank of an operand or result, None if it may have several."""
+    if argument is None or any(dim.star for dim in argument.dims):
+        return None
+    return len(argument.dims)

@@ -1,0 +1,1 @@
+"""Attention by targets of XLA's own."""

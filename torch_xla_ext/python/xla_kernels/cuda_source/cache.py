@@ -1,0 +1,73 @@
+"""Compiled kernels on disk, by the content of all that they were compiled from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+from xla_kernels.cuda_source.nvrtc import Compiled
+
+FOLDER_VARIABLE = "TORCH_XLA_EXT_KERNEL_CACHE"
+_FORMAT = 1  # of the files
+_log = logging.getLogger(__name__)
+
+
+def folder() -> Path | None:
+    """Where the files are; None if there is no cache, with an empty variable."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    if given is not None:
+        return Path(given) if given else None
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "torch_xla_ext", "kernels")
+
+
+def key_of(parts: object) -> str:
+    """A name for what was made from `parts`, which json can write."""
+    text = json.dumps([_FORMAT, parts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load(key: str) -> Compiled | None:
+    """The kernel of this name; None if it is not there or the file is damaged."""
+    if (at := folder()) is None:
+        return None
+    try:
+        header, _, module = (at / key).read_bytes().partition(b"\n")
+        fields = json.loads(header)
+        if hashlib.sha256(module).hexdigest() == fields["sha256"]:
+            return Compiled(module, fields["names"], fields["log"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("the cached kernel %s cannot be read: %s", at / key, error)
+        return None
+    _log.warning("the cached kernel %s is damaged; it is compiled again", at / key)
+    return None
+
+
+def store(key: str, compiled: Compiled) -> None:
+    """Writes the file, so that another process sees all of it or nothing."""
+    if (at := folder()) is None:
+        return
+    fields = {
+        "sha256": hashlib.sha256(compiled.module).hexdigest(),
+        "names": compiled.names,
+        "log": compiled.log,
+    }
+    temporary = None
+    try:
+        at.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=at, prefix=".new-", delete=False) as file:
+            temporary = file.name
+            file.write(json.dumps(fields).encode() + b"\n" + compiled.module)
+        Path(temporary).replace(at / key)
+    except OSError as error:
+        _log.warning("the compiled kernel cannot be written to %s: %s", at, error)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()

@@ -1,0 +1,169 @@
+"""Compiles one instance of a kernel for one architecture, or reads it from the cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xla_kernels.cuda_source import cache, cpp_types, headers, nvrtc
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
+# From this capability on, code may be compiled for this GPU alone ("sm_90a"), which has all its
+# instructions.
+_FIRST_SPECIFIC = 90
+# An instantiation of it has a kernel's type in its name, for kernels whose own name does not.
+_PROBE = "torch_xla_ext_type_of"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel's source.
+
+    Attributes:
+        text: C++.
+        file: its path; None for text that is not from a file.
+        name: the kernel's, or a name expression.
+        options: further options of NVRTC.
+        include_dirs: folders of headers.
+    """
+
+    text: str
+    file: Path | None
+    name: str
+    options: tuple[str, ...]
+    include_dirs: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A kernel that is compiled.
+
+    Attributes:
+        module: a cubin, a fatbin, or the text of PTX.
+        kernel: the function's name in the module.
+        types: of its parameters, as the compiler spells them; None if they are not known.
+    """
+
+    module: bytes
+    kernel: str
+    types: tuple[str, ...] | None
+
+
+def architecture_for(capability: int, supported: Sequence[int]) -> str:
+    """The architecture to compile for, for a GPU of this compute capability.
+
+    Raises:
+        RuntimeError: this NVRTC cannot compile for it.
+    """
+    if capability in supported:
+        return f"sm_{capability}{'a' if capability >= _FIRST_SPECIFIC else ''}"
+    older = [each for each in supported if each < capability]
+    if not older:
+        raise RuntimeError(
+            f"NVRTC compiles for compute capabilities from {min(supported)} on, but the GPU has "
+            f"{capability}; install an older NVRTC"
+        )
+    return f"compute_{max(older)}"  # PTX, which the driver compiles
+
+
+def compile_instance(source: Source, architecture: str) -> Instance:
+    """Compiles a kernel for an architecture: "sm_90a" for a cubin, "compute_90" for PTX.
+
+    Raises:
+        nvrtc.CompilationError: with the compiler's text.
+        ValueError: the architecture is none.
+        RuntimeError: NVRTC is missing.
+    """
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise ValueError(f"architecture {architecture!r} is not of the form sm_90 or compute_90")
+    compiler = nvrtc.find()
+    if int(match[2]) not in compiler.architectures:
+        raise ValueError(
+            f"NVRTC {'.'.join(map(str, compiler.version))} does not compile for {architecture}; "
+            f"it compiles for {', '.join(map(str, compiler.architectures))}"
+        )
+    cuda_folders = nvrtc.header_folders(compiler)
+    folders = [*source.include_dirs, *([source.file.parent] if source.file else []), *cuda_folders]
+    options = [f"-arch={architecture}", *source.options]
+    if not any(re.match("--?std(=|$)", option) for option in source.options):
+        options.append("-std=c++17")
+    options += [f"-I{folder}" for folder in folders]
+    options.append(f"--pre-include={headers.FIRST}")
+    own = [*source.include_dirs, *([source.file.parent] if source.file else [])]
+    known = headers.built_in(folders)
+    included = headers.identity(source.text, source.file and source.file.parent, own)
+    key = None
+    if included is not None:
+        key = cache.key_of(
+            {
+                "source": source.text,
+                "file": str(source.file),
+                "name": source.name,
+                "options": options,
+                "included": included,
+                "cuda": [headers.folder_identity(folder) for folder in cuda_folders],
+                "built in": known,
+                "nvrtc": [compiler.version, *headers.file_identity(compiler.path)],
+            }
+        )
+    compiled = cache.load(key) if key is not None else None
+    if compiled is None:
+        compiled = _compile(compiler, source, options, known, architecture)
+        if key is not None:
+            cache.store(key, compiled)
+    kernel = compiled.names[source.name]
+    types = cpp_types.types_of(kernel)
+    if types is None:
+        types = cpp_types.function_types(compiled.names[_PROBE])
+    return Instance(compiled.module, kernel, types)
+
+
+def _compile(
+    compiler: nvrtc.Nvrtc,
+    source: Source,
+    options: Sequence[str],
+    known: Mapping[str, str],
+    architecture: str,
+) -> nvrtc.Compiled:
+    file, ptx = str(source.file or "kernel.cu"), architecture.startswith("compute")
+    try:
+        compiled = compiler.compile(source.text, file, options, [source.name], known, ptx)
+        if cpp_types.types_of(compiled.names[source.name]) is None:  # extern "C"
+            probe = f"{_PROBE}<decltype(&{source.name})>"
+            text = f"{source.text}\ntemplate <typename F> __global__ void {_PROBE}() {{}}\n"
+            probed = compiler.compile(text, file, options, [probe], known, ptx)
+            names = {**compiled.names, _PROBE: cpp_types.demangled(probed.names[probe])}
+            compiled = nvrtc.Compiled(compiled.module, names, compiled.log)
+        return compiled
+    except nvrtc.CompilationError as error:
+        version = ".".join(map(str, compiler.version))
+        raise nvrtc.CompilationError(
+            f"cuda_kernel {source.name!r} does not compile for {architecture} with NVRTC "
+            f"{version}:\n{_with_lines(str(error), source.text, file)}{_remedy(str(error), source)}"
+        ) from None
+
+
+def _with_lines(log: str, text: str, file: str) -> str:
+    """The compiler's messages, the first with the source line that it is about."""
+    match = re.search(rf"^{re.escape(file)}\((\d+)\)", log, re.MULTILINE)
+    lines = text.splitlines()
+    if match is None or not 1 <= int(match[1]) <= len(lines):
+        return log
+    number = int(match[1])
+    shown = lines[number - 1].strip()
+    return log if shown in log else f"{log}\nline {number}: {shown}"
+
+
+def _remedy(log: str, source: Source) -> str:
+    if header := re.search(r'cannot open source file "([^"]+)"', log):
+        if header[1] == "nv/target":  # which CUDA's own headers include
+            return "\nCCCL's headers are missing: pip install nvidia-cuda-cccl-cu12, for CUDA 12"
+        return f"\npass the folder of {header[1]} in include_dirs"
+    if "__nv_name_map" in log:
+        kernels = re.findall(r"__global__[^;{}]*?(\w+)\s*\([^()]*\)\s*[{;]", source.text)
+        has = ", ".join(dict.fromkeys(kernels)) or "no __global__ function"
+        return f"\nthe name {source.name!r} is not a kernel's: the source has {has}"
+    return ""

@@ -1,0 +1,337 @@
+"""cuda_kernel: a CUDA kernel from its source, callable with XLA tensors."""
+
+from __future__ import annotations
+
+import os
+import string
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from xla_kernels.cuda_source import library_kernels
+from xla_kernels.cuda_source import machine_code as codes
+from xla_kernels.cuda_source.compiler import Instance, Source
+from xla_kernels.cuda_source.configuration import Configuration, Number
+from xla_kernels.cuda_source.kernel_calls import Calls, Outputs, Reference
+from xla_kernels.cuda_source.kernel_signature import Signature
+from xla_kernels.cuda_source.machine_code import SourceCode
+from xla_kernels.launch import Grid
+from xla_kernels.plugin.driver import compute_capability
+
+# A kernel of CuPy, Numba or cuTile, which need not be installed.
+LibraryObject = object
+
+
+def cuda_kernel(
+    source: str | os.PathLike[str] | LibraryObject,
+    name: str | None = None,
+    *,
+    options: Sequence[str] = (),
+    include_dirs: Sequence[str | os.PathLike[str]] = (),
+    signature: str | None = None,
+    parameters: str = "",
+    arguments: str | Sequence[str] | None = None,
+    grid: Grid | None = None,
+    block: Grid | None = None,
+    shared_bytes: Number = 0,
+    cluster: int | Sequence[int] = 1,
+    cooperative: bool = False,
+    dependent: bool = False,
+    reference: Reference | None = None,
+) -> CudaKernel:
+    """Makes a callable of a CUDA kernel in source text, without nvcc.
+
+    ::
+
+        square = torch_xla_ext.cuda_kernel('''
+            __global__ void square(const float* x, float* out, int n) {
+              int i = blockIdx.x * blockDim.x + threadIdx.x;
+              if (i < n) out[i] = x[i] * x[i];
+            }''', "square", reference=lambda x, n: x * x)
+        (y,) = square[(n + 255) // 256, 256](x, n, outputs=[x])
+
+    On a GPU, NVRTC compiles it for GPU 0 when a call is first traced. The machine code is cached
+    on disk ($TORCH_XLA_EXT_KERNEL_CACHE, by default ~/.cache/torch_xla_ext/kernels), by the content
+    of the source and of the headers that it includes, the options, the architecture and NVRTC. It
+    is part of the XLA program, which needs neither NVRTC nor the source to run.
+
+    With a signature the kernel needs no `outputs` at its calls, can be the target of
+    `define_operator`, and is called as ``square(x)`` if `grid` and `block` are given here.
+
+    Args:
+        source: CUDA C++, or the path of a file with it (a Path, or text that ends with .cu or
+            .cuh). `extern "C"` is not needed. Or a kernel of another library: a cupy.RawKernel, a
+            function with @numba.cuda.jit, or with @ct.kernel of cuTile; the library compiles the
+            latter two for the types of each call's arguments.
+        name: the `__global__` function, or an expression that names it: ``"ns::scale<float, 4>"``;
+            None for a kernel of another library.
+            With a signature, ``"scale<{T}>"`` has the type of the dtype variable T, and
+            ``"scale<{n}>"`` the size or parameter n.
+        options: further options of NVRTC, such as ``"--use_fast_math"`` or ``"-DBLOCK=128"``.
+        include_dirs: folders of headers. CUDA's own are found in NVIDIA's pip packages, or in a
+            toolkit.
+        signature: operands and results as in kernel.h (docs/kernels.md), perhaps with a name:
+            ``"(x: T[n]) -> (out: T[n]) where T: F32 | F16"``. A result without a dtype,
+            ``-> (cache)``, is written to that operand's buffer.
+        parameters: with a signature, the other arguments of a call: ``"eps: f32, causal: bool"``.
+        arguments: with a signature, what the kernel's parameters get, in their order, as a list or
+            as words: names of operands, results, parameters and sizes, ``x.size`` for a number of
+            elements, and ``none`` for a null pointer. By default the parameters' own names.
+        grid, block: one to three numbers of blocks and of threads, or a function that computes
+            them from a dict of the arguments: numbers, sizes, and ArrayType for tensors.
+        shared_bytes: the dynamic shared memory of a block, or such a function.
+        cluster: one to three numbers of blocks that form a cluster.
+        cooperative: whether blocks may synchronize with each other (grid.sync()).
+        dependent: whether it may start before the kernel before it ends (programmatic dependent
+            launch); the kernel then has to wait for it.
+        reference: on the CPU, computes the results in place of the kernel. It gets the arguments of
+            the call and returns what the call does: a tensor, or several.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TypeError, ValueError: a wrong argument.
+    """
+    configuration = {"block": block, "cooperative": cooperative}
+    if isinstance(source, (str, os.PathLike)):
+        if name is None:
+            raise TypeError("cuda_kernel: name the `__global__` function of the source")
+        text, file = _read(source)
+        folders = tuple(Path(folder).resolve() for folder in include_dirs)
+        code: codes.Code = SourceCode(Source(text, file, name, tuple(options), folders))
+    else:
+        kernel = library_kernels.read(source)
+        if name is not None or options or include_dirs:
+            raise TypeError(
+                f"cuda_kernel {kernel.name!r}: name, options and include_dirs are for source text"
+            )
+        if block is not None and "block" in kernel.fixed:
+            raise TypeError(f"cuda_kernel {kernel.name!r}: its compiler decides on the block")
+        name, code = kernel.name, kernel.code
+        configuration |= kernel.fixed
+    return CudaKernel(
+        name,
+        code,
+        signature=signature,
+        parameters=parameters,
+        arguments=arguments,
+        configuration=Configuration(
+            name,
+            grid,
+            shared_bytes=shared_bytes,
+            cluster=cluster,
+            dependent=dependent,
+            **configuration,
+        ),
+        reference=reference,
+    )
+
+
+def _read(source: str | os.PathLike[str]) -> tuple[str, Path | None]:
+    if isinstance(source, str) and ("\n" in source or not source.endswith((".cu", ".cuh"))):
+        return source, None
+    file = Path(source).resolve()
+    return file.read_text(), file
+
+
+class CudaKernel:
+    """A CUDA kernel; `cuda_kernel` and `CudaKernel.from_file` make it.
+
+    ``kernel[grid, block, shared_bytes](…)`` calls it, or with a signature, grid and block,
+    ``kernel(…)``.
+
+    Attributes:
+        name: the kernel's, or the expression that names it.
+        signature: None if it has none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: codes.Code,
+        *,
+        signature: str | None,
+        parameters: str,
+        arguments: str | Sequence[str] | None,
+        configuration: Configuration,
+        reference: Reference | None,
+    ) -> None:
+        self.name = name
+        self.signature: Signature | None = None
+        if signature is not None:
+            self.signature = Signature.parse(name, signature, parameters, arguments)
+        self.calls = Calls(name, code, self.signature, configuration, reference)
+        if signature is None:
+            if parameters or arguments is not None:
+                raise TypeError(f"{self._where}: parameters and arguments require a signature")
+            if fields := _fields(name):
+                raise TypeError(f"{self._where}: {{{fields[0]}}} in the name requires a signature")
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        name: str | None = None,
+        *,
+        prototype: str | None = None,
+        signature: str | None = None,
+        parameters: str = "",
+        arguments: str | Sequence[str] | None = None,
+        grid: Grid | None = None,
+        block: Grid | None = None,
+        shared_bytes: Number = 0,
+        cluster: int | Sequence[int] = 1,
+        cooperative: bool = False,
+        dependent: bool = False,
+        reference: Reference | None = None,
+    ) -> CudaKernel:
+        """Makes a callable of a kernel that is compiled: a file of `save`, a cubin or PTX.
+
+        Args:
+            path: the file.
+            name: the kernel's: as in C++, or as it is called in the file. None if it has one.
+            prototype: the kernel's declaration, ``"void axpy(float a, const float* x, float* y)"``:
+                for `extern "C"` functions, whose types a file does not have, and to name arguments.
+            signature: this and what follows are as of `cuda_kernel`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            TypeError, ValueError: a wrong argument, or the file has no such kernel.
+        """
+        name, code = codes.load(Path(path), name, prototype)
+        return cls(
+            name,
+            code,
+            signature=signature,
+            parameters=parameters,
+            arguments=arguments,
+            configuration=Configuration(
+                name, grid, block, shared_bytes, cluster, cooperative, dependent
+            ),
+            reference=reference,
+        )
+
+    def compile(
+        self, architecture: str | None = None, *, instances: Sequence[str] | None = None
+    ) -> dict[str, bytes]:
+        """Compiles it now, even without a GPU.
+
+        Args:
+            architecture: "sm_90a" for a cubin, "compute_90" for PTX; None for GPU 0.
+            instances: for a name with fields, the name expressions; by default one for each dtype.
+
+        Returns:
+            The modules by name expression.
+
+        Raises:
+            CompilationError: with the compiler's text.
+            ValueError: NVRTC does not compile for this architecture.
+            RuntimeError: NVRTC is missing, or there is no GPU.
+        """
+        code = self._source_code("compile")
+        names = self._instances(instances)
+        if architecture is None:
+            capability = compute_capability()
+            return {name: code.kernel(name, capability).module for name in names}
+        return {name: code.instance(name, architecture).module for name in names}
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        architectures: Sequence[str],
+        *,
+        instances: Sequence[str] | None = None,
+    ) -> None:
+        """Compiles it for several architectures, and writes a file for `from_file`.
+
+        Machines that read it need neither NVRTC nor headers.
+
+        Args:
+            path: the file.
+            architectures, instances: as of `compile`.
+
+        Raises:
+            As `compile`.
+        """
+        code = self._source_code("save")
+        compiled: dict[tuple[str, str], Instance] = {
+            (name, architecture): code.instance(name, architecture)
+            for name in self._instances(instances)
+            for architecture in architectures
+        }
+        codes.save(Path(path), compiled, code.declared())
+
+    def __getitem__(self, key: object) -> Callable[..., list[torch.Tensor]]:
+        configuration = self.calls.configuration.at(key)
+
+        def call(
+            *args: object,
+            outputs: Outputs | None = None,
+            aliases: Sequence[str | int] | None = None,
+            has_side_effect: bool = False,
+        ) -> list[torch.Tensor]:
+            """Calls the kernel, as part of the XLA program.
+
+            Args:
+                args: what the kernel's parameters get, in their order without the outputs: XLA
+                    tensors, at least one, for pointers (None for a null pointer), numbers, and
+                    bytes for structs. The kernel gets row-major tensors.
+                outputs: descriptions of the results, each a tensor or (shape, dtype): for the
+                    kernel's pointers to what is not const, in their order, or by the parameters'
+                    names. The kernel gets them uninitialized.
+                aliases: the arguments to whose tensors the kernel writes, by the parameters' names
+                    or by position. XLA copies a tensor that is also used elsewhere.
+                has_side_effect: as of `custom_call`.
+
+            Returns:
+                The results, followed by the new values of the tensors that `aliases` names. They
+                have no derivative.
+            """
+            return self.calls.call(configuration, args, outputs, aliases, has_side_effect)
+
+        return call
+
+    def __call__(self, *args: object) -> list[torch.Tensor]:
+        """Calls a kernel that has a signature, grid and block.
+
+        Args:
+            args: the operands and then the parameters, in the signature's order.
+
+        Returns:
+            The results.
+        """
+        if self.signature is None:
+            raise TypeError(
+                f"{self._where}: call it as kernel[grid, block](…), or give it a signature"
+            )
+        return self.calls.call(self.calls.configuration, args, None, None, False)
+
+    def __str__(self) -> str:
+        return self.signature.schema.target if self.signature is not None else self.name
+
+    @property
+    def _where(self) -> str:
+        return self.calls.where
+
+    def _source_code(self, what: str) -> SourceCode:
+        if not isinstance(self.calls.code, SourceCode):
+            raise TypeError(f"{self._where}: {what} needs the source, but it is {self.calls.code}")
+        return self.calls.code
+
+    def _instances(self, given: Sequence[str] | None) -> list[str]:
+        if given is not None:
+            return list(given)
+        if not (fields := _fields(self.name)):
+            return [self.name]
+        options = self.signature.type_options()
+        if unknown := [field for field in fields if field not in options]:
+            raise TypeError(
+                f"{self._where}: {{{unknown[0]}}} is not a dtype: name the instances, as in "
+                f'instances=["scale<128>"]'
+            )
+        return codes.all_names(self.name, {field: options[field] for field in fields})
+
+
+def _fields(name: str) -> list[str]:
+    """The names in braces."""
+    return [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]

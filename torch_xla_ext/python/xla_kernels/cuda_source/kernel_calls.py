@@ -1,0 +1,334 @@
+"""Calls of a CUDA kernel: their checks, what each of its parameters gets, and the reference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+
+from xla_kernels import front_end, transforms
+from xla_kernels import launch as launches
+from xla_kernels.cuda_source import argument_binding
+from xla_kernels.cuda_source.configuration import Configuration
+from xla_kernels.cuda_source.cpp_types import Argument, Parameter
+from xla_kernels.cuda_source.kernel_signature import Signature
+from xla_kernels.cuda_source.machine_code import Code, Kernel
+from xla_kernels.launch import Call, Launch
+from xla_kernels.plugin.driver import compute_capability
+from xla_kernels.signature.schema import ArrayType
+
+Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
+Outputs = Mapping[str | int, object] | Sequence[object]
+# The size of a kernel's cache of calls. Each has the machine code.
+_MOST_CACHED = 256
+
+
+class Calls:
+    """Makes a kernel's calls.
+
+    Attributes:
+        name: the kernel's, or the expression that names it.
+        code: where its machine code comes from.
+        signature: None if it has none.
+        configuration: how it is launched unless a call says it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        code: Code,
+        signature: Signature | None,
+        configuration: Configuration,
+        reference: Reference | None,
+    ) -> None:
+        self.name = name
+        self.code = code
+        self.signature = signature
+        self.configuration = configuration
+        self._reference = reference
+        self._warned: set[int] = set()
+        self._cached: dict[Hashable, object] = {}
+
+    @property
+    def where(self) -> str:
+        """What errors begin with."""
+        return f"cuda_kernel {self.name!r}"
+
+    def prepared(
+        self,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration | None = None,
+    ) -> tuple[Launch, list[str]]:
+        """The launch of checked arguments, for a kernel with a signature.
+
+        Returns:
+            The launch, and its parameters; operands are counted without those that are absent.
+        """
+        bound = self.signature.bind(operands, results, parameters)
+        expression = self.signature.expression(self.name, bound)
+        capability = compute_capability()
+        declared = self.code.parameters(expression, capability)
+        arguments = self.signature.arguments_for(self.where, declared, bound)
+        kernel = self.code.kernel(expression, capability, arguments)
+        configuration = configuration or self.configuration
+        return self._launch(configuration, kernel, arguments, bound.values, results)
+
+    def _launch(
+        self,
+        configuration: Configuration,
+        kernel: Kernel,
+        arguments: Sequence[Argument],
+        values: Mapping[str | int, object],
+        results: Sequence[ArrayType],
+    ) -> tuple[Launch, list[str]]:
+        launch = configuration.launch(kernel.module, kernel.digest, kernel.function, values)
+        _refuse_empty(self.where, launch, results)
+        return launch, kernel.words(self.where, arguments)
+
+    def reference_results(
+        self, args: Sequence[object], types: Sequence[ArrayType], least: int | None = None
+    ) -> list[torch.Tensor]:
+        """What the reference computes, checked.
+
+        Args:
+            types: of the kernel's results.
+            least: how many it has to return; by default all.
+        """
+        if self._reference is None:
+            raise RuntimeError(
+                f"{self.where}: it runs on a GPU only; give it a reference for the CPU: "
+                "cuda_kernel(…, reference=function)"
+            )
+        with torch.no_grad():
+            # Of copies: the caller's tensors do not change, whatever the reference does.
+            given = self._reference(
+                *(each.clone() if isinstance(each, torch.Tensor) else each for each in args)
+            )
+        results = [given] if isinstance(given, torch.Tensor) else list(given)
+        if not (len(types) if least is None else least) <= len(results) <= len(types):
+            raise ValueError(
+                f"{self.where}: the reference returned {len(results)} tensors, but the kernel has "
+                f"{len(types)} results"
+            )
+        came = [ArrayType.of(result) for result in results]
+        if any((*a,) != (*b,) for a, b in zip(came, types, strict=False)):
+            raise ValueError(
+                f"{self.where}: the reference returned {', '.join(map(str, came))}, but the "
+                f"kernel's results are {', '.join(map(str, types))}"
+            )
+        return results
+
+    def _call_reference(
+        self, args: Sequence[object], types: Sequence[ArrayType]
+    ) -> list[torch.Tensor]:
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        transforms.refuse(self.name, tensors)
+        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+            return self.reference_results(args, types)
+
+        def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+            return self.reference_results(args, types)
+
+        return list(transforms.WithoutDerivative.apply(self.name, call, *tensors))
+
+    def call(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+        has_side_effect: bool,
+    ) -> list[torch.Tensor]:
+        """A call with the device's tensors; arguments as those of ``kernel[grid, block](…)``."""
+        front = front_end.current()
+        if front.platform() == "Host":
+            return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
+        operands: list[torch.Tensor] = []
+        key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
+        if key is None or not front.launch_is_cacheable():
+            call = self._made(configuration, args, outputs, aliases)
+            return front.launch(call._replace(has_side_effect=has_side_effect))
+        prepared = self._cached.get(key)
+        if prepared is None:
+            if len(self._cached) >= _MOST_CACHED:
+                self._cached.clear()
+            call = self._made(configuration, args, outputs, aliases)
+            prepared = front.prepare_launch(call._replace(has_side_effect=has_side_effect))
+            self._cached[key] = prepared
+        return front.launch_prepared(prepared, operands)
+
+    def _key(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+        has_side_effect: bool,
+        operands: list[torch.Tensor],
+    ) -> Hashable | None:
+        """What a call depends on, besides the kernel; None if it is not cached.
+
+        Args:
+            operands: gets the device's tensors among `args`.
+        """
+        launch = None
+        if configuration is not self.configuration:
+            launch = configuration.grid, configuration.block, configuration.shared_bytes
+        if isinstance(outputs, Mapping):
+            outputs = list(outputs.items())
+        front = front_end.current()
+        given = front.call_key(args, operands)
+        if given is None or not operands:
+            return None
+        others = launch, outputs, aliases, has_side_effect
+        described = front.call_key(others, None, _described)
+        return None if described is None else (given, described)
+
+    def _made(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> Call:
+        """The call with checked arguments, on a GPU."""
+        if self.signature is not None:
+            self._refuse_places(outputs, aliases)
+            return self._made_with_signature(configuration, args)
+        outputs, aliases = self._given_places(args, outputs, aliases)
+        parameters = self.code.parameters(self.name, compute_capability())
+        places = self._placed(parameters, args, outputs, aliases)
+        return self._made_placed(configuration, parameters, args, places)
+
+    def _checked_on_host(
+        self,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> list[ArrayType]:
+        """The results of checked arguments, which the reference computes."""
+        if self.signature is not None:
+            self._refuse_places(outputs, aliases)
+            tensors, parameters = self.signature.checked_arguments(args)
+            operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
+            return self.signature.results(operands, parameters)
+        outputs, aliases = self._given_places(args, outputs, aliases)
+        places = self._placed(self.code.declared(), args, outputs, aliases)
+        return self._result_types(args, places)
+
+    def _refuse_places(self, outputs: object, aliases: object) -> None:
+        if outputs is not None or aliases is not None:
+            raise TypeError(f"{self.where}: outputs and aliases follow from its signature")
+
+    def _given_places(
+        self,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> tuple[Outputs, Sequence[str | int]]:
+        """The outputs and aliases of a call without a signature, of which there is one."""
+        if isinstance(aliases, str):
+            aliases = [aliases]
+        outputs, aliases = outputs or (), aliases or ()
+        if not outputs and not aliases:
+            raise TypeError(
+                f"{self.where}: it has neither outputs nor aliases, so the call returns no "
+                "tensor; pass one of them"
+            )
+        if not any(isinstance(value, torch.Tensor) for value in args):
+            raise TypeError(f"{self.where}: none of its arguments is an XLA tensor")
+        return outputs, aliases
+
+    @staticmethod
+    def _result_types(args: Sequence[object], places: argument_binding.Places) -> list[ArrayType]:
+        return [*places.outputs, *(ArrayType.of(args[position]) for position in places.aliases)]
+
+    def _made_placed(
+        self,
+        configuration: Configuration,
+        parameters: Sequence[Parameter],
+        args: Sequence[object],
+        places: argument_binding.Places,
+    ) -> Call:
+        given: dict[int, Argument] = {}
+        operands: list[torch.Tensor] = []
+        written: dict[int, int] = {}
+        for number, place in enumerate(places.of_outputs):
+            given[place] = Argument(places.outputs[number], launches.result(number))
+        for position, (place, value) in enumerate(zip(places.of_arguments, args, strict=True)):
+            if not isinstance(value, torch.Tensor):
+                given[place] = Argument(value)
+                continue
+            address = launches.operand(len(operands))
+            if position in places.aliases:
+                number = len(places.outputs) + places.aliases.index(position)
+                address = launches.result(number)
+                written[number] = len(operands)
+            given[place] = Argument(ArrayType.of(value), address)
+            operands.append(value)
+        arguments = [given[place] for place in range(len(parameters))]
+        values: dict[str | int, object] = {i: each.value for i, each in enumerate(arguments)}
+        names = [parameter.name for parameter in parameters]
+        values |= {name: values[i] for i, name in enumerate(names) if name is not None}
+        kernel = self.code.kernel(self.name, compute_capability(), arguments)
+        results = self._result_types(args, places)
+        launch, words = self._launch(configuration, kernel, arguments, values, results)
+        return Call(launch, operands, results, words, written)
+
+    def _placed(
+        self,
+        parameters: Sequence[Parameter] | None,
+        args: Sequence[object],
+        outputs: Outputs,
+        aliases: Sequence[str | int],
+    ) -> argument_binding.Places:
+        """The checked places of a call's arguments."""
+        places = argument_binding.place(self.where, parameters, args, outputs, aliases)
+        if parameters is not None:
+            argument_binding.check(self.where, parameters, args, places)
+            for position, place in enumerate(places.of_arguments):
+                is_tensor = isinstance(args[position], torch.Tensor)
+                if (
+                    is_tensor
+                    and parameters[place].declares_writes
+                    and position not in places.aliases
+                ):
+                    self._warn_of_write(parameters, place)
+        return places
+
+    def _warn_of_write(self, parameters: Sequence[Parameter], place: int) -> None:
+        if place in self._warned:
+            return
+        self._warned.add(place)
+        parameter = parameters[place]
+        alias = "its position" if parameter.name is None else repr(parameter.name)
+        warnings.warn(
+            f"{self.where}: {argument_binding.label(parameters, place)} is {parameter.type}, which "
+            "is not const: if the kernel writes to it, the write is lost, or is seen by other uses "
+            f"of the tensor; pass aliases=[{alias}] then, or declare it const",
+            stacklevel=6,
+        )
+
+    def _made_with_signature(self, configuration: Configuration, args: Sequence[object]) -> Call:
+        tensors, parameters = self.signature.checked_arguments(args)
+        operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
+        results = self.signature.results(operands, parameters)
+        launch, words = self.prepared(operands, results, parameters, configuration)
+        present = [tensor for tensor in tensors if tensor is not None]
+        return Call(launch, present, results, words, self.signature.aliases(operands))
+
+
+def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
+    """The part of a key for a tensor that describes a result."""
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def _refuse_empty(where: str, launch: Launch, results: Sequence[ArrayType]) -> None:
+    """Refuses a launch of no blocks, which would leave results with whatever was in memory."""
+    if 0 in launch.grid and any(result.size for result in results):
+        raise ValueError(
+            f"{where}: a grid of {launch.grid} has no blocks, but the results have elements"
+        )

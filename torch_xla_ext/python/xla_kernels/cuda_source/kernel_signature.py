@@ -1,0 +1,238 @@
+"""A kernel's signature in Python: its checks, and what each parameter of the kernel gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from xla_kernels import launch as launches
+from xla_kernels.cuda_source import cpp_types
+from xla_kernels.cuda_source.cpp_types import Argument, Parameter, label
+from xla_kernels.signature import check, parse, untyped_payload
+from xla_kernels.signature.dtypes import xla_name
+from xla_kernels.signature.ffi_attributes import PARAMETER_TYPES
+from xla_kernels.signature.schema import ArrayType, Schema
+
+_NONE = "none"
+_SIZE = ".size"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call's checked arguments.
+
+    Attributes:
+        values: by name: arrays' types, parameters and sizes; of an absent operand None.
+        operands: of each operand that is there, its position among them.
+        results: of each result, its position.
+        dtypes: of the signature's dtype variables.
+    """
+
+    values: dict[str, object]
+    operands: dict[str, int]
+    results: dict[str, int]
+    dtypes: dict[str, torch.dtype]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The operands, results and parameters of a call, and the kernel's own parameters.
+
+    Attributes:
+        schema: what calls are checked against.
+        arguments: what the kernel's parameters get; None for their own names.
+    """
+
+    schema: Schema
+    arguments: tuple[str, ...] | None
+
+    @staticmethod
+    def parse(
+        name: str, signature: str, parameters: str, arguments: str | Sequence[str] | None
+    ) -> Signature:
+        """Reads a signature.
+
+        Raises:
+            ValueError: it cannot be read, or `arguments` has a word that is not in it.
+        """
+        match = re.match(r"\s*(\w*)\s*(?=\()", signature)
+        target = (match and match[1]) or re.split(r"[<(]", name)[0].rsplit("::", 1)[-1].strip()
+        schema = parse.parse(target, signature[match.end() if match else 0 :], parameters)
+        where = f"cuda_kernel {name!r}"
+        for parameter in schema.parameters:
+            if parameter.type == "str" or parameter.is_array:
+                raise ValueError(
+                    f"{where}: parameter {parameter.name}: a kernel takes no {parameter.type}; "
+                    "pass an array as an operand"
+                )
+        if arguments is None:
+            return Signature(schema, None)
+        words = tuple(arguments.split() if isinstance(arguments, str) else arguments)
+        result = Signature(schema, words)
+        result.check_words(where, words)
+        return result
+
+    def check_words(self, where: str, words: Sequence[str]) -> None:
+        """Raises ValueError for words that name nothing, and for arrays that no word names."""
+        schema = self.schema
+        arrays = {argument.name for argument in schema.arguments}
+        numbers = {dim.name for argument in schema.arguments for dim in argument.dims if dim.name}
+        numbers -= {d.name for argument in schema.arguments for d in argument.dims if d.star}
+        numbers |= {parameter.name for parameter in schema.parameters}
+        known = arrays | numbers | {_NONE} | {name + _SIZE for name in arrays}
+        for word in words:
+            if word not in known:
+                raise ValueError(
+                    f"{where}: the kernel's parameter {word!r} is not in the signature, which has "
+                    f"{', '.join(sorted(arrays))}, {', '.join(sorted(numbers)) or 'no numbers'}, "
+                    f"and {min(arrays)}{_SIZE}; pass arguments='…', a word for each parameter"
+                )
+        if missing := arrays - set(words):
+            raise ValueError(
+                f"{where}: {min(missing)} is in the signature, but not among the arguments that "
+                f"the kernel gets: {' '.join(words)}"
+            )
+
+    def type_options(self) -> dict[str, list[str]]:
+        """The C++ types that the dtype variables may stand for."""
+        return {
+            name: [cpp_types.CPP_NAMES[option] for option in self.schema.dtype_options(name)]
+            for name in self.schema.variables
+        }
+
+    def checked_arguments(
+        self, args: Sequence[object]
+    ) -> tuple[list[torch.Tensor | None], dict[str, object]]:
+        """A call's operands and parameters, from its positional arguments."""
+        schema = self.schema
+        names = [each.name for each in (*schema.operands, *schema.parameters)]
+        if len(args) != len(names):
+            raise TypeError(
+                f"{schema.caller}: expected {len(names)} arguments, {', '.join(names)}, but got "
+                f"{len(args)}; the signature is {schema.signature}"
+            )
+        tensors = list(args[: len(schema.operands)])
+        for operand, tensor in zip(schema.operands, tensors, strict=True):
+            if tensor is not None and not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"{schema.caller}: {operand.label}: expected an XLA tensor but got one of type "
+                    f"{type(tensor).__name__}"
+                )
+        values = dict(zip(names[len(tensors) :], args[len(tensors) :], strict=True))
+        return tensors, untyped_payload.parameter_values(schema, values)
+
+    def results(
+        self, operands: tuple[ArrayType | None, ...], parameters: Mapping[str, object]
+    ) -> list[ArrayType]:
+        """The results' types, after checks."""
+        schema = self.schema
+        if unknown := schema.open_sizes():
+            raise TypeError(
+                f"{schema.caller}: the size {unknown[0]} of its results does not follow from "
+                "operands or parameters; call it by define_operator(…, sizes=…)"
+            )
+        return list(schema.infer(operands, schema.sizes(parameters), len(schema.results)))
+
+    def aliases(self, operands: Sequence[ArrayType | None]) -> dict[int, int]:
+        """Of results in operands' buffers, the positions of these among those that are there."""
+        return {
+            number: sum(operand is not None for operand in operands[: result.alias])
+            for number, result in enumerate(self.schema.results)
+            if result.alias is not None
+        }
+
+    def bind(
+        self,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+    ) -> Bound:
+        """Names the arguments of a call that is checked."""
+        schema = self.schema
+        arrays = [*operands, *results]
+        values: dict[str, object] = dict(check.sizes(schema, arrays, schema.sizes(parameters)))
+        values |= parameters
+        dtypes = {}
+        for argument, array in zip(schema.arguments, arrays, strict=True):
+            values[argument.name] = array
+            if array is not None and argument.dtype in schema.variables:
+                dtypes[argument.dtype] = array.dtype
+        present = [
+            operand.name
+            for operand, array in zip(schema.operands, operands, strict=True)
+            if array is not None
+        ]
+        return Bound(
+            values,
+            {name: i for i, name in enumerate(present)},
+            {result.name: i for i, result in enumerate(schema.results)},
+            dtypes,
+        )
+
+    def expression(self, name: str, bound: Bound) -> str:
+        """The name expression of the instance for a call."""
+        if "{" not in name:
+            return name
+        fields = {
+            key: int(value) if isinstance(value, bool) else value
+            for key, value in bound.values.items()
+            if isinstance(value, int)
+        }
+        for variable, dtype in bound.dtypes.items():
+            fields[variable] = cpp_types.CPP_NAMES[xla_name(dtype)]
+        try:
+            return name.format_map(fields)
+        except KeyError as error:
+            raise ValueError(
+                f"{self.schema.caller}: {{{error.args[0]}}} in the kernel's name {name!r} is "
+                "neither a dtype variable, a size, nor an integer parameter of this call"
+            ) from None
+
+    def arguments_for(
+        self, where: str, parameters: Sequence[Parameter], bound: Bound
+    ) -> list[Argument]:
+        """What the kernel's parameters get, checked against their types."""
+        words = self.arguments
+        if words is None:
+            words = tuple(parameter.name or "" for parameter in parameters)
+            if "" in words:
+                raise ValueError(
+                    f"{where}: the names of the kernel's parameters are not known; pass "
+                    "arguments='…', a word for each parameter"
+                )
+            self.check_words(where, words)
+        if len(words) != len(parameters):
+            types = ", ".join(parameter.type for parameter in parameters)
+            raise ValueError(
+                f"{where}: arguments has {len(words)} words, but the kernel has "
+                f"{len(parameters)} parameters: {types}"
+            )
+        return [
+            self._argument(f"{where}: {label(parameters, i)}", parameters[i], word, bound)
+            for i, word in enumerate(words)
+        ]
+
+    def _argument(self, where: str, parameter: Parameter, word: str, bound: Bound) -> Argument:
+        if word in bound.results:
+            array = bound.values[word]
+            parameter.check_dtype(where, array.dtype)
+            if not parameter.is_written:
+                raise TypeError(f"{where} is {parameter.type}, through which no result is written")
+            return Argument(array, launches.result(bound.results[word]))
+        if word in bound.operands:
+            parameter.check_dtype(where, bound.values[word].dtype)
+            return Argument(bound.values[word], launches.operand(bound.operands[word]))
+        if word == _NONE:
+            return Argument(None)
+        if word.endswith(_SIZE):
+            array = bound.values[word.removesuffix(_SIZE)]
+            return Argument(array.size if array is not None else 0)
+        if word not in bound.values:
+            raise ValueError(f"{where}: the size {word} does not follow from what is given")
+        value = bound.values[word]
+        # Kernels that are compiled for the types of their arguments get the declared ones.
+        types = [p.type for p in self.schema.parameters if p.name == word and value is not None]
+        return Argument(PARAMETER_TYPES[types[0]](value) if types else value)

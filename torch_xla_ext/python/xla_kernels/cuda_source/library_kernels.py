@@ -1,0 +1,66 @@
+"""Kernels of other libraries that `cuda_kernel` takes in place of source text."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xla_kernels.cuda_source.machine_code import Code
+
+# The modules here that read a library's kernels, by the modules of the kernels' classes, with the
+# classes. The libraries are not imported: who has such an object has done so.
+_READERS = {
+    ("cupy", "RawKernel"): "cupy_kernels",
+    ("numba", "CUDADispatcher"): "numba_kernels",
+    ("cuda.tile", "kernel"): "cutile_kernels",
+}
+# What is called otherwise.
+_OTHERWISE = {
+    ("triton", "JITFunction"): "torch_xla_ext.triton_call(kernel, …)",
+    ("triton", "Autotuner"): "torch_xla_ext.triton_call(kernel, …)",
+    ("tvm_ffi", "Function"): "torch_xla_ext.tvm_ffi_call(function, …)",
+    ("cutlass", "JitCompiledFunction"): "torch_xla_ext.tvm_ffi_call(function, …)",
+    ("helion", "Kernel"): "kernel(…)",
+}
+
+
+@dataclass(frozen=True)
+class LibraryKernel:
+    """What another library's object says of a kernel.
+
+    Attributes:
+        name: the kernel's.
+        code: where its machine code comes from.
+        fixed: what the object says of launches, as arguments of Configuration.
+    """
+
+    name: str
+    code: Code
+    fixed: Mapping[str, object]
+
+
+def read(kernel: object) -> LibraryKernel:
+    """Reads a kernel of another library.
+
+    Raises:
+        TypeError: it is none of those that can be read.
+        ValueError: it can only be launched by the library.
+    """
+    module = _found(kernel, _READERS)
+    if module is not None:
+        return importlib.import_module(f"xla_kernels.cuda_source.{module}").read(kernel)
+    other = _found(kernel, _OTHERWISE)
+    remedy = f"; call it by {other}" if other is not None else ""
+    raise TypeError(
+        "cuda_kernel: source must be CUDA C++, a path, or a kernel of CuPy, Numba or cuTile, but "
+        f"is a {type(kernel).__name__}{remedy}"
+    )
+
+
+def _found(kernel: object, table: Mapping[tuple[str, str], str]) -> str | None:
+    for class_ in type(kernel).__mro__:
+        for (module, name), value in table.items():
+            if class_.__name__ == name and f"{class_.__module__}.".startswith(f"{module}."):
+                return value
+    return None

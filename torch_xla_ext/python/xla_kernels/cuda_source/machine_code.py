@@ -1,0 +1,329 @@
+"""Where a kernel's machine code comes from: source that is compiled, a file, or a saved kernel."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from xla_kernels import launch as launches
+from xla_kernels.cuda_source import binary, compiler, cpp_types, nvrtc
+from xla_kernels.cuda_source.compiler import Instance, Source
+from xla_kernels.cuda_source.cpp_types import Argument, Parameter, label
+
+_FORMAT = "torch_xla_ext CUDA kernel 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Machine code, and what its parameters are.
+
+    Attributes:
+        module: a cubin, a fatbin, or the text of PTX.
+        function: its name in the module.
+        parameters: with the names that are known.
+        sizes: of the parameters in bytes; None if the module does not say.
+    """
+
+    module: bytes
+    function: str
+    parameters: tuple[Parameter, ...]
+    sizes: tuple[int, ...] | None
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return launches.digest_of(self.function, self.module)
+
+    def words(self, where: str, arguments: Sequence[Argument]) -> list[str]:
+        """The parameters of a launch with these arguments.
+
+        Raises:
+            TypeError, ValueError: one does not fit.
+        """
+        sizes = self.sizes or (None,) * len(self.parameters)
+        return [
+            word
+            for i, (argument, size) in enumerate(zip(arguments, sizes, strict=True))
+            for word in self.parameters[i].words(
+                f"{where}: {label(self.parameters, i)}", argument, size
+            )
+        ]
+
+
+class Code(Protocol):
+    """A kernel's code for all GPUs."""
+
+    def declared(self) -> tuple[Parameter, ...] | None:
+        """The parameters as they are known without a compiler; None if they are not."""
+
+    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
+        """The parameters of the kernel of this name expression, to place arguments."""
+
+    def kernel(self, name: str, capability: int, arguments: Sequence[Argument]) -> Kernel:
+        """The kernel for these arguments, for GPUs of this compute capability."""
+
+
+class _CppCode:
+    """What source and files have in common: a name expression says all of a kernel."""
+
+    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
+        return self.kernel(name, capability).parameters
+
+
+class SourceCode(_CppCode):
+    """C++, which is compiled for the GPU when it is first called."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._lock = threading.Lock()
+        self._kernels: dict[tuple[str, str], Kernel] = {}
+        self._instances: dict[tuple[str, str], Instance] = {}
+        self._architectures: dict[int, str] = {}
+
+    def declared(self) -> tuple[Parameter, ...] | None:
+        return cpp_types.parameters_in(self.source.text, self.source.name)
+
+    def instance(self, name: str, architecture: str) -> Instance:
+        key = name, architecture
+        with self._lock:
+            if key not in self._instances:
+                source = dataclasses.replace(self.source, name=name)
+                self._instances[key] = compiler.compile_instance(source, architecture)
+            return self._instances[key]
+
+    def kernel(
+        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
+    ) -> Kernel:
+        if capability not in self._architectures:
+            supported = nvrtc.find().architectures
+            self._architectures[capability] = compiler.architecture_for(capability, supported)
+        architecture = self._architectures[capability]
+        if (name, architecture) not in self._kernels:
+            instance = self.instance(name, architecture)
+            self._kernels[name, architecture] = _kernel(instance, self.declared())
+        return self._kernels[name, architecture]
+
+
+class SavedCode(_CppCode):
+    """Instances that are compiled: of a file that `save` has written, or a cubin or PTX."""
+
+    def __init__(
+        self,
+        file: Path,
+        instances: Mapping[tuple[str, str], Instance],
+        declared: tuple[Parameter, ...] | None,
+    ) -> None:
+        self.file = file
+        self.instances = instances
+        self._declared = declared
+        self._kernels: dict[tuple[str, int], Kernel] = {}
+
+    def __str__(self) -> str:
+        return "from a file"
+
+    def declared(self) -> tuple[Parameter, ...] | None:
+        return self._declared
+
+    def kernel(
+        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
+    ) -> Kernel:
+        key = name, capability
+        if key not in self._kernels:
+            self._kernels[key] = _kernel(self._instance(name, capability), self._declared)
+        return self._kernels[key]
+
+    def _instance(self, name: str, capability: int) -> Instance:
+        of_name = {arch: each for (other, arch), each in self.instances.items() if other == name}
+        if not of_name:
+            names = sorted({other for other, _ in self.instances})
+            raise ValueError(f"{self.file} has no kernel {name!r}; it has {', '.join(names)}")
+        fitting = [arch for arch in of_name if _runs_on(arch, capability)]
+        if not fitting:
+            raise RuntimeError(
+                f"{self.file} has {name!r} for {', '.join(sorted(of_name))}, but the GPU has "
+                f"compute capability {capability}; compile it for sm_{capability}, too"
+            )
+        return of_name[max(fitting, key=lambda arch: _preference(arch, capability))]
+
+
+def _parts(architecture: str) -> tuple[str, int, str]:
+    kind, number, suffix = re.fullmatch(r"(\w+)_(\d+)([af]?)", architecture).groups()
+    return kind, int(number), suffix
+
+
+def _runs_on(architecture: str, capability: int) -> bool:
+    """Whether a GPU of this capability runs code for this architecture."""
+    if architecture == "any":
+        return True  # a fatbin, in which the driver looks itself
+    kind, number, suffix = _parts(architecture)
+    if suffix == "a":
+        return number == capability
+    same_family = number // 10 == capability // 10
+    if kind == "sm" or suffix == "f":
+        return same_family and number <= capability
+    return number <= capability
+
+
+def _preference(architecture: str, capability: int) -> tuple[bool, int, bool]:
+    if architecture == "any":
+        return False, 0, False
+    kind, number, suffix = _parts(architecture)
+    return kind == "sm", number, suffix == "a"
+
+
+def _kernel(instance: Instance, declared: tuple[Parameter, ...] | None) -> Kernel:
+    """With the compiler's types, and the names of a declaration that has as many parameters."""
+    read = binary.read(instance.module)
+    sizes = read.kernels.get(instance.kernel)
+    types = instance.types
+    if types is None:
+        parameters = declared or ()
+    elif declared is not None and len(declared) == len(types):
+        parameters = tuple(
+            Parameter(type_, parameter.name)
+            for type_, parameter in zip(types, declared, strict=True)
+        )
+    else:
+        parameters = tuple(map(Parameter, types))
+    if sizes is not None and len(sizes) != len(parameters):
+        raise ValueError(
+            f"kernel {instance.kernel} has {len(sizes)} parameters in the module, but "
+            f"{len(parameters)} are declared"
+        )
+    return Kernel(instance.module, instance.kernel, parameters, sizes)
+
+
+def save(
+    path: Path,
+    instances: Mapping[tuple[str, str], Instance],
+    declared: tuple[Parameter, ...] | None,
+) -> None:
+    """Writes instances, by name and architecture."""
+    fields = {
+        "format": _FORMAT,
+        "parameters": declared and [[p.type, p.name] for p in declared],
+        "instances": [
+            {
+                "name": name,
+                "architecture": architecture,
+                "kernel": instance.kernel,
+                "types": instance.types,
+                "module": base64.b64encode(instance.module).decode(),
+            }
+            for (name, architecture), instance in instances.items()
+        ],
+    }
+    path.write_text(json.dumps(fields))
+
+
+def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, SavedCode]:
+    """Reads a file that `save` has written, a cubin, a fatbin or PTX.
+
+    Args:
+        name: the kernel's; None if the file has one.
+        prototype: its declaration, for a kernel whose name does not have its types (extern "C").
+
+    Returns:
+        The kernel's name, and the code.
+
+    Raises:
+        ValueError: it is none of these, or has no such kernel.
+    """
+    content = path.read_bytes()
+    declared = cpp_types.parse_prototype(prototype) if prototype is not None else None
+    if content.startswith(b"{"):
+        return _load_saved(path, content, name, declared)
+    try:
+        read = binary.read(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    function = _function(path, read, name)
+    types = cpp_types.types_of(function)
+    if types is None:
+        if declared is None:
+            raise ValueError(
+                f"{path}: the name {function!r} does not say of which types the parameters are; "
+                f'pass prototype="void {function}(float a, const float* x, …)"'
+            )
+        types = tuple(parameter.type for parameter in declared)
+    elif declared is not None and len(declared) != len(types):
+        raise ValueError(
+            f"{path}: the prototype has {len(declared)} parameters, but {function} has "
+            f"{len(types)}: {', '.join(types)}"
+        )
+    name = name or function
+    instance = Instance(content, function, types)
+    _kernel(instance, declared)  # checks the number of parameters
+    return name, SavedCode(path, {(name, read.architecture): instance}, declared)
+
+
+def _load_saved(
+    path: Path, content: bytes, name: str | None, declared: tuple[Parameter, ...] | None
+) -> tuple[str, SavedCode]:
+    try:
+        fields = json.loads(content)
+        if fields["format"] != _FORMAT:
+            raise ValueError(f"it is of format {fields['format']!r}, not {_FORMAT!r}")
+        instances = {
+            (each["name"], each["architecture"]): Instance(
+                base64.b64decode(each["module"]),
+                each["kernel"],
+                None if each["types"] is None else tuple(each["types"]),
+            )
+            for each in fields["instances"]
+        }
+        saved = fields["parameters"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a saved kernel: {error}") from None
+    if declared is None and saved is not None:
+        declared = tuple(Parameter(type_, each) for type_, each in saved)
+    names = sorted({each for each, _ in instances})
+    if name is None:
+        if len(names) != 1:
+            raise ValueError(f"{path} has several kernels; name one of {', '.join(names)}")
+        name = names[0]
+    return name, SavedCode(path, instances, declared)
+
+
+def _function(path: Path, read: binary.Binary, name: str | None) -> str:
+    """The name in the module of a kernel that may be named as in C++."""
+    if read.architecture == "any":
+        if name is None:
+            raise ValueError(f"{path}: name the kernel, as it is called in the fatbin")
+        return name
+    functions = list(read.kernels)
+    if name is None and len(functions) == 1:
+        return functions[0]
+    if name in functions:
+        return name
+    plain = {each: (cpp_types.demangled(each) or each) for each in functions}
+    matching = [each for each, text in plain.items() if name and _is_named(text, name)]
+    if len(matching) == 1:
+        return matching[0]
+    raise ValueError(
+        f"{path}: {'several kernels are' if matching else 'no kernel is'} named {name!r}; it has "
+        f"{', '.join(plain.values()) or 'none'}"
+    )
+
+
+def _is_named(text: str, name: str) -> bool:
+    """Whether a demangled name, perhaps of a template with its result's type, is `name`."""
+    return text.startswith(f"{name}(") or text.removeprefix("void ").startswith(f"{name}(")
+
+
+def all_names(name: str, options: Mapping[str, Sequence[str]]) -> list[str]:
+    """The name expressions that a name with fields stands for: ``f<{T}>`` for each T."""
+    names = [name]
+    for field, values in options.items():
+        names = [
+            each.replace(f"{{{field}}}", value)
+            for each in names
+            for value in (values if f"{{{field}}}" in each else [""])
+        ]
+    return names

@@ -1,0 +1,149 @@
+"""What a front end provides: the process's device, its kernels, and their calls."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Collection, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from xla_kernels.launch import Call
+    from xla_kernels.signature.schema import Schema
+
+
+class FrontEnd(abc.ABC):
+    """A package by which PyTorch runs programs of XLA.
+
+    Attributes:
+        name: the package's, for errors.
+        autocast_keys: the dispatch keys of torch.autocast for the devices of its operators.
+        operator_call: the class, derived from xla_kernels.operator.checked.OperatorCall, that makes
+            the calls of an operator whose target is a kernel's name.
+        cuda_kernel_operator_call: the same for a `cuda_kernel`.
+    """
+
+    name: str
+    autocast_keys: Sequence[str]
+    operator_call: type
+    cuda_kernel_operator_call: type
+
+    @abc.abstractmethod
+    def platform(self) -> str:
+        """XLA's platform of the process's device, "CUDA" or "Host"."""
+
+    @abc.abstractmethod
+    def schema(self, target: str) -> Schema | None:
+        """The schema of the kernel that is registered as `target`; None if it has none."""
+
+    @abc.abstractmethod
+    def kernel_names(self) -> Collection[str]:
+        """The names of the registered kernels."""
+
+    # Operators
+
+    @abc.abstractmethod
+    def implement(self, library: torch.library.Library, call: object) -> object:
+        """Registers the operator's kernels for the devices.
+
+        Returns:
+            The registration, for `implement_in_place`.
+        """
+
+    @abc.abstractmethod
+    def implement_in_place(
+        self,
+        library: torch.library.Library,
+        call: object,
+        functional: object,
+        new_values: Callable[[tuple[object, ...]], list[tuple[torch.Tensor, torch.Tensor]]],
+    ) -> None:
+        """The same for an operator that writes to arguments.
+
+        Args:
+            functional: the registration of the operator that returns what this one writes.
+            new_values: calls that operator. Of the arguments, it returns each tensor that is
+                written to, with its new value.
+        """
+
+    @abc.abstractmethod
+    def differentiate(
+        self,
+        library: torch.library.Library,
+        operator: torch._ops.OpOverload,
+        kernel: Callable[..., object],
+        written: Sequence[int] = (),
+    ) -> None:
+        """Makes PyTorch call `kernel` if an argument has a gradient or a tangent.
+
+        Args:
+            written: the arguments that the operator writes to, by their positions.
+        """
+
+    # Launches of compiled kernels
+
+    @abc.abstractmethod
+    def call_key(
+        self,
+        values: Sequence[object],
+        operands: list[torch.Tensor] | None = None,
+        other: Callable[[object], Hashable | None] | None = None,
+    ) -> Hashable | None:
+        """The key by which a call is cached: calls with equal keys differ in their operands only.
+
+        Args:
+            operands: gets the device's tensors among `values`, of which the key has the types.
+            other: the part of the key for a value of another type than those of arguments, or None.
+
+        Returns:
+            None for a call that is not cached.
+        """
+
+    @abc.abstractmethod
+    def launch_is_cacheable(self) -> bool:
+        """Whether `launch_prepared` is all that `launch` does with operands that have a key.
+
+        It is not under a transform of PyTorch, or where a reference takes the kernel's place.
+        """
+
+    @abc.abstractmethod
+    def launch(self, call: Call) -> list[torch.Tensor]:
+        """Makes a call of a compiled kernel.
+
+        Raises:
+            NotImplementedError: under a transform of PyTorch, or in a backward pass.
+        """
+
+    @abc.abstractmethod
+    def prepare_launch(self, call: Call) -> object:
+        """The call without its operands, for operands like these."""
+
+    @abc.abstractmethod
+    def launch_prepared(
+        self, prepared: object, operands: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Makes the call that `prepare_launch` returned."""
+
+
+_registered: FrontEnd | None = None
+
+
+def register(front_end: FrontEnd) -> None:
+    """Makes `front_end` the one of this process."""
+    global _registered
+    _registered = front_end
+
+
+def current() -> FrontEnd:
+    """The front end of this process.
+
+    Raises:
+        RuntimeError: none is imported.
+    """
+    if _registered is None:
+        raise RuntimeError(
+            "xla_kernels: no front end is imported, which makes the calls; import torch_xla_ext "
+            "(torch_xla), or torch_xla_gpu (torch-tpu), first"
+        )
+    return _registered

@@ -1,0 +1,67 @@
+"""What a library exports of a kernel that is made with torch_xla_ext/kernel.h."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from xla_kernels import libraries
+from xla_kernels.signature.schema import Schema, SizeFunction
+
+# The suffixes of the symbols of a kernel made with kernel.h, after the target's name.
+ENTRIES = {
+    ("CUDA", "untyped"): "",
+    ("CUDA", "ffi"): "Ffi",
+    ("Host", "untyped"): "Host",
+    ("Host", "ffi"): "HostFfi",
+}
+
+_SIZE_FUNCTION = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_uint8)
+)
+
+
+def size_function(address: int) -> SizeFunction:
+    """A kernel's function of include/torch_xla_ext/sizes.h."""
+    function = _SIZE_FUNCTION(address)
+
+    def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
+        return function(
+            (ctypes.c_int64 * len(sizes))(*sizes), (ctypes.c_uint8 * len(dtypes))(*dtypes)
+        )
+
+    return size
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A suggestion for an error: those of `names` that are similar to `name`; may be empty."""
+    near = difflib.get_close_matches(name, sorted(set(names)), n=3)
+    return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
+
+
+def entry(name: str, platform: str, api: str) -> str:
+    """The symbol of a kernel's function for a platform and an API."""
+    return name + ENTRIES[platform, api]
+
+
+def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
+    """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
+    function = libraries.function_of(library, name + "Schema")
+    if function is None:
+        return None
+    function.restype = ctypes.c_char_p
+    result = Schema.parse(function().decode())
+    if result.target != name:
+        raise ValueError(
+            f"custom-call target {name!r}: {library._name} returns for it the signature of "
+            f"{result.target!r}: load libraries without RTLD_GLOBAL, and use different names "
+            "for the C++ constants of two kernels"
+        )
+    functions = {}
+    for size in result.open_sizes():
+        function = libraries.function_of(library, f"{name}Size_{size}")
+        if function is not None:
+            functions[size] = size_function(ctypes.cast(function, ctypes.c_void_p).value)
+    return replace(result, size_functions=functions)

@@ -1,0 +1,159 @@
+"""The launch of a compiled kernel: the attributes of the target XlaGpuCompiledKernel.
+
+Triton's kernels and those of `cuda_kernel` are launched by it. Its C++ side is
+csrc/launchers/compiled_kernel.h. The front end makes the call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from xla_kernels.signature.schema import ArrayType
+
+TARGET = "XlaGpuCompiledKernel"
+# One to three numbers, or what makes them from the arguments by name.
+Dimensions = int | Sequence[int]
+Grid = Dimensions | Callable[[Mapping[str, object]], Dimensions]
+
+
+def digest_of(kernel: str, module: bytes) -> str:
+    """The key under which a process finds the loaded function again."""
+    return hashlib.sha256(kernel.encode() + b"\0" + module).hexdigest()
+
+
+def operand(index: int) -> str:
+    """The parameter that is an operand's address."""
+    return f"t{index}"
+
+
+def result(index: int) -> str:
+    """The parameter that is a result's address."""
+    return f"r{index}"
+
+
+def value(data: bytes) -> str:
+    """The parameter that has these bytes in memory."""
+    return f"x{data.hex()}"
+
+
+def tensor_map(address: str, description: bytes) -> str:
+    """The parameter that is a tensor map.
+
+    Args:
+        address: the operand or result, as a parameter of its own.
+        description: as csrc/launchers/tensor_map.cc reads it, little-endian, from 32 bits
+            each for the CUtensorMapDataType, the CUtensorMapSwizzle, the CUtensorMapFloatOOBfill,
+            the rank and the box's sizes, and 64 bits each for the array's sizes and, in bytes, its
+            strides but for the elements' own; the innermost dimension first.
+    """
+    return f"m{address}:{description.hex()}"
+
+
+NULL = value(bytes(8))
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How a kernel is launched.
+
+    Attributes:
+        module: a cubin, a fatbin, or the text of PTX.
+        digest: of the module and the kernel's name.
+        kernel: the function's name in the module.
+        grid, block, cluster: numbers of blocks, of threads, and of blocks of a cluster.
+        shared: bytes of dynamic shared memory.
+        cooperative: whether all blocks are resident at once, so that they can synchronize.
+        dependent: whether it may start before the kernel before it ends (programmatic dependent
+            launch).
+        spread: whether a cluster's blocks are spread over the multiprocessors, as Triton wants it.
+    """
+
+    module: bytes
+    digest: str
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    shared: int = 0
+    cooperative: bool = False
+    dependent: bool = False
+    spread: bool = False
+
+    def attributes(self, parameters: Sequence[str]) -> dict[str, object]:
+        """The target's attributes; `parameters` are the words that the functions above make."""
+        numbers = {name: getattr(self, name) for name in ("grid", "block", "cluster")}
+        return {
+            "module": self.module,
+            "digest": self.digest,
+            "kernel": self.kernel,
+            **{name: np.array(three, np.int32) for name, three in numbers.items()},
+            "shared": np.int32(self.shared),
+            "cooperative": self.cooperative,
+            "dependent": self.dependent,
+            "spread": self.spread,
+            "parameters": " ".join(parameters),
+        }
+
+
+class Call(NamedTuple):
+    """A launch with what a call gives to it.
+
+    Attributes:
+        launch: the kernel, and how it is launched.
+        operands: the device's tensors.
+        results: their types.
+        parameters: the words that the functions above make.
+        aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
+            change.
+        has_side_effect: XLA keeps the call even if nothing in the program uses its results.
+    """
+
+    launch: Launch
+    operands: Sequence[torch.Tensor]
+    results: Sequence[ArrayType]
+    parameters: Sequence[str]
+    aliases: Mapping[int, int]
+    has_side_effect: bool = False
+
+    def attributes(self) -> dict[str, object]:
+        """The target's attributes."""
+        return self.launch.attributes(self.parameters)
+
+
+def three(name: str, given: object, what: str) -> tuple[int, int, int]:
+    """One to three numbers as three.
+
+    Args:
+        name: the kernel.
+        what: "grid" or "block".
+
+    Raises:
+        ValueError: they are not.
+    """
+    numbers = (given,) if isinstance(given, (int, np.integer)) else given
+    try:
+        numbers = tuple(numbers)
+    except TypeError:
+        numbers = ()
+    unit = "threads" if what == "block" else "blocks"
+    if not 1 <= len(numbers) <= 3 or any(
+        not isinstance(n, (int, np.integer)) or isinstance(n, bool) or not 0 <= n < 1 << 31
+        for n in numbers
+    ):
+        raise ValueError(f"{name}: {what} must be 1 to 3 numbers of {unit}, but is {given!r}")
+    return (*(int(n) for n in numbers), 1, 1)[:3]
+
+
+def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tuple[int, int, int]:
+    """Three numbers of blocks.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return three(kernel, grid(values) if callable(grid) else grid, "grid")

@@ -1,0 +1,139 @@
+"""Loads the shared libraries of kernels and finds functions in them."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from xla_kernels import elf
+
+# The libraries by path, each with the inode, time and size that its file had when it was loaded.
+_loaded: dict[Path, tuple[tuple[int, int, int], ctypes.CDLL]] = {}
+_lock = threading.Lock()
+_copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
+
+
+def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
+    """Loads a library; one that has changed since it was loaded is loaded anew, from a copy.
+
+    The dynamic loader would return the library that it has for the path.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file}: no such file; pass the path of the kernel's shared library"
+        )
+    if reason := elf.why_not_loadable(file):
+        raise OSError(f"{file} is not a library for this process: {reason}")
+    file = file.resolve()
+    with _lock:
+        state = file.stat()
+        version = (state.st_ino, state.st_mtime_ns, state.st_size)
+        if file in _loaded and _loaded[file][0] == version:
+            return _loaded[file][1]
+        origin = file
+        if file in _loaded:
+            origin = Path(tempfile.mkdtemp(dir=_copies.name), file.name)
+            shutil.copyfile(file, origin)
+        try:
+            library = ctypes.CDLL(str(origin))
+        except OSError as error:
+            raise OSError(
+                f"{file} cannot be loaded: {error}; link it with the libraries that it needs (a "
+                "kernel that uses torch_xla_ext/kernel.h needs nothing from torch_xla)"
+            ) from error
+        _loaded[file] = version, library
+        return library
+
+
+def _mode(address: int, size: int) -> str:
+    """The permissions, as "rw-p", of the mapping that contains `size` bytes; "" if none does."""
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            span, mode = line.split(maxsplit=2)[:2]
+            begin, end = (int(part, 16) for part in span.split("-"))
+            if begin <= address and address + size <= end:
+                return mode
+    return ""
+
+
+def is_code(address: int) -> bool:
+    return "x" in _mode(address, 1)
+
+
+def is_data(address: int, size: int, writable: bool = False) -> bool:
+    """Whether `size` bytes at an address can be read, and written if `writable`.
+
+    Constants may be where the code is: that is up to the linker.
+    """
+    mode = _mode(address, size)
+    return "r" in mode and ("w" in mode or not writable)
+
+
+def to_capsule(address: int) -> object:
+    """A PyCapsule without a name."""
+    arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
+    return new(address, None, None)
+
+
+def capsule_address(capsule: object) -> int:
+    """The address that a PyCapsule holds."""
+    get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
+    get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    name = get_name(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
+    return get_pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
+
+
+def code_address(name: str, function: int, what: str) -> int:
+    if not is_code(function):
+        raise ValueError(
+            f"custom-call target {name!r}: {what} is {function:#x}, which is not the address of "
+            "code in this process; pass the address of a function"
+        )
+    return function
+
+
+def function_of(library: ctypes.CDLL, symbol: str) -> ctypes._CFuncPtr | None:
+    try:
+        return library[symbol]  # attributes such as `_name` are ctypes' own
+    except (AttributeError, ValueError):
+        return None
+
+
+def find(library: ctypes.CDLL, name: str, symbol: str) -> int:
+    function = function_of(library, symbol)
+    if function is None:
+        raise AttributeError(
+            f"custom-call target {name!r}: {library._name} has no symbol {symbol!r}"
+            + alike(symbol, exported(library))
+        )
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return code_address(name, address, f"symbol {symbol!r} of {library._name}")
+
+
+def exported(library: ctypes.CDLL) -> list[str]:
+    try:
+        return elf.exported_functions(Path(library._name))
+    except (OSError, TypeError, ValueError):
+        return []  # of the process itself, for instance
+
+
+def alike(symbol: str, names: list[str]) -> str:
+    """The part of an error text that lists the functions of a library."""
+    similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
+    similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
+    if similar:
+        text = "; similar are " + ", ".join(similar[:5])
+    elif names:
+        text = "; it has " + ", ".join(names[:10]) + (", …" if names[10:] else "")
+    else:
+        text = "; it exports no function"
+    if any(n.startswith("_Z") for n in [*similar[:5], *([] if similar else names[:10])]):
+        text += ' (names that begin with _Z are C++ functions: declare them extern "C")'
+    return text

@@ -1,0 +1,1 @@
+"""PyTorch operators that call kernels: their declaration, checks and derivatives."""

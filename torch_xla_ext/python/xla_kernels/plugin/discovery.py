@@ -1,0 +1,440 @@
+"""Finds a PJRT CUDA plugin, the driver and the CUDA libraries, and reports what is missing.
+
+All access to the machine goes through `System`, so that tests can simulate other machines.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
+from xla_kernels.plugin.options import Processes
+
+PLUGIN_VARIABLE = "TORCH_XLA_EXT_PJRT_PLUGIN"
+_DATA_DIR_FLAG = "--xla_gpu_cuda_data_dir"
+# A pass that fuses slices into FFI custom calls. It fails to compile a call that writes to two
+# slices of one tensor ("A cycle is detected", with plugin 0.11.2).
+_SLICE_FUSION_FLAG = "--xla_gpu_enable_dynamic_slice_fusion"
+# Several processes divide the autotuning of a program among them, and each waits for the others'
+# results: for ever, if their programs differ. Those of torch_xla's processes may (one evaluates, or
+# has its rank in a program), unless they are parts of one program (SPMD).
+_SHARED_AUTOTUNING_FLAG = "--xla_gpu_shard_autotuning"
+
+# The CUDA major versions that JAX has plugins for, the newest first.
+_CUDA_MAJORS = (13, 12)
+# The first NVIDIA driver for each CUDA major version.
+_MINIMUM_DRIVER = {12: "525", 13: "580"}
+_CUDNN_MAJOR = 9
+
+# Where the pip packages of NVIDIA have the libraries that XLA loads, in an order in which each
+# library comes after those that it needs.
+_LIBRARIES = {
+    12: (
+        ("nvidia/cuda_runtime", "libcudart.so.12"),
+        ("nvidia/cuda_nvrtc", "libnvrtc.so.12"),
+        ("nvidia/nvjitlink", "libnvJitLink.so.12"),
+        ("nvidia/cublas", "libcublasLt.so.12"),
+        ("nvidia/cublas", "libcublas.so.12"),
+        ("nvidia/nccl", "libnccl.so.2"),
+        ("nvidia/cuda_cupti", "libcupti.so.12"),
+        ("nvidia/cusparse", "libcusparse.so.12"),
+        ("nvidia/cusolver", "libcusolver.so.11"),
+        ("nvidia/cufft", "libcufft.so.11"),
+        ("nvidia/cudnn", "libcudnn.so.9"),
+    ),
+    13: (
+        ("nvidia/cu13", "libcudart.so.13"),
+        ("nvidia/cu13", "libnvrtc.so.13"),
+        ("nvidia/cu13", "libnvJitLink.so.13"),
+        ("nvidia/cu13", "libcublasLt.so.13"),
+        ("nvidia/cu13", "libcublas.so.13"),
+        ("nvidia/nccl", "libnccl.so.2"),
+        ("nvidia/cu13", "libcupti.so.13"),
+        ("nvidia/cu13", "libcusparse.so.12"),
+        ("nvidia/cu13", "libcusolver.so.12"),
+        ("nvidia/cu13", "libcufft.so.12"),
+        ("nvidia/cudnn", "libcudnn.so.9"),
+    ),
+}
+# The folders of pip packages with ptxas and libdevice.
+_COMPILER_FOLDERS = {12: "nvidia/cuda_nvcc", 13: "nvidia/cu13"}
+
+_CUDA_ERROR_NO_DEVICE = 100
+
+
+def _load_library(name: str) -> ctypes.CDLL:
+    # Not global: XLA finds a loaded library by its name, and torch has libraries of its own.
+    return ctypes.CDLL(name)
+
+
+@dataclass
+class System:
+    """What discovery asks of the machine and of the process."""
+
+    environ: MutableMapping[str, str]
+    # Folders in which Python packages are looked for.
+    search_path: list[str]
+    # The CUDA version that torch was built for, None for a torch without CUDA.
+    torch_cuda: str | None
+    # Loads a library by path or name; OSError if it cannot be loaded.
+    load_library: Callable[[str], ctypes.CDLL] = _load_library
+    # Folders in which a CUDA toolkit may be installed.
+    toolkit_folders: tuple[str, ...] = ("/usr/local/cuda", "/opt/cuda")
+
+    @classmethod
+    def current(cls) -> System:
+        import torch
+
+        return cls(
+            environ=os.environ,
+            search_path=[entry or str(Path.cwd()) for entry in sys.path],
+            torch_cuda=torch.version.cuda,
+        )
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A PJRT plugin that was found."""
+
+    path: str
+    # None where neither its folder nor its package tells.
+    cuda_major: int | None
+    # "jax-cuda13-pjrt 0.11.2", or where it comes from.
+    package: str
+
+
+@dataclass(frozen=True)
+class Driver:
+    """NVIDIA's driver."""
+
+    # The newest CUDA that it supports.
+    cuda_version: tuple[int, int]
+    # Its own version, such as 580.159.04; None if the management library is missing.
+    version: str | None
+    device_count: int
+
+    @property
+    def text(self) -> str:
+        major, minor = self.cuda_version
+        return f"driver {self.version or 'of unknown version'} for CUDA {major}.{minor}"
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a CUDA client is made with."""
+
+    plugin: Plugin
+    driver: Driver
+    # Library name: where it was loaded from, None if it was not found.
+    libraries: dict[str, str | None] = field(default_factory=dict)
+    cudnn_version: str | None = None
+    # The folder with nvvm/libdevice, None if none was found.
+    data_dir: str | None = None
+
+
+def _package_roots(system: System, plugin_path: str | None = None) -> Iterator[Path]:
+    """Yields the folders with Python packages; first the one that the plugin lies in."""
+    if plugin_path is not None:
+        parents = Path(plugin_path).resolve().parents
+        if len(parents) > 2 and parents[1].name == "jax_plugins":
+            yield parents[2]
+    yield from map(Path, system.search_path)
+
+
+def _package(root: Path, major: int) -> str:
+    name = f"jax_cuda{major}_pjrt"
+    for folder in root.glob(f"{name}-*.dist-info"):
+        version = folder.name.removeprefix(f"{name}-").removesuffix(".dist-info")
+        return f"jax-cuda{major}-pjrt {version}"
+    return f"jax-cuda{major}-pjrt"
+
+
+def find_plugins(system: System) -> list[Plugin]:
+    """Returns the plugin that the environment names, or else those that are installed.
+
+    Raises:
+        CudaRuntimeError: the environment names one that does not exist.
+    """
+    path = system.environ.get(PLUGIN_VARIABLE)
+    if path:
+        if not Path(path).is_file():
+            raise CudaRuntimeError(
+                f"{PLUGIN_VARIABLE} names a PJRT plugin that does not exist: {path}; set it to the "
+                "plugin's file, or unset it to use an installed jax-cuda12-pjrt or jax-cuda13-pjrt"
+            )
+        match = re.search(r"cuda(\d\d)", Path(path).parent.name)
+        return [Plugin(path, int(match[1]) if match else None, f"from {PLUGIN_VARIABLE}")]
+    plugins = {}
+    for root in _package_roots(system):
+        for major in _CUDA_MAJORS:
+            file = root / "jax_plugins" / f"xla_cuda{major}" / "xla_cuda_plugin.so"
+            if major not in plugins and file.is_file():
+                plugins[major] = Plugin(str(file), major, _package(root, major))
+    return [plugins[major] for major in sorted(plugins, reverse=True)]
+
+
+def _driver_version(system: System) -> str | None:
+    try:
+        nvml = system.load_library("libnvidia-ml.so.1")
+        text = ctypes.create_string_buffer(96)
+        if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(text, len(text)):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return text.value.decode()
+
+
+def find_driver(system: System) -> Driver:
+    """Returns the driver of the machine.
+
+    Raises:
+        CudaRuntimeError: there is none, it does not work, or it has no GPU.
+    """
+    try:
+        cuda = system.load_library("libcuda.so.1")
+    except OSError as error:
+        raise CudaRuntimeError(
+            f"no NVIDIA driver: libcuda.so.1 cannot be loaded ({error}); install the NVIDIA driver "
+            "(in a container, start it with the NVIDIA runtime: docker run --gpus all), or set "
+            "PJRT_DEVICE=CPU"
+        ) from None
+    number = ctypes.c_int()
+    version = _driver_version(system)
+    if cuda.cuDriverGetVersion(ctypes.byref(number)):
+        number.value = 0
+    cuda_version = (number.value // 1000, number.value % 1000 // 10)
+    result = cuda.cuInit(0)
+    count = ctypes.c_int()
+    if result == 0:
+        result = cuda.cuDeviceGetCount(ctypes.byref(count))
+    driver = Driver(cuda_version, version, count.value)
+    if result == _CUDA_ERROR_NO_DEVICE or (result == 0 and count.value == 0):
+        visible = system.environ.get("CUDA_VISIBLE_DEVICES")
+        reason = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
+        raise CudaRuntimeError(
+            f"no GPU: the NVIDIA {driver.text} finds no CUDA device{reason}; see what nvidia-smi "
+            "shows, unset CUDA_VISIBLE_DEVICES, or set PJRT_DEVICE=CPU"
+        )
+    if result:
+        raise CudaRuntimeError(
+            f"the NVIDIA {driver.text} does not work: cuInit returns error {result}; see what "
+            "nvidia-smi shows and reinstall the driver, or set PJRT_DEVICE=CPU"
+        )
+    return driver
+
+
+def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None) -> Plugin:
+    """Returns the plugin to use of those that the driver supports.
+
+    torch's own CUDA libraries are in the process already, so a plugin for the same CUDA major
+    version is preferred; without one, the newest.
+
+    Raises:
+        CudaRuntimeError: there is none.
+    """
+    if not plugins:
+        major = 13 if driver.cuda_version >= (13, 0) else 12
+        raise CudaRuntimeError(
+            "no PJRT CUDA plugin: neither jax-cuda13-pjrt nor jax-cuda12-pjrt is installed, and "
+            f"{PLUGIN_VARIABLE} is not set; for the {driver.text}: pip install jax-cuda{major}-pjrt"
+        )
+    usable = [p for p in plugins if p.cuda_major is None or p.cuda_major <= driver.cuda_version[0]]
+    if not usable:
+        needed = min(p.cuda_major for p in plugins if p.cuda_major is not None)
+        remedy = f"update the driver to {_MINIMUM_DRIVER.get(needed, 'a newer one')} or newer"
+        if driver.cuda_version >= (12, 0):
+            remedy = f"pip install jax-cuda{driver.cuda_version[0]}-pjrt, or {remedy}"
+        found = ", ".join(p.package for p in plugins)
+        raise CudaRuntimeError(
+            f"the driver is too old: found {found}, which needs a driver for CUDA {needed}.0, but "
+            f"the machine has NVIDIA {driver.text}; {remedy}"
+        )
+    torch_major = int(torch_cuda.split(".")[0]) if torch_cuda else None
+    return next((p for p in usable if p.cuda_major == torch_major), usable[0])
+
+
+def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
+    """Loads the CUDA libraries of the plugin's CUDA version, those of pip packages first.
+
+    XLA loads them by name when it needs them, and then gets these.
+    """
+    loaded: dict[str, str | None] = {}
+    for folder, name in _LIBRARIES.get(plugin.cuda_major or _CUDA_MAJORS[0], ()):
+        files = [root / folder / "lib" / name for root in _package_roots(system, plugin.path)]
+        candidates = [str(file) for file in files if file.is_file()]
+        loaded[name] = None
+        for candidate in [*candidates, name]:
+            try:
+                system.load_library(candidate)
+            except OSError:
+                continue
+            loaded[name] = candidate
+            break
+    return loaded
+
+
+def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
+    """Returns the pip packages of the libraries that were not found, for `pip install`."""
+    suffix = "" if plugin.cuda_major == 13 else "-cu12"
+    names = {name.split(".")[0].removeprefix("lib") for name, path in libraries.items() if not path}
+    packages = {
+        "cudart": f"nvidia-cuda-runtime{suffix}",
+        "nvrtc": f"nvidia-cuda-nvrtc{suffix}",
+        "nvJitLink": f"nvidia-nvjitlink{suffix}",
+        "cublasLt": f"nvidia-cublas{suffix}",
+        "cublas": f"nvidia-cublas{suffix}",
+        "nccl": f"nvidia-nccl-cu{plugin.cuda_major}",
+        "cupti": f"nvidia-cuda-cupti{suffix}",
+        "cusparse": f"nvidia-cusparse{suffix}",
+        "cusolver": f"nvidia-cusolver{suffix}",
+        "cufft": f"nvidia-cufft{suffix}",
+        "cudnn": f"nvidia-cudnn-cu{plugin.cuda_major}",
+    }
+    return " ".join(sorted({packages[name] for name in names}))
+
+
+def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
+    """Warns of libraries without which some operations will fail, not all."""
+    missing = [name for name, path in libraries.items() if path is None]
+    if missing:
+        warnings.warn(
+            f"CUDA libraries were not found: {', '.join(missing)}; operations that need them will "
+            f"fail: pip install {missing_packages(libraries, plugin)}",
+            CudaRuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def check_cudnn(system: System, plugin: Plugin) -> str:
+    """Returns the version of the cuDNN that XLA will load.
+
+    Raises:
+        CudaRuntimeError: there is none of the major version that XLA needs.
+    """
+    cuda_major = plugin.cuda_major or _CUDA_MAJORS[0]
+    remedy = f"pip install 'nvidia-cudnn-cu{cuda_major}>={_CUDNN_MAJOR}.8,<{_CUDNN_MAJOR + 1}'"
+    name = f"libcudnn.so.{_CUDNN_MAJOR}"
+    try:
+        cudnn = system.load_library(name)
+    except OSError as error:
+        others = []
+        for other in (_CUDNN_MAJOR - 1, _CUDNN_MAJOR + 1):
+            try:
+                system.load_library(f"libcudnn.so.{other}")
+                others.append(str(other))
+            except OSError:
+                pass
+        found = f"found cuDNN {', '.join(others)} instead" if others else f"{error}"
+        raise CudaRuntimeError(
+            f"cuDNN {_CUDNN_MAJOR} is missing: {name} was searched in the package nvidia.cudnn "
+            f"and on the library path ({found}); {remedy}"
+        ) from None
+    cudnn.cudnnGetVersion.restype = ctypes.c_size_t
+    cudnn.cudnnGetCudartVersion.restype = ctypes.c_size_t
+    number = cudnn.cudnnGetVersion()
+    version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    if number // 10000 != _CUDNN_MAJOR:
+        raise CudaRuntimeError(
+            f"{name} is cuDNN {version}, but the plugin needs cuDNN {_CUDNN_MAJOR}; {remedy}"
+        )
+    built_for = cudnn.cudnnGetCudartVersion() // 1000
+    if built_for != cuda_major:
+        warnings.warn(
+            f"cuDNN {version} in this process is built for CUDA {built_for}, but the plugin "
+            f"{plugin.package} is for CUDA {cuda_major}; it may be torch's. If convolutions fail: "
+            f"pip install jax-cuda{built_for}-pjrt, which is then preferred",
+            CudaRuntimeWarning,
+            stacklevel=2,
+        )
+    return version
+
+
+def find_data_dir(system: System, plugin: Plugin) -> str | None:
+    """Returns the folder with ptxas and libdevice, as XLA's --xla_gpu_cuda_data_dir wants it."""
+    folder = _COMPILER_FOLDERS[plugin.cuda_major or _CUDA_MAJORS[0]]
+    folders = [root / folder for root in _package_roots(system, plugin.path)]
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if system.environ.get(variable):
+            folders.append(Path(system.environ[variable]))
+    folders += map(Path, system.toolkit_folders)
+    for candidate in folders:
+        if (candidate / "nvvm" / "libdevice" / "libdevice.10.bc").is_file():
+            return str(candidate)
+    return None
+
+
+def set_data_dir(system: System, data_dir: str | None) -> None:
+    """Adds it to XLA_FLAGS, unless the user has set it there."""
+    flags = system.environ.get("XLA_FLAGS", "")
+    if data_dir is not None and _DATA_DIR_FLAG not in flags:
+        system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
+
+
+def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
+    """Sets flags to false in XLA_FLAGS, but for those that the user has set there.
+
+    Also but for those that this plugin does not know, as XLA ends the process then.
+    """
+    given = system.environ.get("XLA_FLAGS", "")
+    flags = [flag for flag in flags if flag not in given]
+    path = Path(plugin_path)
+    if not flags or not path.is_file():
+        return
+    # A third of a second; searching a mapping of the file takes twice as long.
+    content = path.read_bytes()
+    for flag in flags:
+        if flag.lstrip("-").encode() + b"\0" in content:
+            given = f"{given} {flag}=false".strip()
+            system.environ["XLA_FLAGS"] = given
+
+
+def prepare(system: System, is_spmd: bool = False) -> Runtime:
+    """Finds and loads all that a CUDA client needs, but for the plugin itself.
+
+    Args:
+        system: the machine.
+        is_spmd: whether several processes, if there are, have parts of the same programs.
+
+    Raises:
+        CudaRuntimeError: something is missing or does not fit.
+    """
+    plugins = find_plugins(system)
+    driver = find_driver(system)
+    plugin = choose_plugin(plugins, driver, system.torch_cuda)
+    libraries = load_libraries(system, plugin)
+    cudnn_version = check_cudnn(system, plugin)
+    warn_of_missing(libraries, plugin)
+    data_dir = find_data_dir(system, plugin)
+    set_data_dir(system, data_dir)
+    flags = [_SLICE_FUSION_FLAG]
+    if Processes.from_environ(system.environ).count > 1 and not is_spmd:
+        flags.append(_SHARED_AUTOTUNING_FLAG)
+    turn_off(system, plugin.path, flags)
+    return Runtime(plugin, driver, libraries, cudnn_version, data_dir)
+
+
+def gpu_count(system: System) -> int:
+    """Returns GPU_NUM_DEVICES, else the number of visible GPUs; 1 if that is unknown.
+
+    The driver itself is not asked: a process that has called cuInit cannot fork.
+    """
+    if text := system.environ.get("GPU_NUM_DEVICES"):
+        return int(text)
+    visible = system.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return max(1, len([entry for entry in visible.split(",") if entry.strip()]))
+    count = ctypes.c_uint(0)
+    try:
+        nvml = system.load_library("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            return 1
+    except (OSError, AttributeError):
+        return 1
+    return max(1, count.value)

@@ -1,0 +1,437 @@
+"""A kernel's schema: its signature and parameters, from its C++ definition.
+
+The text comes from the kernel itself (``SchemaText`` in include/torch_xla_ext/untyped_payload.h),
+linked into the wheel or in a registered library. There is no second copy that could differ.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+
+from xla_kernels.signature import check
+from xla_kernels.signature.dtypes import TORCH_TYPES, XLA_TYPES, xla_name
+
+MAX_RANK = 64  # torch's, and that of the kernels' parser
+
+
+class ArrayType(NamedTuple):
+    """The shape and dtype of an operand or a result."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(value: object) -> ArrayType:
+        """The type of a tensor, of another object with `shape` and `dtype`, or of a pair of these.
+
+        Raises:
+            TypeError: `value` is none of these, or a dimension is no int.
+            ValueError: a dimension is negative or not below 2^63, or there are more than 64.
+        """
+        if isinstance(value, torch.Tensor):
+            return ArrayType(value.shape, value.dtype)
+        if isinstance(value, ArrayType):
+            shape, dtype = value
+        else:
+            shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+            if shape is None and isinstance(value, (tuple, list)) and len(value) == 2:
+                shape, dtype = value
+        if not isinstance(dtype, torch.dtype) or not isinstance(shape, Sequence):
+            raise TypeError(
+                "expected a tensor, an object with shape and dtype, or a pair (shape, dtype), but "
+                f"got one of type {type(value).__name__}"
+            )
+        return ArrayType(_checked_shape(shape), dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{xla_name(self.dtype)}{list(self.shape)}"
+
+
+def _checked_shape(shape: Sequence[object]) -> tuple[int, ...]:
+    try:
+        dims = tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"expected a shape of int but got {tuple(shape)}") from None
+    if len(dims) > MAX_RANK:
+        raise ValueError(f"expected a rank of at most {MAX_RANK} but got {len(dims)}")
+    if not all(0 <= dim < 1 << 63 for dim in dims):
+        raise ValueError(f"expected dimensions of 0 to 2^63 - 1 but got {list(dims)}")
+    return dims
+
+
+class Dim(NamedTuple):
+    """A dimension as the signature declares it: ``factor * name + offset``.
+
+    Without a name it is the number `offset`; with a star it is any number of dimensions.
+    """
+
+    text: str
+    name: str = ""
+    factor: int = 1
+    offset: int = 0
+    star: bool = False
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An operand or a result as the signature declares it.
+
+    Attributes:
+        alias: of a result that is in an operand's buffer, the operand's index; else None.
+    """
+
+    label: str  # "operand 1 (b)"
+    name: str
+    optional: bool
+    dtype: str  # XLA's name, or that of a variable
+    dims: tuple[Dim, ...]
+    alias: int | None = None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is a result in an operand's buffer."""
+        return self.alias is not None
+
+    def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
+        """The range of an array's dimensions that each declared one covers: (dim, begin, end)."""
+        result, begin = [], 0
+        for dim in self.dims:
+            count = rank - (len(self.dims) - 1) if dim.star else 1
+            result.append((dim, begin, begin + count))
+            begin += count
+        return result
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What the kernel takes beside its operands.
+
+    Attributes:
+        type: bool, i32, i64, f32 or f64; str; an array of numbers, as in "i64[]"; or "dict".
+        fields: of a dict, its parameters.
+    """
+
+    name: str
+    type: str
+    min: float | None = None
+    max: float | None = None
+    fields: tuple[Parameter, ...] = ()
+
+    @property
+    def element(self) -> str:
+        """The type of the numbers of an array."""
+        return self.type.removesuffix("[]")
+
+    @property
+    def is_array(self) -> bool:
+        return self.type.endswith("[]")
+
+    @property
+    def type_text(self) -> str:
+        """The type as the schema has it, without limits."""
+        if self.type != "dict":
+            return self.type
+        return "{" + ", ".join(f"{each.name}: {each.type_text}" for each in self.fields) + "}"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition of the signature on a size. Exactly one of the attributes is not empty.
+
+    Attributes:
+        choices: the sizes that it may have.
+        limits: the least and the greatest, which may be None.
+        divisor: a number or another size, of which it is a multiple.
+    """
+
+    name: str
+    choices: tuple[int, ...] = ()
+    limits: tuple[int, int | None] | None = None
+    divisor: str = ""
+
+
+_SIGNATURE = re.compile(r" *(\w+) *\((.*?)\) *-> *\((.*?)\) *(?:where (.*))?")
+_ARGUMENT = re.compile(r" *(\w+) *(\?)? *(?:: *(\w+) *\[(.*?)\])? *,?")
+_DIM = re.compile(r"(?P<star>\*)?(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?P<offset>[+-]\d+)?")
+_MULTIPLE = re.compile(r" *(\w+) *% *(\w+) *== *0 *")
+_PARAMETER = re.compile(r"\s*(\w+)\s*:\s*(?:(\{)|(\w+(?:\[\])?)(?: in \[(\S+), (\S+)\])?)")
+
+
+def _dim(text: str) -> Dim:
+    text = text.strip()
+    compact = text.replace(" ", "")
+    if compact.isdigit():
+        return Dim(text, offset=int(compact))
+    match = _DIM.fullmatch(compact)
+    if match is None:
+        raise ValueError(f"not a dimension: {text!r}")
+    return Dim(
+        text,
+        match["name"],
+        factor=int(match["factor"] or 1),
+        offset=int(match["offset"] or 0),
+        star=bool(match["star"]),
+    )
+
+
+def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple[Argument, ...]:
+    result = []
+    for index, (name, optional, dtype, dims) in enumerate(_ARGUMENT.findall(text)):
+        label = f"{kind} {index} ({name})"
+        if dtype:
+            parsed = tuple(_dim(part) for part in dims.split(",") if part.strip())
+            result.append(Argument(label, name, bool(optional), dtype, parsed))
+        else:
+            (alias,) = (i for i, operand in enumerate(operands) if operand.name == name)
+            operand = operands[alias]
+            result.append(Argument(label, name, False, operand.dtype, operand.dims, alias))
+    return tuple(result)
+
+
+def _where(text: str | None) -> tuple[dict[str, tuple[str, ...]], tuple[Constraint, ...]]:
+    """The dtype variables, and the conditions on sizes."""
+    variables, constraints = {}, []
+    for part in (text or "").split(",") if text else []:
+        if multiple := _MULTIPLE.fullmatch(part):
+            constraints.append(Constraint(multiple[1], divisor=multiple[2]))
+            continue
+        name, _, options = part.partition(":")
+        name, choices = name.strip(), tuple(option.strip() for option in options.split("|"))
+        if not choices[0][:1].isdigit():
+            variables[name] = choices
+        elif ".." in choices[0]:
+            low, _, high = (number.strip() for number in choices[0].partition(".."))
+            limits = int(low), int(high) if high else None
+            constraints.append(Constraint(name, limits=limits))
+        else:
+            constraints.append(Constraint(name, choices=tuple(map(int, choices))))
+    return variables, tuple(constraints)
+
+
+def _number(text: str, kind: str) -> float | None:
+    if not text:
+        return None
+    return float(text) if kind.startswith("f") else int(text)
+
+
+def parse_parameters(text: str) -> tuple[Parameter, ...]:
+    """``"eps: f64 in [0, 1], shifts: i64[], range: {low: i32, unit: str}"``.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return _parameters(text, 0, "")[0]
+
+
+def _parameters(text: str, at: int, closing: str) -> tuple[tuple[Parameter, ...], int]:
+    """The parameters up to `closing`, a brace or the end, and the position behind it."""
+    end = re.compile(r"\s*" + (re.escape(closing) or r"\Z"))
+    result: list[Parameter] = []
+    while (match := end.match(text, at)) is None:
+        if result:
+            comma = re.compile(r"\s*,").match(text, at)
+            at = comma.end() if comma is not None else at
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None or (result and comma is None):
+            raise ValueError(f"not parameters: {text[at:]!r}")
+        name, nested, kind, low, high = parameter.groups()
+        at, fields = parameter.end(), ()
+        if nested:
+            kind = "dict"
+            fields, at = _parameters(text, at, "}")
+        low, high = _number(low or "", kind), _number(high or "", kind)
+        result.append(Parameter(name, kind, low, high, fields))
+    return tuple(result), match.end()
+
+
+# Sizes that parameters give: pairs of a name and a size.
+Sizes = tuple[tuple[str, int], ...]
+# A kernel's function (include/torch_xla_ext/sizes.h) of the sizes and dtypes of its operands.
+SizeFunction = Callable[[Sequence[int], Sequence[int]], int]
+
+
+def _counts(operands: int, results: int) -> str:
+    return " and ".join(
+        f"{count} {noun}{'' if count == 1 else 's'}"
+        for count, noun in ((operands, "operand"), (results, "result"))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """The signature and the parameters of one target.
+
+    Attributes:
+        caller: what errors begin with: the target, or the operator whose kernel it is.
+        size_functions: of open sizes, how the kernel computes them.
+    """
+
+    text: str
+    target: str
+    caller: str
+    operands: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    variables: Mapping[str, tuple[str, ...]]
+    constraints: tuple[Constraint, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    size_functions: Mapping[str, SizeFunction] = field(default_factory=dict)
+
+    @staticmethod
+    def parse(text: str) -> Schema:
+        """Reads a schema's text. The compiler has checked its signature already.
+
+        Raises:
+            ValueError: `text` is not a schema.
+        """
+        signature, _, parameters = text.partition("\nparams(")
+        match = _SIGNATURE.fullmatch(signature)
+        if match is None or not parameters.endswith(")"):
+            raise ValueError(f"not the schema of a kernel: {text!r}")
+        target, arguments, results, where = match.groups()
+        operands = _arguments(arguments, "operand")
+        variables, constraints = _where(where)
+        return Schema(
+            text=text,
+            target=target,
+            caller=target,
+            operands=operands,
+            results=_arguments(results, "result", operands),
+            variables=variables,
+            constraints=constraints,
+            parameters=parse_parameters(parameters[:-1]),
+        )
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The operands and then the results."""
+        return self.operands + self.results
+
+    @cached_property
+    def hash(self) -> int:
+        """FNV-1a of the text, which every payload carries."""
+        value = 0xCBF29CE484222325
+        for byte in self.text.encode():
+            value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        return value
+
+    @property
+    def signature(self) -> str:
+        """The line that the kernel's author wrote."""
+        return self.text.partition("\n")[0]
+
+    @cached_property
+    def size_parameters(self) -> tuple[str, ...]:
+        """The parameters that are sizes in the signature."""
+        names = {dim.name for argument in self.arguments for dim in argument.dims}
+        return tuple(
+            p.name for p in self.parameters if p.name in names and p.type in ("i32", "i64")
+        )
+
+    def sizes(self, values: Mapping[str, object]) -> Sizes:
+        """The sizes that parameters give, from the values of the parameters."""
+        return tuple((name, values[name]) for name in self.size_parameters)
+
+    def open_sizes(self, num_results: int | None = None) -> tuple[str, ...]:
+        """The sizes of the first results that follow neither from operands nor from parameters."""
+        known = {dim.name for operand in self.operands for dim in operand.dims}
+        known.update(self.size_parameters)
+        dims = [dim.name for result in self.results[:num_results] for dim in result.dims]
+        return tuple(dict.fromkeys(name for name in dims if name and name not in known))
+
+    @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
+    def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:
+        """An open size, computed by the kernel's own function from checked operands.
+
+        Raises:
+            ValueError: the function uses a size that no operand gives.
+        """
+        known = check.sizes(self, operands)
+        dims = [dim for operand in self.operands for dim in operand.dims if not dim.star]
+        names = dict.fromkeys(dim.name for dim in dims if dim.name)
+        size = self.size_functions[name](
+            [known.get(each, -1) for each in names],
+            [0 if array is None else XLA_TYPES[array.dtype][1] for array in operands],
+        )
+        if size < 0:
+            raise ValueError(f"{self.caller}: the kernel's function of {name} failed")
+        return size
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def check(self, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> None:
+        """Checks the operands and then the results of a call, as the kernel itself does.
+
+        Args:
+            arrays: one for each of `arguments`; None for an optional operand that is left out.
+            sizes: the sizes that parameters give, from `sizes()`.
+
+        Raises:
+            TypeError: an operand or result is missing, or is of another dtype.
+            ValueError: a shape is not what the signature says.
+        """
+        if len(arrays) != len(self.arguments):
+            raise ValueError(f"{self.caller}: expected {len(self.arguments)} arrays")
+        check.check(self, arrays, sizes)
+
+    def infer(
+        self, operands: tuple[ArrayType | None, ...], sizes: Sizes = (), num_results: int = 0
+    ) -> tuple[ArrayType, ...]:
+        """Checks the operands of a call, whose sizes may be symbolic, and infers the results.
+
+        Args:
+            operands: None for an optional one that is left out.
+            sizes: the sizes that parameters give, and the open sizes.
+            num_results: how many results to infer.
+
+        Raises:
+            As `check`.
+        """
+        shapes = [array.shape for array in operands if array is not None]
+        if all(type(size) is int for size in chain(*shapes, (size for _, size in sizes))):
+            return self._infer_known(operands, sizes, num_results)
+        types = check.infer(self, operands, sizes, num_results)
+        return tuple(ArrayType(*each) for each in types)
+
+    @lru_cache(maxsize=4096)  # noqa: B019
+    def _infer_known(
+        self, operands: tuple[ArrayType | None, ...], sizes: Sizes, num_results: int
+    ) -> tuple[ArrayType, ...]:
+        types = check.infer(self, operands, sizes, num_results)
+        return tuple(ArrayType(*each) for each in types)
+
+    def check_counts(self, num_operands: int, num_results: int) -> None:
+        """Checks how many operands and results a call has.
+
+        Raises:
+            TypeError: too many or too few; the signature is shown.
+        """
+        if (num_operands, num_results) != (len(self.operands), len(self.results)):
+            expected = _counts(len(self.operands), len(self.results))
+            raise TypeError(
+                f"{self.caller}: expected {expected} but got "
+                f"{_counts(num_operands, num_results)}; the signature is {self.signature}"
+            )
+
+    def dtype_options(self, name: str) -> tuple[str, ...]:
+        """XLA's names of the dtypes that a dtype or variable of the signature stands for."""
+        if name not in self.variables:
+            return (name,)
+        options = [self.dtype_options(option) for option in self.variables[name]]
+        return tuple(dict.fromkeys(option for group in options for option in group))
+
+    def dtypes(self, argument: Argument) -> tuple[torch.dtype, ...]:
+        """The torch dtypes that an operand or result may have."""
+        return tuple(TORCH_TYPES[name] for name in self.dtype_options(argument.dtype))
