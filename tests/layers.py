@@ -89,6 +89,8 @@ def room_of_module(name: str) -> str:
     package, _, rest = name.partition(".")
     if package == "xla_kernels" and rest:
         return f"xla_kernels/{rest.partition('.')[0]}"
+    if (module := f"{package}/{rest.partition('.')[0]}") in rooms("python"):
+        return module
     if package in _integrations():
         return f"integrations/{_integrations()[package]}"
     if package != "torch_xla_ext":

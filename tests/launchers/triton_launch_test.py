@@ -1,5 +1,6 @@
 """Triton's own ways to launch a kernel, with XLA tensors."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -130,6 +131,17 @@ def test_torch_can_tell_what_a_kernel_writes() -> None:
     a = torch.empty(2)
     arguments = {"x_ptr": a, "weight_ptr": a, "y_ptr": a, "columns": 2, "epsilon": 0.5}
     assert identify_mutated_tensors(kernels.rms_norm, arguments | {"BLOCK": 4}, {}) == ["y_ptr"]
+
+
+@pytest.mark.parametrize("order", ["torch_xla_ext, triton", "triton, torch_xla_ext"])
+def test_either_is_imported_first(order: str) -> None:
+    code = (
+        f"import {order}\n"
+        "print(triton.runtime.jit.JITFunction.run.__module__)\n"
+        "print(triton.KernelInterface.__getitem__.__module__)\n"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert result.stdout.splitlines() == ["torch_xla_ext.launchers.triton.launch_hooks"] * 2
 
 
 def test_what_is_refused(x: Tensor, device: torch.device) -> None:

@@ -310,7 +310,17 @@ class TestDoctor:
         assert 'platform      "Host"' in output
         names = {target["name"] for target in doctor.targets()}
         assert f"targets       {len(names)}; python -m torch_xla_ext targets lists them" in output
-        assert len(output.splitlines()) < 15
+        parts = [line for line in output.splitlines() if not line.startswith("  ")]
+        assert len(parts) < 15
+
+    def test_fixes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert commands.main(["doctor", "--device", "CPU"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        count = len(doctor.fixes())
+        heading = f"fixes         {count}; TORCH_XLA_EXT_WITHOUT_FIX=name leaves one out"
+        rows = lines[lines.index(heading) + 1 :][:count]
+        assert all(row.startswith("  ") and row.count(": ") >= 1 for row in rows)
+        assert any("torch.Tensor.contiguous (strided_views): " in row for row in rows)
 
     def test_cuda_without_a_driver(self) -> None:
         result = run("-m", "torch_xla_ext", "doctor", "--json", PJRT_DEVICE="CUDA")

@@ -7,14 +7,14 @@ ahead, and so the loader says it of the batches before the last, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator
 
 import torch_xla
 
 
-def replace(module: ModuleType) -> None:
-    """Changes accelerate.data_loader."""
+def batches(_: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
+    """MpDeviceLoaderWrapper.__iter__ of accelerate.data_loader, which is there if it uses XLA."""
+    from accelerate import data_loader as module
 
     def batches(self: object) -> Iterator[object]:
         if self._rng_types is not None:
@@ -23,9 +23,7 @@ def replace(module: ModuleType) -> None:
             yield module.send_to_device(batch, self.device)
             _end_step()
 
-    loader = getattr(module, "MpDeviceLoaderWrapper", None)  # is there if accelerate uses XLA
-    if loader is not None:
-        loader.__iter__ = batches
+    return batches
 
 
 def _end_step() -> None:

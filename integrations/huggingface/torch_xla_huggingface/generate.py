@@ -29,7 +29,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -79,12 +78,8 @@ _OF_TOKENS = ("input_ids", "position_ids", "token_type_ids")
 _INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logits_to_keep"}
 
 
-def replace(module: ModuleType) -> None:
-    """Changes transformers.generation.utils, once."""
-    kind = module.GenerationMixin
-    stock = kind.generate
-    if hasattr(stock, "_torch_xla_ext"):
-        return
+def replacement(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """GenerationMixin.generate of transformers.generation.utils."""
     signature = inspect.signature(stock)
 
     @functools.wraps(stock)
@@ -108,12 +103,11 @@ def replace(module: ModuleType) -> None:
             return stock(self, *args, **kwargs)
         return _generate(functools.partial(stock, self), self, arguments)
 
-    generate._torch_xla_ext = True
-    kind.generate = generate
     # The loop's tensors are to be on the host.
     warnings.filterwarnings(
         "ignore", r"(?s)You are calling \.generate\(\) with the `input_ids`.* is on xla\."
     )
+    return generate
 
 
 @functools.cache

@@ -13,11 +13,10 @@ and `nonzero` return there.
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import NoReturn
 
 import torch
@@ -225,8 +224,13 @@ _skip = eval_frame._FrameAction.SKIP
 eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrategy(_skip, _skip))
 
 
-def _without_reads(function: FunctionType) -> FunctionType:
-    """A block's function that makes no read on an XLA device."""
+def without_reads(function: FunctionType) -> FunctionType:
+    """A function that makes no read on an XLA device, if it is a block's that loops over experts.
+
+    Other functions stay as they are.
+    """
+    if not set(function.__code__.co_names) >= _CALLED:
+        return function
 
     @functools.wraps(function)
     def mixture(*args: object, **kwargs: object) -> object:
@@ -237,18 +241,6 @@ def _without_reads(function: FunctionType) -> FunctionType:
 
     setattr(mixture, _MARK, True)
     return mixture
-
-
-def replace(module: ModuleType) -> None:
-    """Changes the functions of a module's blocks that loop over experts."""
-    for kind in list(vars(module).values()):
-        if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
-            continue
-        if kind.__module__ != module.__name__:
-            continue
-        for name, function in list(vars(kind).items()):
-            if inspect.isfunction(function) and set(function.__code__.co_names) >= _CALLED:
-                setattr(kind, name, _without_reads(function))
 
 
 def are_in(model: nn.Module) -> bool:

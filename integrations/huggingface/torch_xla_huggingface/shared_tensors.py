@@ -9,25 +9,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
 
 import torch
 
 
-def replace_by_name(module: ModuleType) -> None:
-    """Changes safetensors.torch, and huggingface_hub's copy of its functions."""
-    for name in ("_find_shared_tensors", "_remove_duplicate_names"):
-        setattr(module, name, _of_stand_ins(getattr(module, name)))
+def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
+    """A function of a state dict that returns names: it looks at tensors of the host.
 
+    safetensors.torch has two of them, and huggingface_hub copies.
+    """
 
-def _of_stand_ins(stock: Callable[..., object]) -> Callable[..., object]:
-    """A function of a state dict that returns names: it looks at tensors of the host."""
-
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def function(state_dict: dict[str, torch.Tensor], **options: object) -> object:
         storages: dict[int, torch.UntypedStorage] = {}
         host = {name: _stand_in(tensor, storages) for name, tensor in state_dict.items()}
-        return stock(host, **options)
+        return original(host, **options)
 
     return function
 
@@ -45,15 +41,14 @@ def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -
     return host[start : start + tensor.numel()]
 
 
-def replace_identity(module: ModuleType) -> None:
-    """Changes accelerate.utils.modeling."""
-    stock = module.id_tensor_storage
+def id_tensor_storage(original: Callable[..., object]) -> Callable[..., object]:
+    """accelerate's key of a tensor's memory."""
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:
         if tensor.device.type != "xla":
-            return stock(tensor)
+            return original(tensor)
         storage = tensor.untyped_storage()
         return tensor.device, storage._cdata, storage.nbytes()
 
-    module.id_tensor_storage = id_tensor_storage
+    return id_tensor_storage

@@ -6,38 +6,37 @@ so.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from types import ModuleType
+from collections.abc import Callable
 
 import torch
 
 
-def replace_generate(module: ModuleType) -> None:
-    """Changes transformers.generation.utils; the first call of `generate` imports generate.py."""
-    kind = module.GenerationMixin
-    stock = kind.generate
+def generate(original: Callable[..., object]) -> Callable[..., object]:
+    """GenerationMixin.generate, which imports generate.py when it is first called."""
 
-    @functools.wraps(stock)
+    @functools.cache
+    def own() -> Callable[..., object]:
+        try:
+            from torch_xla_huggingface import generate
+        except ImportError:  # a transformers without what our module imports
+            return original
+        return generate.replacement(original)
+
+    @functools.wraps(original)
     def generate(self: object, *args: object, **options: object) -> object:
-        kind.generate = stock
-        with contextlib.suppress(ImportError):  # a transformers without what our module imports
-            from torch_xla_huggingface import generate as own
+        return own()(self, *args, **options)
 
-            own.replace(module)
-        return kind.generate(self, *args, **options)
-
-    kind.generate = generate
+    return generate
 
 
-def replace_use_gqa(module: ModuleType) -> None:
+def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
     """Gives attention the heads of keys as they are, where transformers repeats them for CUDA."""
-    stock = module.use_gqa_in_sdpa
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:
         if isinstance(key, torch.Tensor) and key.device.type == "xla":
             return True
-        return stock(attention_mask, key)
+        return original(attention_mask, key)
 
-    module.use_gqa_in_sdpa = use_gqa_in_sdpa
+    return use_gqa_in_sdpa

@@ -13,7 +13,7 @@ import importlib
 from pathlib import Path
 
 import torch_xla
-import torch_xla_ext_startup.plugin
+from torch_xla_ext_startup import install
 
 if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
     raise ImportError(
@@ -43,7 +43,6 @@ from xla_kernels.signature.schema import ArrayType
 _register(TorchXla())
 
 from torch_xla_ext import debug, ops  # noqa: E402  # the operators need a front end
-from torch_xla_ext.launchers.triton import launch_hooks  # noqa: E402
 from xla_kernels.operator.define import define_in_place_operator, define_operator  # noqa: E402
 
 __all__ = [
@@ -95,8 +94,7 @@ def __getattr__(name: str) -> object:
     return value
 
 
-torch_xla_ext_startup.plugin.install()  # where torch_xla does not load plugins
-launch_hooks.install()
+install.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import importlib
-import importlib.abc
-import importlib.machinery
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
+
+from torch_xla_ext_startup import import_hooks
+from torch_xla_ext_startup.import_hooks import Run
 
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
 # Modules, and those from which they import functions and classes that they only call.
@@ -32,93 +32,9 @@ _IMPORTED_WHEN_CALLED = {
     "torch_xla.stablehlo": "torch._export.serde.serialize",
 }
 _DYNAMO, _CONFIG = "torch._dynamo", "torch._dynamo.config"
-_Run = Callable[[ModuleType], None]
-
-_lock = threading.RLock()
-_when_run: list[Callable[[ModuleType], None]] = []
 
 
-def when_run(module: ModuleType, change: Callable[[ModuleType], None]) -> None:
-    """Calls `change` with the module, as soon as it has run."""
-    with _lock:
-        if isinstance(module, _NotRun):
-            _when_run.append(change)
-            return
-    spec = module.__spec__
-    if getattr(spec, "_initializing", False):  # its own imports have led to torch_xla's
-        spec._torch_xla_ext_change = change
-        spec.__class__ = _RunningSpec
-        return
-    change(module)
-
-
-class _RunningSpec(importlib.machinery.ModuleSpec):
-    """The spec of a module that is being imported, until the import system says that it has run.
-
-    A module that transformers imports may import torch_xla, for example: accelerate does.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value)
-        if name == "_initializing" and not value:
-            self.__class__ = importlib.machinery.ModuleSpec
-            change = self.__dict__.pop("_torch_xla_ext_change")
-            if self.name in sys.modules:  # it has not failed
-                change(sys.modules[self.name])
-
-
-class _NotRun(ModuleType):
-    """The bridge before it is used, for everything but what inspect asks all modules for."""
-
-    def __getattr__(self, name: str) -> object:
-        # `from ... import *` asks for __all__ first.
-        if name.startswith("__") and name != "__all__":
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        _run(self)
-        return getattr(self, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not name.startswith("__"):
-            _run(self)
-        super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        _run(self)
-        return dir(self)
-
-
-def _run(module: ModuleType) -> None:
-    with _lock:
-        if not isinstance(module, _NotRun):
-            return  # another thread has done so
-        module.__class__ = ModuleType
-        try:
-            importlib.machinery.SourceFileLoader(_BRIDGE, module.__file__).exec_module(module)
-        except BaseException:
-            module.__class__ = _NotRun
-            raise
-        while _when_run:
-            _when_run.pop(0)(module)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Changes how these modules run."""
-
-    def __init__(self, changes: dict[str, Callable[[_Run], _Run]]) -> None:
-        self._changes = changes
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in self._changes:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self._changes[name](spec.loader.exec_module)
-        return spec
-
-
-def _without_modes(run: _Run) -> _Run:
+def _without_modes(run: Run) -> Run:
     def run_without_modes(module: ModuleType) -> None:
         from torch import _C, overrides
         from torch.utils import _python_dispatch
@@ -132,14 +48,7 @@ def _without_modes(run: _Run) -> _Run:
     return run_without_modes
 
 
-def _when_used(_: _Run) -> _Run:
-    def make_lazy(module: ModuleType) -> None:
-        module.__class__ = _NotRun
-
-    return make_lazy
-
-
-def _without_import_of(imported: str) -> Callable[[_Run], _Run]:
+def _without_import_of(imported: str) -> Callable[[Run], Run]:
     """Runs a module that imports another one only when it calls one of its functions."""
 
     def import_(name: str, *args: object, **options: object) -> object:
@@ -149,7 +58,7 @@ def _without_import_of(imported: str) -> Callable[[_Run], _Run]:
         functions = {name: _imported_when_called(imported, name) for name in names}
         return SimpleNamespace(**functions)
 
-    def change(run: _Run) -> _Run:
+    def change(run: Run) -> Run:
         def run_without(module: ModuleType) -> None:
             module.__builtins__ = {**vars(builtins), "__import__": import_}
             run(module)
@@ -190,7 +99,7 @@ class _NotImported(ModuleType):
         return getattr(importlib.import_module(_DYNAMO), name)
 
 
-def _with_settings(run: _Run) -> _Run:
+def _with_settings(run: Run) -> Run:
     def run_and_set(module: ModuleType) -> None:
         run(module)
         for name, value in vars(_NotImported.config).items():
@@ -199,12 +108,9 @@ def _with_settings(run: _Run) -> _Run:
     return run_and_set
 
 
-sys.meta_path.insert(
-    0,
-    _Finder(
-        {name: _without_import_of(imported) for name, imported in _IMPORTED_WHEN_CALLED.items()}
-        | {_BRIDGE: _when_used, _CONFIG: _with_settings, _DYNAMO: _without_modes}
-    ),
-)
-if _DYNAMO not in sys.modules:
-    sys.modules["torch"]._dynamo = _NotImported(_DYNAMO)  # the import replaces it
+import_hooks.run_when_used(_BRIDGE)
+import_hooks.change_run(_CONFIG, _with_settings)
+import_hooks.change_run(_DYNAMO, _without_modes)
+for _module, _imported in _IMPORTED_WHEN_CALLED.items():
+    import_hooks.change_run(_module, _without_import_of(_imported))
+import_hooks.stand_in(_DYNAMO, _NotImported(_DYNAMO))

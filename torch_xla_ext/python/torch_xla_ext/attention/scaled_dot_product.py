@@ -16,6 +16,7 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch_xla_ext_startup.replacement import temporarily_replaced
 
 from torch_xla_ext.attention.one_query import attention_of_one_query
 from xla_kernels.attention import cudnn
@@ -43,15 +44,12 @@ def in_graphs_of_own_tensors() -> Iterator[None]:
     PyTorch would choose one of its own kernels for their device, which XLA does not have.
     """
     keys = [DispatchKey.AutogradCPU, DispatchKey.AutogradCUDA, DispatchKey.CPU, DispatchKey.CUDA]
-    before = _OPERATOR.py_kernels.copy()
-    _OPERATOR.py_kernels.update(dict.fromkeys(keys, _attention))
-    _OPERATOR._dispatch_cache.clear()
+    kernels = _OPERATOR.py_kernels | dict.fromkeys(keys, _attention)
     try:
-        yield
+        with temporarily_replaced(_OPERATOR, "py_kernels", kernels):
+            _OPERATOR._dispatch_cache.clear()
+            yield
     finally:
-        for key in keys:
-            _OPERATOR.py_kernels.pop(key)
-        _OPERATOR.py_kernels.update(before)
         _OPERATOR._dispatch_cache.clear()
 
 

@@ -5,8 +5,8 @@
 memory; with XLA tensors on a CPU or a GPU they require JAX. Here each of them runs a kernel of this
 wheel, or PyTorch operations, so that code for TPUs runs unchanged. On TPUs all is upstream's.
 
-The functions are replaced when their module is imported (torch_xla_ext_startup.plugin). torch_xla
-does not import it by itself.
+The functions are replaced when their module is imported (torch_xla_ext_startup.upstream_fixes), and
+its operators get kernels then. torch_xla does not import it by itself.
 """
 
 import functools
@@ -25,11 +25,15 @@ _LIBRARY = torch.library.Library("xla", "IMPL")
 _Function = Callable[..., torch.Tensor]
 
 
-def replace(module: ModuleType) -> None:
-    """Replaces the functions of torch_xla.experimental.custom_kernel, once."""
-    if getattr(module.paged_attention, "_torch_xla_ext", False):
-        return
-    functions: dict[str, _Function] = {
+def function_of_any_device(original: _Function) -> _Function:
+    """A function of torch_xla.experimental.custom_kernel, with ours where there is no TPU."""
+    return _dispatching(original, _functions()[original.__name__])
+
+
+def _functions() -> dict[str, _Function]:
+    from torch_xla.experimental import custom_kernel as module
+
+    return {
         "flash_attention": flash_attention,
         "gmm": grouped_matmul.gmm,
         "multi_queries_paged_attention": functools.partial(_multi_queries_paged_attention, module),
@@ -38,8 +42,13 @@ def replace(module: ModuleType) -> None:
         "ragged_paged_attention": functools.partial(_ragged_paged_attention, module),
         "tgmm": grouped_matmul.tgmm,
     }
-    for name, function in functions.items():
-        setattr(module, name, _dispatching(getattr(module, name), function))
+
+
+def register() -> None:
+    """Gives operators of torch_xla.experimental.custom_kernel kernels for devices without a TPU."""
+    from torch_xla.experimental import custom_kernel as module
+
+    for name in _functions():
         # Upstream's implementation for XLA tensors calls the function that is replaced. It has to
         # run above autograd, too: below it, the gradient of what it calls is lost with a warning.
         if (operator := getattr(module, name + "_xla", None)) is not None:
@@ -64,8 +73,6 @@ def _dispatching(upstream: _Function, ours: _Function) -> _Function:
                 called = ours if _is_ours(value.device) else upstream
                 return called(*args, **kwargs)
         return upstream(*args, **kwargs)
-
-    function._torch_xla_ext = True
 
     return function
 

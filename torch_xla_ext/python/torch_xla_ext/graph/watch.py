@@ -20,6 +20,7 @@ import torch_xla
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
+from torch_xla_ext_startup.replacement import temporarily_replaced
 
 from torch_xla_ext.graph.bytecode import assigned_globals
 from torch_xla_ext.graph.errors import CaptureError, ReadError
@@ -30,7 +31,8 @@ _XLAC = torch_xla._XLAC
 # Functions of the binary that run what was traced so far.
 _SYNCS = ("_xla_step_marker", "_xla_sync_multi", "_xla_sync_live_tensors", "_xla_warm_up_cache")
 _ABSENT = object()
-_PACKAGE = __name__.rpartition(".")[0]
+# Modules that watch a step, and are no part of it.
+_WATCHING = (__name__.rpartition(".")[0], temporarily_replaced.__module__)
 # Finds and executes a module that sys.modules does not have.
 _IMPORT = importlib._bootstrap._find_and_load.__code__
 _READ = "aten::_local_scalar_dense"  # counts reads of numbers on the host
@@ -212,11 +214,8 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
             nodes.extend(following for following, _ in node.next_functions)
         return stock(outputs, *args, **kwargs)
 
-    torch.autograd._engine_run_backward = run
-    try:
+    with temporarily_replaced(torch.autograd, "_engine_run_backward", run):
         yield
-    finally:
-        torch.autograd._engine_run_backward = stock
 
 
 @contextlib.contextmanager
@@ -233,11 +232,8 @@ def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
                 stack.enter_context(context())
             return stock(node, *gradients)
 
-    kind.apply = apply
-    try:
+    with temporarily_replaced(kind, "apply", apply):
         yield
-    finally:
-        kind.apply = stock
 
 
 def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
@@ -281,11 +277,8 @@ def answers_as_compiling() -> Iterator[None]:
         asks = sys._getframe(1).f_globals.get("__name__", "")
         return stock() or (threading.get_ident() == tracing and asks.partition(".")[0] != "torch")
 
-    torch.compiler.is_compiling = is_compiling
-    try:
+    with temporarily_replaced(torch.compiler, "is_compiling", is_compiling):
         yield
-    finally:
-        torch.compiler.is_compiling = stock
 
 
 @contextlib.contextmanager
@@ -304,16 +297,13 @@ def syncs_refused() -> Iterator[None]:
 
         return call
 
-    stock = {name: getattr(_XLAC, name) for name in _SYNCS}
-    for name, function in stock.items():
-        setattr(_XLAC, name, refusing(function))
-    _XLAC._xla_pause_computing_pending_values(True)
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in _SYNCS:
+            function = refusing(getattr(_XLAC, name))
+            stack.enter_context(temporarily_replaced(_XLAC, name, function))
+        stack.callback(_XLAC._xla_pause_computing_pending_values, False)
+        _XLAC._xla_pause_computing_pending_values(True)
         yield
-    finally:
-        _XLAC._xla_pause_computing_pending_values(False)
-        for name, function in stock.items():
-            setattr(_XLAC, name, function)
 
 
 def _host_random_states() -> dict[str, Callable[[], Any]]:
@@ -399,8 +389,8 @@ class ExecutedCode:
         code, variables = frame.f_code, frame.f_globals
         if event != "call" or code in self.codes:
             return
-        if variables.get("__name__", "").startswith(_PACKAGE):
-            return  # what watches is no part of the step
+        if variables.get("__name__", "").startswith(_WATCHING):
+            return
         if code is _IMPORT:
             sys.setprofile(self._importing(frame))
             return

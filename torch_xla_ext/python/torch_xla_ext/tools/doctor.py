@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import torch
 import torch_xla
+from torch_xla_ext_startup import replacement
 
 from torch_xla_ext import ops
 from torch_xla_ext.registry.platforms import platform_of
@@ -29,6 +30,7 @@ class Report:
     cuda: dict[str, object] | None = None
     devices: list[str] = field(default_factory=list)
     targets: list[dict[str, str]] = field(default_factory=list)
+    fixes: list[dict[str, object]] = field(default_factory=list)
     self_test: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -55,6 +57,12 @@ class Report:
         lines += [f"{'device':<14}{device}" for device in self.devices]
         names = {target["name"] for target in self.targets}
         lines.append(f"{'targets':<14}{len(names)}; python -m torch_xla_ext targets lists them")
+        lines.append(
+            f"{'fixes':<14}{len(self.fixes)}; {replacement.WITHOUT_ENVIRONMENT}=name leaves one out"
+        )
+        lines += [
+            "  {libraries:<16}{attributes} ({name}): {reason}".format(**fix) for fix in self.fixes
+        ]
         lines += [f"{'self-test':<14}{device}: {text}" for device, text in self.self_test.items()]
         lines += [f"{'warning':<14}{text}" for text in self.warnings]
         lines += [f"{'PROBLEM':<14}{text}" for text in self.problems]
@@ -65,6 +73,18 @@ class Report:
 def targets() -> list[dict[str, str]]:
     """The custom-call targets that this process has registered, and what their calls run."""
     return [{**target._asdict(), "function": target.function} for target in registered_targets()]
+
+
+def fixes() -> list[dict[str, object]]:
+    """The replaced functions of other libraries in this process, a row for each reason."""
+    rows = []
+    for fix, names in replacement.active():
+        holder = names[0].rpartition(".")[0]
+        # The functions of one module or class: its name once.
+        attributes = ", ".join([names[0], *(n.removeprefix(f"{holder}.") for n in names[1:])])
+        row = {"name": fix.name, "libraries": ", ".join(fix.libraries), "attributes": attributes}
+        rows.append(row | {key: getattr(fix, key) for key in ("versions", "reason", "test")})
+    return rows
 
 
 def default_device_type(
@@ -165,6 +185,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
     except (CudaRuntimeError, RuntimeError) as error:
         report.problems.append(str(error))
     report.targets = targets()
+    report.fixes = fixes()
     for index, _ in enumerate(report.devices):
         device = f"xla:{index}"
         try:

@@ -13,26 +13,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from types import ModuleType
 
 import torch
+import torch.utils.checkpoint
 import torch_xla
 from torch.utils import _pytree as pytree
 
 _XLAC = torch_xla._XLAC
 
 
-def replace(module: ModuleType) -> None:
-    """Changes torch.utils.checkpoint."""
-    infer_device_type = module._infer_device_type
-
-    def other_device_type(*args: object) -> str:
-        device_type = infer_device_type(*args)
+def infer_device_type(original: Callable[..., str]) -> Callable[..., str]:
+    def infer_device_type(*args: object) -> str:
+        device_type = original(*args)
         # _Region keeps the state of XLA.
-        return module.DefaultDeviceType.get_device_type() if device_type == "xla" else device_type
+        default = torch.utils.checkpoint.DefaultDeviceType
+        return default.get_device_type() if device_type == "xla" else device_type
 
-    module._infer_device_type = other_device_type
-    stock = module.checkpoint.__wrapped__
+    return infer_device_type
+
+
+def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
+    """What torch.utils.checkpoint.checkpoint calls, by torch._disable_dynamo.
+
+    The function itself stays the same: other modules may have imported it, and torch.compile looks
+    for this very one.
+    """
+    stock = torch.utils.checkpoint.checkpoint.__wrapped__
 
     @torch._disable_dynamo
     def checkpoint(function: Callable[..., object], *args: object, **kwargs: object) -> object:
@@ -45,9 +51,7 @@ def replace(module: ModuleType) -> None:
                 result.register_hook(region.keep_gradient)
         return results
 
-    # torch._disable_dynamo calls this in the place of what it wraps: other modules may have
-    # imported the function, and torch.compile looks for this very one.
-    stock.__dynamo_disable = checkpoint
+    return checkpoint
 
 
 class _Region:

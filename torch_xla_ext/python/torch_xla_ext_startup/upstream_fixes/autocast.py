@@ -10,37 +10,36 @@ from __future__ import annotations
 
 import functools
 import os
-from types import ModuleType
+from collections.abc import Callable
 
 import torch
-from torch.amp import autocast_mode
 
 _OTHER = {"cuda": "xla", "xla": "cuda"}
 
 
-def replace() -> None:
-    """Changes torch.autocast."""
-    stock = autocast_mode.autocast
-    make, enter, leave = stock.__init__, stock.__enter__, stock.__exit__
-
-    @functools.wraps(make)  # torch.compile reads the signature
-    def new_make(
-        self: stock,
+def initialize(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)  # torch.compile reads the signature
+    def initialize(
+        self: torch.autocast,
         device_type: str,
         dtype: torch.dtype | None = None,
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
         if device_type != "cuda" or not _is_gpu():
-            make(self, device_type, dtype, enabled, cache_enabled)
+            original(self, device_type, dtype, enabled, cache_enabled)
             return
         # Whether there is bfloat16, PyTorch asks its own CUDA, which it may not have.
-        make(self, device_type, torch.float16, enabled, cache_enabled)
+        original(self, device_type, torch.float16, enabled, cache_enabled)
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
 
-    @functools.wraps(enter)
-    def new_enter(self: stock) -> object:
-        result = enter(self)
+    return initialize
+
+
+def enter(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def enter(self: torch.autocast) -> object:
+        result = original(self)
         if self.device in _OTHER and _is_gpu():
             other = _OTHER[self.device]
             self._other = torch.is_autocast_enabled(other), torch.get_autocast_dtype(other)
@@ -48,20 +47,24 @@ def replace() -> None:
             torch.set_autocast_dtype(other, self.fast_dtype)
         return result
 
-    @functools.wraps(leave)
-    def new_leave(self: stock, *error: object) -> object:
+    return enter
+
+
+def leave(original: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(original)
+    def leave(self: torch.autocast, *error: object) -> object:
         if other := self.__dict__.pop("_other", None):
             enabled, dtype = other
             torch.set_autocast_enabled(_OTHER[self.device], enabled)
             torch.set_autocast_dtype(_OTHER[self.device], dtype)
-        return leave(self, *error)
+        return original(self, *error)
 
-    stock.__init__, stock.__enter__, stock.__exit__ = new_make, new_enter, new_leave
+    return leave
 
 
-def replace_module(module: ModuleType) -> None:
-    """Changes torch_xla.amp.autocast_mode: its class fails on the CPU."""
-    module.autocast = _Autocast
+def xla_autocast(_: type) -> type:
+    """torch_xla.amp.autocast: torch_xla's class fails on the CPU."""
+    return _Autocast
 
 
 class _Autocast(torch.autocast):

@@ -10,26 +10,33 @@ wrong. Such a function is not compiled: it runs as without torch.compile.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import operator
-import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import torch
 import torch_xla
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torch_xla_ext_startup.replacement import temporarily_replaced
 from torch_xla_ext_startup.upstream_fixes import decompositions
 
 # docs/debugging.md names it: a program may have configured it.
 _log = logging.getLogger("torch_xla_ext.openxla")
 
 
-def replace_bridge(module: ModuleType) -> None:
-    """Changes torch_xla._dynamo.dynamo_bridge."""
+def function_of_bridge(original: Callable[..., object]) -> Callable[..., object]:
+    """One of the functions of torch_xla._dynamo.dynamo_bridge that are replaced."""
+    return _functions_of_bridge()[original.__name__]
+
+
+@functools.cache
+def _functions_of_bridge() -> dict[str, Callable[..., object]]:
+    """The functions by their names. They are made when all originals are in place."""
+    from torch_xla._dynamo import dynamo_bridge as module
+
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
     from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, split
@@ -100,9 +107,12 @@ def replace_bridge(module: ModuleType) -> None:
             return extract_internal(graph)
         return split(graph, on_host, lambda part: part, extract_internal)
 
-    module.extract_compiled_graph_helper = extract_compiled_graph_helper
-    module.extract_internal = extract_internal
-    module.partition_fx_graph_for_cpu_fallback = partition_fx_graph_for_cpu_fallback
+    functions = (
+        extract_compiled_graph_helper,
+        extract_internal,
+        partition_fx_graph_for_cpu_fallback,
+    )
+    return {function.__name__: function for function in functions}
 
 
 def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
@@ -133,18 +143,22 @@ class _SharedMemoryError(Exception):
     """Arguments of a function share memory, and it writes to one."""
 
 
-def replace_backend(module: ModuleType) -> None:
-    """Changes torch._dynamo.backends.torchxla."""
-    from torch._dynamo.backends import registry
+@functools.cache
+def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
+    """torch._dynamo.backends.torchxla.openxla."""
+    from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import partitioners
     from torch._functorch._aot_autograd import runtime_wrappers
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    stock, merge = module.openxla, runtime_wrappers.merge_view_inputs
-    # Of what the gradient needs, it computes again what is cheap; the default saves all.
-    stock.kwargs["partition_fn"] = partitioners.min_cut_rematerialization_partition
-    # Also what a function writes to its arguments is a part of its program.
-    stock.kwargs["keep_inference_input_mutations"] = True
+    merge = runtime_wrappers.merge_view_inputs
+    stock = aot_autograd(
+        **original.kwargs,
+        # Of what the gradient needs, it computes again what is cheap; the default saves all.
+        partition_fn=partitioners.min_cut_rematerialization_partition,
+        # Also what a function writes to its arguments is a part of its program.
+        keep_inference_input_mutations=True,
+    )
 
     def merge_view_inputs(
         config: object, inputs: Sequence[object], infos: Sequence[Any], **options: object
@@ -172,8 +186,8 @@ def replace_backend(module: ModuleType) -> None:
         stock.kwargs.pop("bw_compiler", None)
         with (
             decompositions.traced_for_xla(stock.kwargs, inputs),
-            mock.patch.object(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
-            mock.patch.object(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
+            temporarily_replaced(runtime_wrappers, "merge_view_inputs", merge_view_inputs),
+            temporarily_replaced(partitioners, "has_recomputable_rng_ops", _save_random_numbers),
         ):
             try:
                 return stock(graph, inputs, **options)
@@ -184,22 +198,16 @@ def replace_backend(module: ModuleType) -> None:
                 )
                 return graph
 
-    openxla._tags = stock._tags  # torch._dynamo.list_backends() reads them
-    module.openxla = openxla
-    registry._COMPILER_FNS["openxla"] = openxla
-    _number_devices()
-    _run_loops_lazily()
+    openxla._tags = original._tags  # torch._dynamo.list_backends() reads them
+    return openxla
 
 
-def _number_devices() -> None:
+def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
     """Gives fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
 
     Otherwise ``x + torch.arange(3, device="xla")`` is refused in a compiled function, since its
     operands are on "xla:0" and "xla".
     """
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    stock = FakeTensor.__new__
 
     def new(
         cls: type,
@@ -208,23 +216,17 @@ def _number_devices() -> None:
         device: torch.device | str,
         *args: object,
         **options: object,
-    ) -> FakeTensor:
+    ) -> torch.Tensor:
         if torch.device(device) == torch.device("xla"):
             device = torch_xla.device()
-        return stock(cls, mode, elem, device, *args, **options)
+        return original(cls, mode, elem, device, *args, **options)
 
-    FakeTensor.__new__ = staticmethod(new)
+    return staticmethod(new)
 
 
-def _run_loops_lazily() -> None:
+def scan_without_dynamo(original: Callable[..., object]) -> Callable[..., object]:
     """Keeps Dynamo out of torch_xla's scan, which traces its function itself."""
-    from torch_xla.experimental import scan
-
-    stock = scan.scan
-    disabled = torch.compiler.disable(stock)
-    for module in list(sys.modules.values()):
-        if vars(module).get("scan") is stock:
-            module.scan = disabled
+    return torch.compiler.disable(original)
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:

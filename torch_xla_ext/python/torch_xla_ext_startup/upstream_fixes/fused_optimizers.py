@@ -11,12 +11,10 @@ PyTorch also refuses capturable=True together with foreach=True, for which XLA l
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.optim import optimizer
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
 _Rate = float | Tensor
@@ -146,18 +144,19 @@ def _adagrad(
         common.write(parameter, value - gradient * rate / (total.sqrt() + eps))
 
 
-def enable() -> None:
-    """Once in a process."""
-    stock = optimizer._get_fused_kernels_supported_devices
-    if "xla" in stock():
-        return
+def register() -> None:
+    """Registers the updates for XLA tensors."""
     updates = {"adam": _adam(False), "adamw": _adam(True), "sgd": _sgd, "adagrad": _adagrad}
     for name, update in updates.items():
         for overload in ("", ".tensor_lr"):
             # Above functionalization, which cannot write to a list without tensors.
             _LIBRARY.impl(f"_fused_{name}_{overload}", update, "AutogradXLA")
-    optimizer._get_fused_kernels_supported_devices = lambda: [*stock(), "xla"]
-    devices = optimizer._get_capturable_supported_devices
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.optim.") and hasattr(module, devices.__name__):
-            setattr(module, devices.__name__, lambda supports_xla=True: devices())
+
+
+def fused_devices(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    return lambda: [*original(), "xla"]
+
+
+def capturable_devices(original: Callable[[], list[str]]) -> Callable[[bool], list[str]]:
+    """Of foreach=True, too, for which PyTorch asks with supports_xla=False."""
+    return lambda supports_xla=True: original()

@@ -6,7 +6,9 @@ storage for that device stays on the host, with a mark, and tensors that are mad
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 
 import torch
 
@@ -28,18 +30,17 @@ def _restore(storage: object, location: str) -> object:
     return storage
 
 
-def enable() -> None:
-    """Once in a process."""
-    stock = torch._utils._rebuild_tensor
-    if hasattr(stock, "__wrapped__"):
-        return
-
+def rebuild_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(original)
     def rebuild_tensor(storage: object, *place: object) -> torch.Tensor:
-        tensor = stock(storage, *place)
+        tensor = original(storage, *place)
         device = getattr(storage._untyped_storage, _MARK, None)
         return tensor if device is None else tensor.to(device)
 
-    rebuild_tensor.__wrapped__ = stock
-    torch._utils._rebuild_tensor = rebuild_tensor
+    return rebuild_tensor
+
+
+def register() -> None:
+    """Has torch.load keep storages for XLA devices on the host."""
     # Before those of PyTorch, which refuse what they do not know.
     torch.serialization.register_package(5, lambda _storage: None, _restore)

@@ -33,18 +33,17 @@ class _Move(threading.local):
 _move = _Move()
 
 
-def keep() -> None:
+def apply(original: Callable[..., Module]) -> Callable[..., Module]:
     """Wraps Module._apply, which all moves and conversions of modules call."""
-    convert = Module._apply
 
-    @functools.wraps(convert)
+    @functools.wraps(original)
     def apply(
         self: Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
     ) -> Module:
         before = dict(self._parameters)
         _move.depth += 1
         try:
-            result = convert(self, fn, recurse)
+            result = original(self, fn, recurse)
             for name, old in before.items():
                 new = self._parameters[name]
                 if old is not new and "xla" in (old.device.type, new.device.type):
@@ -55,7 +54,7 @@ def keep() -> None:
                 _move.replaced.clear()
         return result
 
-    Module._apply = apply
+    return apply
 
 
 def _kept(old: Parameter, new: Parameter) -> Parameter:

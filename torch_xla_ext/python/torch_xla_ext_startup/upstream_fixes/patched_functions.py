@@ -10,23 +10,17 @@ foreach=True. It is PyTorch's again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.nn.modules import rnn
 from torch_xla.experimental.gru import GRU
 
 
-def replace() -> None:
-    """Changes torch_xla's layer and torch.nn.utils."""
-    _replace_gru()
-    _replace_clip()
+def gru(original: Callable[..., object]) -> Callable[..., object]:
+    """GRU.forward of torch_xla."""
 
-
-def _replace_gru() -> None:
-    loop = GRU.forward
-
-    @functools.wraps(loop)
+    @functools.wraps(original)
     def forward(
         self: GRU,
         input: torch.Tensor | rnn.PackedSequence,
@@ -35,12 +29,13 @@ def _replace_gru() -> None:
         is_on_xla = isinstance(input, torch.Tensor) and input.device.type == "xla"
         if torch.compiler.is_compiling() or not is_on_xla:
             return rnn.GRU.forward(self, input, hx)
-        return loop(self, input, hx)
+        return original(self, input, hx)
 
-    GRU.forward = forward
+    return forward
 
 
-def _replace_clip() -> None:
+def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """torch.nn.utils.clip_grad_norm_."""
     stock = torch.nn.utils.clip_grad.clip_grad_norm_
 
     @functools.wraps(stock)
@@ -56,4 +51,4 @@ def _replace_clip() -> None:
             foreach = False  # XLA makes such kernels of the program
         return stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
-    torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+    return clip_grad_norm_

@@ -8,12 +8,12 @@ do nothing, because it does nothing if there is a handler.
 from __future__ import annotations
 
 import logging
+from types import ModuleType
 
 import torch_xla
-import torch_xla.runtime
 
 
-def restore() -> None:
+def remove_handlers() -> None:
     """Removes the handlers that importing torch_xla has added. A second call does nothing."""
     before = torch_xla._XLAC.__dict__.pop("_root_log_handlers", None)
     if before is None:
@@ -21,5 +21,11 @@ def restore() -> None:
     for handler in list(logging.root.handlers):
         if handler not in before and type(handler) is logging.StreamHandler:
             logging.root.removeHandler(handler)
-    # Its warnings come without a handler, too: logging writes them to stderr.
-    torch_xla.runtime.logging = logging.getLogger("torch_xla")
+
+
+def logger(_: ModuleType) -> logging.Logger:
+    """What torch_xla.runtime uses as the module `logging`.
+
+    Its warnings come without a handler, too: Python writes them to stderr.
+    """
+    return logging.getLogger("torch_xla")

@@ -7,20 +7,18 @@ asking its operator. csrc/aten_overrides/strides.h has an operator that knows wh
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 
 
-def replace() -> None:
-    """Changes torch.Tensor."""
-    stock = torch.Tensor.contiguous
-
-    @functools.wraps(stock)
+def contiguous(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(original)
     def contiguous(
         self: torch.Tensor, memory_format: torch.memory_format = torch.contiguous_format
     ) -> torch.Tensor:
         if self.is_xla:
             return torch.ops.aten.contiguous.default(self, memory_format=memory_format)
-        return stock(self, memory_format=memory_format)
+        return original(self, memory_format=memory_format)
 
-    torch.Tensor.contiguous = contiguous
+    return contiguous

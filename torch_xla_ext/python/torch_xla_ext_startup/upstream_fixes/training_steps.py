@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 
 import torch
 import torch_xla
@@ -25,17 +26,20 @@ _stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _calls_sync = False
 
 
-def replace() -> None:
-    """Has each optimizer's step end a step, where nothing else does."""
-    stock = _XLAC._xla_step_marker
+def step_marker(original: Callable[..., None]) -> Callable[..., None]:
+    """Notes that the program calls torch_xla.sync() itself."""
 
-    @functools.wraps(stock)
+    @functools.wraps(original)
     def step_marker(*args: object, **options: object) -> None:
         global _calls_sync
         _calls_sync = True
-        stock(*args, **options)
+        original(*args, **options)
 
-    _XLAC._xla_step_marker = step_marker
+    return step_marker
+
+
+def register() -> None:
+    """Has each optimizer's step end a step, where nothing else does."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 

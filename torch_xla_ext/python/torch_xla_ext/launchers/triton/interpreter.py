@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
+from torch_xla_ext_startup.replacement import temporarily_replaced
 
 from torch_xla_ext.launchers.triton.kernel import replaced
 
@@ -105,11 +106,13 @@ def _interpreting() -> Iterator[None]:
         if isinstance(value, type) and value.__module__.startswith("triton.language")
     }
     saved = [(holder, dict(vars(holder))) for holder in [*modules, *classes, JITFunction]]
-    JITFunction.__call__ = lambda self, *args, **kwargs: InterpretedFunction(self.fn)(
-        *args, **kwargs
-    )
+
+    def call(function: JITFunction, *args: object, **kwargs: object) -> object:
+        return InterpretedFunction(function.fn)(*args, **kwargs)
+
     try:
-        yield
+        with temporarily_replaced(JITFunction, "__call__", call):
+            yield
     finally:
         for holder, attributes in saved:
             for name, value in list(vars(holder).items()):

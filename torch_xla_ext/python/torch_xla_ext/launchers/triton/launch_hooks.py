@@ -7,7 +7,6 @@ becomes a `triton_call` with these as aliases.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -22,15 +21,11 @@ _ANY_CAPABILITY = 90
 _written: dict[str, tuple[Kernel, list[str]]] = {}
 
 
-def install() -> None:
-    """Has Triton's kernels take XLA tensors, if Triton is there: torch_xla has imported it."""
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        return
-    stock = jit.KernelInterface.__getitem__
+def getitem(original: Callable[..., object]) -> Callable[..., object]:
+    """KernelInterface.__getitem__: ``kernel[grid]``."""
 
     def getitem(kernel: Kernel, grid: object) -> Callable[..., object]:
-        launch = stock(kernel, grid)
+        launch = original(kernel, grid)
 
         def launch_anywhere(*args: object, **kwargs: object) -> object:
             if _is_xla((*args, *kwargs.values())):
@@ -39,63 +34,58 @@ def install() -> None:
 
         return launch_anywhere
 
-    jit.KernelInterface.__getitem__ = getitem
-    stock_run = jit.JITFunction.run
+    return getitem
+
+
+def run(original: Callable[..., object]) -> Callable[..., object]:
+    """JITFunction.run, which Helion's code calls itself."""
 
     def run(
         kernel: Kernel, *args: object, grid: object, warmup: bool, **kwargs: object
     ) -> object | None:
-        """Helion's code launches so."""
         if not warmup and _is_xla((*args, *kwargs.values())):
             return _launch(kernel, grid, args, kwargs)
-        return stock_run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+        return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
 
-    jit.JITFunction.run = run
-    _let_torch_analyse_kernels()
-    _let_triton_operators_write()
+    return run
 
 
-def _let_triton_operators_write() -> None:
+def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
     """Has operators of torch.library.triton_op write to XLA tensors.
 
     XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
     unless it has a kernel for them. The operator's function is one: its launches take such tensors.
     """
     from torch._library import custom_ops
-    from torch._library import triton as triton_operators
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
     def add_kernel(operator: custom_ops.CustomOpDef) -> None:
         if operator._opoverload._schema.is_mutable:
             operator._lib.impl(operator._opoverload, operator._init_fn, "Functionalize")
 
-    stock = triton_operators.custom_op
-
     def custom_op(*args: object, **kwargs: object) -> custom_ops.CustomOpDef:
-        operator = stock(*args, **kwargs)
+        operator = original(*args, **kwargs)
         add_kernel(operator)
         return operator
 
-    triton_operators.custom_op = custom_op
     for operator in list(custom_ops.OPDEFS.values()):
         if FunctionalTensorMode in operator._torch_dispatch_fns:  # triton_op's
             add_kernel(operator)
+    return custom_op
 
 
-def _let_torch_analyse_kernels() -> None:
+def create_driver(original: Callable[[], object]) -> Callable[[], object]:
     """Gives Triton a GPU to compile for where torch has no CUDA.
 
     Without one torch.compile takes every tensor of a kernel for written to, and warns.
     """
-    module = sys.modules["triton.runtime.driver"]
-    stock = module._create_driver
 
     def create() -> object:
         from torch_xla_ext.launchers.triton.kernel import Driver
         from xla_kernels.plugin.driver import compute_capability
 
         try:
-            return stock()
+            return original()
         except RuntimeError:  # no active drivers
             pass
         try:
@@ -103,9 +93,18 @@ def _let_torch_analyse_kernels() -> None:
         except RuntimeError:
             return Driver(_ANY_CAPABILITY)
 
-    module._create_driver = create
-    if not isinstance(getattr(type(module.driver), "default", None), property):  # before Triton 3.5
-        module.driver.default._init_fn = create
+    return create
+
+
+def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel], object]:
+    """Does so for the proxy of a driver that Triton has before 3.5."""
+
+    def initialize(proxy: Kernel) -> object:
+        if proxy._obj is None:
+            proxy._obj = create_driver(proxy._init_fn)()
+        return original(proxy)
+
+    return initialize
 
 
 def _is_xla(value: object) -> bool:

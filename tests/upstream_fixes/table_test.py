@@ -1,0 +1,92 @@
+"""Each row of the table replaces what it names when that is imported, and can be taken back."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch_xla  # noqa: F401
+from torch_xla_ext_startup import replacement, upstream_fixes
+from torch_xla_ext_startup.upstream_fixes import table
+
+from torch_xla_huggingface import upstream_fixes as huggingface
+
+FIXES = {fix.name: fix for fix in [*table.FIXES, *huggingface.FIXES]}
+# A module with a mixture of experts, and the name of a function that is replaced in it.
+_MIXTURES = "transformers.models.mixtral.modeling_mixtral"
+_MIXTURE = f"{_MIXTURES}.MixtralSparseMoeBlock.forward"
+
+
+def modules(fix: upstream_fixes.Fix) -> list[str]:
+    names = [target.partition(":")[0] for target in fix.replaces]
+    return [*(_MIXTURES if "*" in name else name for name in names), *fix.after]
+
+
+def targets(fix: upstream_fixes.Fix) -> list[str]:
+    return [_MIXTURE if "*" in target else target.replace(":", ".") for target in fix.replaces]
+
+
+def replaced(name: str) -> list[replacement._Replaced]:
+    return list(replacement._replaced[name])
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in modules(FIXES[name]):
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            pytest.skip(f"without {module}")
+    if "accelerate" in FIXES[name].libraries:
+        monkeypatch.setenv("ACCELERATE_USE_XLA", "true")
+    for module in modules(FIXES[name]):
+        dir(importlib.import_module(module))  # some modules run when they are used
+    active = {fix.name: names for fix, names in upstream_fixes.active()}
+    assert set(targets(FIXES[name])) <= set(active[name])
+    before = replaced(name)
+    for one in before:
+        assert replacement._own(one.holder, one.attribute) is one.value is not one.before
+    upstream_fixes.revert(name)
+    try:
+        assert replaced(name) == []
+        for one in before:
+            assert replacement._own(one.holder, one.attribute) is one.before
+    finally:
+        upstream_fixes.apply(name)
+    after = replaced(name)
+    assert [one.name for one in after] == [one.name for one in before]
+    assert [one.before for one in after] == [one.before for one in before]
+    for one in after:
+        assert replacement._own(one.holder, one.attribute) is one.value is not one.before
+
+
+def test_without_any() -> None:
+    code = (
+        "import torch, torch_xla\n"
+        "from torch_xla_ext_startup import upstream_fixes\n"
+        "from torch_xla.experimental import custom_kernel\n"
+        "print(upstream_fixes.active())\n"
+        "print(torch.Tensor.contiguous is torch._C.TensorBase.contiguous)\n"
+        "upstream_fixes.apply('strided_views')\n"
+        "print(torch.Tensor.contiguous is torch._C.TensorBase.contiguous)\n"
+    )
+    result = run(code, ",".join(FIXES))
+    assert (result.stdout, result.stderr) == ("[]\nTrue\nFalse\n", "")
+
+
+def test_a_name_that_no_fix_has() -> None:
+    result = run("import torch_xla", "strided_views,typo")
+    assert "TORCH_XLA_EXT_WITHOUT_FIX: there is no fix 'typo'" in result.stderr
+    assert "strided_views" not in result.stderr
+
+
+def run(code: str, without: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process that imports torch_xla itself, without some fixes."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=os.environ | {replacement.WITHOUT_ENVIRONMENT: without},
+        capture_output=True,
+        text=True,
+    )

@@ -1,0 +1,190 @@
+"""Changes how modules of other libraries are imported, and acts on them when they have run.
+
+One finder stands in front of Python's own. It finds a module where it is, and wraps how it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import re
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+Run = Callable[[ModuleType], None]
+
+_aliases: dict[str, str] = {}
+_changes: dict[str, Callable[[Run], Run]] = {}
+_actions: dict[str, list[tuple[tuple[str, ...], Callable[[], None]]]] = {}
+_patterns: list[tuple[re.Pattern[str], Callable[[str], None], set[str]]] = []
+# Modules that have run, although the import system may not be done with them.
+_finished: set[str] = set()
+# Modules that are imported, but run when they are used.
+_not_run: set[str] = set()
+_lock = threading.RLock()
+
+
+def alias(name: str, target: str) -> None:
+    """Has `import name` give the module `target`, the same object."""
+    _aliases[name] = target
+
+
+def change_run(name: str, change: Callable[[Run], Run]) -> None:
+    """Has `change` wrap the function that runs the module."""
+    _changes[name] = change
+
+
+def run_when_used(name: str) -> None:
+    """Has the module run when something asks for one of its attributes, instead of at import."""
+
+    def make_lazy(module: ModuleType) -> None:
+        _not_run.add(name)
+        module.__class__ = _LazyModule
+
+    change_run(name, lambda _: make_lazy)
+
+
+def stand_in(name: str, module: ModuleType) -> None:
+    """Gives the parent of a module this one as attribute, until an import replaces it."""
+    parent, _, child = name.rpartition(".")
+    if name not in sys.modules:
+        setattr(sys.modules[parent], child, module)
+
+
+def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
+    """Calls `action` when all the modules have run: now, if they have.
+
+    Calls it again whenever one of them is imported anew.
+    """
+    for name in names:
+        _actions.setdefault(name, []).append((tuple(names), action))
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        if getattr(spec, "_initializing", False):  # its own imports have led to torch_xla's
+            spec.__class__ = _RunningSpec
+    if all(map(_has_run, names)):
+        action()
+
+
+def for_each_module(pattern: str, action: Callable[[str], None]) -> None:
+    """Calls `action` with the name of each module that matches, when it has run.
+
+    Args:
+        pattern: a module's name, where a `*` stands for one or more letters, digits and `_`.
+    """
+    entry = re.compile(re.escape(pattern).replace(r"\*", r"\w+")), action, set()
+    _patterns.append(entry)
+    for name in list(sys.modules):
+        _match(name, *entry)
+
+
+def _match(
+    name: str, pattern: re.Pattern[str], action: Callable[[str], None], matched: set[str]
+) -> None:
+    if pattern.fullmatch(name) and name not in matched:
+        matched.add(name)
+        when_imported([name], functools.partial(action, name))
+
+
+def _has_run(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None or name in _not_run:
+        return False
+    spec = getattr(module, "__spec__", None)
+    return name in _finished or not getattr(spec, "_initializing", False)
+
+
+def _act_on(name: str) -> None:
+    """Calls what waits for the module, which has run."""
+    for names, action in list(_actions.get(name, ())):
+        if all(map(_has_run, names)):
+            action()
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name in _aliases:
+            return importlib.machinery.ModuleSpec(name, _Alias(_aliases[name]))
+        for entry in _patterns:
+            _match(name, *entry)
+        if name not in _changes and name not in _actions:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+            if name in _changes:
+                run = _changes[name](run)
+
+            def run_and_act(module: ModuleType) -> None:
+                run(module)
+                _finished.add(name)
+                _act_on(name)
+
+            spec.loader.exec_module = run_and_act
+        return spec
+
+
+class _Alias(importlib.abc.Loader):
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system returns what is in sys.modules afterwards.
+        sys.modules[module.__name__] = importlib.import_module(self._target)
+
+
+class _RunningSpec(importlib.machinery.ModuleSpec):
+    """The spec of a module that is being imported, until the import system says that it has run.
+
+    A module that transformers imports may import torch_xla, for example: accelerate does.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = importlib.machinery.ModuleSpec
+            if self.name in sys.modules:  # it has not failed
+                _act_on(self.name)
+
+
+class _LazyModule(ModuleType):
+    """A module before it is used, for everything but what inspect asks all modules for."""
+
+    def __getattr__(self, name: str) -> object:
+        # `from ... import *` asks for __all__ first.
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        _run(self)
+        return getattr(self, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("__"):
+            _run(self)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        _run(self)
+        return dir(self)
+
+
+def _run(module: ModuleType) -> None:
+    with _lock:
+        if not isinstance(module, _LazyModule):
+            return  # another thread has done so
+        module.__class__ = ModuleType
+        try:
+            loader = importlib.machinery.SourceFileLoader(module.__name__, module.__file__)
+            loader.exec_module(module)
+        except BaseException:
+            module.__class__ = _LazyModule
+            raise
+        _not_run.discard(module.__name__)
+        _act_on(module.__name__)
+
+
+sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,42 @@
+"""What ``import torch_xla`` runs, for programs that never import torch_xla_ext.
+
+A function here that needs the package torch_xla_ext imports it when it is called.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from torch_xla_ext_startup import import_hooks, replacement
+from torch_xla_ext_startup.upstream_fixes import (
+    decompositions,
+    fused_optimizers,
+    loading,
+    root_logger,
+    table,
+    training_steps,
+)
+from torch_xla_huggingface import upstream_fixes as huggingface
+
+_KERNELS = "torch_xla.experimental.custom_kernel"
+_TRITON = "torch_xla.experimental.triton"
+
+
+@functools.cache
+def install() -> None:
+    """Arranges it. A second call does nothing."""
+    root_logger.remove_handlers()
+    replacement.install([*table.FIXES, *huggingface.FIXES])
+    loading.register()
+    fused_optimizers.register()
+    training_steps.register()
+    decompositions.register()
+    import_hooks.when_imported([_KERNELS], _register_kernels)
+    # In the place of torch_xla's, which needs jaxlib and launches every kernel with four warps.
+    import_hooks.alias(_TRITON, "torch_xla_ext.launchers.triton.upstream")
+
+
+def _register_kernels() -> None:
+    from torch_xla_ext.custom_kernel import install
+
+    install.register()
