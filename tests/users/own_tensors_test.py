@@ -1,7 +1,7 @@
 """torch.compile(backend="openxla") on PyTorch's own tensors, in the memory of XLA's device.
 
 These are CPU tensors with PJRT_DEVICE=CPU. With PJRT_DEVICE=CUDA and a torch with CUDA, the same
-tests run on CUDA tensors (docs/pjrt_bridge.md).
+tests run on CUDA tensors (docs/pjrt_shim.md).
 """
 
 from __future__ import annotations

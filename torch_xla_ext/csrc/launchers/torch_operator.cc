@@ -114,7 +114,7 @@ c10::Device CurrentCudaDevice() {
         "PyTorch operators run on the GPU only with a CUDA build of torch, "
         "which this process does not have; install torch 2.8.0 from the "
         "package "
-        "index (docs/existing_kernels.md)");
+        "index (docs/launchers.md)");
   }
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getDevice();

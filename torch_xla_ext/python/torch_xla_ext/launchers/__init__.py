@@ -1,1 +1,1 @@
-"""Existing kernels as parts of XLA programs: docs/existing_kernels.md."""
+"""Existing kernels as parts of XLA programs: docs/launchers.md."""

@@ -1,11 +1,11 @@
-"""examples/existing_kernels, as a user runs them."""
+"""examples/launchers, as a user runs them."""
 
 import runpy
 from pathlib import Path
 
 import pytest
 
-FOLDER = Path("examples/existing_kernels")
+FOLDER = Path("examples/launchers")
 
 
 @pytest.mark.parametrize(

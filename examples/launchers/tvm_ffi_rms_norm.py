@@ -1,12 +1,12 @@
 """Runs a TVM-FFI function, such as FlashInfer's, inside an XLA program.
 
-    PJRT_DEVICE=CPU python examples/existing_kernels/tvm_ffi_rms_norm.py
-    PJRT_DEVICE=CUDA python examples/existing_kernels/tvm_ffi_rms_norm.py norm.so
+    PJRT_DEVICE=CPU python examples/launchers/tvm_ffi_rms_norm.py
+    PJRT_DEVICE=CUDA python examples/launchers/tvm_ffi_rms_norm.py norm.so
 
 On a GPU it is `rmsnorm` of FlashInfer's module `norm`, which
 ``flashinfer.jit.norm.gen_norm_module().build_and_load()`` compiles into FlashInfer's cache. On the
 CPU this script compiles a function with the same arguments instead. It needs apache-tvm-ffi and, on
-the CPU, g++. See docs/existing_kernels.md.
+the CPU, g++. See docs/launchers.md.
 """
 
 import importlib.util

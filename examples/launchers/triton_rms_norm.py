@@ -1,9 +1,9 @@
 """Runs a Triton kernel, residual addition and RMSNorm in one, inside an XLA program.
 
-    PJRT_DEVICE=CPU python examples/existing_kernels/triton_rms_norm.py
+    PJRT_DEVICE=CPU python examples/launchers/triton_rms_norm.py
 
 On a GPU Triton compiles it and XLA launches it. On the CPU Triton's interpreter runs it as a
-reference. See docs/existing_kernels.md. RMSNorm: Zhang and Sennrich, arXiv:1910.07467.
+reference. See docs/launchers.md. RMSNorm: Zhang and Sennrich, arXiv:1910.07467.
 """
 
 import torch

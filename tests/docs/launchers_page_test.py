@@ -1,4 +1,4 @@
-"""The programs in docs/existing_kernels.md run, one after the other, on the CPU."""
+"""The programs in docs/launchers.md run, one after the other, on the CPU."""
 
 import ctypes
 import re
@@ -17,7 +17,7 @@ from testing.xla import capsule
 
 import torch_xla_ext
 
-PAGE = Path("docs/existing_kernels.md").read_text()
+PAGE = Path("docs/launchers.md").read_text()
 
 
 @torch.library.custom_op("mylib::rotary", mutates_args=())
@@ -61,7 +61,7 @@ def compiled(*args: object, options: str) -> object:
 
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = runpy.run_path("examples/existing_kernels/tvm_ffi_rms_norm.py")
+    example = runpy.run_path("examples/launchers/tvm_ffi_rms_norm.py")
     library = example["compiled_for_cpu"]()
     monkeypatch.chdir(tmp_path)
     Path("norm.so").symlink_to(library)
@@ -94,5 +94,5 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == len(expected)
     for block, result in zip(blocks, expected, strict=True):
-        exec(compile(block, "docs/existing_kernels.md", "exec"), names)
+        exec(compile(block, "docs/launchers.md", "exec"), names)
         torch.testing.assert_close(names.pop("y").cpu(), result)

@@ -1,10 +1,10 @@
 """Runs vLLM's own CUDA operators in one XLA program: its RMSNorm and its FlashAttention 3.
 
     PJRT_DEVICE=CUDA PJRT_ALLOCATOR_FRACTION=0.5 \\
-        python examples/existing_kernels/vllm_operators.py
+        python examples/launchers/vllm_operators.py
 
 It needs vLLM 0.11.0 (integrations/vllm/install.py), torch with CUDA, and a GPU that FlashAttention
-3 supports, such as an H100. See docs/existing_kernels.md.
+3 supports, such as an H100. See docs/launchers.md.
 """
 
 import torch

@@ -1,8 +1,8 @@
 """Runs a PyTorch operator inside an XLA program.
 
-    PJRT_DEVICE=CPU python examples/existing_kernels/torch_operator.py
+    PJRT_DEVICE=CPU python examples/launchers/torch_operator.py
 
-On the CPU it runs PyTorch's CPU kernel, on a GPU its CUDA kernel. See docs/existing_kernels.md.
+On the CPU it runs PyTorch's CPU kernel, on a GPU its CUDA kernel. See docs/launchers.md.
 """
 
 import os
