@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from torch_xla_ext.graph.shared_memory import SharedMemory
+
 Function = Callable[..., object]
 
 
@@ -67,6 +69,12 @@ def float64_scalar(x: Tensor, s: Tensor) -> Tensor:
     return x * s.double() + s.long()
 
 
+def device_from_host(x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    made = torch.ones(2, device=x.device) * s
+    s.add_(1)
+    return made, made + s
+
+
 def of_the_host_only(x: Tensor, s: Tensor) -> Tensor:
     return s.add_(1) * 2
 
@@ -86,6 +94,7 @@ FUNCTIONS = [
     host_vector,
     several_results,
     float64_scalar,
+    device_from_host,
     of_the_host_only,
     two_dtypes,
 ]
@@ -113,6 +122,27 @@ def test_results_are_where_pytorch_has_them() -> None:
     results = torch.compile(lambda x, s: (x * s, s * 2, s), backend="openxla")(x, s)
     assert [result.device.type for result in results] == ["xla", "cpu", "cpu"]
     assert results[2] is s
+
+
+def test_cpu_tensors_where_xla_is_on_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PJRT_DEVICE=CUDA: the function runs in PyTorch, once for each call."""
+    monkeypatch.setattr(SharedMemory, "of", lambda graph, arguments: None)
+    s = torch.tensor(1.0)
+    function = torch.compile(lambda s: s.add_(1) * 2, backend="openxla")
+    with pytest.warns(UserWarning, match="a function of CPU tensors is not compiled"):
+        assert function(s).item() == 4
+    assert function(s).item() == 6
+    assert s.item() == 3
+
+
+def test_a_device_argument_alone() -> None:
+    """The device's stage has no XLA argument."""
+    s = torch.tensor(2.0)
+    function = lambda s: (torch.ones(2, device="xla") * s, s.add_(1))  # noqa: E731
+    made, same = torch.compile(function, backend="openxla")(s)
+    assert made.device.type == "xla"
+    assert made.tolist() == [2, 2]
+    assert same.item() == 3
 
 
 def test_a_closed_over_tensor() -> None:

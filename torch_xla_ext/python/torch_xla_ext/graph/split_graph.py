@@ -21,13 +21,22 @@ _Run = Callable[..., object]
 _Compile = Callable[[torch.fx.GraphModule], _Run]
 
 
-def nodes_on_host(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> set[torch.fx.Node]:
-    """Returns the nodes that compute CPU tensors, if other arguments are on another device."""
-    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    on_cpu = [tensor.device.type == "cpu" for tensor in tensors]
-    if not any(on_cpu) or all(on_cpu):
-        return set()
+def nodes_on_host(graph: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """Returns the nodes that compute CPU tensors, or no tensor."""
     return {node for node in graph.graph.nodes if _is_on_host(node)}
+
+
+def other_device(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> torch.device | None:
+    """Returns the device, other than the CPU, that the graph's tensors are on besides the CPU.
+
+    None if all arguments are on one device, and no operation is on another one.
+    """
+    tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
+    if not any(tensor.device.type == "cpu" for tensor in tensors):
+        return None
+    tensors += pytree.tree_leaves([node.meta.get("val") for node in graph.graph.nodes])
+    devices = (tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor))
+    return next((device for device in devices if device.type != "cpu"), None)
 
 
 def _is_on_host(node: torch.fx.Node) -> bool:
@@ -36,7 +45,7 @@ def _is_on_host(node: torch.fx.Node) -> bool:
         return False
     if _written_arguments(node):  # copy_ returns what it wrote to
         return _is_cpu_tensor(_written_arguments(node)[0])
-    values = pytree.tree_leaves(node.meta["val"])
+    values = pytree.tree_leaves(node.meta.get("val"))
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     return all(tensor.device.type == "cpu" for tensor in tensors)
 

@@ -13,6 +13,7 @@ import collections
 import functools
 import logging
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
     from torch_xla_ext.graph.shared_memory import SharedMemory
-    from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, split
+    from torch_xla_ext.graph.split_graph import nodes_on_host, on_cpu, other_device, split
 
     stock, stock_parts = module.extract_internal, module.partition_fx_graph_for_cpu_fallback
     stock_helper, moved = module.extract_compiled_graph_helper, module._maybe_move_tensors_to_device
@@ -49,8 +50,11 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
     def extract_compiled_graph_helper(
         graph: torch.fx.GraphModule, arguments: Sequence[object]
     ) -> Callable[..., object]:
-        if on_host := nodes_on_host(graph, arguments):
-            return split(graph, on_host, on_cpu, compile_when_called)
+        device = other_device(graph, arguments)
+        if device is not None and (on_host := nodes_on_host(graph)):
+            return split(
+                graph, on_host, on_cpu, functools.partial(compile_when_called, device=device)
+            )
         return extract(graph, arguments)
 
     def extract(graph: torch.fx.GraphModule, arguments: Sequence[object]) -> Callable[..., object]:
@@ -60,15 +64,28 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
             if memory is not None:
                 memory.move(graph)
                 return stock_helper(graph, tuple(memory.views(arguments)))
+            if _devices(arguments) == {"cpu"}:
+                warnings.warn(
+                    "a function of CPU tensors is not compiled: XLA is on another device; move "
+                    "them to it",
+                    stacklevel=2,
+                )
+                return on_cpu(graph)
             return stock_helper(graph, on_device(arguments))
         finally:
             memory = None
 
-    def compile_when_called(graph: torch.fx.GraphModule) -> Callable[..., object]:
+    def compile_when_called(
+        graph: torch.fx.GraphModule, device: torch.device
+    ) -> Callable[..., object]:
         compiled: Callable[..., object] | None = None
 
         def run(*arguments: object) -> object:
             nonlocal compiled
+            arguments = tuple(
+                a.to(device) if isinstance(a, torch.Tensor) and a.device.type == "cpu" else a
+                for a in arguments
+            )
             if compiled is None:
                 with torch_xla.experimental.eager_mode_context(False):
                     compiled = extract(graph, arguments)
@@ -117,11 +134,14 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
 def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
     """Returns the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
-    types = {a.device.type for a in arguments if isinstance(a, torch.Tensor)}
-    if types != {"cpu", "xla"}:
+    if _devices(arguments) != {"cpu", "xla"}:
         return tuple(arguments)
     device = torch_xla.device()
     return tuple(a.to(device) if isinstance(a, torch.Tensor) else a for a in arguments)
+
+
+def _devices(arguments: Sequence[object]) -> set[str]:
+    return {a.device.type for a in arguments if isinstance(a, torch.Tensor)}
 
 
 def _nodes_without_kernel(
