@@ -30,6 +30,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 #include "torch_xla_ext/csrc/aten_overrides/precision.h"
 #include "torch_xla_ext/csrc/aten_overrides/random.h"
+#include "torch_xla_ext/csrc/aten_overrides/ranges.h"
 #include "torch_xla_ext/csrc/aten_overrides/reductions.h"
 #include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
 #include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
@@ -137,7 +138,6 @@ void RegisterForXla(torch::Library& m) {
   m.impl("isneginf", IsNegInf);
   m.impl("lerp.Scalar", LerpScalar);
   m.impl("lerp.Tensor", LerpTensor);
-  m.impl("linspace", Linspace);
   m.impl("mul.Tensor", MulTensor);
   m.impl("nan_to_num", NanToNum);
   m.impl("pow.Scalar", PowOfScalar);
@@ -353,6 +353,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("normal.Tensor_Tensor", NormalOfTensors);
   m.impl("randperm", Randperm);
   m.impl("uniform_", Uniform_);
+  // ranges.h
+  m.impl("arange.start_out", ArangeOut);
+  m.impl("linspace", Linspace);
   // reductions.h
   m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
   m.impl("amin", OverAll<Extremum, &Upstream::amin>::Call);
