@@ -34,6 +34,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/reductions.h"
 #include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
 #include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/sorting.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/views.h"
 
@@ -55,11 +56,6 @@ using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
                                                          int64_t, bool);
 using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
                              std::optional<at::ScalarType>);
-using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
-                                                bool);
-using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
-                                                      std::optional<bool>,
-                                                      int64_t, bool);
 using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
                             const at::Tensor&, const at::Scalar&);
 using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
@@ -369,7 +365,6 @@ void RegisterForXla(torch::Library& m) {
   m.impl("cummin", CumulativeExtremum<false>);
   m.impl("cumprod", kOfScalarToo<&Cumprod>);
   m.impl("cumsum", kOfScalarToo<&Cumsum>);
-  m.impl("kthvalue", kOfScalarToo<&Upstream::kthvalue>);
   m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
   m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Upstream::max>::Call);
@@ -383,8 +378,6 @@ void RegisterForXla(torch::Library& m) {
   m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
   m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
   m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Upstream::prod>::Call);
-  m.impl("sort", OfScalarToo<Sort, &Upstream::sort>::Call);
-  m.impl("sort.stable", OfScalarToo<StableSort, &Upstream::sort>::Call);
   m.impl(
       "std.correction",
       kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
@@ -394,7 +387,6 @@ void RegisterForXla(torch::Library& m) {
              at::_ops::std_mean_correction, DeviationAndMean,
              &OverAll<DeviationAndMean, &Upstream::std_mean>::Call>::Call>);
   m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Upstream::sum>::Call>);
-  m.impl("topk", kOfScalarToo<&Upstream::topk>);
   m.impl("trace", Trace);
   m.impl(
       "var.correction",
@@ -406,6 +398,11 @@ void RegisterForXla(torch::Library& m) {
              &OverAll<DeviationAndMean, &Upstream::var_mean>::Call>::Call>);
   // scaled_mm.h
   m.impl("_scaled_mm", ScaledMm);
+  // sorting.h
+  m.impl("kthvalue", kOfScalarToo<&Kthvalue>);
+  m.impl("sort", kOfScalarToo<&Sort>);
+  m.impl("sort.stable", kOfScalarToo<&StableSort>);
+  m.impl("topk", kOfScalarToo<&Topk>);
 }
 
 void RegisterForAutograd(torch::Library& m) {
