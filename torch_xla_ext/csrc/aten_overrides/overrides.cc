@@ -363,21 +363,23 @@ void RegisterForXla(torch::Library& m) {
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
   m.impl("cummax", CumulativeExtremum<true>);
   m.impl("cummin", CumulativeExtremum<false>);
-  m.impl("cumprod", kOfScalarToo<&Cumprod>);
-  m.impl("cumsum", kOfScalarToo<&Cumsum>);
-  m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
+  m.impl("cumprod", kConverted<kOfScalarToo<&Cumprod>>);
+  m.impl("cumsum", kConverted<kOfScalarToo<&Cumsum>>);
+  m.impl("linalg_vector_norm",
+         kConverted<kFloat32<&LinalgVectorNorm>, &CheckNormDtype>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
   m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Upstream::max>::Call);
-  m.impl("mean.dim",
-         kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
-                                &OverAll<Sum, &Upstream::mean>::Call>::Call>);
-  m.impl("mean", kFloat32<&Mean>);
+  m.impl("mean.dim", kConverted<kFloat32<&MeanDim>, &CheckMeanDtype>);
+  m.impl("mean", kConverted<kFloat32<&Mean>, &CheckMeanDtype>);
   m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Upstream::min>::Call);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
-  m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
-  m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
-  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Upstream::prod>::Call);
+  m.impl("norm.ScalarOpt_dim_dtype",
+         kConverted<kFloat32<&NormDimDtype>, &CheckNormDtype>);
+  m.impl("norm.ScalarOpt_dtype",
+         kConverted<kFloat32<&NormDtype>, &CheckNormDtype>);
+  m.impl("prod.dim_int",
+         kConverted<&OfScalarToo<ProdOfDim, &Upstream::prod>::Call>);
   m.impl(
       "std.correction",
       kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
@@ -386,7 +388,8 @@ void RegisterForXla(torch::Library& m) {
          kFloat32<&ComplexOnCpu<
              at::_ops::std_mean_correction, DeviationAndMean,
              &OverAll<DeviationAndMean, &Upstream::std_mean>::Call>::Call>);
-  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Upstream::sum>::Call>);
+  m.impl("sum.dim_IntList",
+         kConverted<kFloat32<&OverAll<Sum, &Upstream::sum>::Call>>);
   m.impl("trace", Trace);
   m.impl(
       "var.correction",

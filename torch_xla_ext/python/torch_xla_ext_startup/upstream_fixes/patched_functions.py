@@ -5,6 +5,10 @@ packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer h
 
 torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
 foreach=True. It is PyTorch's again.
+
+torch.Tensor.norm refuses a dtype unless it is told which norm: PyTorch's Python code does not know
+XLA tensors. The one that it computes by default is norm 2 of all elements. torch.norm itself stays
+as it is, since TorchScript compiles its source.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from torch_xla.experimental.gru import GRU
 
 
 def replace() -> None:
-    """Changes torch_xla's layer and torch.nn.utils."""
+    """Changes torch_xla's layer, torch.nn.utils and torch.Tensor.norm."""
     _replace_gru()
     _replace_clip()
+    _replace_norm()
 
 
 def _replace_gru() -> None:
@@ -57,3 +62,21 @@ def _replace_clip() -> None:
         return stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
     torch.nn.utils.clip_grad_norm_ = clip_grad_norm_
+
+
+def _replace_norm() -> None:
+    stock = torch.Tensor.norm
+
+    @functools.wraps(stock)
+    def norm(
+        self: torch.Tensor,
+        p: float | str | None = "fro",
+        dim: int | list[int] | None = None,
+        keepdim: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        if dtype is not None and p == "fro" and self.device.type == "xla":
+            p = 2
+        return stock(self, p, dim, keepdim, dtype)
+
+    torch.Tensor.norm = norm
