@@ -289,31 +289,6 @@ inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
   return kFloat32<&InterpolatedByNumber>(self, end, weight);
 }
 
-// The upstream kernel rounds the steps between integers before it multiplies
-// them.
-inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
-                           int64_t steps, std::optional<at::ScalarType> dtype,
-                           std::optional<at::Layout> layout,
-                           std::optional<at::Device> device,
-                           std::optional<bool> pin_memory) {
-  const at::ScalarType type =
-      dtype.value_or(at::get_default_dtype_as_scalartype());
-  if (!at::isIntegralType(type, /*includeBool=*/false) || steps < 2) {
-    return Upstream::linspace(start, end, steps, dtype, layout, device,
-                              pin_memory);
-  }
-  const double first = static_cast<double>(start.toLong());
-  const double last = static_cast<double>(end.toLong());
-  const double step = (last - first) / static_cast<double>(steps - 1);
-  const at::Tensor place = at::arange(
-      steps,
-      at::TensorOptions().dtype(at::kDouble).layout(layout).device(device));
-  const at::Tensor from_first = at::add(at::mul(place, step), first);
-  const at::Tensor from_last =
-      at::rsub(at::mul(at::rsub(place, steps - 1), step), last);
-  return at::where(at::lt(place, steps / 2), from_first, from_last).to(type);
-}
-
 // The upstream kernels also bound by the largest finite number.
 inline at::Tensor Clamp(const at::Tensor& self,
                         const std::optional<at::Scalar>& min,

@@ -30,9 +30,11 @@
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 #include "torch_xla_ext/csrc/aten_overrides/precision.h"
 #include "torch_xla_ext/csrc/aten_overrides/random.h"
+#include "torch_xla_ext/csrc/aten_overrides/ranges.h"
 #include "torch_xla_ext/csrc/aten_overrides/reductions.h"
 #include "torch_xla_ext/csrc/aten_overrides/scaled_mm.h"
 #include "torch_xla_ext/csrc/aten_overrides/shape_checks.h"
+#include "torch_xla_ext/csrc/aten_overrides/sorting.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/views.h"
 
@@ -54,11 +56,6 @@ using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
                                                          int64_t, bool);
 using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
                              std::optional<at::ScalarType>);
-using Sort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
-                                                bool);
-using StableSort = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
-                                                      std::optional<bool>,
-                                                      int64_t, bool);
 using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
                             const at::Tensor&, const at::Scalar&);
 using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
@@ -137,7 +134,6 @@ void RegisterForXla(torch::Library& m) {
   m.impl("isneginf", IsNegInf);
   m.impl("lerp.Scalar", LerpScalar);
   m.impl("lerp.Tensor", LerpTensor);
-  m.impl("linspace", Linspace);
   m.impl("mul.Tensor", MulTensor);
   m.impl("nan_to_num", NanToNum);
   m.impl("pow.Scalar", PowOfScalar);
@@ -353,6 +349,9 @@ void RegisterForXla(torch::Library& m) {
   m.impl("normal.Tensor_Tensor", NormalOfTensors);
   m.impl("randperm", Randperm);
   m.impl("uniform_", Uniform_);
+  // ranges.h
+  m.impl("arange.start_out", ArangeOut);
+  m.impl("linspace", Linspace);
   // reductions.h
   m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
   m.impl("amin", OverAll<Extremum, &Upstream::amin>::Call);
@@ -364,24 +363,23 @@ void RegisterForXla(torch::Library& m) {
   m.impl("count_nonzero.dim_IntList", CountNonzeroDims);
   m.impl("cummax", CumulativeExtremum<true>);
   m.impl("cummin", CumulativeExtremum<false>);
-  m.impl("cumprod", kOfScalarToo<&Cumprod>);
-  m.impl("cumsum", kOfScalarToo<&Cumsum>);
-  m.impl("kthvalue", kOfScalarToo<&Upstream::kthvalue>);
-  m.impl("linalg_vector_norm", kFloat32<&LinalgVectorNorm>);
+  m.impl("cumprod", kConverted<kOfScalarToo<&Cumprod>>);
+  m.impl("cumsum", kConverted<kOfScalarToo<&Cumsum>>);
+  m.impl("linalg_vector_norm",
+         kConverted<kFloat32<&LinalgVectorNorm>, &CheckNormDtype>);
   m.impl("logsumexp", kFloat32<&Logsumexp>);
   m.impl("max.dim", OfScalarToo<ExtremumOfDim, &Upstream::max>::Call);
-  m.impl("mean.dim",
-         kFloat32<&ComplexOnCpu<at::_ops::mean_dim, Sum,
-                                &OverAll<Sum, &Upstream::mean>::Call>::Call>);
-  m.impl("mean", kFloat32<&Mean>);
+  m.impl("mean.dim", kConverted<kFloat32<&MeanDim>, &CheckMeanDtype>);
+  m.impl("mean", kConverted<kFloat32<&Mean>, &CheckMeanDtype>);
   m.impl("min.dim", OfScalarToo<ExtremumOfDim, &Upstream::min>::Call);
   m.impl("norm.Scalar", kFloat32<&Norm>);
   m.impl("norm.ScalarOpt_dim", kFloat32<&NormDim>);
-  m.impl("norm.ScalarOpt_dim_dtype", kFloat32<&NormDimDtype>);
-  m.impl("norm.ScalarOpt_dtype", kFloat32<&NormDtype>);
-  m.impl("prod.dim_int", OfScalarToo<ProdOfDim, &Upstream::prod>::Call);
-  m.impl("sort", OfScalarToo<Sort, &Upstream::sort>::Call);
-  m.impl("sort.stable", OfScalarToo<StableSort, &Upstream::sort>::Call);
+  m.impl("norm.ScalarOpt_dim_dtype",
+         kConverted<kFloat32<&NormDimDtype>, &CheckNormDtype>);
+  m.impl("norm.ScalarOpt_dtype",
+         kConverted<kFloat32<&NormDtype>, &CheckNormDtype>);
+  m.impl("prod.dim_int",
+         kConverted<&OfScalarToo<ProdOfDim, &Upstream::prod>::Call>);
   m.impl(
       "std.correction",
       kFloat32<&ComplexOnCpu<at::_ops::std_correction, Deviation,
@@ -390,8 +388,8 @@ void RegisterForXla(torch::Library& m) {
          kFloat32<&ComplexOnCpu<
              at::_ops::std_mean_correction, DeviationAndMean,
              &OverAll<DeviationAndMean, &Upstream::std_mean>::Call>::Call>);
-  m.impl("sum.dim_IntList", kFloat32<&OverAll<Sum, &Upstream::sum>::Call>);
-  m.impl("topk", kOfScalarToo<&Upstream::topk>);
+  m.impl("sum.dim_IntList",
+         kConverted<kFloat32<&OverAll<Sum, &Upstream::sum>::Call>>);
   m.impl("trace", Trace);
   m.impl(
       "var.correction",
@@ -403,6 +401,11 @@ void RegisterForXla(torch::Library& m) {
              &OverAll<DeviationAndMean, &Upstream::var_mean>::Call>::Call>);
   // scaled_mm.h
   m.impl("_scaled_mm", ScaledMm);
+  // sorting.h
+  m.impl("kthvalue", kOfScalarToo<&Kthvalue>);
+  m.impl("sort", kOfScalarToo<&Sort>);
+  m.impl("sort.stable", kOfScalarToo<&StableSort>);
+  m.impl("topk", kOfScalarToo<&Topk>);
 }
 
 void RegisterForAutograd(torch::Library& m) {

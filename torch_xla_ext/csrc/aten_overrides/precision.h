@@ -100,10 +100,56 @@ template <auto kKernel>
 inline constexpr auto kFloat32 =
     &Float32<std::remove_pointer_t<decltype(kKernel)>, kKernel>::Call;
 
+inline std::optional<at::ScalarType> DtypeIn(
+    std::optional<at::ScalarType> dtype) {
+  return dtype;
+}
+template <typename Other>
+std::optional<at::ScalarType> DtypeIn(const Other&) {
+  return std::nullopt;
+}
+inline std::optional<at::ScalarType> DtypeIn(at::ScalarType dtype) {
+  return dtype;
+}
+
+// Refuses a `dtype` that PyTorch refuses for a tensor of some type.
+using DtypeCheck = void(at::ScalarType type,
+                        std::optional<at::ScalarType> dtype);
+
+inline void AnyDtype(at::ScalarType, std::optional<at::ScalarType>) {}
+
+// `kKernel`, of the type `Function`, of the tensor in the type that a `dtype`
+// among its other arguments names. The upstream kernels of means and norms
+// convert their results: a mean of bfloat16 in float32 had 16 bits, and one of
+// a mask was refused.
+template <typename Function, Function* kKernel, DtypeCheck* kCheck>
+struct Converted;
+
+template <typename... Others,
+          at::Tensor (*kKernel)(const at::Tensor&, Others...),
+          DtypeCheck* kCheck>
+struct Converted<at::Tensor(const at::Tensor&, Others...), kKernel, kCheck> {
+  static at::Tensor Call(const at::Tensor& self, Others... others) {
+    std::optional<at::ScalarType> dtype;
+    ((dtype = dtype.has_value() ? dtype : DtypeIn(others)), ...);
+    kCheck(self.scalar_type(), dtype);
+    return kKernel(self.to(dtype.value_or(self.scalar_type())), others...);
+  }
+};
+
+// The same for a kernel without overloads.
+template <auto kKernel, DtypeCheck* kCheck = &AnyDtype>
+inline constexpr auto kConverted =
+    &Converted<std::remove_pointer_t<decltype(kKernel)>, kKernel, kCheck>::Call;
+
 // With `half_to_float`, the result is one of float32.
 template <auto kUpstream>
 at::Tensor SoftmaxInFloat32(const at::Tensor& self, int64_t dim,
                             bool half_to_float) {
+  TORCH_CHECK(self.is_floating_point(),
+              "softmax: the dtype must be one of floating point, but is ",
+              c10::toString(self.scalar_type()),
+              "; give one, as in dtype=torch.float32");
   if (!Has16Bits(self)) return kUpstream(self, dim, half_to_float);
   const at::Tensor result =
       kUpstream(self.to(at::kFloat), dim, /*half_to_float=*/false);

@@ -48,6 +48,29 @@ struct OverAll<Result(const at::Tensor&, Dimensions, Others...), kUpstream> {
   }
 };
 
+inline bool IsFloatOrComplex(at::ScalarType type) {
+  return at::isFloatingType(type) || at::isComplexType(type);
+}
+
+inline void CheckMeanDtype(at::ScalarType type,
+                           std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(
+      IsFloatOrComplex(dtype.value_or(type)),
+      "mean(): the result must be of a floating-point or complex dtype, "
+      "but ",
+      dtype.has_value() ? "dtype" : "the input's dtype", " is ",
+      c10::toString(dtype.value_or(type)),
+      "; give such a dtype, as in dtype=torch.float32");
+}
+
+inline at::Tensor MeanDim(const at::Tensor& self, at::OptionalIntArrayRef dim,
+                          bool keepdim, std::optional<at::ScalarType> dtype) {
+  if (self.is_complex()) {
+    return OnCpu<at::_ops::mean_dim>(self, dim, keepdim, dtype);
+  }
+  return Upstream::mean(self, ListOf(self, dim), keepdim, dtype);
+}
+
 inline at::Tensor Mean(const at::Tensor& self,
                        std::optional<at::ScalarType> dtype) {
   if (self.is_complex()) return OnCpu<at::_ops::mean>(self, dtype);
@@ -159,6 +182,30 @@ inline at::Tensor Trace(const at::Tensor& self) {
   return Upstream::trace(IsInteger(self) ? self.to(at::kLong) : self);
 }
 
+inline void CheckNormDtype(at::ScalarType type,
+                           std::optional<at::ScalarType> dtype) {
+  TORCH_CHECK(IsFloatOrComplex(type),
+              "linalg.vector_norm: Expected a floating point or complex tensor "
+              "as input. Got ",
+              c10::toString(type));
+  if (!dtype.has_value()) return;
+  TORCH_CHECK(IsFloatOrComplex(*dtype),
+              "linalg.vector_norm: dtype should be floating point or complex, "
+              "but got ",
+              c10::toString(*dtype));
+  TORCH_CHECK(at::isComplexType(type) == at::isComplexType(*dtype),
+              "linalg.vector_norm: dtype should be ",
+              at::isComplexType(type) ? "complex" : "real", " for ",
+              at::isComplexType(type) ? "complex" : "real", " inputs, but got ",
+              c10::toString(*dtype));
+  TORCH_CHECK(at::promoteTypes(type, *dtype) == *dtype,
+              "linalg.vector_norm: the dtype of the input (",
+              c10::toString(type),
+              ") should be convertible without narrowing to the specified "
+              "dtype (",
+              c10::toString(*dtype), ")");
+}
+
 // The upstream kernels sum powers even if p is infinite.
 inline bool IsInfinite(const std::optional<at::Scalar>& p) {
   return p.has_value() && !p->isComplex() && std::isinf(p->toDouble());
@@ -179,8 +226,7 @@ inline at::Tensor NormDimDtype(const at::Tensor& self,
                                at::IntArrayRef dim, bool keepdim,
                                at::ScalarType dtype) {
   if (self.is_complex()) {
-    return OnCpu<at::_ops::norm_ScalarOpt_dim_dtype>(self, p, dim, keepdim,
-                                                     dtype);
+    return at::linalg_vector_norm(self, p.value_or(2), dim, keepdim, dtype);
   }
   if (IsInfinite(p)) return InfiniteNorm(self, *p, dim, keepdim, dtype);
   return Upstream::norm(self, p, ListOf(self, dim), keepdim, dtype);

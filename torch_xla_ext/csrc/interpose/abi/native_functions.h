@@ -72,6 +72,8 @@ struct XLANativeFunctions {
   static at::Tensor amin(const at::Tensor& self, at::IntArrayRef dim,
                          bool keepdim);
   static at::Tensor any(const at::Tensor& self, int64_t dim, bool keepdim);
+  static at::Tensor& arange_out(const at::Scalar& start, const at::Scalar& end,
+                                const at::Scalar& step, at::Tensor& out);
   static at::Tensor argmax(const at::Tensor& self, std::optional<int64_t> dim,
                            bool keepdim);
   static at::Tensor argmin(const at::Tensor& self, std::optional<int64_t> dim,

@@ -5,6 +5,10 @@ packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer h
 
 torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
 foreach=True. It is PyTorch's again.
+
+torch.Tensor.norm refuses a dtype unless it is told which norm: PyTorch's Python code does not know
+XLA tensors. The one that it computes by default is norm 2 of all elements. torch.norm itself stays
+as it is, since TorchScript compiles its source.
 """
 
 from __future__ import annotations
@@ -52,3 +56,21 @@ def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         return stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
 
     return clip_grad_norm_
+
+
+def norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """torch.Tensor.norm."""
+
+    @functools.wraps(original)
+    def norm(
+        self: torch.Tensor,
+        p: float | str | None = "fro",
+        dim: int | list[int] | None = None,
+        keepdim: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        if dtype is not None and p == "fro" and self.device.type == "xla":
+            p = 2
+        return original(self, p, dim, keepdim, dtype)
+
+    return norm

@@ -115,6 +115,13 @@ FIXES = (
         replaces={"torch.nn.utils:clip_grad_norm_": f"{_HERE}.patched_functions:clip_grad_norm"},
     ),
     Fix(
+        "norm",
+        versions="torch 2.8",
+        reason="Tensor.norm(dtype=) of a 16-bit XLA tensor converts the norm, not the elements",
+        test="tests/aten_overrides/dtype_argument_test.py",
+        replaces={"torch:Tensor.norm": f"{_HERE}.patched_functions:norm"},
+    ),
+    Fix(
         "fake_devices",
         versions="torch 2.8",
         reason='fake tensors on "xla" lack their device\'s number, so that operands differ',
