@@ -117,7 +117,7 @@ FIXES = (
     Fix(
         "norm",
         versions="torch 2.8",
-        reason="Tensor.norm(dtype=) of a 16-bit XLA tensor converts the norm, not the elements",
+        reason="Tensor.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
         test="tests/aten_overrides/dtype_argument_test.py",
         replaces={"torch:Tensor.norm": f"{_HERE}.patched_functions:norm"},
     ),
