@@ -419,8 +419,9 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
         *(torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.maximum),
     ],
 )
-def test_operands_on_two_devices(function: Callable) -> None:
-    """As on CUDA. Stock torch_xla copies the CPU's operand to the device at each call."""
+def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an option as on CUDA; tests/users/mixed_devices_test.py has what comes without it."""
+    monkeypatch.setenv("TORCH_XLA_EXT_MIXED_DEVICES", "error")
     x, number = torch.ones(3, device="xla"), torch.tensor(2.0)
     for operands in ((x, torch.ones(3)), (torch.ones(3), x)):
         with pytest.raises(RuntimeError, match="to be on the same device, but found at least two"):
