@@ -419,8 +419,9 @@ def test_gradient_of_a_slice_that_begins_before_the_first_element() -> None:
         *(torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge, torch.maximum),
     ],
 )
-def test_operands_on_two_devices(function: Callable) -> None:
-    """As on CUDA. Stock torch_xla copies the CPU's operand to the device at each call."""
+def test_operands_on_two_devices(function: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an option as on CUDA; tests/users/mixed_devices_test.py has what comes without it."""
+    monkeypatch.setenv("TORCH_XLA_EXT_MIXED_DEVICES", "error")
     x, number = torch.ones(3, device="xla"), torch.tensor(2.0)
     for operands in ((x, torch.ones(3)), (torch.ones(3), x)):
         with pytest.raises(RuntimeError, match="to be on the same device, but found at least two"):
@@ -465,7 +466,7 @@ def test_products_of_integers_and_floats(function: Callable) -> None:
 
 
 def test_as_strided_of_a_view() -> None:
-    """It steps through the view's own elements."""
+    """It steps through the view, and beyond it through the tensor that this is a view of."""
     x = torch.arange(12.0, device="xla").view(3, 4)
     assert x.as_strided((2, 2), (1, 4), 1).tolist() == [[1, 5], [2, 6]]
     for rows in (x[1:], x[1:].clone()):
@@ -473,8 +474,31 @@ def test_as_strided_of_a_view() -> None:
         assert rows[0].as_strided((3, 2), (1, 1)).tolist() == [[4, 5], [5, 6], [6, 7]]
     x[1:].as_strided((2,), (5,)).fill_(-1)
     assert x.view(-1).tolist() == [0, 1, 2, 3, -1, 5, 6, 7, 8, -1, 10, 11]
-    with pytest.raises(RuntimeError, match="the offset 0 is one from the first element"):
-        x[1:].as_strided((2,), (1,), 0)
+    assert x[1:].as_strided((2,), (1,), 0).tolist() == [0, 1]
+    assert x[1].as_strided((6,), (1,)).tolist() == [-1, 5, 6, 7, 8, -1]
+    assert torch.equal(x[:, ::2].as_strided((3, 4), (4, 1), 0), x)
+    with pytest.raises(RuntimeError, match="the offset 0 is the first element of the tensor that"):
+        x[1:].as_strided((2, 4), (4, 1), 0)
+    with pytest.raises(RuntimeError, match="reach element 12 of a tensor with 12 elements"):
+        x[1:].as_strided((9,), (1,))
+    weight = torch.ones(3, 4, device="xla", requires_grad=True)
+    with pytest.raises(RuntimeError, match="for which there is no gradient"):
+        weight[1:].as_strided((2,), (1,), 0)
+
+
+def test_writes_to_as_strided_beyond_a_view() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        columns = x[:, ::2]
+        columns.add_(1)
+        whole = columns.as_strided((3, 4), (4, 1), 0)
+        whole[0] = 7
+        columns.sub_(3)
+        x[1:].as_strided((3,), (1,), 0).fill_(-1)
+        return torch.cat([x, whole, x[:, 1:]], 1)
+
+    x = torch.arange(12.0).view(3, 4)
+    assert torch.equal(write(x.to("xla")).cpu(), write(x))
 
 
 @pytest.mark.parametrize("way", ["lazy", "openxla"])

@@ -1,7 +1,13 @@
-"""An operator gets a CPU tensor besides XLA tensors: one sentence says which, and the remedy."""
+"""An operator gets a CPU tensor besides XLA tensors: one sentence says which, and the remedy.
+
+Elementwise operators compute, as in upstream, and warn.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -36,3 +42,68 @@ def test_the_sums_go_on() -> None:
     with pytest.raises(RuntimeError, match="is on cpu"):
         torch.mm(X, Y.T)
     assert torch.equal(torch.mm(X, Y.T.to("xla")).cpu(), torch.mm(Y, Y.T))
+
+
+ELEMENTWISE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": torch.add,
+    "subtract": torch.sub,
+    "multiply": torch.mul,
+    "divide": torch.div,
+    "floor_divide": torch.floor_divide,
+    "power": torch.pow,
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "less": torch.lt,
+    "equal": torch.eq,
+    "atan2": torch.atan2,
+    "maximum": torch.maximum,
+    "where": lambda x, y: torch.where(x > 1, x, y),
+    "and": lambda x, y: (x > 1) & (y > 2),
+    "shift": lambda x, y: x.int() << y.int(),
+    "l1_loss": functional.l1_loss,
+    "outer": lambda x, y: torch.outer(x[0], y[0]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*an operator gets tensors on")
+@pytest.mark.parametrize("function", ELEMENTWISE.values(), ids=ELEMENTWISE)
+def test_elementwise_operators_compute(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    x, y = torch.tensor([[1.0, 5.0, 2.5]]), torch.tensor([[2.0, 3.0, 1.0]])
+    for a, b in ((x.to("xla"), y), (x, y.to("xla"))):
+        result = function(a, b)
+        assert result.device.type == "xla"
+        torch.testing.assert_close(result.cpu(), function(x, y))
+
+
+def test_one_warning_names_the_line() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            line = sys._getframe().f_lineno + 1
+            functional.l1_loss(X, Y)
+    texts = [str(one.message) for one in caught if "an operator gets" in str(one.message)]
+    assert len(texts) == 1
+    assert texts[0].startswith(f"{__file__}:{line}: an operator gets tensors on xla:0 and one on")
+    assert "torch.FloatTensor of shape [2, 3]" in texts[0]
+
+
+def test_gradients_and_in_place_operators() -> None:
+    x = torch.ones(3, device="xla", requires_grad=True)
+    (x * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad.tolist() == [1, 2, 3]
+    assert x.grad.add_(torch.ones(3)).tolist() == [2, 3, 4]
+
+
+def test_an_error_by_an_option() -> None:
+    program = (
+        "import os; os.environ['TORCH_XLA_EXT_MIXED_DEVICES'] = 'error'\n"
+        "import torch, torch_xla\nx = torch.ones(3, device='xla')\n"
+        "print((x + torch.tensor(1.0)).tolist())\nx + torch.ones(3)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == "[2.0, 2.0, 2.0]\n"
+    assert "at least two devices, xla:0 and cpu!" in result.stderr

@@ -19,8 +19,9 @@ namespace torch_xla_ext::aten_overrides {
 // An operand, which may be a number on the CPU.
 inline at::Tensor OperandOnDevice(const at::Tensor& tensor,
                                   const at::TensorOptions& options) {
-  if (!tensor.is_cpu()) return tensor.to(options.dtype());
-  CheckOneDevice(tensor, options.device());
+  if (!tensor.is_cpu() || tensor.dim() > 0) {
+    return OnDevice(tensor, options.device()).to(options.dtype());
+  }
   return at::full({}, tensor.item(), options);
 }
 
@@ -57,9 +58,12 @@ at::Tensor ShiftedByNumber(const at::Tensor& self, const at::Scalar& other) {
 
 inline at::Tensor Where(const at::Tensor& condition, const at::Tensor& self,
                         const at::Tensor& other) {
+  const at::Device device =
+      condition.is_cpu() ? DeviceOf(self, other) : condition.device();
   const at::TensorOptions options =
-      condition.options().dtype(CommonType(self, other));
-  return Upstream::where(condition, OperandOnDevice(self, options),
+      at::TensorOptions().device(device).dtype(CommonType(self, other));
+  return Upstream::where(OnDevice(condition, device),
+                         OperandOnDevice(self, options),
                          OperandOnDevice(other, options));
 }
 
@@ -102,8 +106,8 @@ at::Tensor WithFactor(const at::Tensor& self, const at::Tensor& other,
 
 // The upstream kernel multiplies by a number in float32, as PyTorch does.
 inline at::Tensor MulTensor(const at::Tensor& self, const at::Tensor& other) {
-  CheckOneDevice(self, other);
-  return Upstream::mul(self, other);
+  const at::Device device = DeviceOf(self, other);
+  return Upstream::mul(OnDevice(self, device), OnDevice(other, device));
 }
 
 // The upstream kernels of addcmul and addcdiv compute the product or the
@@ -149,13 +153,17 @@ inline at::Tensor DivTensorMode(const at::Tensor& self, const at::Tensor& other,
               "div expected rounding_mode to be one of None, 'trunc', or "
               "'floor' but found '",
               *rounding_mode, "'");
-  CheckOneDevice(self, other);
+  const at::Device device = DeviceOf(self, other);
+  const at::Tensor a = OnDevice(self, device), b = OnDevice(other, device);
+  if (!a.is_same(self) || !b.is_same(other)) {
+    return DivTensorMode(a, b, rounding_mode);
+  }
   if (self.is_complex() || other.is_complex()) {
     return OnCpu<at::_ops::div_Tensor_mode>(self, other, rounding_mode);
   }
   const at::ScalarType dtype = at::result_type(self, other);
   const at::TensorOptions options =
-      (self.device().is_cpu() ? other : self).options().dtype(dtype);
+      at::TensorOptions().device(device).dtype(dtype);
   const bool is_by_number = other.dim() == 0 && other.scalar_type() != dtype;
   if (at::isReducedFloatingType(dtype) &&
       (is_by_number || rounding_mode == "floor")) {

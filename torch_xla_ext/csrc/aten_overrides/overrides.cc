@@ -9,11 +9,16 @@
 
 #include <ATen/NativeFunctions.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/lazy/core/metrics.h>
 #include <torch/library.h>
 
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/activations.h"
 #include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
@@ -76,7 +81,40 @@ using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
     const at::Tensor&, at::OptionalIntArrayRef,
     const std::optional<at::Scalar>&, bool);
 
-void RegisterForXla(torch::Library& m) {
+// Registers kernels that count their calls under the names of upstream's
+// counters ("xla::mul"), which programs look at. A kernel that calls upstream's
+// own of this name has been counted there.
+class CountingLibrary {
+ public:
+  explicit CountingLibrary(torch::Library& library) : library_(library) {}
+
+  template <typename Result, typename... Arguments>
+  void impl(const char* name, Result (*kernel)(Arguments...)) {
+    const std::string_view overload = name;
+    const auto counter = std::make_shared<torch::lazy::Counter>(
+        "xla::" + std::string(overload.substr(0, overload.find('.'))));
+    library_.impl(name, [kernel, counter](Arguments... arguments) -> Result {
+      const Called called(*counter);
+      return kernel(std::forward<Arguments>(arguments)...);
+    });
+  }
+
+ private:
+  struct Called {
+    explicit Called(torch::lazy::Counter& counter)
+        : counter(counter), before(counter.Value()) {}
+    ~Called() {
+      if (counter.Value() == before) counter.AddValue(1);
+    }
+    torch::lazy::Counter& counter;
+    const int64_t before;
+  };
+
+  torch::Library& library_;
+};
+
+void RegisterForXla(torch::Library& library) {
+  CountingLibrary m(library);
   // activations.h, in float32 as PyTorch's
   m.impl("celu", kFloat32<&Upstream::celu>);
   m.impl("elu", kFloat32<&Upstream::elu>);

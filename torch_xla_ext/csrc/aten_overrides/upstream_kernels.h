@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "torch_xla_ext/csrc/native_functions.h"
+#include "torch_xla_ext/csrc/runtime_fixes/mixed_devices.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext::aten_overrides {
@@ -113,25 +114,22 @@ inline bool IsInteger(const at::Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
 }
 
-// Of operands on several devices, PyTorch takes one from the CPU if it is a
-// number.
-inline void CheckOneDevice(const at::Tensor& on_cpu, at::Device other) {
-  TORCH_CHECK(on_cpu.dim() == 0,
-              "Expected all tensors to be on the same device, but found at "
-              "least two devices, ",
-              other, " and ", on_cpu.device(),
-              "! Please move one of them with .to().");
+// `tensor` on the device of the other operands. Of operands on several devices,
+// PyTorch takes one from the CPU if it is a number; torch_xla copies others,
+// too.
+inline at::Tensor OnDevice(const at::Tensor& tensor, at::Device device) {
+  if (!tensor.is_cpu() || device.is_cpu() || tensor.dim() == 0) return tensor;
+  ReportCopyToDevice(tensor, device);
+  return tensor.to(device);
 }
 
-inline void CheckOneDevice(const at::Tensor& self, const at::Tensor& other) {
-  if (self.is_cpu() && !other.is_cpu()) CheckOneDevice(self, other.device());
-  if (other.is_cpu() && !self.is_cpu()) CheckOneDevice(other, self.device());
+inline at::Device DeviceOf(const at::Tensor& self, const at::Tensor& other) {
+  return (self.is_cpu() ? other : self).device();
 }
 
 // `kKernel` of two operands on one device, of which PyTorch rounds a number to
 // the type of the other operand. The upstream kernels compute in the wider
-// type, and copy an operand from the CPU to the device at each call, without a
-// word.
+// type.
 //
 // Integers stay as they are: the upstream kernels promote them as PyTorch does,
 // but compare an int8 with 300 itself, where PyTorch compares it with 300 -
@@ -146,9 +144,10 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
                kKernel> {
   static at::Tensor Call(const at::Tensor& self, const at::Tensor& other,
                          Others... others) {
-    CheckOneDevice(self, other);
     const at::ScalarType dtype = at::result_type(self, other);
-    return kKernel(Operand(self, dtype), Operand(other, dtype), others...);
+    const at::Device device = DeviceOf(self, other);
+    return kKernel(Operand(OnDevice(self, device), dtype),
+                   Operand(OnDevice(other, device), dtype), others...);
   }
 
   // The operator with a number in place of `other`.

@@ -143,20 +143,91 @@ inline at::Tensor ExpandAsView(const at::Tensor& self, at::SymIntArrayRef size,
       });
 }
 
-// The view `self.as_strided(...)`. It steps through the elements of `self` in
-// the order of a row-major tensor, which is what XLA tensors say of themselves.
+// Whether as_strided of a tensor with `numel` elements stays inside.
+inline bool IsWithin(int64_t numel, at::IntArrayRef size,
+                     at::IntArrayRef stride, int64_t offset) {
+  int64_t last = offset;
+  for (size_t i = 0; i < size.size(); ++i) {
+    if (size[i] == 0) return true;
+    last += (size[i] - 1) * stride[i];
+  }
+  return offset >= 0 && last < numel;
+}
+
+// The tensor that `self` is a view of. It shares its storage: a write to a view
+// of one is a write to the other.
+inline at::Tensor BaseOf(const at::Tensor& self) {
+  namespace functionalization = at::functionalization;
+  functionalization::impl::sync(self);
+  auto* const wrapper =
+      functionalization::impl::unsafeGetFunctionalWrapper(self);
+  auto* const storage = static_cast<functionalization::FunctionalStorageImpl*>(
+      wrapper->storage().unsafeGetStorageImpl());
+  const at::Tensor base =
+      at::detail::make_tensor<at::FunctionalTensorWrapper>(storage->base());
+  base.unsafeGetTensorImpl()->set_storage_keep_dtype(wrapper->storage());
+  return base;
+}
+
+// From where as_strided steps through the elements of a view of an XLA tensor.
+struct Steps {
+  bool is_of_base;
+  std::optional<int64_t> offset;
+};
+
+// In PyTorch, through the elements of the tensor that it is a view of. XLA
+// tensors say of themselves that they are row-major and begin at 0, so that
+// what a program computes from that are steps through the view itself; these
+// are the same if it has consecutive elements. The base's are taken where the
+// program gives an offset, or steps that do not stay inside the view.
+inline Steps StepsOf(const at::Tensor& self, const at::Tensor& strided,
+                     at::IntArrayRef size, at::IntArrayRef stride,
+                     std::optional<int64_t> offset) {
+  const int64_t begin = strided.storage_offset();
+  const bool is_ambiguous = offset == 0 && begin != 0 && size == self.sizes() &&
+                            stride == self.strides();
+  TORCH_CHECK(
+      !is_ambiguous,
+      "as_strided: the offset 0 is the first element of the tensor that this "
+      "is a view of, but the size and stride are the view's own. Please call "
+      "as_strided() of that tensor, or without an offset, which begins at the "
+      "first element of the view.");
+  if ((!offset || begin == 0) &&
+      IsWithin(self.numel(), size, stride, offset.value_or(0))) {
+    return {/*is_of_base=*/false, offset};
+  }
+  TORCH_CHECK(
+      !at::GradMode::is_enabled() || !self.requires_grad(), "as_strided: size ",
+      size, ", stride ", stride, " and offset ", offset.value_or(begin),
+      " are of the tensor that this is a view of, for which there is no "
+      "gradient. Please call as_strided() of that tensor, or of "
+      "view.detach().");
+  return {/*is_of_base=*/true, offset.value_or(begin)};
+}
+
+// The view `self.as_strided(...)`.
 inline at::Tensor AsStridedAsView(const at::Tensor& self,
                                   at::SymIntArrayRef size,
                                   at::SymIntArrayRef stride,
                                   std::optional<c10::SymInt> offset) {
-  if (offset && self.is_xla()) {
+  if (self.is_xla()) {
     const std::optional<at::Tensor> strided = WithStrides(self);
-    TORCH_CHECK(
-        !strided || strided->storage_offset() == 0, "as_strided: the offset ",
-        *offset,
-        " is one from the first element of the tensor that this is a view of, "
-        "which XLA does not know. Please call as_strided() of that tensor, or "
-        "without an offset, which begins at the first element of the view.");
+    const auto sizes = c10::asIntArrayRefSlowOpt(size);
+    const auto strides = c10::asIntArrayRefSlowOpt(stride);
+    const bool is_known = sizes && strides &&
+                          sizes->size() == strides->size() &&
+                          !(offset && offset->is_symbolic());
+    if (strided && is_known &&
+        !at::functionalization::impl::unsafeGetFunctionalWrapper(self)
+             ->isBaseTensor()) {
+      const Steps steps = StepsOf(
+          self, *strided, *sizes, *strides,
+          offset ? std::optional<int64_t>(offset->expect_int()) : std::nullopt);
+      if (steps.is_of_base) {
+        return AsStridedAsView(BaseOf(self), size, stride,
+                               c10::SymInt(*steps.offset));
+      }
+    }
   }
   const std::vector<c10::SymInt> sizes = size.vec(), strides = stride.vec();
   const auto is_symbolic = [](const c10::SymInt& number) {

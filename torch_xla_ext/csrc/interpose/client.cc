@@ -1,6 +1,7 @@
 // Interposes on GetComputationClient and GetComputationClientIfInitialized: a
-// new client gets the "CUDA" targets, and autograd threads for its devices. If
-// a client cannot be made, the process stays usable (runtime_fixes/failures.h).
+// new client gets the "CUDA" targets, autograd threads for its devices, and the
+// seed that torch.manual_seed set before. If a client cannot be made, the
+// process stays usable (runtime_fixes/failures.h).
 //
 // This works because the upstream binary calls both functions through its PLT,
 // even from the file that defines them. The upstream functions are called from
@@ -13,8 +14,8 @@
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
-#include "torch_xla_ext/csrc/runtime_fixes/autograd_threads.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/new_client.h"
 
 namespace torch_xla::runtime {
 namespace {
@@ -39,9 +40,8 @@ const absl::StatusOr<ComputationClient*>& GetComputationClient() {
         if (client.ok()) {
           std::call_once(forwarded, ForwardTargets);
           // Autograd asks for the client again, to count its devices.
-          static std::atomic<bool> has_threads = false;
-          if (!has_threads.exchange(true))
-            torch_xla_ext::StartAutogradThreads();
+          static std::atomic<bool> is_known = false;
+          if (!is_known.exchange(true)) torch_xla_ext::ClientIsMade();
         }
         return client;
       });

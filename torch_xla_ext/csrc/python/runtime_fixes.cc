@@ -7,6 +7,7 @@
 
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
 #include "torch_xla_ext/csrc/upstream.h"
@@ -40,6 +41,11 @@ void DefineRuntimeFixes(py::module_& module) {
     const torch::PyWarningHandler warnings;
     FindPendingStep(updated);
   });
+
+  module.def("_xla_seed_all_devices", &SeedAllDevices, py::arg("seed"),
+             py::call_guard<py::gil_scoped_release>(),
+             "Sets the seed of each device's random numbers, or has the client "
+             "begin with it if there is none yet.");
 
   py::class_<RandomState>(module, "_XlaRandomState")
       .def(py::init<>())

@@ -1,20 +1,27 @@
-// If an operator gets a tensor of another device besides XLA tensors, the error
-// is one sentence. Upstream's has a C++ stack of 25 to 44 lines.
+// If an operator gets a tensor of another device besides XLA tensors.
 #ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 #define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_MIXED_DEVICES_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
 namespace torch_xla_ext {
 
-// Throws unless `is_xla`, which says whether `tensor` is an XLA tensor.
+// Throws unless `is_xla`, which says whether `tensor` is an XLA tensor. The
+// error is one sentence; upstream's has a C++ stack of 25 to 44 lines.
 inline void CheckIsXlaTensor(const at::Tensor& tensor, bool is_xla) {
   TORCH_CHECK(tensor.defined(), "expected an XLA tensor but got none");
   TORCH_CHECK(is_xla, "expected all tensors to be on an XLA device but one, ",
               tensor.toString(), " of shape ", tensor.sym_sizes(), ", is on ",
               tensor.device(), ": move it with .to(\"xla\")");
 }
+
+// An elementwise operator copies `tensor`, which is on the CPU, to `device` at
+// each call, as in upstream: warns once for each line of the user's program.
+//
+// Throws instead if TORCH_XLA_EXT_MIXED_DEVICES=error.
+void ReportCopyToDevice(const at::Tensor& tensor, at::Device device);
 
 }  // namespace torch_xla_ext
 

@@ -269,6 +269,9 @@ DLManagedTensor* toDLPack(const at::Tensor& src);
 // An XLA tensor in the memory of `src`, which is not used afterwards.
 at::Tensor fromDLPack(DLManagedTensor* src);
 
+// The device of a text such as "CPU:0" or "SPMD:0".
+torch::lazy::BackendDevice ParseDeviceString(const std::string& device_spec);
+
 // Whether programs are sharded (SPMD).
 bool UseVirtualDevice(bool force_spmd);
 

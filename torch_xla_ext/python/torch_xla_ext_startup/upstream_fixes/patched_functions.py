@@ -53,7 +53,10 @@ def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if any(parameter.device.type == "xla" for parameter in parameters):
             foreach = False  # XLA makes such kernels of the program
-        return stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        total = stock(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+        if parameters and all(parameter.grad is None for parameter in parameters):
+            total = total.to(parameters[0].device)  # PyTorch's 0 is on the CPU
+        return total
 
     return clip_grad_norm_
 

@@ -13,6 +13,7 @@ from torch_xla_ext_startup.replacement import Fix
 _HERE = "torch_xla_ext_startup.upstream_fixes"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+_LOADER = "torch_xla.distributed.parallel_loader"
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla_ext.launchers.triton.launch_hooks"
 
@@ -39,6 +40,13 @@ FIXES = (
         reason='torch.load(map_location="xla") fails, since XLA tensors have no storage',
         test="tests/graph/optimizers_test.py",
         replaces={"torch._utils:_rebuild_tensor": f"{_HERE}.loading:rebuild_tensor"},
+    ),
+    Fix(
+        "random_seed",
+        versions="torch 2.8",
+        reason="torch.manual_seed sets the seeds of all devices but XLA's",
+        test="tests/users/random_seed_test.py",
+        replaces={"torch.random:_seed_custom_device": f"{_HERE}.random_seed:seed_custom_device"},
     ),
     Fix(
         "fused_optimizers",
@@ -174,6 +182,27 @@ FIXES = (
         reason="torch_xla.amp.autocast fails on the CPU",
         test="tests/users/autocast_test.py",
         replaces={"torch_xla.amp.autocast_mode:autocast": f"{_HERE}.autocast:xla_autocast"},
+    ),
+    Fix(
+        "loader_exceptions",
+        versions="torch_xla 2.8",
+        reason="an exception in a thread of a loader ends the loop as if there were no more data",
+        test="tests/users/loaders_test.py",
+        replaces={
+            f"{_LOADER}:ParallelLoader.{name}": f"{_HERE}.loaders:{make}"
+            for name, make in (("_loader_worker", "loader_worker"), ("_worker", "worker"))
+        },
+    ),
+    Fix(
+        "sharding_spec",
+        versions="torch_xla 2.8",
+        reason="a ShardingSpec of fewer axes than its mesh's slices batches in too many dimensions",
+        test="tests/users/loaders_test.py",
+        replaces={
+            "torch_xla.distributed.spmd.xla_sharding:ShardingSpec.__post_init__": (
+                f"{_HERE}.sharding_spec:tile_and_replicate"
+            )
+        },
     ),
     Fix(
         "one_process_on_a_host",

@@ -1,0 +1,119 @@
+"""torch_xla's loaders raise what their threads raise, and shard batches of all ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch_xla
+from torch.utils.data import DataLoader, Dataset
+from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
+
+
+class Data(Dataset):
+    """Ten samples, of which one raises."""
+
+    def __init__(self, error: BaseException | None = None, at: int = 5) -> None:
+        self.error, self.at = error, at
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if i == self.at and self.error is not None:
+            raise self.error
+        return torch.tensor([float(i)])
+
+
+class BrokenLoader:
+    """A loader whose __iter__ raises."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        raise OSError("no data")
+
+
+def batches(loader: object, **options: object) -> tuple[int, BaseException | None]:
+    """The number of batches, and what ends the loop."""
+    count = 0
+    try:
+        for _ in MpDeviceLoader(loader, torch_xla.device(), **options):
+            count += 1
+    except BaseException as error:
+        return count, error
+    return count, None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("at", [0, 5, 9])
+def test_an_exception_in_a_dataset(at: int, workers: int) -> None:
+    data = DataLoader(Data(ValueError("broken"), at), batch_size=2, num_workers=workers)
+    count, error = batches(data)
+    assert count == at // 2
+    assert type(error) is ValueError and "broken" in str(error)
+    text = "".join(traceback.format_exception(error))
+    assert "in __getitem__" in text
+
+
+def test_the_exception_itself_whatever_its_type() -> None:
+    for original in (KeyError("x"), KeyboardInterrupt(), SystemExit(3), MemoryError("m")):
+        assert batches(DataLoader(Data(original), batch_size=2)) == (2, original)
+
+
+@pytest.mark.timeout(60)
+def test_a_loader_that_cannot_begin() -> None:
+    count, error = batches(BrokenLoader())
+    assert count == 0 and isinstance(error, OSError)
+
+
+@pytest.mark.timeout(60)
+def test_an_exception_while_a_batch_is_copied() -> None:
+    """The thread that reads ends, too, though nobody takes its batches any more."""
+    data = DataLoader([{"x": torch.ones(2)}] * 100)
+    loader = ParallelLoader(data, [torch_xla.device()], input_sharding={"y": None})
+    with pytest.raises(KeyError, match="missing from input_sharding"):
+        next(loader.per_device_loader(torch_xla.device()))
+    loader.close()
+
+
+def test_without_an_exception() -> None:
+    loader = MpDeviceLoader(DataLoader(Data(), batch_size=2), torch_xla.device())
+    for _ in range(2):
+        assert torch.cat([batch.cpu() for batch in loader]).view(-1).tolist() == list(range(10))
+
+
+def test_shardings_that_name_fewer_axes_than_the_mesh() -> None:
+    program = """
+import os; os.environ["CPU_NUM_DEVICES"] = "4"
+import numpy as np, torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
+import torch_xla.distributed.spmd as xs
+xr.use_spmd()
+describe = torch_xla._XLAC._get_xla_sharding_spec
+for shape in [(4,), (4, 1), (1, 4), (2, 2), (2, 1, 2), (1, 2, 2)]:
+    axes = ("a", "b", "c")[: len(shape)]
+    for order in (np.arange(4), np.array([2, 0, 3, 1])):
+        mesh = xs.Mesh(order, shape, axes)
+        for spec in {(a,) for a in axes} | {(a, None) for a in axes} | {(axes[-1], axes[0])}:
+            if len(set(spec)) < len(spec):
+                continue
+            x = torch.arange(8 * 8 ** (len(spec) - 1)).view([8] * len(spec))
+            own = xm.send_cpu_data_to_device([x], torch_xla.device(), xs.ShardingSpec(mesh, spec))
+            marked = x.to("xla")
+            xs.mark_sharding(marked, mesh, spec)
+            torch_xla.sync()
+            assert torch.equal(own[0].cpu(), x), (shape, spec)
+            assert torch.equal((own[0] + marked).cpu(), 2 * x), (shape, spec)
+            if len(spec) == 1:
+                assert describe(own[0]) == describe(marked), (shape, spec, describe(own[0]))
+print("ok")
+"""
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert result.stdout == "ok\n", result.stderr

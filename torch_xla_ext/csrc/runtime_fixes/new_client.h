@@ -1,0 +1,17 @@
+// What follows when torch_xla has made its client. The front library and
+// patches/ call ClientIsMade.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_
+
+namespace torch_xla_ext {
+
+// Has ClientIsMade call `action` last, in place of an earlier action.
+void SetActionOfNewClient(void (*action)());
+
+// Starts autograd's threads, and then runs the action, which may use the
+// client.
+void ClientIsMade();
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_NEW_CLIENT_H_

@@ -1,0 +1,59 @@
+#include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
+
+#include <mutex>
+#include <optional>
+
+#include "torch_xla_ext/csrc/runtime_fixes/new_client.h"
+#include "torch_xla_ext/csrc/upstream.h"
+
+namespace torch_xla_ext {
+namespace {
+
+std::mutex mutex;
+std::optional<uint64_t> pending;  // until there is a client
+
+// More than the devices that a process has, whose numbers may have gaps.
+constexpr int kMaxLocalDevices = 64;
+
+// Not for bridge::GetBackendDevices(), which may be making the client.
+void SetSeeds(uint64_t seed) {
+  auto* const executor = torch_xla::XLAGraphExecutor::Get();
+  const auto* const client =
+      torch_xla::runtime::GetComputationClientIfInitialized();
+  for (int i = 0; i < kMaxLocalDevices; ++i) {
+    const auto device = client->LookupAddressableDevice(i);
+    if (!device.ok()) continue;
+    executor->SetRngSeed(
+        torch_xla::ParseDeviceString(client->PjRtDeviceToString(*device)),
+        seed);
+  }
+}
+
+void SeedNewDevices() {
+  std::optional<uint64_t> seed;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    seed.swap(pending);
+  }
+  if (seed) SetSeeds(*seed);
+}
+
+}  // namespace
+
+void SeedAllDevices(uint64_t seed) {
+  // The device of sharded programs needs no client. It may ask for one while
+  // its seed is locked: SeedNewDevices must not set it.
+  torch_xla::XLAGraphExecutor::Get()->SetRngSeed(
+      torch_xla::ParseDeviceString("SPMD:0"), seed);
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (torch_xla::runtime::GetComputationClientIfInitialized() == nullptr) {
+      pending = seed;
+      SetActionOfNewClient(&SeedNewDevices);
+      return;
+    }
+  }
+  SetSeeds(seed);
+}
+
+}  // namespace torch_xla_ext

@@ -1,0 +1,79 @@
+"""What the threads of torch_xla's loaders raise reaches the loop over their batches.
+
+ParallelLoader, which MpDeviceLoader makes, reads and copies batches in threads of its own. Where
+one of them ended with an exception, the loop ended as if there were no more batches, or never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch_xla.debug.profiler as xp
+from torch_xla.distributed import parallel_loader
+from torch_xla.distributed.parallel_loader import ParallelLoader
+
+
+def _report(loader: ParallelLoader, error: BaseException) -> None:
+    """Has the loop over each device raise the exception when it has got the batches before it."""
+    for _ in loader._devices:
+        loader._exception_queue.put(error)
+
+
+def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoader], None]:
+    """The thread that reads batches: ParallelLoader._loader_worker."""
+
+    def _loader_worker(self: ParallelLoader) -> None:
+        queues = list(self._queues.values())
+        batches: list[object] = []
+        try:
+            data = iter(self._cpu_loader)
+            while not self._done:
+                try:
+                    with xp.Trace("cpu_loader.next"):
+                        batches.append(next(data))
+                except StopIteration:
+                    break
+                if len(batches) == len(queues):
+                    for queue, batch in zip(queues, batches, strict=True):
+                        queue.cpu_loader_queue.put(batch)
+                    batches = []
+        except BaseException as error:
+            _report(self, error)
+        finally:
+            for queue in queues:
+                queue.cpu_loader_queue.close_write()
+
+    return _loader_worker
+
+
+def worker(_: Callable[..., None]) -> Callable[..., None]:
+    """A thread that copies batches to a device: ParallelLoader._worker."""
+
+    def _worker(
+        self: ParallelLoader,
+        dqueue: parallel_loader.PerDeviceQueue,
+        host_to_device_transfer_threads: int,
+    ) -> None:
+        device = torch.device(dqueue.device)
+        try:
+            while True:
+                with xp.Trace("get_batch_from_cpu_queue"):
+                    batches = self._get_batch(dqueue)
+                if not batches:
+                    break
+                with torch.no_grad(), xp.Trace("cpu_data_to_xla_device"):
+                    on_device = self.send_cpu_data_to_device(batches, device)
+                for batch in on_device:
+                    dqueue.queue.put(batch)
+        except BaseException as error:
+            _report(self, error)
+            # Otherwise the thread that reads would wait for room in this queue for ever.
+            self._done = True
+            for queue in self._queues.values():
+                queue.cpu_loader_queue.close()
+        finally:
+            if next(dqueue.close_queue_count) == host_to_device_transfer_threads - 1:
+                dqueue.queue.close_write()
+
+    return _worker

@@ -1,0 +1,31 @@
+"""A ShardingSpec may name fewer axes than its mesh has: FSDPv2's (n, 1), and labels.
+
+Without a None among them, it tiled a tensor in more dimensions than the tensor has. mark_sharding
+keeps copies along the other axes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from torch_xla.distributed.spmd import xla_sharding
+from torch_xla.distributed.spmd.xla_sharding import ShardingSpec
+
+
+def tile_and_replicate(original: Callable[[ShardingSpec], None]) -> Callable[[ShardingSpec], None]:
+    """ShardingSpec.__post_init__."""
+
+    @functools.wraps(original)
+    def post_init(self: ShardingSpec) -> None:
+        original(self)
+        spec = xla_sharding._translate_named_partition_spec(self.mesh, self.partition_spec)
+        tiles = xla_sharding._get_tile_assignment(self.mesh, spec)
+        is_tiled = self._sharding_type == xla_sharding.ShardingType.TILED
+        if is_tiled and tiles.ndim > len(spec):
+            self._sharding_type = xla_sharding.ShardingType.PARTIAL
+            self._group_assignment, self._replication_groups = xla_sharding._get_group_assignment(
+                self._sharding_type, tiles, len(spec), set()
+            )
+
+    return post_init
