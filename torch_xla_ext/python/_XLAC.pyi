@@ -350,6 +350,9 @@ def _xla_pause_computing_pending_values(begins: bool, /) -> None:
 def _xla_find_pending_step(updated: torch.Tensor, /) -> None:
     """Warns if the value of an optimizer's last step is still pending."""
 
+def _xla_seed_all_devices(seed: int) -> None:
+    """Sets the seed of each device's random numbers, or has the client begin with it."""
+
 def _set_use_eager_mode(enable: bool, /) -> None:
     """As upstream's; our library reads the flag, too."""
 
