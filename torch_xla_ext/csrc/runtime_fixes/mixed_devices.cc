@@ -2,33 +2,53 @@
 
 #include <torch/csrc/lazy/core/ir_metadata.h>
 #include <torch/csrc/lazy/python/python_util.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace torch_xla_ext {
 namespace {
 
-bool IsInLibrary(std::string_view file) {
-  for (const std::string_view folder :
-       {"/torch/", "/torch_xla/", "/torch_xla_ext/", "/torch_xla_ext_startup/",
-        "<frozen"}) {
-    if (file.find(folder) != file.npos) return true;
+// The folders of PyTorch's and torch_xla's packages, and of this project's.
+std::vector<std::string> LibraryFolders() {
+  const pybind11::gil_scoped_acquire gil;
+  std::vector<std::string> folders;
+  const auto modules = pybind11::module_::import("sys").attr("modules");
+  for (const char* name :
+       {"torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup"}) {
+    const pybind11::object module = modules.attr("get")(name);
+    if (!pybind11::hasattr(module, "__path__")) continue;
+    for (const auto folder : module.attr("__path__")) {
+      folders.push_back(pybind11::cast<std::string>(folder) + "/");
+    }
   }
-  return false;
+  return folders;
+}
+
+bool IsInLibrary(const std::string& file,
+                 const std::vector<std::string>& folders) {
+  return file.rfind("<frozen", 0) == 0 ||
+         std::any_of(folders.begin(), folders.end(),
+                     [&file](const std::string& folder) {
+                       return file.rfind(folder, 0) == 0;
+                     });
 }
 
 // The innermost line of Python that runs, outside PyTorch and torch_xla where
 // there is one: "file:line", or "" in a thread without Python.
 std::string UsersLine() {
   std::string innermost;
+  const std::vector<std::string> folders = LibraryFolders();
   for (const torch::lazy::SourceLocation& frame :
        torch::lazy::GetPythonFrames()) {
     const std::string line = frame.file + ":" + std::to_string(frame.line);
-    if (!IsInLibrary(frame.file)) return line;
+    if (!IsInLibrary(frame.file, folders)) return line;
     if (innermost.empty()) innermost = line;
   }
   return innermost;
