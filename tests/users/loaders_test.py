@@ -50,8 +50,8 @@ def batches(loader: object, **options: object) -> tuple[int, BaseException | Non
     return count, None
 
 
-# With a worker only the first sample: it sends tensors by a socket in the temporary folder, whose path
-# is too long for one in Bazel's sandbox.
+# With a worker only the first sample: a worker sends tensors by a socket in the temporary folder,
+# whose path is too long for one in Bazel's sandbox.
 @pytest.mark.parametrize(("at", "workers"), [(0, 0), (5, 0), (9, 0), (0, 1)])
 def test_an_exception_in_a_dataset(at: int, workers: int) -> None:
     data = DataLoader(Data(ValueError("broken"), at), batch_size=2, num_workers=workers)
