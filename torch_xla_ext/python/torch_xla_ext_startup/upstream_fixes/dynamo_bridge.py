@@ -101,8 +101,10 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         runs: dict[bool, Callable[..., object]] = {}
 
         def run(*arguments: object) -> object:
-            arguments = on_device(arguments)
             is_ours = is_supported(arguments)
+            if not is_ours:
+                arguments = on_device(arguments)
+                is_ours = is_supported(arguments)
             if is_ours not in runs and is_ours:
                 runs[is_ours] = CompiledGraph(graph).run
             elif is_ours not in runs:
