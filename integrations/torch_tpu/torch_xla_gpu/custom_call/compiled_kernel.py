@@ -25,7 +25,7 @@ def key_of(
     operands: list[torch.Tensor] | None = None,
     other: Callable[[object], Hashable | None] = lambda value: None,
 ) -> call_key.Key | None:
-    """As FrontEnd.call_key."""
+    """Implements FrontEnd.call_key."""
     found = [] if operands is None else operands
     key = call_key.of_values(values, found, other)
     return None if operands is not None and _is_differentiated(found) else key
@@ -53,7 +53,7 @@ class _Prepared:
 
 
 def launch(call: Call) -> list[torch.Tensor]:
-    """As FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
+    """Implements FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
     name = call.launch.kernel
     for i, tensor in enumerate(call.operands):
         if tensor.device.type != device.TYPE:
@@ -69,7 +69,7 @@ def launch(call: Call) -> list[torch.Tensor]:
 
 
 def prepare_launch(call: Call) -> _Prepared:
-    """As FrontEnd.prepare_launch."""
+    """Implements FrontEnd.prepare_launch."""
     register()
     made = custom_call.prepare(
         TARGET,

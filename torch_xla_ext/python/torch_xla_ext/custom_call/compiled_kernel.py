@@ -22,12 +22,12 @@ def launch_is_cacheable() -> bool:
 
 
 def launch(call: Call) -> list[torch.Tensor]:
-    """As FrontEnd.launch."""
+    """Implements FrontEnd.launch."""
     return custom_call(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
 def prepare_launch(call: Call) -> object:
-    """As FrontEnd.prepare_launch."""
+    """Implements FrontEnd.prepare_launch."""
     return prepare(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
