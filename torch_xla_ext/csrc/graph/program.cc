@@ -163,6 +163,25 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return true;
 }
 
+bool Program::HasRememberedShardings() const {
+  for (const StateTensor& state : state_) {
+    const at::Tensor tensor(state.tensor.lock());
+    if (!tensor.defined() ||
+        BaseOf(StorageOf(tensor))->sharding_spec() != state.sharding) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Program::RememberShardings() {
+  for (StateTensor& state : state_) {
+    const at::Tensor tensor(state.tensor.lock());
+    if (!tensor.defined()) continue;
+    state.sharding = BaseOf(StorageOf(tensor))->sharding_spec();
+  }
+}
+
 std::vector<Program::Input> Program::Gather(
     const std::vector<at::Tensor>& arguments) const {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();

@@ -80,6 +80,11 @@ class Program {
   // with the same tensors.
   bool Matches(const std::vector<at::Tensor>& arguments);
 
+  // Whether no tensor of the state has got a sharding, even an equal one, since
+  // RememberShardings. Only of programs that are sharded.
+  bool HasRememberedShardings() const;
+  void RememberShardings();
+
   // Starts the program without waiting for its end, and returns the results
   // that follow those of the written parameters. Throws std::runtime_error if
   // an earlier program failed, and as CheckCount does.
@@ -105,6 +110,7 @@ class Program {
     bool is_view, has_new_metadata;  // t_() and the like
     size_t group;  // the first of the state with the same storage
     const Storage* last_storage = nullptr;
+    std::shared_ptr<torch_xla::XLATensor::ShardingSpec> sharding;
   };
 
   // The data of a parameter.

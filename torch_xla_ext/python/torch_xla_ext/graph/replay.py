@@ -38,6 +38,8 @@ class Replay:
         self.replaces_another = False  # whose second trace was another program
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
+        if self._sharded:
+            program.remember_shardings()
         self._copied, self._copied_back = copied, copied_back
         self._program, self._state, self._names = program, state, fingerprint.names
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
@@ -53,8 +55,10 @@ class Replay:
             return f"{changed} changed"
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
-        if self._sharded and self._find_shardings() != self._shardings:
-            return "the sharding of a tensor of its state changed"
+        if self._sharded and not self._program.has_remembered_shardings():
+            if self._find_shardings() != self._shardings:
+                return "the sharding of a tensor of its state changed"
+            self._program.remember_shardings()
         return None
 
     def _find_shardings(self) -> list[str]:
