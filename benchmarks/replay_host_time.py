@@ -8,9 +8,10 @@ second parameter is sharded and the others, the batch and the result are replica
 step that reads all parameters and writes eight, as a decode step does; "writes" writes all of them,
 as a training step does. Times are medians in µs:
 
-- call: from the call of the step to its return, while the devices are idle
+- cpu: of the calling thread in a call of the step, while the devices are idle
+- call: from the call to its return
+- with a batch: the same with a new batch, which is sent
 - in flight: a step among calls that follow each other
-- send: the batch to the devices
 - read: the result, after the step has ended
 """
 
@@ -29,13 +30,18 @@ WRITTEN = 8  # parameters that the step "reads" writes to
 IN_FLIGHT = 8
 
 
-def microseconds(function: Callable[[], object], before: Callable[[], object], count: int) -> float:
+def microseconds(
+    function: Callable[[], object],
+    before: Callable[[], object],
+    count: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     times = []
     for _ in range(count):
         before()
-        begin = time.perf_counter()
+        begin = clock()
         function()
-        times.append((time.perf_counter() - begin) * 1e6)
+        times.append((clock() - begin) * 1e6)
     return statistics.median(times)
 
 
@@ -80,18 +86,11 @@ def measure(devices: int, parameters: int, writes: bool, rounds: int) -> None:
             step(batch)
         wait()
 
-    def send() -> torch.Tensor:
-        sent = host_batch.to(device)
-        torch_xla_ext_send([sent])
-        return sent
-
-    def torch_xla_ext_send(tensors: list[torch.Tensor]) -> None:
-        torch_xla._XLAC._xla_sync_multi(tensors, [], False, False)
-
     figures = {
+        "cpu": microseconds(lambda: step(batch), wait, rounds, time.thread_time),
         "call": microseconds(lambda: step(batch), wait, rounds),
+        "with a batch": microseconds(lambda: step(host_batch.to(device)), wait, rounds),
         "in flight": microseconds(calls, wait, rounds // 4) / IN_FLIGHT,
-        "send": microseconds(send, wait, rounds),
         "read": microseconds(lambda: result.cpu(), wait, rounds),
     }
     kind = "writes" if writes else "reads"

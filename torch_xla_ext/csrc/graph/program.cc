@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <stdexcept>
 #include <utility>
+
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla_ext::graph {
 namespace {
@@ -16,6 +19,11 @@ bool IsShared(const torch_xla::XLATensorPtr& tensor) {
     tensor->SetXlaData(DataOf(tensor));
   }
   return data->handle.use_count() > 1;
+}
+
+bool IsSame(const std::weak_ptr<torch::lazy::BackendData>& data,
+            const torch::lazy::BackendDataPtr& other) {
+  return !data.owner_before(other) && !other.owner_before(data);
 }
 
 }  // namespace
@@ -48,17 +56,7 @@ Program::Program(Description description)
     throw std::runtime_error(description_.name +
                              ": its program was not compiled");
   }
-  if (computation_->is_sharded) return;
-  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  auto make_data = [this, client] {
-    return client->CreateDataPlaceholder(
-        device_.toString(), xla::ShapeUtil::MakeShape(xla::F32, {}));
-  };
-  no_value_ = make_data();
-  for (size_t i = 0; i < description_.written.size(); ++i) {
-    donated_.push_back(make_data());
-    donated_before_.push_back(make_data());
-  }
+  written_.resize(description_.written.size());
 }
 
 at::Tensor Program::Find(const Source& source,
@@ -241,32 +239,66 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
   }
 }
 
+torch::lazy::BackendDataPtr Program::MakeResult(size_t number) const {
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
+  std::optional<xla::OpSharding> sharding;
+  if (computation_->is_sharded) {
+    sharding.emplace(result_shardings_[number]->sharding);
+  }
+  return client->CreateDataPlaceholder(
+      device_.toString(), result_shapes_[number], std::move(sharding));
+}
+
+torch::lazy::BackendDataPtr Program::TakeWritten(size_t number) {
+  if (number < free_.size() && free_[number].is_reusable &&
+      free_[number].data.use_count() == 1) {
+    return std::move(free_[number].data);
+  }
+  return MakeResult(number);
+}
+
 std::vector<torch::lazy::BackendDataPtr> Program::Start(
     DeviceLock lock, const std::vector<Input>& inputs, StartFunction start) {
+  const size_t num_written = description_.written.size();
+  if (result_shapes_.empty()) {
+    const DeviceIsLocked locked;
+    for (size_t i : description_.written) {
+      result_shapes_.push_back(inputs[i].base->shape().get());
+    }
+    for (const Description::Output& output : description_.outputs) {
+      result_shapes_.push_back(output.shape);
+    }
+  }
+  if (no_value_ == nullptr) no_value_ = MakeResult(0);
   auto launch = std::make_shared<Launch>();
   launch->lock = std::move(lock);
   launch->device = device_;
   launch->computation = computation_->computation;
+  launch->is_sharded = computation_->is_sharded;
+  launch->no_value = no_value_;
   launch->arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
     launch->arguments.push_back(input.base == nullptr ? input.seed
                                                       : DataOf(input.base));
   }
-  // A written parameter keeps its data object; the object's value is passed to
-  // the program, which replaces it.
-  donated_.swap(donated_before_);
-  for (size_t k = 0; k < donated_.size(); ++k) {
-    torch::lazy::BackendDataPtr& argument =
-        launch->arguments[description_.written[k]];
-    donated_[k]->Assign(*argument);
-    argument->Assign(*no_value_);
-    launch->results.push_back(std::exchange(argument, donated_[k]));
+  launch->results.reserve(result_shapes_.size());
+  std::vector<Donated> donated(num_written);
+  for (size_t k = 0; k < num_written; ++k) {
+    const Input& input = inputs[description_.written[k]];
+    donated[k].data = launch->arguments[description_.written[k]];
+    donated[k].is_reusable = IsSame(written_[k], donated[k].data);
+    launch->results.push_back(TakeWritten(k));
+    written_[k] = launch->results.back();
+    input.base->SetXlaData(launch->results.back());
   }
+  free_ = std::exchange(donated_before_,
+                        std::exchange(donated_, std::move(donated)));
+  launch->unused.reserve(free_.size());
+  for (const Donated& old : free_) launch->unused.push_back(old.data);
   std::vector<torch::lazy::BackendDataPtr> outputs;
-  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  for (const Description::Output& output : description_.outputs) {
-    outputs.push_back(
-        client->CreateDataPlaceholder(device_.toString(), output.shape));
+  outputs.reserve(description_.outputs.size());
+  for (size_t k = 0; k < description_.outputs.size(); ++k) {
+    outputs.push_back(MakeResult(num_written + k));
     launch->results.push_back(outputs.back());
   }
   start(std::move(launch));
@@ -285,18 +317,27 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
                   torch_xla::XLATensor::Create(input.seed, at::kLong))
             : input.tensor);
   }
-  std::vector<torch::lazy::BackendDataPtr> donated;
-  for (size_t i : description_.written) {
-    donated.push_back(DataOf(inputs[i].base));
+  donated_.resize(description_.written.size());
+  for (size_t k = 0; k < donated_.size(); ++k) {
+    donated_[k].data = DataOf(inputs[description_.written[k]].base);
   }
   lock.clear();
   std::vector<torch::lazy::BackendDataPtr> results =
       torch_xla::XLAGraphExecutor::Get()->ExecuteComputationWithBarrier(
           description_.hash, arguments, device_);
-  donated_ = std::move(donated);
+  std::vector<xla::Shape> shapes;
+  result_shardings_.clear();
+  for (const torch::lazy::BackendDataPtr& result : results) {
+    const torch_xla::XLATensorPtr tensor =
+        torch_xla::XLATensor::Create(result, std::nullopt);
+    shapes.push_back(tensor->shape().get());
+    result_shardings_.push_back(tensor->sharding_spec());
+  }
+  result_shapes_ = std::move(shapes);
   for (size_t k = 0; k < description_.written.size(); ++k) {
     const Input& input = inputs[description_.written[k]];
     input.base->SetXlaData(results[k]);
+    written_[k] = results[k];
     UpdateViews(input.storage);
   }
   results.erase(results.begin(), results.begin() + description_.written.size());
@@ -310,8 +351,9 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
     DeviceLock lock = Prepare(inputs);
-    results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
-                                       : Start(std::move(lock), inputs, start);
+    const bool is_first = computation_->is_sharded && result_shapes_.empty();
+    results = is_first ? StartSharded(std::move(lock), inputs)
+                       : Start(std::move(lock), inputs, start);
   }
   if (description_.ends_step) {
     torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,

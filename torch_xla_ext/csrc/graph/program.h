@@ -131,9 +131,14 @@ class Program {
   // others have values. Throws std::runtime_error with the name of a parameter
   // without a value.
   DeviceLock Prepare(const std::vector<Input>& inputs) const;
+  // Returns data without a value for the result with this number.
+  torch::lazy::BackendDataPtr MakeResult(size_t number) const;
+  // The same for the written parameter, used before if possible.
+  torch::lazy::BackendDataPtr TakeWritten(size_t number);
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
       DeviceLock lock, const std::vector<Input>& inputs, StartFunction start);
+  // The first run of a sharded program: only its results tell their shardings.
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
       DeviceLock lock, const std::vector<Input>& inputs);
 
@@ -142,10 +147,21 @@ class Program {
   std::unordered_map<const Storage*, size_t> state_storages_;
   torch::lazy::BackendDevice device_;
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
-  // The written parameters' old values, of this run and of the previous one: a
-  // buffer's destructor may wait for the program that it was donated to.
-  // Guarded by the device's lock.
-  std::vector<torch::lazy::BackendDataPtr> donated_, donated_before_;
+  // Of all results; set by the first run. Shardings are null if the program is
+  // not sharded.
+  std::vector<xla::Shape> result_shapes_;
+  std::vector<std::shared_ptr<torch_xla::XLATensor::ShardingSpec>>
+      result_shardings_;
+  // The data of the written parameters that the last run made.
+  std::vector<std::weak_ptr<torch::lazy::BackendData>> written_;
+  // Their data before the last run and before the one before it, and data
+  // without values: a buffer's destructor may wait for the program that it was
+  // donated to. Guarded by the device's lock.
+  struct Donated {
+    torch::lazy::BackendDataPtr data;
+    bool is_reusable;  // made by MakeResult
+  };
+  std::vector<Donated> donated_, donated_before_, free_;
   torch::lazy::BackendDataPtr no_value_;
 };
 
