@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -59,8 +60,9 @@ class ClearUnused {
   const Launch& launch_;
 };
 
-void Execute(Launch* launch) {
+void Execute(Launch* launch) try {
   const ClearUnused clear_unused(*launch);
+  const CheckedExecution checked;
   if (launch->is_sharded) {
     ExecuteSharded(launch);
   } else {
@@ -68,6 +70,9 @@ void Execute(Launch* launch) {
                     launch->computation, launch->arguments, launch->device),
                 launch);
   }
+} catch (...) {
+  CountLoss();
+  throw;
 }
 
 }  // namespace

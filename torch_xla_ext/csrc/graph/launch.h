@@ -24,7 +24,7 @@ struct Launch {
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
   bool is_sharded = false;
-  std::vector<torch::lazy::BackendDataPtr> arguments;
+  std::vector<torch::lazy::BackendDataPtr> arguments;  // all have values
   // They get their values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
   std::vector<torch::lazy::BackendDataPtr> results;

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
 
 namespace torch_xla_ext::graph {
@@ -56,11 +57,14 @@ Program::Program(Description description)
     throw std::runtime_error(description_.name +
                              ": its program was not compiled");
   }
-  written_.resize(description_.written.size());
+  is_written_.resize(description_.parameters.size());
+  data_.resize(description_.parameters.size());
+  for (size_t i : description_.written) is_written_[i] = true;
 }
 
 at::Tensor Program::Find(const Source& source,
-                         const std::vector<at::Tensor>& arguments) const {
+                         const std::vector<at::Tensor>& arguments,
+                         const std::vector<at::Tensor>& state) const {
   switch (source.kind) {
     case Source::kArgument:
     case Source::kOwnValues:
@@ -69,7 +73,7 @@ at::Tensor Program::Find(const Source& source,
       return description_.constants[source.index];
     case Source::kState:
     case Source::kGradient: {
-      at::Tensor tensor(state_[source.index].tensor.lock());
+      const at::Tensor& tensor = state[source.index];
       return source.kind == Source::kState || !tensor.defined() ? tensor
                                                                 : tensor.grad();
     }
@@ -128,10 +132,17 @@ std::vector<size_t> Program::ArgumentsToCopy(
 }
 
 bool Program::Matches(const std::vector<at::Tensor>& arguments) {
+  std::vector<at::Tensor> state;
+  return FindState(arguments, &state);
+}
+
+bool Program::FindState(const std::vector<at::Tensor>& arguments,
+                        std::vector<at::Tensor>* state) {
   CheckCount(arguments);
+  state->reserve(state_.size());
   bool same_storages = !state_storages_.empty() || state_.empty();
   for (StateTensor& expected : state_) {
-    const at::Tensor tensor(expected.tensor.lock());
+    const at::Tensor& tensor = state->emplace_back(expected.tensor.lock());
     if (!tensor.defined()) return false;
     const auto* wrapper =
         at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
@@ -161,11 +172,12 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return true;
 }
 
-bool Program::HasRememberedShardings() const {
-  for (const StateTensor& state : state_) {
-    const at::Tensor tensor(state.tensor.lock());
-    if (!tensor.defined() ||
-        BaseOf(StorageOf(tensor))->sharding_spec() != state.sharding) {
+bool Program::HasRememberedShardings(const std::vector<Input>& inputs) const {
+  if (computation_ == nullptr || !computation_->is_sharded) return true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Source& source = description_.parameters[i];
+    if (source.kind != Source::kState || HasKnownData(i, inputs[i])) continue;
+    if (inputs[i].base->sharding_spec() != state_[source.index].sharding) {
       return false;
     }
   }
@@ -181,7 +193,8 @@ void Program::RememberShardings() {
 }
 
 std::vector<Program::Input> Program::Gather(
-    const std::vector<at::Tensor>& arguments) const {
+    const std::vector<at::Tensor>& arguments,
+    const std::vector<at::Tensor>& state) const {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   std::vector<Input> inputs(description_.parameters.size());
   std::vector<torch_xla::XLATensorPtr> pending;
@@ -194,37 +207,54 @@ std::vector<Program::Input> Program::Gather(
       inputs[i].seed = executor->GetBaseSeedData(device_);
       continue;
     }
-    const at::Tensor tensor = Find(source, arguments);
+    at::Tensor tensor = Find(source, arguments, state);
     if (!tensor.defined()) {
       throw std::runtime_error(description_.name + ": " +
                                description_.names[i] + " has been deleted");
     }
     if (source.kind == Source::kOwnValues) {
       inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
-      inputs[i].tensor = tensor;
     } else {
       inputs[i].storage = StorageOf(tensor);
       inputs[i].base = BaseOf(inputs[i].storage);
-      inputs[i].tensor = inputs[i].storage->base();
     }
+    inputs[i].tensor = std::move(tensor);
     if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
   }
   if (!pending.empty()) Materialize(std::move(pending));
   return inputs;
 }
 
-DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
-  std::vector<const Input*> shared;
-  while (true) {
-    // The previous program holds its arguments until it has been started.
-    DeviceLock lock = LockDevice(device_);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
+bool Program::HasKnownData(size_t parameter, const Input& input) const {
+  const auto& handle = input.base->torch::lazy::LazyTensor::data()->handle;
+  return handle != nullptr && IsSame(data_[parameter], handle);
+}
+
+void Program::CheckHaveValues(const std::vector<Input>& inputs) {
+  const uint64_t num_losses = NumLosses();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].base == nullptr) continue;
+    const bool is_known = HasKnownData(i, inputs[i]);
+    if (is_known && num_losses == num_losses_) continue;
+    if (!HasValue(inputs[i].base)) {
       throw std::runtime_error(
           description_.name + ": " + description_.names[i] +
           " has no value, because the program that should have "
           "computed it failed: create the tensor again");
     }
+    if (!is_known && !is_written_[i]) {
+      data_[i] = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
+    }
+  }
+  num_losses_ = num_losses;
+}
+
+DeviceLock Program::Prepare(const std::vector<Input>& inputs) {
+  std::vector<const Input*> shared;
+  while (true) {
+    // The previous program holds its arguments until it has been started.
+    DeviceLock lock = LockDevice(device_);
+    CheckHaveValues(inputs);
     shared.clear();
     for (size_t i : description_.written) {
       if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
@@ -284,12 +314,15 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   launch->results.reserve(result_shapes_.size());
   std::vector<Donated> donated(num_written);
   for (size_t k = 0; k < num_written; ++k) {
-    const Input& input = inputs[description_.written[k]];
-    donated[k].data = launch->arguments[description_.written[k]];
-    donated[k].is_reusable = IsSame(written_[k], donated[k].data);
+    const size_t i = description_.written[k];
+    donated[k].data = launch->arguments[i];
+    donated[k].is_reusable = IsSame(data_[i], donated[k].data);
     launch->results.push_back(TakeWritten(k));
-    written_[k] = launch->results.back();
-    input.base->SetXlaData(launch->results.back());
+    data_[i] = launch->results.back();
+    // It has nothing else, after IsShared. SetXlaData would have each tensor's
+    // sizes computed again.
+    inputs[i].base->torch::lazy::LazyTensor::data()->handle =
+        launch->results.back();
   }
   free_ = std::exchange(donated_before_,
                         std::exchange(donated_, std::move(donated)));
@@ -311,11 +344,13 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
   std::vector<at::IValue> arguments;
   arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
-    arguments.emplace_back(
-        input.base == nullptr
-            ? torch_xla::bridge::AtenFromXlaTensor(
-                  torch_xla::XLATensor::Create(input.seed, at::kLong))
-            : input.tensor);
+    if (input.base == nullptr) {
+      arguments.emplace_back(torch_xla::bridge::AtenFromXlaTensor(
+          torch_xla::XLATensor::Create(input.seed, at::kLong)));
+    } else {
+      arguments.emplace_back(input.storage == nullptr ? input.tensor
+                                                      : input.storage->base());
+    }
   }
   donated_.resize(description_.written.size());
   for (size_t k = 0; k < donated_.size(); ++k) {
@@ -337,7 +372,7 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
   for (size_t k = 0; k < description_.written.size(); ++k) {
     const Input& input = inputs[description_.written[k]];
     input.base->SetXlaData(results[k]);
-    written_[k] = results[k];
+    data_[description_.written[k]] = results[k];
     UpdateViews(input.storage);
   }
   results.erase(results.begin(), results.begin() + description_.written.size());
@@ -347,7 +382,25 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
 std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
                                      StartFunction start) {
   CheckCount(arguments);
-  const std::vector<Input> inputs = Gather(arguments);
+  std::vector<at::Tensor> state;
+  state.reserve(state_.size());
+  for (const StateTensor& expected : state_) {
+    state.emplace_back(expected.tensor.lock());
+  }
+  return Run(Gather(arguments, state), start);
+}
+
+std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
+    const std::vector<at::Tensor>& arguments) {
+  std::vector<at::Tensor> state;
+  if (!FindState(arguments, &state)) return std::nullopt;
+  const std::vector<Input> inputs = Gather(arguments, state);
+  if (!HasRememberedShardings(inputs)) return std::nullopt;
+  return Run(inputs, &graph::Start);
+}
+
+std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
+                                     StartFunction start) {
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
     DeviceLock lock = Prepare(inputs);
