@@ -219,7 +219,9 @@ std::vector<Program::Input> Program::Gather(
       inputs[i].base = BaseOf(inputs[i].storage);
     }
     inputs[i].tensor = std::move(tensor);
-    if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
+    if (!HasData(inputs[i].base) && !Transfer(inputs[i].base)) {
+      pending.push_back(inputs[i].base);
+    }
   }
   if (!pending.empty()) Materialize(std::move(pending));
   return inputs;
