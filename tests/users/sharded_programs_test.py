@@ -28,10 +28,13 @@ def test_compiled_chunks_of_a_batch(mesh: xs.Mesh, rows: int) -> None:
     A program that met another sharding did not start, and then each wait was for ever.
     """
 
+    def loss_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight.t()).sum()
+
     def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         total = 0
         for chunk in x.chunk(2):
-            loss = torch.relu(chunk @ weight.t()).sum()
+            loss = loss_of(chunk, weight)
             loss.backward()
             total = total + loss.detach()
         return total
@@ -43,7 +46,7 @@ def test_compiled_chunks_of_a_batch(mesh: xs.Mesh, rows: int) -> None:
     weight_on_devices = weight.detach().to("xla").requires_grad_()
     for _ in range(3):
         total = compiled(x_on_devices, weight_on_devices)
-        torch.testing.assert_close(total.cpu(), step(x, weight))
         torch_xla.sync()
+        torch.testing.assert_close(total.cpu(), step(x, weight))
     torch.testing.assert_close(weight_on_devices.grad.cpu(), weight.grad)
     torch_xla._XLAC._xla_wait_device_ops([])
