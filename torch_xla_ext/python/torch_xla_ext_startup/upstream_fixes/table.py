@@ -13,6 +13,7 @@ from torch_xla_ext_startup.replacement import Fix
 _HERE = "torch_xla_ext_startup.upstream_fixes"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+_SHARDING = "torch_xla.distributed.spmd.xla_sharding"
 _LOADER = "torch_xla.distributed.parallel_loader"
 _CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
 _KERNELS = "torch_xla.experimental.custom_kernel"
@@ -200,10 +201,33 @@ FIXES = (
         reason="a ShardingSpec of fewer axes than its mesh's slices batches in too many dimensions",
         test="tests/users/loaders_test.py",
         replaces={
-            "torch_xla.distributed.spmd.xla_sharding:ShardingSpec.__post_init__": (
-                f"{_HERE}.sharding_spec:tile_and_replicate"
-            )
+            f"{_SHARDING}:ShardingSpec.__post_init__": f"{_HERE}.sharding_spec:tile_and_replicate"
         },
+    ),
+    Fix(
+        "uneven_shardings",
+        versions="torch_xla 2.8",
+        reason="sizes that a mesh does not divide abort the process, or give wrong numbers",
+        test="tests/sharding/uneven_test.py",
+        replaces={
+            f"{_SHARDING}:mark_sharding": f"{_HERE}.uneven_shardings:mark_sharding",
+            f"{_SHARDING}:annotate_custom_sharding": f"{_HERE}.uneven_shardings:mark_sharding",
+            f"{_SHARDING}:ShardingSpec.xla_spec": f"{_HERE}.uneven_shardings:xla_spec",
+            "torch_xla.experimental.spmd_fully_sharded_data_parallel:"
+            "_prepare_spmd_partition_spec": f"{_HERE}.uneven_shardings:parameter_spec",
+        },
+        everywhere=True,
+    ),
+    Fix(
+        "manual_sharding",
+        versions="torch_xla 2.8",
+        reason="no gradient passes a region of manual sharding, whose sizes may be uneven",
+        test="tests/sharding/manual_test.py",
+        replaces={
+            f"{_SHARDING}:enable_manual_sharding": f"{_HERE}.manual_sharding:enable",
+            f"{_SHARDING}:disable_manual_sharding": f"{_HERE}.manual_sharding:disable",
+        },
+        everywhere=True,
     ),
     Fix(
         "checkpoint_planners",
