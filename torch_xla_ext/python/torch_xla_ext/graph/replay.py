@@ -12,6 +12,7 @@ from torch_xla import runtime
 
 from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.python_state import PythonState
+from torch_xla_ext.graph.tensors import clone_of, sharding_of
 from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
 _XLAC = torch_xla._XLAC
@@ -78,7 +79,8 @@ class Replay:
             inputs = list(arguments)
             with torch.no_grad():
                 for number in self._copied:
-                    inputs[number] = arguments[number].clone()
+                    argument = arguments[number]
+                    inputs[number] = clone_of(argument, sharding_of(argument))
         try:
             new = self._program.run(inputs)
         except RuntimeError as error:

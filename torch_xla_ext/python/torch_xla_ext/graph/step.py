@@ -14,14 +14,13 @@ from typing import Any, TypeVar, overload
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
-from torch_xla import runtime
 
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph.capture_key import Key, modes, weakly
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.replay import Replay
-from torch_xla_ext.graph.tensors import Description, argument_names
+from torch_xla_ext.graph.tensors import Description, argument_names, shardings_of
 from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
 from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
@@ -208,7 +207,7 @@ class CapturedStep:
                     "whose values a replay would not see: move it to the XLA device"
                 )
         signature, views = _XLAC._xla_capture_signature(arguments)
-        shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
+        shardings = shardings_of(arguments)
         return Key(spec, others, arguments, signature, shardings, modes()), arguments, views
 
     def _capture(
