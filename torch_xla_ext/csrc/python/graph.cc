@@ -262,6 +262,15 @@ void DefineState(py::module_& module) {
       },
       "Of the data on the device, or 0 where there is none yet.");
   module.def(
+      "_xla_capture_transfer",
+      [](const at::Tensor& tensor) {
+        return graph::Transfer(torch_xla::bridge::TryGetXlaTensor(tensor));
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "Transfers the values that the tensor has on the host only; returns "
+      "False "
+      "if there are none.");
+  module.def(
       "_xla_capture_parameter_id",
       [](const at::Tensor& tensor) {
         using DeviceDataInfo = torch::lazy::LazyGraphExecutor::DeviceDataInfo;

@@ -58,7 +58,9 @@ def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
     pending = [
         tensor
         for tensor, sharding in zip(tensors, shardings, strict=True)
-        if not sharding and not _XLAC._xla_capture_data_address(tensor)
+        if not sharding
+        and not _XLAC._xla_capture_data_address(tensor)
+        and not _XLAC._xla_capture_transfer(tensor)  # those of the host are replicated
     ]
     if not pending:
         return shardings
