@@ -9,6 +9,7 @@
 
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch_xla_ext::graph {
 namespace {
@@ -438,6 +439,7 @@ std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
     const std::vector<at::Tensor>& arguments) {
   std::vector<at::Tensor> state;
   if (!FindState(arguments, &state)) return std::nullopt;
+  const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);
   if (!HasRememberedShardings(inputs)) return std::nullopt;
   return Run(inputs, &graph::Start);

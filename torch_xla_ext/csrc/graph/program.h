@@ -97,6 +97,7 @@ class Program {
 
   // The same, if Matches() is true, and no tensor of the state has got another
   // sharding since RememberShardings; returns nothing if that is not certain.
+  // Looks at the state's tensors with the GIL, and releases it then.
   std::optional<std::vector<at::Tensor>> RunIfMatches(
       const std::vector<at::Tensor>& arguments);
 

@@ -147,8 +147,7 @@ void DefineProgram(py::module_& module) {
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("remember_shardings", &Program::RememberShardings)
-      .def("run_if_matches", &Program::RunIfMatches,
-           py::call_guard<py::gil_scoped_release>())
+      .def("run_if_matches", &Program::RunIfMatches)
       .def(
           "run",
           [](Program& program, const std::vector<at::Tensor>& arguments) {
