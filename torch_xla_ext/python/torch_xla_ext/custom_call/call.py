@@ -117,8 +117,8 @@ def custom_call(
         sharding_rule: the dimensions of sharded inputs that devices may share, as in
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
             on its shard, with these attributes or this payload, unless `local` gives others:
-            whatever in them depends on a size that is divided is wrong there. Without it, sharded
-            inputs are gathered.
+            whatever in them depends on a size that is divided is wrong there. By default that of
+            the target's registration. Without any, sharded inputs are gathered.
         local: the arguments of a device's call, where they depend on the shapes of its part.
         traits: what XLA has to know of the call besides (xla_kernels.Traits).
 
@@ -175,6 +175,8 @@ def _checked(
     types = arguments.result_types(target, outputs)
     types = types[: len(types) - traits.num_hidden_results]
     caller = f"custom call {target!r}"
+    if sharding_rule is None:
+        sharding_rule = registration.sharding_rule(target)
     rule = arguments.rule_of(caller, sharding_rule, tensors, types, aliases)
     checked = arguments.checked(
         target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, traits
