@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import re
 import sys
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -269,6 +271,19 @@ def test_triton_numbers_that_depend_on_the_part(line: xs.Mesh) -> None:
         lambda x: x + 1,
         x,
     )
+
+
+def test_the_tensors_of_a_call_are_not_kept(line: xs.Mesh) -> None:
+    x = sharded(torch.randn(400), line, ("x",))
+    call = {"outputs": {"y_ptr": x}, "sharding_rule": "n -> n", "n": of_x}
+    kept = weakref.ref(x)
+    results = [
+        triton_call(kernels.guessed, x, grid=1, **call)[0].cpu(),
+        run_torch_operator("aten::tanh", x, sharding_rule="n -> n").cpu(),
+    ]
+    del x, call, results
+    gc.collect()
+    assert kept() is None
 
 
 def of_x(args: dict) -> int:

@@ -63,9 +63,7 @@ def parts(
         return None
     dtypes = [None if each is None else each.dtype for each in inputs]
 
-    def of_shapes(
-        operands: Sequence[tuple[int, ...]], results: Sequence[tuple[int, ...]]
-    ) -> object:
+    def of_shapes(operands: Sequence[Shape | None], results: Sequence[Shape]) -> object:
         metas = [
             None if dtype is None else torch.empty(shape, dtype=dtype, device="meta")
             for shape, dtype in zip(operands, dtypes, strict=True)

@@ -487,10 +487,9 @@ def _launch(compiled: Callable[[_Arguments], TritonKernel], divided: _Call) -> l
         return _made(compiled(part.arguments), part)
 
     call = made(divided.whole)._replace(sharding_rule=divided.sharding_rule)
-    if divided.parts is not None:
-        call = call._replace(
-            local=lambda *arrays: made(divided.parts.at(*arrays)), local_values=divided.parts
-        )
+    found = divided.parts  # without the tensors of the whole
+    if found is not None:
+        call = call._replace(local=lambda *part: made(found.at(*part)), local_values=found)
     return compiled_kernel.launch(call)
 
 
@@ -557,14 +556,16 @@ def _interpret(function: Kernel, call: _Call) -> list[torch.Tensor]:
         key = f"{id(function.fn)} {blocks} {plain} {operands} {arguments.written} {outputs} {among}"
         return interpreter.number_of(key, interpretation)
 
+    found = call.parts  # without the tensors of the whole
+
     def of_part(values: Sequence[object], results: Sequence[ArrayType]) -> list[object]:
-        return [values[0], number(call.parts.at(values[0], results))]
+        return [values[0], number(found.at(values[0], results))]
 
     tensors = tensors_in(call.whole.arguments.values)
     return run_operator(
         torch.ops.torch_xla_ext_triton.interpret.default,
         [tensors[path] for path in call.whole.arguments.operands],
-        number(call.whole, call.parts),
+        number(call.whole, found),
         sharding_rule=call.sharding_rule,
-        of_part=of_part if call.parts is not None else None,
+        of_part=None if found is None else of_part,
     )
