@@ -216,8 +216,14 @@ class _XlaCapturedProgram:
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
         """Whether the state, apart from its values, is the same as at the capture."""
 
+    def remember_shardings(self) -> None:
+        """Takes the shardings that the tensors of the state have as those of the program."""
+
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
         """Runs the program with the current data of its tensors."""
+
+    def run_if_matches(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor] | None:
+        """The same, if `matches` is true and the state certainly has the shardings remembered."""
 
 @final
 class _XlaProgramOnSharedMemory:

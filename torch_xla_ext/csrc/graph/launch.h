@@ -23,10 +23,14 @@ struct Launch {
   DeviceLock lock;  // first, so that it is the last to be destroyed
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
-  std::vector<torch::lazy::BackendDataPtr> arguments;
+  bool is_sharded = false;
+  std::vector<torch::lazy::BackendDataPtr> arguments;  // all have values
   // They get their values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
   std::vector<torch::lazy::BackendDataPtr> results;
+  // They lose their values when the program has been started or has failed.
+  std::vector<torch::lazy::BackendDataPtr> unused;
+  torch::lazy::BackendDataPtr no_value;
 };
 
 // Returns at once. If the program fails, the next LockDevice throws its error,

@@ -146,6 +146,9 @@ void DefineProgram(py::module_& module) {
            py::arg("argument_state"), py::arg("ends_step"))
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
+      .def("remember_shardings", &Program::RememberShardings)
+      .def("run_if_matches", &Program::RunIfMatches,
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "run",
           [](Program& program, const std::vector<at::Tensor>& arguments) {

@@ -176,11 +176,17 @@ class CapturedStep:
                 self._drop(replay)
                 reasons.append("a kernel was registered")
                 continue
-            reason = known.difference(key) or replay.mismatch(arguments, may_differ)
+            reason = known.difference(key) or (replay.python_mismatch() if may_differ else None)
             if reason is None:
-                if replay.fingerprint is None:
-                    return replay.run(arguments)
+                is_verified = self._is_verified(replay, replay.calls + 1)
+                if not is_verified and (done := replay.run_if_matches(arguments)):
+                    replay.calls += 1
+                    return done[0]
+                reason = replay.mismatch(arguments)
+            if reason is None:
                 replay.calls += 1
+                if not is_verified:
+                    return replay.run(arguments)
                 return self._run_verified(replay, leaves, spec, key, arguments, views)
             reasons.append(reason)
         return self._capture(leaves, spec, key, arguments, views, reasons)
@@ -281,6 +287,10 @@ class CapturedStep:
         )
         return replay.run(arguments)
 
+    def _is_verified(self, replay: Replay, call: int) -> bool:
+        """Whether the call is traced again: calls 2, 4, 8, …"""
+        return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
+
     def _run_verified(
         self,
         replay: Replay,
@@ -290,14 +300,12 @@ class CapturedStep:
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
-        """Traces calls 2, 4, 8, … again, and compares; the others are replayed.
+        """Traces the call again, and compares.
 
         A trace has the step's effects on Python, like any capture; so it takes the place of a call
         of the function. Its effects on tensors are undone, and the replay has them.
         """
         calls = replay.calls
-        if not self._verify_all and calls & (calls - 1):
-            return replay.run(arguments)
         descriptions = [Description.of(tensor) for tensor in arguments]
         try:
             again = self._trace(leaves, spec, views, replay.fingerprint)
