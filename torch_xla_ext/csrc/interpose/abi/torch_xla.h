@@ -353,7 +353,6 @@ class PjRtComputationClient {
       absl::Span<const ComputationClient::DataPtr> handles);
 
   void WaitDeviceOps(absl::Span<const std::string> devices);
-  std::vector<std::string> GetLocalDevices() const;
 
   std::optional<xla::OpSharding> GetDataSharding(
       ComputationClient::DataPtr handle);
