@@ -299,6 +299,12 @@ class ComputationClient {
   };
   using DataPtr = std::shared_ptr<Data>;
 
+  struct MemoryInfo {
+    int64_t bytes_used;
+    int64_t bytes_limit;
+    int64_t peak_bytes_used;
+  };
+
   // Data without a value. Virtual in the upstream binary, which runs
   // PjRtComputationClient's.
   DataPtr CreateDataPlaceholder(
@@ -347,7 +353,18 @@ class PjRtComputationClient {
       absl::Span<const ComputationClient::DataPtr> handles);
 
   void WaitDeviceOps(absl::Span<const std::string> devices);
+
+  std::optional<xla::OpSharding> GetDataSharding(
+      ComputationClient::DataPtr handle);
   std::vector<std::string> GetLocalDevices() const;
+  std::string GetDeviceKind(const std::string& device);
+  ComputationClient::MemoryInfo GetMemoryInfo(const std::string& device);
+  // Only returned, through the caller's memory, as CompilationResult is.
+  struct DeviceAttributes {
+    DeviceAttributes(const DeviceAttributes&) = delete;
+    ~DeviceAttributes();
+  };
+  DeviceAttributes GetDeviceAttributes(const std::string& device);
 
   absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
       int local_device_id) const;
@@ -434,6 +451,7 @@ at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
                              bool skip_functionalization = false);
 // The SPMD device if programs are sharded.
 torch::lazy::BackendDevice GetCurrentDevice();
+torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device);
 std::vector<at::Tensor> AtenFromXlaTensors(
     absl::Span<const XLATensorPtr> xla_tensors);
 }  // namespace bridge

@@ -219,6 +219,21 @@ FIXES = (
         everywhere=True,
     ),
     Fix(
+        "mark_sharding",
+        versions="torch_xla 2.8",
+        reason="mark_sharding fails for a tensor that has another sharding, or no value yet",
+        test="tests/users/sharded_programs_test.py",
+        replaces={"_XLAC:_xla_mark_sharding": f"{_HERE}.late_sharding:mark_sharding"},
+    ),
+    Fix(
+        "use_spmd",
+        versions="torch_xla 2.8",
+        reason="use_spmd() after a device was used ends in a segmentation fault",
+        test="tests/users/sharded_programs_test.py",
+        replaces={"torch_xla.runtime:use_spmd": f"{_HERE}.late_sharding:use_spmd"},
+        everywhere=True,
+    ),
+    Fix(
         "manual_sharding",
         versions="torch_xla 2.8",
         reason="no gradient passes a region of manual sharding, whose sizes may be uneven",
