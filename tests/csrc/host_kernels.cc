@@ -3,6 +3,7 @@
 // version 3 of the untyped ABI; a tuple result arrives as an array of buffers.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -58,6 +59,22 @@ void TestSumDifferenceRound(void* out, const void** in, const char* opaque,
     static_cast<float*>(results[0])[i] = a[i] + b[i];
     static_cast<float*>(results[1])[i] = a[i] - b[i];
     static_cast<int32_t*>(results[2])[i] = static_cast<int32_t>(a[i]);
+  }
+}
+
+// f32[rows, columns] times f32[columns]; the payload is both sizes, as int64.
+void TestMatrixVector(void* out, const void** in, const char* opaque,
+                      size_t opaque_len, XlaCustomCallStatus*) {
+  int64_t sizes[2] = {};
+  std::memcpy(sizes, opaque, std::min(opaque_len, sizeof(sizes)));
+  const auto* matrix = static_cast<const float*>(in[0]);
+  const auto* vector = static_cast<const float*>(in[1]);
+  auto* result = static_cast<float*>(static_cast<void**>(out)[0]);
+  for (int64_t row = 0; row < sizes[0]; ++row) {
+    result[row] = 0;
+    for (int64_t i = 0; i < sizes[1]; ++i) {
+      result[row] += matrix[row * sizes[1] + i] * vector[i];
+    }
   }
 }
 

@@ -287,11 +287,11 @@ def test_a_second_derivative_is_an_error() -> None:
 
 
 def test_wrong_calls_of_the_operator() -> None:
-    q, k, v, _ = (tensor.to("xla") for tensor in inputs())
+    q, k, v, _ = (tensor.transpose(1, 2).to("xla") for tensor in inputs())
     operator = torch.ops.xla_gpu.cudnn_attention
     with pytest.raises(TypeError, match=r"q must be float16 or bfloat16, but is torch\.float32"):
-        operator(q.float(), k.float(), v.float(), True, False, 1.0)
+        operator(q.float(), k.float(), v.float(), False, 1.0)
     with pytest.raises(TypeError, match=r"k must be torch.bfloat16, as q is"):
-        operator(q, k.half(), v, True, False, 1.0)
+        operator(q, k.half(), v, False, 1.0)
     with pytest.raises(ValueError, match=r"v must be \[2, 64, 3, 32\], but is \[2, 32, 3, 32\]"):
-        operator(q, k, v[:, :, :32], True, False, 1.0)
+        operator(q, k, v[:, :32], False, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,11 +16,12 @@ import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import assert_close, int32
 from testing.spmd import sharded
-from testing.xla import PLATFORM, custom_call_lines
-from torch_xla.experimental import custom_kernel
+from testing.xla import PLATFORM
 
 import torch_xla_ext
 from torch_xla_ext import ops
+from torch_xla_ext.sharding import DeviceCall, partitioned_call
+from xla_kernels.attention import cudnn
 
 os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 
@@ -108,18 +110,17 @@ def test_heads_of_paged_attention(model: xs.Mesh, num_devices: int, query: tuple
     assert "bf16[10,16,4,64]" not in program
 
 
-def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh) -> None:
+def test_a_result_is_sharded_as_the_rule_says(model: xs.Mesh, num_devices: int) -> None:
     query, *others = batch()
     caches = [placed(cache, model, CACHE) for cache in others[:2]]
     rest = [placed(tensor, model) for tensor in (query, *others[2:])]
     result = ops.paged_attention(rest[0], *caches, *rest[1:], SCALE)
-    expected = torch.empty(4, 8, 64, device="xla")
-    xs.mark_sharding(expected, model, HEADS)
-    spec = torch_xla._XLAC._get_xla_sharding_spec
-    assert spec(result) == spec(expected)
     torch_xla.sync()
-    assert spec(result) == spec(expected)
     assert result.shape == (4, 8, 64)
+    shards = torch_xla._XLAC._get_local_shards([result])
+    assert [tuple(shard.shape) for shard, _ in shards[0]] == [
+        (4, 8 // num_devices, 64)
+    ] * num_devices
 
 
 def test_more_devices_than_kv_heads(model: xs.Mesh, num_devices: int) -> None:
@@ -423,24 +424,47 @@ def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
         assert torch.equal(result.cpu(), (a + b) * 2)
 
 
+@pytest.mark.parametrize("kv_heads", [8, 4, 1])
 @pytest.mark.parametrize("spec", [HEADS, ("model", None, None)], ids=["heads", "batch"])
 def test_attention_of_cudnn(
-    model: xs.Mesh, num_devices: int, spec: tuple, monkeypatch: pytest.MonkeyPatch
+    model: xs.Mesh, num_devices: int, spec: tuple, kv_heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each device calls it for its own heads or examples. The CPU has no cuDNN: only traced."""
+    """Each device calls it for its own heads or examples. The CPU has no cuDNN: XLA refuses it."""
     monkeypatch.setattr(torch_xla.runtime, "device_type", lambda: "CUDA")
-    shape = [4, 8, 16, 64]
-    q, k, v = (placed(torch.randn(shape).bfloat16(), model, (*spec, None)) for _ in range(3))
-    q.requires_grad_()
-    result = custom_kernel.flash_attention(q, k, v)
+    calls: list[DeviceCall] = []
+    divide = partitioned_call._divide
+
+    def recorded(*args: object) -> DeviceCall:
+        calls.append(divide(*args))
+        return calls[-1]
+
+    torch_xla._XLAC._xla_register_partitioners(
+        partitioned_call._infer, partitioned_call._propagate, recorded
+    )
+    heads = {"q": 8, "k": kv_heads, "v": kv_heads}
+    shapes = {name: (4, count, 16, 64) for name, count in heads.items()}
+    is_divided = spec[0] is not None or kv_heads >= num_devices
+    specs = {name: (*spec, None) if is_divided or name == "q" else None for name in heads}
+    q, k, v = (
+        placed(torch.randn(shapes[name]).bfloat16(), model, specs[name]).requires_grad_()
+        for name in heads
+    )
+    result = cudnn.cudnn_attention(q * 1, k * 1, v * 1, causal=True, sm_scale=0.5)
     result.backward(torch.ones_like(result))
-    shape[spec.index("model")] //= num_devices
-    own, result_of_it = (
-        f"bf16[{','.join(map(str, shape))}]{{{order}}}" for order in ("3,2,1,0", "3,1,2,0")
-    )
-    forward, backward = (
-        line for line in custom_call_lines(q.grad) if 'target="__cudnn$fmha' in line
-    )
-    assert forward.startswith(f"%custom-call = ({result_of_it}, f32[")
-    assert backward.startswith(f"%custom-call = ({', '.join([result_of_it] * 3)}, u8[0]")
-    assert f"operand_layout_constraints={{{own}, {own}, {own}}}" in forward
+    with pytest.raises((RuntimeError, ValueError), match=r"cudnn|fmha"):
+        torch_xla.sync()
+    own = {name: list(shape) for name, shape in shapes.items()}
+    dim = spec.index("model")
+    for name, shape in own.items():
+        shape[dim] = shape[dim] // num_devices if specs[name] else 1
+        if name != "q" and not specs[name]:
+            shape[dim] = kv_heads
+    forward, backward = sorted(calls, key=lambda call: len(call.operand_shapes))[:2]
+    first = [(b, s, h, d) for b, h, s, d in map(tuple, own.values())]
+    assert [tuple(shape) for shape in forward.operand_shapes] == first
+    assert tuple(forward.result_shapes[0]) == tuple(own["q"])
+    assert [tuple(shape) for shape in backward.result_shapes[:3]] == [*map(tuple, own.values())]
+    dims = [str(own["q"][0]), str(own["q"][1]), "16", "16"]
+    assert f'"dimensions": {json.dumps(dims)}' in forward.payload.decode()
+    # Query heads of one kv head on several devices: its gradients are sums over the devices.
+    assert [bool(groups) for groups in backward.sums] == [False, not is_divided, not is_divided]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch_xla_ext.sharding import plan, tiling
-from torch_xla_ext.sharding.plan import Operand
-from torch_xla_ext.sharding.rule import parse
+from torch_xla_ext.sharding.plan import Array, Plan
+from torch_xla_ext.sharding.rule import Rule, parse
 from torch_xla_ext.sharding.tiling import Tiling
 
 ATTENTION = parse("s (k g) _, _ _ k _ -> s (k g) _")
@@ -12,7 +12,7 @@ ATTENTION = parse("s (k g) _, _ _ k _ -> s (k g) _")
 FIRST, SECOND = (0, 0, 1, 1), (0, 1, 0, 1)
 
 
-def operand(shape: tuple[int, ...], **divided: tuple[int, tuple[int, ...]]) -> Operand:
+def operand(shape: tuple[int, ...], **divided: tuple[int, tuple[int, ...]]) -> Array:
     """`d1=(2, FIRST)`: dimension 1 is in two parts, of which each device has this one."""
     counts, indices = [1] * len(shape), [()] * len(shape)
     for name, (count, index) in divided.items():
@@ -21,10 +21,20 @@ def operand(shape: tuple[int, ...], **divided: tuple[int, tuple[int, ...]]) -> O
     num_bytes = 2
     for size in shape:
         num_bytes *= size
-    return Operand(shape, num_bytes, sharding)
+    return Array(shape, num_bytes, sharding)
 
 
-def shapes(made: plan.Plan) -> list[tuple[int, ...]]:
+def make(
+    rule: Rule | None,
+    operands: tuple[Array, ...],
+    result: tuple[int, ...] | Array,
+    in_place: tuple[int, ...] = (),
+) -> Plan:
+    results = (result if isinstance(result, Array) else operand(result),)
+    return plan.make(rule, operands, results, in_place)
+
+
+def shapes(made: Plan) -> list[tuple[int, ...]]:
     return [shard.shape for shard in made.operands]
 
 
@@ -44,17 +54,18 @@ def test_the_short_form_of_devices() -> None:
 
 def test_heads_and_sequences() -> None:
     query, cache = operand((8, 16, 64), d0=(2, FIRST)), operand((9, 16, 4, 64), d2=(2, SECOND))
-    made = plan.make(ATTENTION, (query, cache))
+    made = make(ATTENTION, (query, cache), query.shape)
     assert shapes(made) == [(4, 8, 64), (9, 16, 2, 64)]
     assert made.gathers == ()
-    (result,) = plan.results(made, ATTENTION, [(8, 16, 64)], (query, cache), {})
+    (result,) = made.results
+    assert result.shape == (4, 8, 64)
     assert tiling.read(result.sharding, 3) == Tiling((2, 2, 1), (FIRST, SECOND, ()))
 
 
 def test_more_devices_than_kv_heads() -> None:
     every = (0, 1, 2, 3)
     query, cache = operand((8, 16, 64), d1=(4, every)), operand((9, 16, 2, 64))
-    made = plan.make(ATTENTION, (query, cache))
+    made = make(ATTENTION, (query, cache), query.shape)
     assert shapes(made) == [(8, 4, 64), (9, 16, 1, 64)]
     assert tiling.read(made.operands[1].sharding, 4).indices[2] == FIRST
 
@@ -63,14 +74,14 @@ def test_query_heads_of_a_kv_head_that_others_share() -> None:
     """A device would have query heads of each kv head, which do not lie together."""
     query = operand((8, 16, 64), d1=(2, FIRST))
     cache = operand((9, 16, 4, 64), d2=(4, (0, 1, 2, 3)))
-    made = plan.make(ATTENTION, (query, cache))
+    made = make(ATTENTION, (query, cache), query.shape)
     assert shapes(made) == [(8, 4, 64), (9, 16, 1, 64)]
 
 
 def test_one_of_two_dimensions_is_gathered() -> None:
     query = operand((8, 16, 64))
     cache = operand((10, 16, 4, 64), d0=(2, FIRST), d2=(2, SECOND))
-    made = plan.make(ATTENTION, (query, cache))
+    made = make(ATTENTION, (query, cache), query.shape)
     assert shapes(made) == [(8, 8, 64), (10, 16, 2, 64)]
     (gather,) = made.gathers
     assert (gather.operand, gather.num_bytes) == (1, 2 * 5 * 16 * 2 * 64)
@@ -78,18 +89,61 @@ def test_one_of_two_dimensions_is_gathered() -> None:
 
 
 def test_who_decides() -> None:
-    """What is written in place, then the largest."""
+    """What is written in place, then the largest, then the results."""
     rule = parse("n m, n m -> n m")
     rows, columns = operand((8, 8), d0=(2, (0, 1))), operand((8, 8), d1=(2, (0, 1)))
-    assert shapes(plan.make(rule, (rows, columns))) == [(4, 8), (4, 8)]
-    assert shapes(plan.make(rule, (rows, columns), (1,))) == [(8, 4), (8, 4)]
-    assert plan.make(rule, (rows, columns)).gathers == ()
+    assert shapes(make(rule, (rows, columns), (8, 8))) == [(4, 8), (4, 8)]
+    assert shapes(make(rule, (rows, columns), (8, 8), (1,))) == [(8, 4), (8, 4)]
+    assert shapes(make(rule, (rows, operand((8, 8))), columns)) == [(4, 8), (4, 8)]
+    assert shapes(make(rule, (operand((8, 8)),) * 2, columns)) == [(8, 4), (8, 4)]
+    assert make(rule, (rows, columns), (8, 8)).gathers == ()
 
 
-def test_nothing_to_do() -> None:
+def test_nothing_is_divided() -> None:
     rule = parse("n -> n")
-    assert plan.make(rule, (operand((8,)),)) is None
-    assert plan.make(rule, (Operand((8,), 16, b""),)) is None  # replicated
-    manual = Operand((8,), 16, bytes([8, 4]))
-    assert plan.make(rule, (manual,)) is None
-    assert plan.make(None, (manual,)) is None
+    for array in (operand((8,)), Array((8,), 16, b"")):  # replicated
+        made = make(rule, (array,), (8,))
+        assert (made.is_divided, shapes(made), made.gathers) == (False, [(8,)], ())
+    divided = operand((8,), d0=(2, (0, 1)))
+    made = make(None, (divided,), (8,))
+    assert (made.is_divided, shapes(made)) == (False, [(8,)])
+    assert [gather.reason for gather in made.gathers] == ["there is no sharding rule"]
+
+
+def test_sums() -> None:
+    """The groups of devices have different terms of the same tile."""
+    rule = parse("n t, t -> n; sum t")
+    matrix, vector = operand((8, 6), d0=(2, FIRST), d1=(2, SECOND)), operand((6,))
+    made = make(rule, (matrix, vector), (8,))
+    assert shapes(made) == [(4, 3), (3,)]
+    assert made.sums == (((0, 1), (2, 3)),)
+    # Two devices have each half of the sum.
+    made = make(rule, (operand((8, 6), d1=(2, FIRST)), vector), (8,))
+    assert made.sums == (((0, 2), (1, 3)),)
+    made = make(rule, (operand((8, 6), d0=(2, FIRST)), vector), (8,))
+    assert made.sums == ((),)
+
+
+def test_the_sharding_of_a_tuple() -> None:
+    first, second = (operand((8,), d0=(2, (0, 1))).sharding, tiling.REPLICATED)
+    joined = tiling.join([first, second])
+    assert tiling.elements(joined, 2) == [first, second]
+    assert tiling.join([first]) == first
+    assert tiling.elements(first, 1) == [first]
+
+
+def test_a_named_sharding() -> None:
+    """{mesh: [2, 2], dimensions: [[axis 1], []]}, and one with nothing divided, of newer XLA."""
+
+    def message(number: int, *fields: bytes) -> bytes:
+        content = b"".join(fields)
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    mesh = message(2, message(1, bytes([16, 2])), message(1, bytes([16, 2])))
+    split = message(3, message(1, bytes([8, 1])))
+    named = message(14, mesh, split, message(3))
+    assert tiling.read(named, 2) == Tiling((2, 1), (SECOND, ()))
+    whole = message(14, mesh, message(3), message(3))
+    assert tiling.read(whole, 2) == Tiling((1, 1), ((), ()))
+    assert tiling.is_manual(message(14, mesh, message(7, bytes([8, 0]))))
+    assert not tiling.is_manual(whole)

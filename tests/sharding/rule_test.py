@@ -36,6 +36,12 @@ def test_sizes() -> None:
         parse("n, n -> n").sizes([(3,), (4,)])
 
 
+def test_sum() -> None:
+    rule = parse("n t, t -> n, n t; sum t")
+    assert rule.sums == ("t",)
+    assert rule.results == ((("n",),), (("n",), ("t",)))
+
+
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
@@ -52,6 +58,10 @@ def test_sizes() -> None:
         ("n -> m", "m of result 0 is in no operand"),
         ("n t -> n", "t is in an operand, but not in result 0.*write _ for"),
         ("n -> n, _", "n is in an operand, but not in result 1"),
+        ("n t -> n; t", "'t' must be 'sum' and the names of factors"),
+        ("n t -> n; sum", "'sum' must be 'sum' and the names of factors"),
+        ("n t -> n; sum n t", "no sum over n"),
+        ("n -> n; sum m", "no sum over m"),
         ("(k g) -> (k g)", r"sizes of k and g in \(k g\) follow from no operand"),
     ],
 )

@@ -28,8 +28,7 @@ def _xla_gpu_custom_call(
     aliases: Mapping[int, int] | None = None,
     api_version: int | None = None,
     has_side_effect: bool = False,
-    operand_shards: Sequence[Any] | None = None,
-    result_shards: Sequence[Any] | None = None,
+    partition: str = "",
     result_layouts: Mapping[int, Sequence[int]] | None = None,
     num_hidden_results: int = 0,
     payload_is_backend_config: bool = False,
@@ -58,8 +57,7 @@ def _xla_prepare_custom_call(
     aliases: Mapping[int, int] | None = None,
     api_version: int | None = None,
     has_side_effect: bool = False,
-    operand_shards: Sequence[Any] | None = None,
-    result_shards: Sequence[Any] | None = None,
+    partition: str = "",
     result_layouts: Mapping[int, Sequence[int]] | None = None,
     num_hidden_results: int = 0,
     payload_is_backend_config: bool = False,
@@ -89,8 +87,14 @@ def _xla_call_key(
 ) -> bytes | None:
     """The key of a call in a cache: calls with equal keys differ only in their operands."""
 
-def _xla_sharding(tensor: torch.Tensor) -> bytes | None:
-    """The sharding of an XLA tensor, a serialized xla::OpSharding; None if it has none."""
+# The partitioner of calls in programs for several devices.
+
+def _xla_register_partitioners(
+    infer: Callable[[str, list[bytes | None]], bytes | None],
+    propagate: Callable[[str, bytes], bytes],
+    divide: Callable[[str, list[bytes | None], bytes | None], Any],
+) -> None:
+    """Registers functions for XLA's questions about the calls that it divides among devices."""
 
 # Operators' kernels in PyTorch's dispatcher.
 

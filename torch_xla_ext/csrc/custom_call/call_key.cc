@@ -42,7 +42,10 @@ namespace py = pybind11;
 class KeyOfValues {
  public:
   KeyOfValues(const py::object& operands, const py::object& other)
-      : operands_(operands), other_(other) {}
+      : operands_(operands), other_(other) {
+    // A call is another one in a program for several devices.
+    AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), &key_);
+  }
 
   // False for values that are not remembered.
   bool Append(py::handle value) {
@@ -143,7 +146,6 @@ class KeyOfValues {
 
 py::object CallKey(const py::tuple& values, const py::object& operands,
                    const py::object& other) {
-  if (torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return py::none();
   KeyOfValues key(operands, other);
   if (!key.Append(values)) return py::none();
   return key.Bytes();

@@ -25,7 +25,7 @@ void AppendText(std::string_view text, std::string* key);
 bool AppendTensor(const at::Tensor& tensor, std::string* key);
 
 // The key of Python values; None if the call is not cached: with values that
-// are not, in a sharded program, and with an operand that gets a gradient.
+// are not, and with an operand that gets a gradient.
 // python/custom_call.cc documents the arguments.
 pybind11::object CallKey(const pybind11::tuple& values,
                          const pybind11::object& operands,

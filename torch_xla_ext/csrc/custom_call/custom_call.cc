@@ -3,11 +3,11 @@
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "torch_xla_ext/csrc/custom_call/partitioned_call.h"
 #include "torch_xla_ext/csrc/registry/text.h"
 
 namespace torch_xla_ext {
@@ -26,11 +26,6 @@ std::vector<torch::lazy::Value> WithAliasedLast(
     operands.push_back(inputs[alias->second]);
   }
   return operands;
-}
-
-xla::Shape RowMajor(xla::Shape shape) {
-  xla::LayoutUtil::SetToDefaultLayout(&shape);
-  return shape;
 }
 
 // `shape` with its dimensions in the order `layout` in memory.
@@ -69,7 +64,45 @@ void CheckStatic(const std::string& target, size_t index,
       ": a kernel needs sizes that do not change while the program runs");
 }
 
+// The call in a program for several devices (partitioned_call.h).
+xla::XlaOp BuildPartitionedCall(const std::vector<xla::XlaOp>& inputs,
+                                const xla::Shape& result_shape,
+                                const CustomCallConfig& config) {
+  return xla::CustomCall(inputs[0].builder(), kPartitionedTarget, inputs,
+                         result_shape, KeepPartitionedCall(config),
+                         config.has_side_effect,
+                         /*output_operand_aliasing=*/{}, /*literal=*/nullptr,
+                         xla::SCHEDULE_NONE, xla::API_VERSION_STATUS_RETURNING);
+}
+
 }  // namespace
+
+xla::Shape RowMajor(xla::Shape shape) {
+  xla::LayoutUtil::SetToDefaultLayout(&shape);
+  return shape;
+}
+
+xla::Shape ResultShape(const CustomCallConfig& config,
+                       const xla::Shape& results) {
+  const bool is_tuple = xla::ShapeUtil::TupleElementCount(results) != 1 ||
+                        config.single_result_is_tuple;
+  if (is_tuple) {
+    return config.row_major ? WithLayouts(results, config.result_layouts)
+                            : results;
+  }
+  const xla::Shape& result = xla::ShapeUtil::GetTupleElementShape(results, 0);
+  return config.row_major ? RowMajor(result) : result;
+}
+
+std::vector<OperandAlias> OperandAliases(const CustomCallConfig& config,
+                                         bool is_tuple) {
+  std::vector<OperandAlias> aliasing;
+  for (const auto& [result, operand] : config.aliases) {
+    aliasing.push_back({is_tuple ? xla::ShapeIndex{result} : xla::ShapeIndex{},
+                        {operand, xla::ShapeIndex{}}});
+  }
+  return aliasing;
+}
 
 torch::lazy::hash_t CustomCallConfig::Hash() const {
   using torch::lazy::Hash;
@@ -86,8 +119,7 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const xla::PrimitiveType type : operand_types) {
     hash = HashCombine(hash, MHash(static_cast<int64_t>(type)));
   }
-  hash = HashCombine(hash, MHash(shards.size()));
-  for (const Shard& shard : shards) hash = HashCombine(hash, shard.Hash());
+  hash = HashCombine(hash, Hash(partition));
   hash = HashCombine(hash, MHash(aliases.size()));
   for (const auto& [result, operand] : aliases) {
     hash = HashCombine(hash, MHash(result, operand));
@@ -111,7 +143,7 @@ std::string CustomCallConfig::ToString() const {
   for (const auto& [key, value] : frontend_attributes) {
     out << ", " << key << "=" << Quoted(value);
   }
-  for (const Shard& shard : shards) out << ", " << shard.ToString();
+  if (!partition.empty()) out << ", partition=" << partition;
   for (const auto& [result, operand] : aliases) {
     out << ", result " << result << "=operand " << operand;
   }
@@ -133,44 +165,42 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
   for (size_t i = 0; i < config.operand_types.size(); ++i) {
     inputs[i] = torch_xla::MaybeConvertTo(inputs[i], config.operand_types[i]);
   }
-  for (size_t i = 0; i < config.shards.size(); ++i) {
-    inputs[i] = ToShard(inputs[i], config.shards[i], config.operand_types[i]);
-  }
   xla::XlaBuilder* builder = inputs[0].builder();
   const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);
-  const bool tuple = num_outputs != 1 || config.single_result_is_tuple;
-  const xla::Shape& result_shape =
-      tuple ? output_shape
-            : xla::ShapeUtil::GetTupleElementShape(output_shape, 0);
+  const bool is_partitioned = !config.partition.empty();
+  const bool tuple =
+      num_outputs != 1 || (config.single_result_is_tuple && !is_partitioned);
   const auto api_version =
       static_cast<xla::CustomCallApiVersion>(config.api_version);
-
-  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>>
-      aliasing;
-  for (const auto& [result, operand] : config.aliases) {
-    aliasing.push_back({tuple ? xla::ShapeIndex{result} : xla::ShapeIndex{},
-                        {operand, xla::ShapeIndex{}}});
-  }
+  const std::vector<OperandAlias> aliasing = OperandAliases(config, tuple);
 
   auto call = [&] {
+    std::vector<xla::Shape> operand_shapes;
+    if (config.row_major) {
+      operand_shapes.reserve(inputs.size());
+      for (const xla::XlaOp& input : inputs) {
+        const xla::Shape& shape = torch_xla::ShapeHelper::ShapeOfXlaOp(input);
+        CheckStatic(config.target, operand_shapes.size(), shape);
+        operand_shapes.push_back(RowMajor(shape));
+      }
+    }
+    if (is_partitioned) {
+      return BuildPartitionedCall(
+          inputs,
+          tuple ? output_shape
+                : xla::ShapeUtil::GetTupleElementShape(output_shape, 0),
+          config);
+    }
+    const xla::Shape result_shape = ResultShape(config, output_shape);
     if (!config.row_major) {
       return xla::CustomCall(builder, config.target, inputs, result_shape,
                              config.payload, config.has_side_effect, aliasing,
                              /*literal=*/nullptr, xla::SCHEDULE_NONE,
                              api_version);
     }
-    std::vector<xla::Shape> operand_shapes;
-    operand_shapes.reserve(inputs.size());
-    for (const xla::XlaOp& input : inputs) {
-      const xla::Shape& shape = torch_xla::ShapeHelper::ShapeOfXlaOp(input);
-      CheckStatic(config.target, operand_shapes.size(), shape);
-      operand_shapes.push_back(RowMajor(shape));
-    }
     return xla::CustomCallWithLayout(
-        builder, config.target, inputs,
-        tuple ? WithLayouts(result_shape, config.result_layouts)
-              : RowMajor(result_shape),
-        operand_shapes, config.payload, config.has_side_effect, aliasing,
+        builder, config.target, inputs, result_shape, operand_shapes,
+        config.payload, config.has_side_effect, aliasing,
         /*literal=*/nullptr, xla::SCHEDULE_NONE, api_version);
   };
   std::vector<xla::XlaOp> made = {call()};
@@ -182,10 +212,6 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
     made.insert(made.end(), results.begin(), results.end());
   } else {
     results = made;
-  }
-  if (!config.shards.empty()) {
-    for (const xla::XlaOp& op : made) RunsOnShards(op, std::nullopt);
-    if (tuple) RunsOnShards(made[0], num_outputs);
   }
   // Upstream sets the attributes on every op that is built here.
   for (const xla::XlaOp& op : made) {
@@ -259,34 +285,21 @@ torch::lazy::NodePtr MakeCustomCallNode(
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs, CustomCallConfig config,
-    const std::vector<Shard>& shards) {
+    const OutputTypes& outputs, CustomCallConfig config) {
   std::vector<torch::lazy::Value> values;
   values.reserve(inputs.size());
   for (const torch_xla::XLATensorPtr& input : inputs) {
     values.push_back(input->GetIrValue());
   }
   const torch::lazy::BackendDevice& device = inputs[0]->GetDevice();
-  const size_t num_hidden = config.num_hidden_results;
-  OutputTypes parts = outputs;
-  for (size_t i = 0; i < shards.size(); ++i) parts.shapes[i] = shards[i].shape;
+  const size_t num_results = outputs.dtypes.size() - config.num_hidden_results;
   const torch::lazy::NodePtr node =
-      MakeCustomCallNode(kind, values, device, parts, std::move(config));
+      MakeCustomCallNode(kind, values, device, outputs, std::move(config));
 
-  const size_t num_results =
-      shards.empty() ? outputs.dtypes.size() - num_hidden : shards.size();
   std::vector<torch_xla::XLATensorPtr> results;
   results.reserve(num_results);
   for (size_t i = 0; i < num_results; ++i) {
-    torch::lazy::Value result(node, i);
-    if (!shards.empty()) {
-      const xla::PrimitiveType type =
-          torch_xla::MakeXlaPrimitiveType(outputs.dtypes[i], &device);
-      result = MakeFromShardNode(
-          result, xla::ShapeUtil::MakeShape(type, outputs.shapes[i]),
-          shards[i]);
-    }
-    results.push_back(inputs[0]->CreateFrom(std::move(result),
+    results.push_back(inputs[0]->CreateFrom(torch::lazy::Value(node, i),
                                             outputs.dtypes[i],
                                             /*delay_eager_execution=*/true));
   }

@@ -4,9 +4,9 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "torch_xla_ext/csrc/custom_call/shards.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -44,9 +44,9 @@ struct CustomCallConfig {
   // XLA.
   std::vector<xla::PrimitiveType> operand_types;
   std::map<std::string, std::string> frontend_attributes;
-  // The part of each operand that the kernel gets, if it runs on shards; else
-  // empty.
-  std::vector<Shard> shards;
+  // For a call that XLA divides among devices: what torch_xla_ext.sharding
+  // knows it by. Empty for a call of which each device runs the whole.
+  std::string partition;
   // Results that are written in place into an operand's buffer: result to
   // operand.
   std::map<int64_t, int64_t> aliases;
@@ -60,6 +60,22 @@ struct OutputTypes {
   std::vector<std::vector<int64_t>> shapes;
   std::vector<at::ScalarType> dtypes;
 };
+
+// A result, and the operand whose buffer it is in.
+using OperandAlias =
+    std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
+
+// The shape with its layouts that a call's results have, of which `results` is
+// the tuple.
+xla::Shape ResultShape(const CustomCallConfig& config,
+                       const xla::Shape& results);
+
+// `shape` in row-major order.
+xla::Shape RowMajor(xla::Shape shape);
+
+// The aliases of a call whose results are a tuple, or not.
+std::vector<OperandAlias> OperandAliases(const CustomCallConfig& config,
+                                         bool is_tuple);
 
 // Adds the custom call to the builder of `inputs`, which must not be empty.
 // `output_shape` is a tuple of the results' shapes. Returns one op per result.
@@ -98,14 +114,11 @@ torch::lazy::NodePtr MakeCustomCallNode(
 // Traces one call: makes the node and a tensor for each of its results, on the
 // device of `inputs`. The arguments must have been checked (arguments.h). In
 // eager mode the call has run, with all its results in one program, when this
-// returns. If the call runs on shards, only the first results, which `shards`
-// describe, have tensors: the others are workspaces, whose shards do not form a
-// whole. Hidden results have no tensors either.
+// returns. Hidden results have no tensors.
 std::vector<torch_xla::XLATensorPtr> TraceCustomCall(
     torch::lazy::OpKind kind,
     const std::vector<torch_xla::XLATensorPtr>& inputs,
-    const OutputTypes& outputs, CustomCallConfig config,
-    const std::vector<Shard>& shards = {});
+    const OutputTypes& outputs, CustomCallConfig config);
 
 }  // namespace torch_xla_ext
 

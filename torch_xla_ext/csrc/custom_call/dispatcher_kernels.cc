@@ -20,7 +20,6 @@
 
 #include "torch_xla_ext/csrc/custom_call/call_key.h"
 #include "torch_xla_ext/csrc/custom_call/prepared_call.h"
-#include "torch_xla_ext/csrc/custom_call/shards.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 
 namespace torch_xla_ext {
@@ -65,21 +64,8 @@ class PythonFunction {
 
 namespace {
 
-// The key needs the sharding: the shard on which a device runs the call is
-// prepared, too.
-void AppendSharding(const at::Tensor& tensor, std::string* key) {
-  if (!torch_xla::UseVirtualDevice(/*force_spmd=*/false)) return;
-  const torch_xla::XLATensorPtr xla_tensor =
-      torch_xla::bridge::TryGetXlaTensor(tensor);
-  if (!xla_tensor) return;
-  const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
-  key->push_back(sharding ? 's' : 'n');
-  if (!sharding) return;
-  AppendText(*sharding, key);
-}
-
-// Appends what a call is prepared for: a tensor's dtype, shape, device and
-// sharding, and the type and value of anything else. Returns false for
+// Appends what a call is prepared for: a tensor's dtype, shape and device, and
+// the type and value of anything else. Returns false for
 // arguments that are not remembered.
 bool AppendKey(const c10::IValue& value, std::string* key) {
   if (value.isTensor()) {
@@ -89,7 +75,6 @@ bool AppendKey(const c10::IValue& value, std::string* key) {
       return true;
     }
     if (!AppendTensor(tensor, key)) return false;
-    AppendSharding(tensor, key);
   } else if (value.isNone()) {
     key->push_back('n');
   } else if (value.isBool()) {
@@ -164,6 +149,8 @@ class PreparedCalls {
   bool AppendKeys(Arguments args, std::string* key) const {
     if (!environment_ || num_reference_blocks != 0) return false;
     key->reserve(64 * args.size());
+    // A call is another one in a program for several devices.
+    AppendBytes(torch_xla::UseVirtualDevice(/*force_spmd=*/false), key);
     for (const c10::IValue& value : args) {
       if (!AppendKey(value, key)) return false;
     }

@@ -5,7 +5,7 @@ namespace torch_xla_ext {
 std::vector<at::Tensor> PreparedCall::Trace(
     const std::vector<torch_xla::XLATensorPtr>& inputs) const {
   return torch_xla::bridge::AtenFromXlaTensors(
-      TraceCustomCall(kind, inputs, outputs, config, shards));
+      TraceCustomCall(kind, inputs, outputs, config));
 }
 
 }  // namespace torch_xla_ext

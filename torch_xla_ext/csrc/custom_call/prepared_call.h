@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/custom_call/custom_call.h"
-#include "torch_xla_ext/csrc/custom_call/shards.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
 namespace torch_xla_ext {
@@ -18,8 +17,6 @@ struct PreparedCall {
   torch::lazy::OpKind kind;
   CustomCallConfig config;
   OutputTypes outputs;
-  // The shards of the first results, if the call runs on shards.
-  std::vector<Shard> shards;
 
   // Traces the call; returns its results. The GIL must not be held: in eager
   // mode this compiles and waits for the device, and a kernel may be a function

@@ -4,22 +4,11 @@
 #include <stdexcept>
 
 #include "torch_xla_ext/csrc/pjrt_shim/errors.h"
+#include "torch_xla_ext/csrc/pjrt_shim/extensions.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace torch_xla_ext::pjrt_shim {
 namespace {
-
-template <typename Extension>
-const Extension* FindExtension(const PJRT_Api* plugin,
-                               PJRT_Extension_Type type) {
-  for (const PJRT_Extension_Base* extension = plugin->extension_start;
-       extension != nullptr; extension = extension->next) {
-    if (extension->type == type) {
-      return reinterpret_cast<const Extension*>(extension);
-    }
-  }
-  return nullptr;
-}
 
 const CustomCallExtension* FindCustomCalls(const PJRT_Api* plugin) {
   return FindExtension<CustomCallExtension>(

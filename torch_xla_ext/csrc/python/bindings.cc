@@ -14,6 +14,7 @@ void DefineFunctions(pybind11::module_& module) {
   DefineRegistry(module);
   DefineLaunchers(module);
   DefineGraph(module);
+  DefinePartitioning(module);
   DefineRuntimeFixes(module);
   DefinePlugin(module);
   DefineProcess(module);

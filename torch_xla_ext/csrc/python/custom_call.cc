@@ -53,9 +53,8 @@ Args:
     "triton_kernel_call", and 3 (STATUS_RETURNING_UNIFIED) for any other. 4 is
     XLA's FFI, for which `payload` is the text of the attributes.
   has_side_effect: XLA keeps the call although nothing uses its results.
-  operand_shards, result_shards: how each device runs the call on its part of
-    the inputs (torch_xla_ext.sharding.plan.Shard); shapes are those of the
-    whole. Results behind `result_shards` are left out.
+  partition: the name that torch_xla_ext.sharding knows the call by if XLA is
+    to divide it among devices, or an empty string.
   result_layouts: {output: dimensions}, or None: the order in memory of a
     result's dimensions, the one that changes slowest first. Other results are
     row-major.
@@ -98,9 +97,8 @@ Args:
     None. Without it, such a value is not remembered.
 
 Returns:
-  bytes, or None for a call that is not remembered: with values that are not, in
-  a sharded program, where a call depends on its operands' shardings, and with an
-  operand that gets a gradient.
+  bytes, or None for a call that is not remembered: with values that are not, and
+  with an operand that gets a gradient.
 )doc";
 
 constexpr char kCallTargetDoc[] = R"doc(
@@ -155,15 +153,13 @@ void UseTorchDTypes(const Tensors& tensors, CustomCallConfig* config) {
 // Replaces the target's name by the one under which XLA knows it. Refuses
 // XLA's own targets.
 PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
-                     CustomCallConfig config,
-                     std::vector<Shard> result_shards = {}) {
+                     CustomCallConfig config) {
   const TargetApi api = config.api_version == xla::API_VERSION_TYPED_FFI
                             ? TargetApi::kFfi
                             : TargetApi::kUntyped;
   CheckIsNotXlas(config.target, CurrentPlatform(), api);
   config.target = CurrentName(config.target, CurrentPlatform(), api);
-  return {kind, std::move(config), std::move(outputs),
-          std::move(result_shards)};
+  return {kind, std::move(config), std::move(outputs)};
 }
 
 py::list Trace(const PreparedCall& call, const Tensors& tensors) {
@@ -173,18 +169,6 @@ py::list Trace(const PreparedCall& call, const Tensors& tensors) {
     results = call.Trace(tensors.inputs);
   }
   return py::cast(results);
-}
-
-// Made by torch_xla_ext.sharding, and not checked again.
-std::vector<Shard> ParseShards(const py::object& shards) {
-  std::vector<Shard> result;
-  if (shards.is_none()) return result;
-  for (const py::handle& shard : shards) {
-    result.push_back({shard.attr("sharding").cast<std::string>(),
-                      shard.attr("shape").cast<std::vector<int64_t>>(),
-                      shard.attr("marked").cast<bool>()});
-  }
-  return result;
 }
 
 // The arguments of _xla_gpu_custom_call.
@@ -197,8 +181,7 @@ struct GpuCallArguments {
   const py::object& aliases;
   std::optional<int> api_version;
   bool has_side_effect;
-  const py::object& operand_shards;
-  const py::object& result_shards;
+  const std::string& partition;
   const py::object& result_layouts;
   int64_t num_hidden_results;
   bool payload_is_backend_config;
@@ -235,11 +218,10 @@ GpuCall ParseGpuCall(const GpuCallArguments& args) {
       CheckGpuPayload(config.target, config.payload);
     }
     UseTorchDTypes(tensors, &config);
-    config.shards = ParseShards(args.operand_shards);
+    config.partition = args.partition;
   }
   if (args.runs_first_alone) pjrt_shim::RunFirstAlone(config.target);
-  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config),
-                  ParseShards(args.result_shards)),
+  return {Prepare(GpuCustomCallKind(), tensors.outputs, std::move(config)),
           std::move(tensors)};
 }
 
@@ -253,22 +235,18 @@ void DefineGpuCall(py::module_& module, const char* name, Function function,
                  const py::object& output_shapes,
                  const py::object& output_dtypes, const py::object& target,
                  const py::object& aliases, std::optional<int> api_version,
-                 bool has_side_effect, const py::object& operand_shards,
-                 const py::object& result_shards,
+                 bool has_side_effect, const std::string& partition,
                  const py::object& result_layouts, int64_t num_hidden_results,
                  bool payload_is_backend_config, bool runs_first_alone) {
         return function(GpuCallArguments{
             inputs, payload, output_shapes, output_dtypes, target, aliases,
-            api_version, has_side_effect, operand_shards, result_shards,
-            result_layouts, num_hidden_results, payload_is_backend_config,
-            runs_first_alone});
+            api_version, has_side_effect, partition, result_layouts,
+            num_hidden_results, payload_is_backend_config, runs_first_alone});
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
       py::arg("aliases") = py::none(), py::arg("api_version") = py::none(),
-      py::arg("has_side_effect") = false,
-      py::arg("operand_shards") = py::none(),
-      py::arg("result_shards") = py::none(),
+      py::arg("has_side_effect") = false, py::arg("partition") = "",
       py::arg("result_layouts") = py::none(), py::arg("num_hidden_results") = 0,
       py::arg("payload_is_backend_config") = false,
       py::arg("runs_first_alone") = false, doc);
@@ -351,20 +329,6 @@ void DefineCustomCalls(py::module_& module) {
   module.def("_xla_call_key", &CallKey, py::arg("values"),
              py::arg("operands") = py::none(), py::arg("other") = py::none(),
              kCallKeyDoc);
-
-  module.def(
-      "_xla_sharding",
-      [](const at::Tensor& tensor) -> std::optional<py::bytes> {
-        const torch_xla::XLATensorPtr xla_tensor =
-            torch_xla::bridge::TryGetXlaTensor(tensor);
-        if (!xla_tensor) return std::nullopt;
-        const std::optional<std::string> sharding = ShardingOf(*xla_tensor);
-        if (!sharding) return std::nullopt;
-        return py::bytes(*sharding);
-      },
-      py::arg("tensor"),
-      "The sharding of an XLA tensor, an xla::OpSharding, serialized; None if "
-      "it has none.");
 
   module.def(
       "_xla_call_custom_call_target",

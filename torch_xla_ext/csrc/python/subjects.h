@@ -10,6 +10,7 @@ void DefineCustomCalls(pybind11::module_& module);
 void DefineDispatcherKernels(pybind11::module_& module);
 void DefineGraph(pybind11::module_& module);
 void DefineLaunchers(pybind11::module_& module);
+void DefinePartitioning(pybind11::module_& module);
 void DefinePlugin(pybind11::module_& module);
 void DefineProcess(pybind11::module_& module);
 void DefineRegistry(pybind11::module_& module);

@@ -393,6 +393,12 @@ void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin) {
   }
 }
 
+const PJRT_Api* ClientPlugin() {
+  Targets& targets = GetTargets();
+  const std::lock_guard<std::mutex> lock(targets.mutex);
+  return targets.cuda.plugin;
+}
+
 std::vector<std::string> RegisteredTargets(const std::string& platform,
                                            TargetApi api) {
   CheckPlatform(platform);

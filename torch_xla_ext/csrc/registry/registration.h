@@ -92,6 +92,10 @@ const char* CurrentPlatform();
 // a target is rejected; a plugin that takes no targets gets none.
 void ForwardTargets(const std::string& device_type, const PJRT_Api* plugin);
 
+// The PJRT plugin of the client for CUDA; null if there is no such client, or
+// none with a plugin.
+const PJRT_Api* ClientPlugin();
+
 // The names of the targets of `platform`, sorted, without those that XLA:CPU
 // registers for itself. Of the FFI targets, only those registered here: XLA
 // does not list its own.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Status {
   uintptr_t rep_ = 0;
 };
 static_assert(sizeof(Status) == torch_xla_ext::layout::kStatusSize);
+
+Status InvalidArgumentError(std::string_view message);
 
 // Holds a pointer. A StatusOr of a std::unique_ptr is returned in the same way,
 // and its pointee is not destroyed here. `value_` is valid if ok().

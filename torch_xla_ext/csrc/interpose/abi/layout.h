@@ -24,6 +24,16 @@ inline constexpr size_t kShapeIndexSize = 24;
 inline constexpr size_t kComputationProtoOffset = 8;  // in XlaComputation
 inline constexpr size_t kAliasSize = 56;  // of OutputOperandAliasing
 inline constexpr size_t kOpShardingSize = 216;
+inline constexpr size_t kHloShardingSize = 152;
+inline constexpr size_t kLiteralSize = 320;
+// In HloInstruction, BackendConfigWrapper and HloCustomCallInstruction.
+inline constexpr size_t kInstructionShardingOffset = 80;
+inline constexpr size_t kInstructionBackendConfigOffset = 416;
+inline constexpr size_t kBackendConfigTextOffset = 16;
+inline constexpr size_t kCustomCallSideEffectOffset = 696;
+inline constexpr size_t kNumCollectiveCreators = 8;
+inline constexpr size_t kPartitioningStateSize = 312;
+inline constexpr size_t kPartitionedHloSize = 640;
 inline constexpr size_t kLoadOptionsSize = 24;
 inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
 // In DistributedRuntimeClient::Options and CoordinationServiceImpl::Options.
@@ -36,6 +46,11 @@ inline constexpr size_t kComputationCacheGetSlot = 1;
 inline constexpr size_t kDeserializeExecutableSlot = 23;
 inline constexpr size_t kLoadSerializedExecutableSlot = 24;
 inline constexpr size_t kLoadSlot = 25;
+// Vtable slots of CustomCallPartitioner.
+inline constexpr size_t kPropagateUserShardingSlot = 0;
+inline constexpr size_t kInferShardingSlot = 1;
+inline constexpr size_t kIsCustomCallShardableSlot = 2;
+inline constexpr size_t kPartitionSlot = 7;
 // In XLATensor::Data.
 inline constexpr size_t kAliasIdOffset = 144;
 inline constexpr size_t kIsClonedOffset = 152;

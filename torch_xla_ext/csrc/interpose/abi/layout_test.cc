@@ -7,6 +7,7 @@
 #include "torch_xla_ext/csrc/interpose/abi/layout.h"
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -18,7 +19,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "xla/hlo/builder/xla_builder.h"
+#include "xla/hlo/ir/hlo_sharding.h"
+#include "xla/literal.h"
+#include "xla/service/custom_call_sharding_helper.h"
 #include "xla/service/custom_call_status_internal.h"
+#include "xla/service/spmd/spmd_partitioner.h"
 #include "xla/shape.h"
 #include "xla/shape_util.h"
 #include "xla/xla_data.pb.h"
@@ -46,6 +51,15 @@ static_assert(sizeof(XlaCustomCallStatus) == kCustomCallStatusSize);
 static_assert(std::is_same_v<decltype(XlaCustomCallStatus::message),
                              std::optional<std::string>>);
 static_assert(sizeof(xla::Shape) == kShapeSize && alignof(xla::Shape) == 8);
+
+static_assert(sizeof(xla::Literal) == kLiteralSize);
+static_assert(sizeof(xla::HloSharding) == kHloShardingSize);
+static_assert(sizeof(std::optional<xla::HloSharding>) == kHloShardingSize + 8);
+static_assert(sizeof(xla::spmd::SPMDCollectiveOpsCreator) ==
+              kNumCollectiveCreators * sizeof(std::function<void()>));
+static_assert(sizeof(xla::spmd::PartitionedHlo::PartitioningState) ==
+              kPartitioningStateSize);
+static_assert(sizeof(xla::spmd::PartitionedHlo) == kPartitionedHloSize);
 
 // The element storage of InlinedVector is tested by the HLO of a call with
 // aliases (tests/csrc/custom_call/goldens).

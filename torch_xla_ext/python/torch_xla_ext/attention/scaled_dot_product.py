@@ -134,7 +134,7 @@ def _is_fused_mask(
 ) -> bool:
     if is_causal or mask.requires_grad or mask.dim() > 4 or mask.device != query.device:
         return False
-    if mask.dtype not in (torch.bool, torch.float32, query.dtype) or torch_xla.runtime.is_spmd():
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
         return False
     trains = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     # cuDNN's gradients with a bias want even lengths.
@@ -151,7 +151,7 @@ def _is_one_query(
     if torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value)):
         return False
     # A causal query is the first one: it sees the first key only.
-    if query.dim() != 4 or query.shape[2] != 1 or is_causal or torch_xla.runtime.is_spmd():
+    if query.dim() != 4 or query.shape[2] != 1 or is_causal:
         return False
     whole = (*query.shape[:3], key.shape[2])
     return mask is None or (
@@ -183,15 +183,9 @@ def _fused(
         mask = None if mask is None else mask.reshape((1,) * (4 - mask.dim()) + mask.shape)
         inputs = (tensor.unsqueeze(0) for tensor in (query, key, value))
         return _fused(*inputs, mask, is_causal, scale).squeeze(0)
-    if torch_xla.runtime.is_spmd() and key.shape[1] != query.shape[1]:
-        # Each device has its own heads of all three.
-        groups = query.shape[1] // key.shape[1]
-        key, value = (tensor.repeat_interleave(groups, 1) for tensor in (key, value))
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     if mask is None:
-        return cudnn.cudnn_attention(
-            query, key, value, is_causal, scale, is_sharded=torch_xla.runtime.is_spmd()
-        )
+        return cudnn.cudnn_attention(query, key, value, is_causal, scale)
     sees = mask if mask.dtype == torch.bool else mask > -math.inf
     lowest = 0.7 * torch.finfo(query.dtype).min
     if mask.dtype == torch.bool:

@@ -3,6 +3,22 @@
 ``torch_xla_ext.custom_call`` is the function: import from this package by ``from``.
 """
 
-from torch_xla_ext.custom_call.call import call_operator, custom_call, is_cacheable, prepare
+from torch_xla_ext.custom_call.arguments import array_of
+from torch_xla_ext.custom_call.call import (
+    call_operator,
+    custom_call,
+    is_cacheable,
+    local_call,
+    prepare,
+    prepare_operator,
+)
 
-__all__ = ["call_operator", "custom_call", "is_cacheable", "prepare"]
+__all__ = [
+    "array_of",
+    "call_operator",
+    "custom_call",
+    "is_cacheable",
+    "local_call",
+    "prepare",
+    "prepare_operator",
+]

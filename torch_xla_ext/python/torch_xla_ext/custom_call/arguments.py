@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -33,8 +34,7 @@ class Arguments(NamedTuple):
     aliases: Mapping[int, int] | None
     api_version: int
     has_side_effect: bool
-    operand_shards: Sequence[sharding.Shard] | None
-    result_shards: Sequence[sharding.Shard] | None
+    partition: str
     result_layouts: Mapping[int, Sequence[int]]
     num_hidden_results: int
     payload_is_backend_config: bool
@@ -59,31 +59,57 @@ def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
     return tensors
 
 
-def parts_of(
+def rule_of(
     target: str,
     sharding_rule: str | None,
     tensors: Sequence[torch.Tensor | None],
     outputs: Sequence[object],
     aliases: Mapping[int, int] | None,
-) -> sharding.Parts | None:
-    """What each device runs the call on. The tensors and the rule are checked, no more."""
-    if sharding_rule is None and not torch_xla.runtime.is_spmd():
+) -> sharding.Rule | None:
+    """The rule of a custom_call, checked against its arrays."""
+    if sharding_rule is None:
         return None
-    operands = {f"inputs[{i}]": tensor for i, tensor in enumerate(tensors)}
     types = _result_types(target, outputs)
-    aliases = aliases if isinstance(aliases, Mapping) else {}
-    rule = None
-    if sharding_rule is not None:
-        try:
-            rule = rules.parse(sharding_rule)
-            ranks = [(name, None if t is None else t.dim()) for name, t in operands.items()]
-            results = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(types)]
-            rules.check_ranks(rule, ranks, results)
-            rules.check_aliases(rule, aliases)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"custom call {target!r}: {error}") from None
-    shapes = [each.shape for each in types]
-    return sharding.parts(f"custom call {target!r}", rule, operands, shapes, aliases)
+    try:
+        rule = rules.parse(sharding_rule)
+        ranks = [(f"inputs[{i}]", None if t is None else t.dim()) for i, t in enumerate(tensors)]
+        results = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(types)]
+        rules.check_ranks(rule, ranks, results)
+        rules.check_aliases(rule, aliases if isinstance(aliases, Mapping) else {})
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"custom call {target!r}: {error}") from None
+    return rule
+
+
+def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> Arguments:
+    """The arguments of a call in a program for several devices.
+
+    Args:
+        call: None for one that is in none, or that the user divides by hand.
+
+    Raises:
+        ValueError: the arrays' sizes do not fit the sharding rule.
+    """
+    if call is None:
+        return arguments
+    identity = (
+        arguments.target,
+        arguments.api_version,
+        arguments.payload,
+        [operand.dtype for operand in arguments.operands],
+        arguments.output_dtypes,
+        [tuple(shape) for shape in arguments.output_shapes],
+    )
+    name = sharding.add(call, identity)
+    if not name:
+        return arguments
+    count = len(call.results)
+    return arguments._replace(
+        output_shapes=arguments.output_shapes[:count],
+        output_dtypes=arguments.output_dtypes[:count],
+        num_hidden_results=0,
+        partition=name,
+    )
 
 
 def checked(
@@ -95,7 +121,6 @@ def checked(
     api: str | None,
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
-    parts: sharding.Parts | None,
     traits: Traits,
     is_checked: bool = False,
 ) -> Arguments:
@@ -126,11 +151,6 @@ def checked(
             "None: only kernels made with torch_xla_ext/kernel.h have optional operands"
         )
     arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
-    if parts is not None:
-        shards = [*parts.operands, *parts.results]
-        for i, shard in enumerate(shards):
-            if shard is not None:
-                arrays[i] = arrays[i]._replace(shape=shard.shape)
     try:
         handed = _payload_of(target, api, schema, arrays, attributes, payload, is_checked)
     except TypeError:
@@ -145,8 +165,7 @@ def checked(
         _present_aliases(target, tensors, aliases),
         APIS[api].call_version,
         has_side_effect,
-        parts and [shard for shard in parts.operands if shard is not None],
-        parts and parts.results,
+        "",
         traits.result_layouts,
         traits.num_hidden_results,
         traits.built_in,
@@ -217,6 +236,12 @@ def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
                 f"dynamic shape {list(array.shape)}: a kernel needs sizes that are known when "
                 "the call is traced"
             )
+
+
+def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
+    """What a sharding plan has to know of an operand or result."""
+    shape = tuple(value.shape)
+    return sharding.Array(shape, prod(shape) * value.dtype.itemsize)
 
 
 def _present_aliases(

@@ -79,8 +79,7 @@ def custom_call(
         )
     tensors = arguments.tensors_of(target, inputs)
     transforms.refuse(target, tensors)
-    parts = arguments.parts_of(target, sharding_rule, tensors, outputs, aliases)
-    checked = arguments.checked(
+    checked = _checked(
         target,
         tensors,
         outputs,
@@ -89,12 +88,78 @@ def custom_call(
         api,
         aliases,
         has_side_effect,
-        parts,
+        sharding_rule,
         traits,
     )
     if has_side_effect and aliases is None:
         _warn_of_lost_writes(checked, tensors)
     return _call(checked, tensors, outputs, attributes, payload)
+
+
+def _checked(
+    target: str,
+    tensors: list[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    api: str | None,
+    aliases: Mapping[int, int] | None,
+    has_side_effect: bool,
+    sharding_rule: str | None,
+    traits: Traits,
+) -> Arguments:
+    """The arguments of custom_call, checked."""
+    rule = arguments.rule_of(target, sharding_rule, tensors, outputs, aliases)
+    checked = arguments.checked(
+        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, traits
+    )
+    if not torch_xla.runtime.is_spmd():
+        return checked
+    call = _partitioned_call(
+        target, rule, tensors, outputs, attributes, payload, api, aliases, traits
+    )
+    return arguments.partitioned(checked, call)
+
+
+def _partitioned_call(
+    target: str,
+    rule: sharding.Rule | None,
+    tensors: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    attributes: Mapping[str, object] | None,
+    payload: bytes | str | None,
+    api: str | None,
+    aliases: Mapping[int, int] | None,
+    traits: Traits,
+) -> sharding.PartitionedCall:
+    """The call as XLA asks about it; its attributes and payload are the same on each device."""
+    metas = [None if t is None else t.to("meta") for t in tensors]
+    types = [ArrayType.of(value) for value in outputs]
+    count = len(types) - traits.num_hidden_results
+
+    def local(
+        operands: Sequence[tuple[int, ...] | None], results: Sequence[tuple[int, ...]]
+    ) -> sharding.LocalCall:
+        own = [
+            None if meta is None else meta.new_empty(shape)
+            for meta, shape in zip(metas, operands, strict=True)
+        ]
+        shapes = [*results, *(each.shape for each in types[count:])]
+        pairs = [(shape, each.dtype) for shape, each in zip(shapes, types, strict=True)]
+        made = arguments.checked(
+            target, own, pairs, attributes, payload, api, aliases, False, traits
+        )
+        return sharding.LocalCall(made.output_shapes, made.output_dtypes, made.payload)
+
+    return sharding.PartitionedCall(
+        f"custom call {target!r}",
+        rule,
+        {f"inputs[{i}]": t if t is None else arguments.array_of(t) for i, t in enumerate(tensors)},
+        [arguments.array_of(each) for each in types[:count]],
+        aliases or {},
+        local,
+        owner=None,
+    )
 
 
 # The targets that _warn_of_lost_writes has warned of.
@@ -137,34 +202,58 @@ def call_operator(
     payload: bytes | str | None = None,
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
-    parts: sharding.Parts | None = None,
+    partitioned: sharding.PartitionedCall | None = None,
     traits: Traits = NONE,
     is_checked: bool = False,
 ) -> list[torch.Tensor]:
     """custom_call for an operator, which has taken care of transforms and shardings.
 
     Args:
-        outputs: of the results that `parts` names, the whole; of others, what a device has.
-        parts: what each device runs the call on; `attributes` and `payload` are for that.
+        partitioned: the call in a program for several devices.
         is_checked: whether the operator has checked the arrays and parameters against the kernel's
             signature. Then `attributes` are what parameter_values returned.
     """
     tensors = arguments.tensors_of(target, inputs)
     transforms.refuse(target, tensors)
     checked = arguments.checked(
-        target,
-        tensors,
-        outputs,
-        attributes,
-        payload,
-        api,
-        aliases,
-        False,
-        parts,
-        traits,
-        is_checked,
+        target, tensors, outputs, attributes, payload, api, aliases, False, traits, is_checked
     )
+    checked = arguments.partitioned(checked, partitioned)
     return _call(checked, tensors, outputs, attributes, payload)
+
+
+def prepare_operator(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    partitioned: sharding.PartitionedCall | None = None,
+    traits: Traits = NONE,
+    is_checked: bool = False,
+) -> object | None:
+    """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
+
+    Args:
+        all: as of call_operator.
+
+    Returns:
+        The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
+        if a reference implementation is to take the kernel's place.
+
+    Raises:
+        TypeError, ValueError: as call_operator.
+    """
+    if reference.replacement(target) is not None:
+        return None
+    tensors = arguments.tensors_of(target, inputs)
+    checked = arguments.checked(
+        target, tensors, outputs, attributes, payload, api, aliases, False, traits, is_checked
+    )
+    return _XLAC._xla_prepare_custom_call(*arguments.partitioned(checked, partitioned))
 
 
 def prepare(
@@ -177,39 +266,52 @@ def prepare(
     api: str | None = None,
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
-    parts: sharding.Parts | None = None,
+    sharding_rule: str | None = None,
     traits: Traits = NONE,
-    is_checked: bool = False,
 ) -> object | None:
-    """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
+    """What custom_call does once for operands of such shapes and dtypes, as prepare_operator.
 
     Args:
-        all: as of custom_call and call_operator.
-
-    Returns:
-        The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
-        if a reference implementation is to take the kernel's place.
-
-    Raises:
-        TypeError, ValueError: as custom_call.
+        all: as of custom_call.
     """
     if reference.replacement(target) is not None:
         return None
-    tensors = arguments.tensors_of(target, inputs)
-    checked = arguments.checked(
+    checked = _checked(
         target,
-        tensors,
+        arguments.tensors_of(target, inputs),
         outputs,
         attributes,
         payload,
         api,
         aliases,
         has_side_effect,
-        parts,
+        sharding_rule,
         traits,
-        is_checked,
     )
     return _XLAC._xla_prepare_custom_call(*checked)
+
+
+def local_call(
+    target: str,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[object],
+    *,
+    attributes: Mapping[str, object] | None = None,
+    payload: bytes | str | None = None,
+    api: str | None = None,
+    aliases: Mapping[int, int] | None = None,
+    traits: Traits = NONE,
+    is_checked: bool = False,
+) -> sharding.LocalCall:
+    """What each device calls of an operator's call.
+
+    Args:
+        all: as of call_operator, for meta tensors of a device's shapes.
+    """
+    checked = arguments.checked(
+        target, inputs, outputs, attributes, payload, api, aliases, False, traits, is_checked
+    )
+    return sharding.LocalCall(checked.output_shapes, checked.output_dtypes, checked.payload)
 
 
 def is_cacheable(target: str) -> bool:

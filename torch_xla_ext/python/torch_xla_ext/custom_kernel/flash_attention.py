@@ -42,9 +42,7 @@ def flash_attention(
     if q_segment_ids is not None and kv_segment_ids is not None:
         hidden = (q_segment_ids.unsqueeze(-1) != kv_segment_ids.unsqueeze(-2)).unsqueeze(-3)
     if ab is None and hidden is None and served_by_cudnn(q, k, v):
-        return cudnn.cudnn_attention(
-            q, k, v, causal, sm_scale, is_sharded=torch_xla.runtime.is_spmd()
-        )
+        return cudnn.cudnn_attention(q, k, v, causal, sm_scale)
     return _by_torch(q, k, v, causal, hidden, sm_scale, ab)
 
 

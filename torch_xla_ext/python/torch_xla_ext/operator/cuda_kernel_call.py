@@ -1,10 +1,9 @@
 """Calls of an operator whose kernel is a `cuda_kernel`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from torch_xla_ext import sharding
 from torch_xla_ext.custom_call import compiled_kernel
 from torch_xla_ext.operator.kernel_call import Checked, KernelCall
 from torch_xla_ext.registry import registration
@@ -41,34 +40,17 @@ class CudaKernelCall(KernelCall):
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         return self.kernel.calls.reference_results(args, types, least)
 
-    def _arguments(
-        self,
-        checked: Checked,
-        tensors: Sequence[torch.Tensor | None],
-        aliases: Mapping[int, int],
-        parts: sharding.Parts | None,
-    ) -> dict[str, object]:
-        shapes = [ArrayType.of(result) for result in checked.results]
-        if parts is not None:  # the results are those of all devices
-            for i, shard in enumerate(parts.results):
-                if shard is not None:
-                    shapes[i] = shapes[i]._replace(shape=tuple(shard.shape))
+    def _arguments(self, checked: Checked) -> dict[str, object]:
+        tensors = [checked.args[name] for name in self.operands]
+        types = [ArrayType.of(result) for result in checked.results]
         launch, words = self.kernel.calls.prepared(
-            self._operand_types(checked), shapes, checked.parameters
+            self._operand_types(checked), types, checked.parameters
         )
         present = [tensor for tensor in tensors if tensor is not None]
         counted = {
             result: sum(tensor is not None for tensor in tensors[:index])
-            for result, index in aliases.items()
+            for result, index in self._aliases.items()
         }
-        if parts is not None:
-            parts = parts._replace(
-                operands=[
-                    part
-                    for part, tensor in zip(parts.operands, tensors, strict=True)
-                    if tensor is not None
-                ]
-            )
         return {
             "target": TARGET,
             "inputs": present,
@@ -76,7 +58,6 @@ class CudaKernelCall(KernelCall):
             "attributes": launch.attributes(words),
             "api": "ffi",
             "aliases": counted,
-            "parts": parts,
         }
 
     def _operand_types(self, checked: Checked) -> list[ArrayType | None]:

@@ -1,5 +1,6 @@
 """Turns an operator's arguments into a call of its kernel, on each kind of device."""
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -7,12 +8,12 @@ import torch
 import torch_xla
 
 from torch_xla_ext import sharding
-from torch_xla_ext.custom_call import call_operator, prepare
+from torch_xla_ext.custom_call import array_of, call_operator, local_call, prepare_operator
 from torch_xla_ext.operator import sharding_rule
 from torch_xla_ext.registry import registration
 from torch_xla_ext.sharding import rule as rules
 from xla_kernels.operator import tensor_checks
-from xla_kernels.operator.checked import Checked, OperatorCall, Result
+from xla_kernels.operator.checked import Checked, OperatorCall
 from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import untyped_payload
 from xla_kernels.signature.schema import ArrayType
@@ -24,56 +25,58 @@ _registered: set[tuple[str, str, str]] = set()
 class KernelCall(OperatorCall):
     """An operator, and how its kernel is called."""
 
-    @cached_property
-    def _rule(self) -> sharding.Rule | None:
-        return None if self.sharding_rule is None else rules.parse(self.sharding_rule)
-
     def check_declaration(self, where: str) -> None:
+        if callable(self.sharding_rule):
+            return  # it needs the arguments of a call
         try:
-            if self._rule is not None:
-                sharding_rule.check(self, self._rule)
+            self._rule({})
         except (TypeError, ValueError) as error:
             raise type(error)(f"{where} {error}") from None
+
+    def _rule(self, args: Mapping[str, Value]) -> sharding.Rule | None:
+        """The sharding rule of a call with these arguments.
+
+        Raises:
+            TypeError, ValueError: it does not fit the operator.
+        """
+        text = self.sharding_rule
+        if callable(text):
+            text = text(**args)
+        if text is None or text in self._rules:
+            return self._rules.get(text)
+        rule = rules.parse(text)
+        sharding_rule.check(self, rule)
+        return self._rules.setdefault(text, rule)
+
+    @cached_property
+    def _rules(self) -> dict[str, sharding.Rule]:
+        """Those that were checked, by their texts."""
+        return {}
 
     def on_xla(self, *values: Value) -> Tensors:
         return self._returned(call_operator(**self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
         """The part of on_xla that is done once for each set of shapes, dtypes and values."""
-        return prepare(**self._custom_call(values))
+        return prepare_operator(**self._custom_call(values))
 
     def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
         """The arguments of call_operator."""
         checked = self.checked(values, self._num_results)
-        args, _, results = checked
-        tensors = [args[name] for name in self.operands]
-        aliases = {result: self.operands.index(arg) for result, arg in self.in_place.items()}
-        parts = sharding.parts(
-            self.name,
-            self._rule,
-            dict(zip(self.operands, tensors, strict=True)),
-            [shape for shape, _ in results[: self._num_returned]],
-            aliases,
-        )
-        if parts is not None:
-            checked = self._checked_parts(args, results, parts)
-        if self.payload is not None:
-            parts = parts and parts._replace(operands=[p for p in parts.operands if p is not None])
-            tensors = [tensor for tensor in tensors if tensor is not None]
-        return self._arguments(checked, tensors, aliases, parts)
+        arguments = self._arguments(checked)
+        if torch_xla.runtime.is_spmd() and not checked.has_symbols(self.operands):
+            arguments["partitioned"] = self._partitioned(checked)
+        return arguments
 
-    def _arguments(
-        self,
-        checked: Checked,
-        tensors: Sequence[torch.Tensor | None],
-        aliases: Mapping[int, int],
-        parts: sharding.Parts | None,
-    ) -> dict[str, object]:
-        """The arguments of call_operator for what each device has."""
+    def _arguments(self, checked: Checked) -> dict[str, object]:
+        """The arguments of call_operator for these operands."""
+        tensors = [checked.args[name] for name in self.operands]
         name, api = self.target, None
         if self.schema is not None:
             self._check_registered(registration.device_platform(), ("ffi", "untyped"))
             name, api = registration.call_with_schema(self.target, self.schema.text)
+        if self.payload is not None:
+            tensors = [tensor for tensor in tensors if tensor is not None]
         return {
             "target": name,
             "inputs": tensors,
@@ -81,31 +84,45 @@ class KernelCall(OperatorCall):
             "attributes": checked.parameters if self.schema else None,
             "payload": self.payload(**checked.args) if self.payload else None,
             "api": api,
-            "aliases": aliases,
-            "parts": parts,
+            "aliases": self._aliases,
             "traits": self.traits,
             "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
         }
 
-    def _checked_parts(
-        self, args: Mapping[str, Value], whole: Sequence[Result], parts: sharding.Parts
-    ) -> Checked:
-        """The arguments of one device, and the whole results with the workspaces of that device."""
-        own = {
-            name: torch.empty(part.shape, dtype=args[name].dtype, device="meta")
-            for name, part in zip(self.operands, parts.operands, strict=True)
-            if part is not None
-        }
-        checked = self.checked(tuple((args | own).values()), self._num_results)
-        given = [tuple(shape) for shape, _ in checked.results[: self._num_returned]]
-        if given != [part.shape for part in parts.results]:
-            raise ValueError(
-                f"{self.name}: sharding_rule {self.sharding_rule!r} says that a device's "
-                f"results are {[part.shape for part in parts.results]}, but the kernel's are "
-                f"{given}"
-            )
-        results = [*whole[: self._num_returned], *checked.results[self._num_returned :]]
-        return checked._replace(results=results)
+    @cached_property
+    def _aliases(self) -> dict[int, int]:
+        """Of each result that is in an operand's buffer, the operand's number."""
+        return {result: self.operands.index(arg) for result, arg in self.in_place.items()}
+
+    def _partitioned(self, checked: Checked) -> sharding.PartitionedCall:
+        """The call in a program for several devices."""
+        args = checked.args
+        dtypes = {name: args[name].dtype for name in self.operands if args[name] is not None}
+        values = {name: None if name in dtypes else value for name, value in args.items()}
+        environment = [os.environ.get(name) for name in self.environment or ()]
+
+        def local(
+            operands: Sequence[tuple[int, ...] | None], _results: Sequence[tuple[int, ...]]
+        ) -> sharding.LocalCall:
+            own = {
+                name: torch.empty(shape, dtype=dtypes[name], device="meta")
+                for name, shape in zip(self.operands, operands, strict=True)
+                if shape is not None
+            }
+            own_values = tuple((values | own).values())
+            return local_call(**self._arguments(self.checked(own_values, self._num_results)))
+
+        shapes = checked.results[: self._num_returned]
+        return sharding.PartitionedCall(
+            self.name,
+            self._rule(args),
+            {name: None if args[name] is None else array_of(args[name]) for name in self.operands},
+            [array_of(ArrayType(tuple(shape), dtype)) for shape, dtype in shapes],
+            self._aliases,
+            local,
+            owner=self,
+            values=(tuple(values.items()), tuple(environment)),
+        )
 
     @property
     def cached_environment(self) -> Sequence[str] | None:
@@ -113,7 +130,7 @@ class KernelCall(OperatorCall):
         functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
         if self.environment is None and any(function is not None for function in functions):
             return None
-        return [*(self.environment or ()), sharding.REFUSE_ENVIRONMENT]
+        return list(self.environment or ())
 
     def on_cpu(self, *values: Value) -> Tensors:
         return self._returned(self._run("Host", self._with_copies(self._checked(values))))

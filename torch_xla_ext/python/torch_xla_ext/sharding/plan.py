@@ -11,39 +11,39 @@ from math import prod
 from typing import NamedTuple
 
 from torch_xla_ext.sharding import tiling
-from torch_xla_ext.sharding.rule import Dim, Rule, Sizes
+from torch_xla_ext.sharding.rule import Dim, Rule, Sizes, names
 from torch_xla_ext.sharding.tiling import Index, Tiling
 
 # Makes a call that gathers an operand an error instead of a warning.
 REFUSE_ENVIRONMENT = "TORCH_XLA_EXT_REFUSE_GATHERS"
 
 Shape = tuple[int, ...]
+Groups = tuple[tuple[int, ...], ...]
 
 
-class Operand(NamedTuple):
-    """What a plan depends on.
+class Array(NamedTuple):
+    """An operand or result of a call.
 
     Attributes:
-        num_bytes: of the whole tensor.
-        sharding: as of _xla_sharding; None if it has none.
+        num_bytes: of the whole array.
+        sharding: an OpSharding's bytes; None if it has none.
     """
 
     shape: Shape
     num_bytes: int
-    sharding: bytes | None
+    sharding: bytes | None = None
 
 
 class Shard(NamedTuple):
-    """What a device has of an operand or result.
+    """Each device's part of an array.
 
     Attributes:
         sharding: an OpSharding's bytes.
-        marked: of a result, whether its tensor is marked with this sharding.
+        shape: of the part.
     """
 
     sharding: bytes
     shape: Shape
-    marked: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,116 +65,126 @@ class Gather:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call runs.
+    """How a call is divided among the devices.
 
     Attributes:
-        operands: what each device has of each; None for one that is absent. Empty: each device
-            computes the whole.
-        factors: into how many parts a factor is divided, and which of them each device has.
-        gathers: what has to be gathered before.
+        operands: None for one that is absent.
+        results: of the results that the rule names.
+        is_divided: whether any factor is; else each device computes the whole.
+        sums: of each result the groups of devices whose results are to be added; () if none are.
+        gathers: the operands that have to be gathered before.
     """
 
     operands: tuple[Shard | None, ...]
-    factors: Mapping[str, tuple[int, Index]]
+    results: tuple[Shard, ...]
+    is_divided: bool
+    sums: tuple[Groups, ...]
     gathers: tuple[Gather, ...]
 
 
 @lru_cache(maxsize=4096)
 def make(
-    rule: Rule | None, operands: tuple[Operand | None, ...], in_place: tuple[int, ...] = ()
-) -> Plan | None:
-    """How a call with these operands runs; None if that is not for this module to say.
+    rule: Rule | None,
+    operands: tuple[Array | None, ...],
+    results: tuple[Array, ...],
+    in_place: tuple[int, ...] = (),
+) -> Plan:
+    """How a call with these operands and results is divided.
 
-    Which factors are divided, and how, is what the operands say that are divided already: those
-    that are written in place first, then the largest. Operands that say something else, or
-    nothing, are brought to that.
+    A factor is divided as the arrays are that are divided already: the operands that are written
+    in place first, then the largest arrays, operands before results. XLA reshards the operands
+    and results with another sharding, or with none, to the plan's.
 
     Args:
         in_place: the numbers of operands that are written to.
     """
-    present = [(i, operand) for i, operand in enumerate(operands) if operand is not None]
-    if any(tiling.is_manual(operand.sharding) for _, operand in present):
-        return None
+    arrays = (*operands, *results)
     tilings = {
         i: read
-        for i, operand in present
-        if operand.sharding is not None
-        and (read := tiling.read(operand.sharding, len(operand.shape))) is not None
+        for i, array in enumerate(arrays)
+        if array is not None
+        and array.sharding is not None
+        and (read := tiling.read(array.sharding, len(array.shape))) is not None
     }
     divided = [i for i, each in tilings.items() if not each.is_whole]
-    if not divided:
-        return None
-    divided.sort(key=lambda i: (i not in in_place, -operands[i].num_bytes))
+    divided.sort(key=lambda i: (i not in in_place, -arrays[i].num_bytes, i))
     if rule is None:
-        gathers = [
-            _gather(i, operands[i], tilings[i], operands[i].shape, "there is no sharding rule")
-            for i in divided
-        ]
-        return Plan((), {}, tuple(gathers))
-    factors, reasons = _factors(rule, operands, {i: tilings[i] for i in divided})
-    shards = []
-    for dims, operand in zip(rule.operands, operands, strict=True):
-        shards.append(operand and _shard(rule.dims(len(operand.shape), dims), operand, factors))
-    gathers = [
-        _gather(i, operands[i], tilings[i], shards[i].shape, reasons[i])
-        for i in divided
-        if i in reasons
+        return whole(operands, results, "there is no sharding rule")
+    factors, reasons = _factors(rule, arrays, {i: tilings[i] for i in divided})
+    dims = (*rule.operands, *rule.results)
+    shards = [
+        array and _shard(rule.dims(len(array.shape), each), array, factors)
+        for each, array in zip(dims, arrays, strict=True)
     ]
-    if not factors:
-        return Plan((), {}, tuple(gathers))
-    # XLA compares shardings by their meaning, but torch_xla by their bytes.
-    for i in divided:
-        if _tiling(rule.dims(len(operands[i].shape), rule.operands[i]), factors) == tilings[i]:
-            shards[i] = shards[i]._replace(sharding=operands[i].sharding)
-    return Plan(tuple(shards), factors, tuple(gathers))
+    gathers = [
+        _gather(i, arrays[i], tilings[i], shards[i].shape, reasons[i])
+        for i in sorted(reasons)
+        if i < len(operands)
+    ]
+    count = len(operands)
+    sums = [
+        _sum_groups([name for name in rule.sums if name not in names(each)], factors)
+        for each in rule.results
+    ]
+    return Plan(
+        tuple(shards[:count]), tuple(shards[count:]), bool(factors), tuple(sums), tuple(gathers)
+    )
 
 
-def results(
-    plan: Plan,
-    rule: Rule,
-    shapes: Sequence[Shape],
-    operands: Sequence[Operand | None],
-    aliases: Mapping[int, int],
-) -> tuple[Shard, ...]:
-    """What each device has of the results that the rule names.
+def whole(operands: Sequence[Array | None], results: Sequence[Array], reason: str) -> Plan:
+    """The plan with which each device computes the whole call.
 
     Args:
-        shapes: of the whole results.
-        operands: those that the plan is of.
-        aliases: of results in an operand's buffer, the operand's number.
+        reason: why operands that are divided are gathered.
+    """
+    gathers = []
+    for i, operand in enumerate(operands):
+        if operand is None or operand.sharding is None:
+            continue
+        own = tiling.read(operand.sharding, len(operand.shape))
+        if own is not None and not own.is_whole:
+            gathers.append(_gather(i, operand, own, operand.shape, reason))
+    return Plan(
+        tuple(operand and Shard(tiling.REPLICATED, operand.shape) for operand in operands),
+        tuple(Shard(tiling.REPLICATED, result.shape) for result in results),
+        False,
+        ((),) * len(results),
+        tuple(gathers),
+    )
+
+
+def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[Shape]) -> None:
+    """Checks that the sizes of the whole arrays fit a rule.
 
     Raises:
-        ValueError: a result has another size than the rule says.
+        ValueError: they do not.
     """
-    sizes = rule.sizes([operand and operand.shape for operand in operands])
-    shards = []
-    for result, (declared, shape) in enumerate(zip(rule.results, shapes, strict=True)):
-        dims = rule.dims(len(shape), declared)
-        for dim, size in zip(dims, shape, strict=True):
+    sizes = rule.sizes(operands)
+    for result, (declared, shape) in enumerate(zip(rule.results, results, strict=True)):
+        for dim, size in zip(rule.dims(len(shape), declared), shape, strict=True):
             known = [factor if isinstance(factor, int) else sizes.get(factor) for factor in dim]
             if dim and None not in known and prod(known) != size:
                 raise ValueError(
                     f"sharding_rule {rule.text!r}: result {result} has {size} where the operands "
                     f"say {prod(known)}"
                 )
-        if result not in aliases:
-            shards.append(_shard(dims, Operand(shape, 0, None), plan.factors))
-            continue
-        shard, own = plan.operands[aliases[result]], operands[aliases[result]].sharding
-        # torch_xla marks the tensor that is written as it was: with another sharding it aborts.
-        shards.append(shard._replace(marked=own is None or own == shard.sharding))
-    return tuple(shards)
 
 
 def _factors(
-    rule: Rule, operands: Sequence[Operand | None], tilings: Mapping[int, Tiling]
+    rule: Rule, arrays: Sequence[Array | None], tilings: Mapping[int, Tiling]
 ) -> tuple[dict[str, tuple[int, Index]], dict[int, str]]:
-    """How factors are divided; and of operands that cannot stay divided as they are, why."""
-    sizes = rule.sizes([operand and operand.shape for operand in operands])
+    """How factors are divided; and of arrays that cannot stay divided as they are, why.
+
+    Args:
+        arrays: operands, then results.
+        tilings: of those that are divided, by their numbers, the first of which decide.
+    """
+    sizes = rule.sizes([array and array.shape for array in arrays[: len(rule.operands)]])
+    declared = (*rule.operands, *rule.results)
     factors: dict[str, tuple[int, Index]] = {}
     reasons: dict[int, str] = {}
     for i, own in tilings.items():
-        dims = rule.dims(len(operands[i].shape), rule.operands[i])
+        dims = rule.dims(len(arrays[i].shape), declared[i])
         for number, (dim, count, index) in enumerate(
             zip(dims, own.counts, own.indices, strict=True)
         ):
@@ -182,7 +192,7 @@ def _factors(
                 continue
             divided = _split(dim, count, index, sizes)
             if divided is None:
-                what = f"dimension {number}, of {operands[i].shape[number]},"
+                what = f"dimension {number}, of {arrays[i].shape[number]},"
                 why = (
                     f"is not divided into {count} equal parts of {' and '.join(map(str, dim))}"
                     if dim
@@ -193,7 +203,7 @@ def _factors(
             added = {name: each for name, each in divided.items() if name not in factors}
             if _is_product(factors | added):
                 factors |= added
-    every = [rule.dims(len(o.shape), d) for o, d in zip(operands, rule.operands, strict=True) if o]
+    every = [rule.dims(len(a.shape), d) for a, d in zip(arrays, declared, strict=True) if a]
     for dims in every:
         for dim in dims:
             _drop_scattered(dim, sizes, factors)
@@ -239,6 +249,22 @@ def _drop_scattered(dim: Dim, sizes: Sizes, factors: dict[str, tuple[int, Index]
         together = together and count == size
 
 
+def _sum_groups(summed: Sequence[str], factors: Mapping[str, tuple[int, Index]]) -> Groups:
+    """The groups of devices that have one part of a result each, which are to be added."""
+    summed = [name for name in summed if name in factors]
+    if not summed:
+        return ()
+    others = [name for name in factors if name not in summed]
+    num_devices = len(factors[summed[0]][1])
+    # For each tile of the result: the devices that have each part of it.
+    tiles: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
+    for device in range(num_devices):
+        tile = tuple(factors[name][1][device] for name in others)
+        part = tuple(factors[name][1][device] for name in summed)
+        tiles.setdefault(tile, {}).setdefault(part, []).append(device)
+    return tuple(group for parts in tiles.values() for group in zip(*parts.values(), strict=True))
+
+
 def _tiling(dims: Sequence[Dim], factors: Mapping[str, tuple[int, Index]]) -> Tiling:
     counts, indices = [], []
     for dim in dims:
@@ -255,15 +281,13 @@ def _tiling(dims: Sequence[Dim], factors: Mapping[str, tuple[int, Index]]) -> Ti
     return Tiling(tuple(counts), tuple(indices))
 
 
-def _shard(
-    dims: Sequence[Dim], operand: Operand, factors: Mapping[str, tuple[int, Index]]
-) -> Shard:
+def _shard(dims: Sequence[Dim], array: Array, factors: Mapping[str, tuple[int, Index]]) -> Shard:
     made = _tiling(dims, factors)
-    shape = tuple(size // count for size, count in zip(operand.shape, made.counts, strict=True))
+    shape = tuple(size // count for size, count in zip(array.shape, made.counts, strict=True))
     return Shard(tiling.write(made), shape)
 
 
-def _gather(number: int, operand: Operand, own: Tiling, needed: Shape, reason: str) -> Gather:
+def _gather(number: int, operand: Array, own: Tiling, needed: Shape, reason: str) -> Gather:
     elements = max(prod(operand.shape), 1)
     kept = prod(-(-size // count) for size, count in zip(operand.shape, own.counts, strict=True))
     received = operand.num_bytes * max(prod(needed) - kept, 0) // elements
@@ -273,12 +297,12 @@ def _gather(number: int, operand: Operand, own: Tiling, needed: Shape, reason: s
 _warned: set[tuple[str, Gather]] = set()
 
 
-def report(caller: str, names: Sequence[str], gathers: Sequence[Gather]) -> None:
+def report(caller: str, operands: Sequence[str], gathers: Sequence[Gather]) -> None:
     """Says once what a call gathers.
 
     Args:
         caller: the target or operator.
-        names: those of the operands.
+        operands: their names.
 
     Raises:
         RuntimeError: the environment variable TORCH_XLA_EXT_REFUSE_GATHERS asks for it.
@@ -288,12 +312,13 @@ def report(caller: str, names: Sequence[str], gathers: Sequence[Gather]) -> None
         key = caller, gather
         if not refused and key in _warned:
             continue
+        name = operands[gather.operand]
         text = (
-            f"{caller}: {names[gather.operand]}, sharded as {gather.sharding}, is gathered before "
+            f"{caller}: {name}, sharded as {gather.sharding}, is gathered before "
             f"each call, {gather.num_bytes:,} bytes on each device: {gather.reason}; give the "
             "operator a sharding_rule, or shard another dimension (docs/distributed.md)"
         )
         if refused:
             raise RuntimeError(text)
         _warned.add(key)
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=2)

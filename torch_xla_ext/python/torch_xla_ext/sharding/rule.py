@@ -14,8 +14,13 @@ Operands and results are separated by commas. A dimension is
 - ``_``, a dimension that each device needs whole;
 - ``...``, any number of dimensions, each a factor of its own.
 
-Every factor is in every result: a kernel of which each device computes a partial sum would need an
-all-reduce, which belongs in the program, not in the kernel.
+A factor of an operand that a result lacks is one over which the kernel sums, and it is declared as
+such behind a semicolon::
+
+    n t, t -> n; sum t
+
+Devices may share it, too: each computes its part of the sum, and XLA adds the parts (an
+all-reduce). A dimension over which anything else is computed, such as a softmax, is ``_``.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from functools import lru_cache
 from math import prod
 
 _TOKEN = re.compile(r"\s*(\.\.\.|->|[(),]|[A-Za-z]\w*|_(?!\w)|\d+)")
+
+_SUMS = re.compile(r"\s*sum((?:\s+[A-Za-z]\w*)+)\s*")
 
 # The factors of a dimension, in their order: names, and numbers that are never divided. None of
 # them: each device needs the whole dimension.
@@ -41,11 +48,13 @@ class Rule:
 
     Attributes:
         text: as it was written.
+        sums: the factors that the kernel sums over, for the results that lack them.
     """
 
     text: str
     operands: tuple[tuple[Dim, ...], ...]
     results: tuple[tuple[Dim, ...], ...]
+    sums: tuple[str, ...] = ()
 
     def dims(self, rank: int, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """The dimensions of a tensor of this rank: those that `...` stands for have names."""
@@ -118,7 +127,15 @@ def parse(text: str) -> Rule:
     operands, arrow, results = text.partition("->")
     if not arrow or "->" in results:
         raise ValueError(f"sharding_rule must have one ->, as in 'n _, n -> n', but is {text!r}")
-    rule = Rule(text, _tensors(operands, text), _tensors(results, text))
+    results, semicolon, sums = results.partition(";")
+    summed = _SUMS.fullmatch(sums)
+    if semicolon and summed is None:
+        raise ValueError(
+            f"sharding_rule: {sums.strip()!r} must be 'sum' and the names of factors, as in "
+            f"'n t, t -> n; sum t', in {text!r}"
+        )
+    names_of_sums = tuple(summed[1].split()) if summed else ()
+    rule = Rule(text, _tensors(operands, text), _tensors(results, text), names_of_sums)
     _check_factors(rule)
     return rule
 
@@ -173,11 +190,18 @@ def _check_factors(rule: Rule) -> None:
                 raise ValueError(
                     f"sharding_rule: {name} of result {index} is in no operand, in {rule.text!r}"
                 )
-        for name in sorted(known - set(names(dims))):
+        for name in sorted(known - set(names(dims)) - set(rule.sums)):
             raise ValueError(
                 f"sharding_rule: {name} is in an operand, but not in result {index}, in "
                 f"{rule.text!r}: if devices shared it, each would have only a part of "
-                "the result; write _ for a dimension that each device needs whole"
+                f"the result; write _ for a dimension that each device needs whole, or '; sum "
+                f"{name}' if the results of all devices are to be added"
+            )
+    for name in rule.sums:
+        if name not in known or all(name in names(dims) for dims in rule.results):
+            raise ValueError(
+                f"sharding_rule: there is no sum over {name} in {rule.text!r}: it has to be in an "
+                "operand, and missing in a result"
             )
     _check_sizes_follow(rule)
 

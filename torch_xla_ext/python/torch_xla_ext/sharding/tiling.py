@@ -1,29 +1,41 @@
-"""How a tensor is sharded: reads and writes XLA's OpSharding.
+"""How an array is sharded: reads and writes XLA's OpSharding.
 
-``torch_xla._XLAC._xla_sharding`` returns a tensor's sharding as the bytes of the protocol buffer
-``xla::OpSharding`` (xla/xla_data.proto), for which there is no Python class. Calls take such bytes.
+A sharding is the bytes of the protocol buffer ``xla::OpSharding`` (xla/xla_data.proto), for which
+there is no Python class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
+
+from torch_xla_ext import protobuf_wire_format as wire
 
 # For each device the number of the tile that it has in a dimension.
 Index = tuple[int, ...]
 
-_REPLICATED, _MAXIMAL, _OTHER, _MANUAL, _UNKNOWN = 0, 1, 3, 4, 5
-# Field numbers.
-_TYPE, _DIMENSIONS, _DEVICES, _REPLICATE_LAST = 1, 3, 4, 6
-_LAST_TILE_DIMS, _IOTA_SHAPE, _IOTA_PERMUTATION = 8, 9, 10
+REPLICATED = b""
+
+# Values of OpSharding.Type.
+_REPLICATED, _TUPLE, _OTHER, _MANUAL = 0, 2, 3, 4
+# Field numbers of OpSharding.
+_TYPE, _DIMENSIONS, _DEVICES, _ELEMENTS, _REPLICATE_LAST = 1, 3, 4, 5, 6
+_LAST_TILE_DIMS, _IOTA_SHAPE, _IOTA_PERMUTATION, _NAMED = 8, 9, 10, 14
+# Of NamedShardingProto, in XLA since 2026: a mesh, and the mesh axes of each dimension.
+_MESH, _NAMED_DIMENSIONS, _UNREDUCED_AXES, _MANUAL_AXES = 2, 3, 5, 7
+_MESH_AXES, _MESH_DEVICES, _MESH_IOTA = 1, 2, 3
+_AXIS_SIZE = 2
+_AXIS_INDEX, _SUB_AXIS = 1, 2
+_PRE_SIZE, _SIZE = 1, 2
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A tensor's division.
+    """An array's division.
 
     Attributes:
         counts: of each dimension, the number of tiles.
@@ -35,7 +47,7 @@ class Tiling:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each device has the whole tensor."""
+        """Whether each device has the whole array."""
         return all(count == 1 for count in self.counts)
 
     def __str__(self) -> str:
@@ -43,45 +55,61 @@ class Tiling:
 
 
 def is_manual(sharding: bytes | None) -> bool:
-    """Whether the tensor is one device's part already: the user shards by hand."""
-    return sharding is not None and _fields(sharding).get(_TYPE) == [_MANUAL]
+    """Whether the array is one device's part already: the user shards by hand."""
+    if sharding is None:
+        return False
+    message = _Message(sharding)
+    named = message.last(_NAMED)
+    if named is not None:
+        return _Message(named).last(_MANUAL_AXES) is not None
+    return message.last(_TYPE) == _MANUAL
+
+
+def elements(sharding: bytes, count: int) -> list[bytes]:
+    """The shardings of a tuple's elements, or of a single array."""
+    message = _Message(sharding)
+    if message.last(_TYPE) == _TUPLE:
+        return [bytes(element) for element in message.all(_ELEMENTS)]
+    return [sharding] * count
+
+
+def join(shardings: Sequence[bytes]) -> bytes:
+    """The sharding of a tuple with these elements; of a single array, its own."""
+    if len(shardings) == 1:
+        return shardings[0]
+    return wire.number(_TYPE, _TUPLE) + b"".join(wire.field(_ELEMENTS, s) for s in shardings)
 
 
 @lru_cache(maxsize=1024)
 def read(sharding: bytes, rank: int) -> Tiling | None:
     """The tiling that an OpSharding says; None if it says none that is known here."""
-    fields = _fields(sharding)
-    kind = fields.get(_TYPE, [_REPLICATED])[0]
+    message = _Message(sharding)
+    named = message.last(_NAMED)
+    if named is not None:
+        return _read_named(_Message(named), rank)
+    kind = message.last(_TYPE) or _REPLICATED
     if kind != _OTHER:
         return Tiling((1,) * rank, ((),) * rank) if kind == _REPLICATED else None
-    if set(fields.get(_LAST_TILE_DIMS, [])) - {_REPLICATED}:
+    if set(message.numbers(_LAST_TILE_DIMS)) - {_REPLICATED}:
         return None
-    shape = fields[_DIMENSIONS]
-    if _IOTA_SHAPE in fields:
-        order = fields.get(_IOTA_PERMUTATION) or range(len(fields[_IOTA_SHAPE]))
-        iota = np.arange(np.prod(shape)).reshape(fields[_IOTA_SHAPE])
-        devices = iota.transpose(list(order)).reshape(shape)
+    shape = message.numbers(_DIMENSIONS)
+    iota = message.numbers(_IOTA_SHAPE)
+    if iota:
+        devices = _iota(iota, message.numbers(_IOTA_PERMUTATION)).reshape(shape)
     else:
-        devices = np.array(fields[_DEVICES]).reshape(shape)
+        devices = np.array(message.numbers(_DEVICES)).reshape(shape)
     if not rank <= len(shape) <= rank + 1 or sorted(devices.flat) != list(range(devices.size)):
         return None
     tiles = np.empty((len(shape), devices.size), dtype=np.int64)
     tiles[:, devices.ravel()] = np.indices(shape).reshape(len(shape), -1)
-    indices = zip(shape[:rank], tiles[:rank].tolist(), strict=True)
-    return Tiling(
-        tuple(shape[:rank]), tuple(tuple(row) if count > 1 else () for count, row in indices)
-    )
+    return _tiling(shape[:rank], tiles[:rank])
 
 
 @lru_cache(maxsize=1024)
 def write(tiling: Tiling) -> bytes:
-    """The OpSharding of a tiling.
-
-    It is what torch_xla makes of a mesh with the devices in their order: torch_xla takes shardings
-    for different ones if their bytes are.
-    """
+    """The OpSharding of a tiling, with an explicit list of the devices."""
     if tiling.is_whole:
-        return b""
+        return REPLICATED
     rows = tiling.indices
     num_devices = len(next(row for row in rows if row))
     tiles: dict[tuple[int, ...], list[int]] = {}
@@ -92,64 +120,79 @@ def write(tiling: Tiling) -> bytes:
     shape = [*tiling.counts, copies] if copies > 1 else list(tiling.counts)
     return b"".join(
         [
-            _number(_TYPE, _OTHER),
-            _numbers(_DIMENSIONS, shape),
-            _numbers(_DEVICES, devices),
-            _number(_REPLICATE_LAST, 1) if copies > 1 else b"",
+            wire.number(_TYPE, _OTHER),
+            wire.packed(_DIMENSIONS, shape),
+            wire.packed(_DEVICES, devices),
+            wire.number(_REPLICATE_LAST, 1) if copies > 1 else b"",
         ]
     )
 
 
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*result, value])
+def _read_named(named: _Message, rank: int) -> Tiling | None:
+    dimensions = [_Message(each) for each in named.all(_NAMED_DIMENSIONS)]
+    axes_of = [[_Message(axis) for axis in dimension.all(1)] for dimension in dimensions]
+    if named.last(_MANUAL_AXES) is not None or named.last(_UNREDUCED_AXES) is not None:
+        return None
+    if not any(axes_of):
+        return Tiling((1,) * rank, ((),) * rank)
+    if len(axes_of) != rank:
+        return None
+    mesh = _Message(named.last(_MESH) or b"")
+    sizes = [_Message(axis).last(_AXIS_SIZE) or 0 for axis in mesh.all(_MESH_AXES)]
+    devices = np.array(mesh.numbers(_MESH_DEVICES) or range(prod(sizes)))
+    iota = mesh.last(_MESH_IOTA)
+    if iota is not None:
+        message = _Message(iota)
+        devices = _iota(message.numbers(1), message.numbers(2)).ravel()
+    coordinates = np.empty((len(sizes), devices.size), dtype=np.int64)
+    coordinates[:, devices] = np.indices(sizes).reshape(len(sizes), -1)
+    counts, tiles = [], []
+    for axes in axes_of:
+        count, tile = 1, np.zeros(devices.size, dtype=np.int64)
+        for axis in axes:
+            index = axis.last(_AXIS_INDEX) or 0
+            size, own = sizes[index], coordinates[index]
+            sub = axis.last(_SUB_AXIS)
+            if sub is not None:
+                part = _Message(sub)
+                full, size = size, part.last(_SIZE) or 1
+                own = own // (full // ((part.last(_PRE_SIZE) or 1) * size)) % size
+            tile, count = tile * size + own, count * size
+        counts.append(count)
+        tiles.append(tile)
+    return _tiling(counts, np.array(tiles))
 
 
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+def _iota(shape: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
+    """The devices 0, 1, 2 and so on in this shape, with its axes in this order."""
+    return np.arange(prod(shape)).reshape(shape).transpose(list(permutation) or range(len(shape)))
 
 
-def _numbers(field: int, values: Sequence[int]) -> bytes:
-    packed = b"".join(map(_varint, values))
-    return _varint(field << 3 | 2) + _varint(len(packed)) + packed
+def _tiling(counts: Sequence[int], tiles: np.ndarray) -> Tiling:
+    rows = zip(counts, tiles.tolist(), strict=True)
+    return Tiling(tuple(counts), tuple(tuple(row) if count > 1 else () for count, row in rows))
 
 
-def _varints(data: bytes) -> Iterator[int]:
-    value = shift = 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            yield value
-            value = shift = 0
+class _Message:
+    """A message's fields."""
 
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._fields: dict[int, list[int | memoryview]] = {}
+        for number, value in wire.fields(memoryview(data)):
+            self._fields.setdefault(number, []).append(value)
 
-def _fields(message: bytes) -> dict[int, list[int]]:
-    """The numbers of each field, without fields that are messages."""
-    result: dict[int, list[int]] = {}
-    position = 0
+    def all(self, number: int) -> list[memoryview]:
+        """The messages of a repeated field."""
+        return self._fields.get(number, [])
 
-    def varint() -> int:
-        nonlocal position
-        begin = position
-        while message[position] > 0x7F:
-            position += 1
-        position += 1
-        return next(_varints(message[begin:position]))
+    def last(self, number: int) -> int | memoryview | None:
+        """The value of a field; None if the message has none."""
+        values = self._fields.get(number)
+        return values[-1] if values else None
 
-    while position < len(message):
-        key = varint()
-        field, kind = key >> 3, key & 7
-        if kind == 0:
-            result.setdefault(field, []).append(varint())
-            continue
-        if kind != 2:
-            raise ValueError(f"OpSharding: field {field} has the wire type {kind}")
-        size = varint()
-        content, position = message[position : position + size], position + size
-        if field in (_DIMENSIONS, _DEVICES, _LAST_TILE_DIMS, _IOTA_SHAPE, _IOTA_PERMUTATION):
-            result.setdefault(field, []).extend(_varints(content))
-    return result
+    def numbers(self, number: int) -> list[int]:
+        """The numbers of a repeated field, packed or not."""
+        found: list[int] = []
+        for value in self.all(number):
+            found += [value] if isinstance(value, int) else wire.varints(value)
+        return found

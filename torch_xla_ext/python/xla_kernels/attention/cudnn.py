@@ -6,8 +6,7 @@ same as those that JAX makes for ``jax.nn.dot_product_attention(implementation="
 
 The operands of the calls are [batch_size, seq_len, num_heads, head_dim], which is what projections
 to heads write: as [batch_size, num_heads, seq_len, head_dim], each would be copied before the call.
-Only sharded ones are of the latter shape (`heads_first`), in which their shardings are known. The
-results of a call have cuDNN's order, heads first.
+The results of a call have cuDNN's order, heads first.
 """
 
 import json
@@ -45,25 +44,24 @@ _Side = tuple[tuple[str, str], str]
 _Products = Mapping[str, tuple[_Side, _Side]]
 
 
-def _products(heads_first: bool) -> tuple[_Products, _Products]:
-    """Those of the forward and of the backward call.
-
-    Of each side of a product: the dimensions of batch and heads, and the contracting one.
-    """
-    batch, sequence = (("0", "1"), "2") if heads_first else (("0", "2"), "1")
-    heads, summed = (batch, "3"), (batch, sequence)
-    forward = {"bmm1": (heads, heads), "bmm2": ((_LOGITS_BATCH, "3"), summed)}
-    backward = {
-        "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), summed),
-        "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), summed),
-        "bmm2_grad_gemm1": ((_LOGITS_BATCH, "2"), summed),
-        "bmm2_grad_gemm2": (heads, heads),
-    }
-    return forward, backward
+# Of each side of a product: the dimensions of batch and heads, and the contracting one.
+_HEADS: _Side = (("0", "2"), "3")
+_SUMMED: _Side = (("0", "2"), "1")
+_FORWARD_PRODUCTS: _Products = {
+    "bmm1": (_HEADS, _HEADS),
+    "bmm2": ((_LOGITS_BATCH, "3"), _SUMMED),
+}
+_BACKWARD_PRODUCTS: _Products = {
+    "bmm1_grad_gemm1": ((_LOGITS_BATCH, "2"), _SUMMED),
+    "bmm1_grad_gemm2": ((_LOGITS_BATCH, "3"), _SUMMED),
+    "bmm2_grad_gemm1": ((_LOGITS_BATCH, "2"), _SUMMED),
+    "bmm2_grad_gemm2": (_HEADS, _HEADS),
+}
 
 
-def _swapped(tensor: torch.Tensor, is_swapped: bool = True) -> torch.Tensor:
-    return tensor.transpose(1, 2) if is_swapped else tensor
+def _swapped(tensor: torch.Tensor) -> torch.Tensor:
+    """With heads and sequence in the other order."""
+    return tensor.transpose(1, 2)
 
 
 def _check(
@@ -71,12 +69,9 @@ def _check(
     k: torch.Tensor,
     v: torch.Tensor,
     bias: torch.Tensor | None = None,
-    *,
-    heads_first: bool,
     **others: Value,
 ) -> None:
     name = "xla_gpu::cudnn_attention"
-    q, k, v = (_swapped(t, heads_first) if t.dim() == 4 else t for t in (q, k, v))
     if q.dtype not in DTYPES:
         raise TypeError(f"{name}: q must be float16 or bfloat16, but is {q.dtype}")
     if q.dim() != 4 or q.shape[3] > max_head_dim or q.shape[3] % HEAD_DIM_MULTIPLE:
@@ -106,14 +101,8 @@ def _check(
 
 
 def _payload(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    heads_first: bool,
-    causal: bool,
-    sm_scale: float,
-    products: _Products,
+    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, products: _Products
 ) -> bytes:
-    q, k = _swapped(q, heads_first), _swapped(k, heads_first)
     dimensions = [str(q.shape[0]), str(q.shape[2]), str(q.shape[1]), str(k.shape[1])]
     config = {
         "algorithm": {
@@ -156,16 +145,10 @@ def _config(attributes: Mapping[str, object]) -> dict[str, object]:
     return json.loads(attributes["payload"])["cudnn_fmha_backend_config"]
 
 
-def _in_float(
-    inputs: Sequence[torch.Tensor], attributes: Mapping[str, object], bias: int
-) -> list[torch.Tensor]:
+def _in_float(inputs: Sequence[torch.Tensor], bias: int) -> list[torch.Tensor]:
     """A call's operands, all but `bias` as [batch_size, num_heads, seq_len, head_dim]."""
-    config = _config(attributes)
-    is_forward = "bmm1_dot_dimension_numbers" in config
-    product = config[f"bmm{'1' if is_forward else '2_grad_gemm2'}_dot_dimension_numbers"]
-    heads_first = product["lhs_batch_dimensions"] == ["0", "1"]
     return [
-        _swapped(each.float(), each.dim() == 4 and number != bias and not heads_first)
+        _swapped(each.float()) if each.dim() == 4 and number != bias else each.float()
         for number, each in enumerate(inputs)
     ]
 
@@ -189,7 +172,7 @@ def _logits(
 def _reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
-    q, k, v, *bias = _in_float(inputs, attributes, 3)
+    q, k, v, *bias = _in_float(inputs, 3)
     logits = _logits(q, k, bias[0] if bias else None, attributes)
     result = logits.softmax(-1) @ _repeated(v, q)
     return [result.to(inputs[0].dtype), logits.logsumexp(-1), _no_workspace(inputs[0])]
@@ -199,7 +182,7 @@ def _backward_reference(
     inputs: Sequence[torch.Tensor], outputs: Sequence[Result], attributes: Mapping[str, object]
 ) -> list[torch.Tensor]:
     place_of_bias = 5 if len(inputs) == 7 else -1
-    q, k, v, stats, grad, *bias, result = _in_float(inputs, attributes, place_of_bias)
+    q, k, v, stats, grad, *bias, result = _in_float(inputs, place_of_bias)
     logits = _logits(q, k, bias[0] if bias else None, attributes)
     weights = (logits - stats.unsqueeze(-1)).exp()
     inner = (grad * result).sum(-1, keepdim=True)
@@ -221,44 +204,33 @@ def _no_workspace(q: torch.Tensor) -> torch.Tensor:
 _WORKSPACE: Result = ([0], torch.uint8)
 
 
-def _results(q: torch.Tensor, *, heads_first: bool, **others: Value) -> Sequence[Result]:
-    shape = _swapped(q, not heads_first).shape
+def _results(q: torch.Tensor, **others: Value) -> Sequence[Result]:
+    shape = _swapped(q).shape
     return [(shape, q.dtype), (shape[:3], torch.float32), _WORKSPACE]
 
 
 def _backward_results(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, heads_first: bool, **others: Value
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **others: Value
 ) -> Sequence[Result]:
-    shapes = (_swapped(tensor, not heads_first).shape for tensor in (q, k, v))
-    return [*((shape, q.dtype) for shape in shapes), _WORKSPACE]
+    return [*((_swapped(tensor).shape, q.dtype) for tensor in (q, k, v)), _WORKSPACE]
 
 
 def _forward_payload(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    heads_first: bool,
-    causal: bool,
-    sm_scale: float,
-    **others: Value,
+    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
 ) -> bytes:
-    return _payload(q, k, heads_first, causal, sm_scale, _products(heads_first)[0])
+    return _payload(q, k, causal, sm_scale, _FORWARD_PRODUCTS)
 
 
 def _backward_payload(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    heads_first: bool,
-    causal: bool,
-    sm_scale: float,
-    **others: Value,
+    q: torch.Tensor, k: torch.Tensor, causal: bool, sm_scale: float, **others: Value
 ) -> bytes:
-    return _payload(q, k, heads_first, causal, sm_scale, _products(heads_first)[1])
+    return _payload(q, k, causal, sm_scale, _BACKWARD_PRODUCTS)
 
 
 def _setup_context(
     ctx: FunctionCtx, inputs: tuple[Value, ...], output: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    *tensors, ctx.heads_first, ctx.causal, ctx.sm_scale = inputs
+    *tensors, ctx.causal, ctx.sm_scale = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -268,15 +240,31 @@ def _backward(
 ) -> tuple[torch.Tensor | None, ...]:
     q, k, v, *bias, result, stats = ctx.saved_tensors
     operator = _backward_with_bias if bias else _backward_operator
-    grad, result = (_swapped(each, not ctx.heads_first) for each in (grad, result))
-    attributes = ctx.heads_first, ctx.causal, ctx.sm_scale
-    grads = operator(q, k, v, stats, grad, *bias, result, *attributes)
-    grads = (_swapped(each, not ctx.heads_first) for each in grads)
-    return (*grads, *(None for _ in bias), None, None, None)
+    grad, result = _swapped(grad), _swapped(result)
+    grads = operator(q, k, v, stats, grad, *bias, result, ctx.causal, ctx.sm_scale)
+    return (*map(_swapped, grads), *(None for _ in bias), None, None)
 
 
-_ATTRIBUTES = "bool heads_first, bool causal, float sm_scale"
-_HEADS = "b h _ _"  # of sharded tensors, whose heads are first
+_ATTRIBUTES = "bool causal, float sm_scale"
+
+
+def _sharding_rule(bias: torch.Tensor | None = None, **others: Value) -> str:
+    """Heads of keys are k, and the heads of queries that share one are g."""
+    q, kv = "b _ (k g) _", "b _ k _"
+    return f"{q}, {kv}, {kv}{_bias_rule(bias)} -> b (k g) _ _, b (k g) _"
+
+
+def _backward_sharding_rule(bias: torch.Tensor | None = None, **others: Value) -> str:
+    q, kv = "b _ (k g) _", "b _ k _"
+    operands = f"{q}, {kv}, {kv}, b (k g) _, {q}{_bias_rule(bias)}, {q}"
+    return f"{operands} -> b (k g) _ _, b k _ _, b k _ _; sum g"
+
+
+def _bias_rule(bias: torch.Tensor | None) -> str:
+    if bias is None:
+        return ""
+    batch_size, num_heads = bias.shape[:2]
+    return f", {'_' if batch_size == 1 else 'b'} {'_' if num_heads == 1 else '(k g)'} _ _"
 
 
 def _traits(results: Sequence[int]) -> Traits:
@@ -297,13 +285,6 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
     """The operator ``name``, and its gradient's. `bias` is "", or the argument's declaration."""
     register_reference(target, _reference)
     register_reference(f"{target}Backward", _backward_reference)
-    rules = {
-        "sharding_rule": f"{_HEADS}, {_HEADS}, {_HEADS} -> {_HEADS}, b h _",
-        "backward_rule": f"{_HEADS}, {_HEADS}, {_HEADS}, b h _, {_HEADS}, {_HEADS} -> "
-        f"{_HEADS}, {_HEADS}, {_HEADS}",
-    }
-    if bias:
-        rules = dict.fromkeys(rules)
     forward = define_operator(
         f"xla_gpu::{name}(Tensor q, Tensor k, Tensor v, {bias}{_ATTRIBUTES}) -> (Tensor, Tensor)",
         target=target,
@@ -314,7 +295,7 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
         setup_context=_setup_context,
         backward=_backward,
         environment=(),
-        sharding_rule=rules["sharding_rule"],
+        sharding_rule=_sharding_rule,
     )
     backward = define_operator(
         f"xla_gpu::{name}_backward(Tensor q, Tensor k, Tensor v, Tensor stats, Tensor grad, "
@@ -325,7 +306,7 @@ def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, .
         payload=_backward_payload,
         traits=_traits([0, 1, 2]),
         environment=(),
-        sharding_rule=rules["backward_rule"],
+        sharding_rule=_backward_sharding_rule,
     )
     return forward, backward
 
@@ -343,8 +324,6 @@ def cudnn_attention(
     causal: bool,
     sm_scale: float,
     bias: torch.Tensor | None = None,
-    *,
-    is_sharded: bool = False,
 ) -> torch.Tensor:
     """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
 
@@ -355,7 +334,6 @@ def cudnn_attention(
         causal: query i sees keys 0 to i.
         bias: [batch_size or 1, num_heads or 1, q_seq_len, kv_seq_len], of q's dtype, finite. It
             gets no gradient.
-        is_sharded: each device runs it for the heads or examples that it has of the operands.
 
     Returns:
         As q. It has a first derivative.
@@ -364,7 +342,7 @@ def cudnn_attention(
         TypeError, ValueError: another dtype or shape.
         NotImplementedError: q is on a device that is not XLA's.
     """
-    q, k, v = (_swapped(tensor, not is_sharded) for tensor in (q, k, v))
+    q, k, v = map(_swapped, (q, k, v))
     if bias is None:
-        return _operator(q, k, v, is_sharded, causal, sm_scale)[0]
-    return _operator_with_bias(q, k, v, bias, is_sharded, causal, sm_scale)[0]
+        return _operator(q, k, v, causal, sm_scale)[0]
+    return _operator_with_bias(q, k, v, bias, causal, sm_scale)[0]

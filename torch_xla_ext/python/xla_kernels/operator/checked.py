@@ -75,7 +75,7 @@ class OperatorCall:
     payload: Callable[..., bytes] | None = None
     traits: Traits = NONE
     environment: Sequence[str] | None = None
-    sharding_rule: str | None = None
+    sharding_rule: str | Callable[..., str] | None = None
     in_place: Mapping[int, str] = dataclasses.field(default_factory=dict)
     kernel: CudaKernel | None = None
 

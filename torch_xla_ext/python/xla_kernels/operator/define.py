@@ -48,7 +48,7 @@ def define_operator(
     vmap_method: str | None = None,
     promotes: bool = False,
     environment: Sequence[str] | None = None,
-    sharding_rule: str | None = None,
+    sharding_rule: str | Callable[..., str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Defines a PyTorch operator that calls a kernel, as a pure function of its arguments.
@@ -104,9 +104,11 @@ def define_operator(
         sharding_rule: the dimensions of sharded XLA tensors that devices may share, as
             in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, whose indices the kernel
             computes independently (torch_xla_ext.sharding.rule describes the notation, which omits
-            workspaces). Each device then runs the kernel on its shard, and all functions here are
-            also called with meta tensors of the shards' shapes. Without it, sharded operands are
-            gathered, with a warning.
+            workspaces); or a function of the operator's arguments, by name, that returns the rule.
+            XLA asks for it when it compiles a program for several devices, whose shardings it has
+            propagated from the user's marks. Each device then runs the kernel on its shard, and
+            all functions here are also called with meta tensors of the shards' shapes. Without
+            it, sharded operands are gathered, with a warning.
         replace: whether to replace an operator that was defined here under this name, for example
             in a notebook cell that is run again. Compiled programs keep the former operator.
 
@@ -174,7 +176,7 @@ def define_in_place_operator(
     check: Callable[..., None] | None = None,
     attributes: Callable[..., Mapping[str, object]] | None = None,
     environment: Sequence[str] | None = None,
-    sharding_rule: str | None = None,
+    sharding_rule: str | Callable[..., str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
     """Defines a PyTorch operator that calls a kernel and writes to some of its arguments.

@@ -1,0 +1,74 @@
+// How XLA divides a call among devices: it asks this room for the shardings of
+// a call's results and operands, and for the call of one device.
+//
+// XLA:CPU asks through CustomCallPartitioner (host_partitioner.cc), and a CUDA
+// plugin through an extension of PJRT (plugin_partitioner.cc). Both pass
+// shardings, as serialized xla::OpSharding, to torch_xla_ext.sharding, which
+// knows the calls' sharding rules.
+#ifndef TORCH_XLA_EXT_CSRC_PARTITIONING_PARTITIONING_H_
+#define TORCH_XLA_EXT_CSRC_PARTITIONING_PARTITIONING_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "torch_xla_ext/csrc/custom_call/custom_call.h"
+
+namespace torch_xla_ext {
+
+using Shardings = std::vector<std::optional<std::string>>;
+
+// The call of one device.
+struct DeviceCall {
+  // Of what XLA passes to and gets from the call.
+  std::vector<std::string> operand_shardings;
+  std::string result_sharding;
+  std::vector<std::vector<int64_t>> operand_shapes;
+  // All results of the kernel; the traced call has the first ones.
+  OutputTypes results;
+  size_t num_traced_results = 0;
+  // Of each traced result, the groups of devices whose results are added; none
+  // if no results are.
+  std::vector<std::vector<std::vector<int64_t>>> sums;
+  std::string payload;
+};
+
+// The functions of torch_xla_ext.sharding. `partition` is the call's
+// (CustomCallConfig). They throw std::runtime_error.
+struct PartitionFunctions {
+  // The sharding of the results that follows from the operands', if any does.
+  std::function<std::optional<std::string>(const std::string& partition,
+                                           const Shardings& operands)>
+      infer;
+  // The sharding of the results if a user of them asks for this one.
+  std::function<std::string(const std::string& partition,
+                            const std::string& result)>
+      propagate;
+  std::function<DeviceCall(const std::string& partition,
+                           const Shardings& operands,
+                           const std::optional<std::string>& result)>
+      divide;
+};
+
+// Registers partitioners of kPartitionedTarget with XLA and, for CUDA, with
+// the plugin; another call replaces their functions. Throws std::runtime_error
+// if the plugin takes none.
+void RegisterPartitioners(PartitionFunctions functions);
+
+// Those that were registered.
+const PartitionFunctions& GetPartitionFunctions();
+
+// In host_partitioner.cc and plugin_partitioner.cc.
+void RegisterHostPartitioner();
+void RegisterPluginPartitioner(const PJRT_Api* plugin);
+
+// The program of one device's call, as the text of an MLIR module, in
+// StableHLO.
+std::string DeviceProgram(const CustomCallConfig& config,
+                          const DeviceCall& call);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_PARTITIONING_PARTITIONING_H_
