@@ -92,7 +92,7 @@ def traced(
         RuntimeError: the function reads a value, or writes to a tensor.
     """
     watch = _Watch(loop, inputs)
-    with watch, values_refused(loop):
+    with watch, on_device_alone(loop):
         results = function(*pytree.tree_unflatten(inputs, spec))
     watch.check_writes()
     leaves, result_spec = pytree.tree_flatten(results)
@@ -100,10 +100,11 @@ def traced(
 
 
 @contextlib.contextmanager
-def values_refused(loop: str) -> Iterator[None]:
-    """Says what happened if the value of a placeholder is read."""
+def on_device_alone(loop: str) -> Iterator[None]:
+    """Traces, in eager mode, too. Says what happened if the value of a placeholder is read."""
     try:
-        yield
+        with torch_xla.experimental.eager_mode_context(False):
+            yield
     except RuntimeError as error:
         if not any(text in str(error) for text in _NO_VALUE):
             raise

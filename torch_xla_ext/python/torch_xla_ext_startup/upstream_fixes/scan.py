@@ -373,7 +373,7 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         carried = inputs[:num_carried]
         rows = inputs[num_carried : len(inputs) - len(plan.outer)]
-        with loop_functions.values_refused(_LOOP):
+        with loop_functions.on_device_alone(_LOOP):
             last, stacked = plan._module._scan_impl_flat(plan.forward, carried, rows)
         num_results = plan._num_results - num_carried
         results, saved = list(stacked[:num_results]), stacked[num_results:]
@@ -425,7 +425,7 @@ class _Scan(torch.autograd.Function):
         # The last one says how many iterations there are, if there is nothing else.
         rows = [*results, *activations, torch.zeros(ctx.length, device=device)]
         first = [*carried, *(torch.zeros_like(value) for value in outer)]
-        with loop_functions.values_refused("scan: the gradient of the function"):
+        with loop_functions.on_device_alone("scan: the gradient of the function"):
             last, stacked = plan._module._scan_impl_flat(step, first, rows, reverse=True)
         of_rows = iter(stacked)
         values = [

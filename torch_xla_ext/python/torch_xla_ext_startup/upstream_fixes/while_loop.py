@@ -51,35 +51,40 @@ def _while_loop(
         )
     )
 
-    condition = _Computation("condition", cond_fn, arguments, arguments_spec)
-    condition.lower([_as_condition(condition.traced.leaves)])
-    body = _Computation("body", body_fn, arguments, arguments_spec)
-    loop_functions.check_carried("while_loop: the body", body.traced.leaves, carried)
-    body.lower(body.traced.leaves)
+    with loop_functions.on_device_alone("while_loop"):
+        condition = _Computation("condition", cond_fn, arguments, arguments_spec)
+        condition.lower([_as_condition(condition.traced.leaves)])
+        body = _Computation("body", body_fn, arguments, arguments_spec)
+        loop_functions.check_carried("while_loop: the body", body.traced.leaves, carried)
+        body.lower(body.traced.leaves)
 
-    parameters = [*arguments, *condition.hoisted, *body.hoisted]
-    first_of_body = len(arguments) + len(condition.hoisted)
-    builder = xb.create_builder("while_loop")
-    shapes = xb.tensor_shape(parameters)
+        parameters = [*arguments, *condition.hoisted, *body.hoisted]
+        first_of_body = len(arguments) + len(condition.hoisted)
+        builder = xb.create_builder("while_loop")
+        shapes = xb.tensor_shape(parameters)
 
-    def cond(*values: _Op) -> _Op:
-        return condition.call(values, len(arguments)).get_tuple_element(0)
+        def cond(*values: _Op) -> _Op:
+            return condition.call(values, len(arguments)).get_tuple_element(0)
 
-    def step(*values: _Op) -> tuple[_Op, ...]:
-        result = body.call(values, first_of_body)
-        following = list(values)
-        following[: len(carried)] = [
-            result.get_tuple_element(number) for number in range(len(carried))
-        ]
-        for computation, first in ((condition, len(arguments)), (body, first_of_body)):
-            for number in computation.seeds:
-                following[first + number] = _next_seed(values[first + number])
-        return tuple(following)
+        def step(*values: _Op) -> tuple[_Op, ...]:
+            result = body.call(values, first_of_body)
+            following = list(values)
+            following[: len(carried)] = [
+                result.get_tuple_element(number) for number in range(len(carried))
+            ]
+            for computation, first in ((condition, len(arguments)), (body, first_of_body)):
+                for number in computation.seeds:
+                    following[first + number] = _next_seed(values[first + number])
+            return tuple(following)
 
-    loop = _Op.mkwhile(
-        tuple(xb.mkparam(builder, number, shape) for number, shape in enumerate(shapes)), cond, step
-    )
-    results = _XLAC._xla_user_computation("xla::while_loop", parameters, loop.build("while_loop"))
+        loop = _Op.mkwhile(
+            tuple(xb.mkparam(builder, number, shape) for number, shape in enumerate(shapes)),
+            cond,
+            step,
+        )
+        results = _XLAC._xla_user_computation(
+            "xla::while_loop", parameters, loop.build("while_loop")
+        )
     results = _without_gradient(
         results[: len(carried)],
         [*arguments, *condition.traced.outer, *body.traced.outer],
