@@ -479,6 +479,7 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("ravel", Ravel);
   m.impl("reshape", Reshape);
   // views.h
+  m.impl("detach", TORCH_FN(Detach));
   m.impl("fill_diagonal_", FillDiagonal_);
 }
 
