@@ -26,6 +26,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
+#include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -222,6 +223,8 @@ void RegisterForXla(torch::Library& library) {
   m.impl("div.Tensor", DivTensor);
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
+  // factories.h
+  m.impl("new_empty_strided", NewEmptyStrided);
   // copies.h
   m.impl("_copy_from", CopyFrom);
   m.impl("_local_scalar_dense", LocalScalarDense);
@@ -464,6 +467,8 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std", StdOfAll);
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
+  // factories.h
+  m.impl("_foreach_copy_", ForeachCopy_);
   // layer_norm.h
   m.impl("native_layer_norm", LayerNormWithGradients);
   // losses.h
@@ -490,6 +495,8 @@ void RegisterViews(torch::Library& m) {
 
 // Of all devices: the kernel does for others what PyTorch's does.
 void RegisterForFunctionalization(torch::Library& m) {
+  // factories.h
+  RegisterFactories(m);
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
