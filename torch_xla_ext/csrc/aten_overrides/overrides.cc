@@ -23,6 +23,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/activations.h"
 #include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
 #include "torch_xla_ext/csrc/aten_overrides/autocast.h"
+#include "torch_xla_ext/csrc/aten_overrides/call_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
@@ -475,9 +476,9 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("ctc_loss.Tensor", CtcLoss);
   // pooling.h
   m.impl("max_pool2d",
-         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices>);
+         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices, 2>);
   m.impl("max_pool3d",
-         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices>);
+         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices, 3>);
   // strides.h
   m.impl("contiguous", Contiguous);
   m.impl("flatten.using_ints", Flatten);
@@ -529,6 +530,8 @@ bool RegisterAll() {
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   Register(c10::DispatchKey::Meta, RegisterShapeChecks);
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
+  // After the kernels, which it calls.
+  Register(c10::DispatchKey::XLA, RegisterCallChecks);
   return true;
 }
 
