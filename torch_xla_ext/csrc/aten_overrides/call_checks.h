@@ -8,6 +8,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
+#include <ATen/EmptyTensor.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/Operators.h>
@@ -18,26 +19,59 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace torch_xla_ext::aten_overrides {
 
-// Whether PyTorch's checks apply: those of meta tensors refuse a CPU tensor
-// beside an XLA tensor, which some kernels copy.
+// Whether the sizes of an argument are known.
 inline bool IsToBeChecked(const at::Tensor& tensor) {
-  return !tensor.defined() || tensor.is_xla() || tensor.dim() == 0;
+  return !tensor.defined() ||
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 inline bool IsToBeChecked(const std::optional<at::Tensor>& tensor) {
   return !tensor || IsToBeChecked(*tensor);
 }
 inline bool IsToBeChecked(const at::ITensorListRef& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_xla()) return false;
+    if (!IsToBeChecked(tensor)) return false;
   }
   return true;
 }
 template <typename Other>
 bool IsToBeChecked(const Other&) {
   return true;
+}
+
+// An argument as a meta tensor. That of an in-place operator is itself.
+inline at::Tensor Described(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor meta =
+      at::detail::empty_meta(tensor.sizes(), tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+inline at::Tensor& Described(at::Tensor& tensor) { return tensor; }
+inline std::optional<at::Tensor> Described(
+    const std::optional<at::Tensor>& tensor) {
+  if (!tensor) return std::nullopt;
+  return Described(*tensor);
+}
+struct DescribedList {
+  std::vector<at::Tensor> tensors;
+  operator at::ITensorListRef() const { return at::TensorList(tensors); }
+};
+inline DescribedList Described(const at::ITensorListRef& tensors) {
+  DescribedList list;
+  for (const at::Tensor& tensor : tensors) {
+    list.tensors.push_back(Described(tensor));
+  }
+  return list;
+}
+template <typename Other>
+const Other& Described(const Other& other) {
+  return other;
 }
 
 // Names a private member, as an explicit instantiation may: a kernel that is
@@ -76,7 +110,7 @@ struct CheckedCall<Op, kCheck, Result(Args...)> {
   }
 
   static Result Call(c10::DispatchKeySet keys, Args... args) {
-    if ((IsToBeChecked(args) && ...)) kCheck(args...);
+    if ((IsToBeChecked(args) && ...)) kCheck(Described(args)...);
     const Checked& checked = Get();
     return checked.kernel.template call<Result, Args...>(
         checked.op, keys, std::forward<Args>(args)...);
@@ -99,6 +133,20 @@ inline void CheckSameType(const char* name, const at::Tensor& a,
               ": expected both operands to have the same dtype, but got: ",
               a.scalar_type(), " != ", b.scalar_type());
 }
+
+// `kMeta` of operators that PyTorch's kernels compute of no integers.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfFractions;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
+  static void Call(const at::Tensor& self, Args... args) {
+    kMeta(self, args...);
+    TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+                "not implemented for '", self.scalar_type(),
+                "': convert the tensor to a floating-point dtype");
+  }
+};
 
 inline void CheckMm(const at::Tensor& self, const at::Tensor& other) {
   at::meta::mm(self, other);
@@ -405,7 +453,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(div, div_Tensor)
   TORCH_XLA_EXT_CHECK(div, div_Tensor_mode)
   TORCH_XLA_EXT_CHECK(elu_backward, elu_backward)
-  TORCH_XLA_EXT_CHECK(elu, elu)
   TORCH_XLA_EXT_CHECK(eq, eq_Scalar)
   TORCH_XLA_EXT_CHECK(eq, eq_Tensor)
   TORCH_XLA_EXT_CHECK(erf, erf)
@@ -420,21 +467,16 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(ge, ge_Scalar)
   TORCH_XLA_EXT_CHECK(ge, ge_Tensor)
   TORCH_XLA_EXT_CHECK(gelu_backward, gelu_backward)
-  TORCH_XLA_EXT_CHECK(gelu, gelu)
-  TORCH_XLA_EXT_CHECK(glu, glu)
   TORCH_XLA_EXT_CHECK(gt, gt_Scalar)
   TORCH_XLA_EXT_CHECK(gt, gt_Tensor)
   TORCH_XLA_EXT_CHECK(hardshrink_backward, hardshrink_backward)
-  TORCH_XLA_EXT_CHECK(hardshrink, hardshrink)
   TORCH_XLA_EXT_CHECK(hardsigmoid_backward, hardsigmoid_backward)
-  TORCH_XLA_EXT_CHECK(hardsigmoid, hardsigmoid)
   TORCH_XLA_EXT_CHECK(index_add, index_add)
   TORCH_XLA_EXT_CHECK(index_copy, index_copy)
   TORCH_XLA_EXT_CHECK(isneginf, isneginf)
   TORCH_XLA_EXT_CHECK(le, le_Scalar)
   TORCH_XLA_EXT_CHECK(le, le_Tensor)
   TORCH_XLA_EXT_CHECK(leaky_relu_backward, leaky_relu_backward)
-  TORCH_XLA_EXT_CHECK(leaky_relu, leaky_relu)
   TORCH_XLA_EXT_CHECK(lerp, lerp_Scalar)
   TORCH_XLA_EXT_CHECK(lerp, lerp_Tensor)
   TORCH_XLA_EXT_CHECK(linalg_inv_ex, linalg_inv_ex)
@@ -450,11 +492,8 @@ inline void RegisterCallChecks(torch::Library& m) {
                       max_pool2d_with_indices_backward)
   TORCH_XLA_EXT_CHECK(max_pool2d_with_indices, max_pool2d_with_indices)
   TORCH_XLA_EXT_CHECK(maximum, maximum)
-  TORCH_XLA_EXT_CHECK(mean, mean_dim)
   TORCH_XLA_EXT_CHECK(min, min_dim)
   TORCH_XLA_EXT_CHECK(minimum, minimum)
-  TORCH_XLA_EXT_CHECK(mish, mish)
-  TORCH_XLA_EXT_CHECK(mse_loss, mse_loss)
   TORCH_XLA_EXT_CHECK(mul, mul_Tensor)
   TORCH_XLA_EXT_CHECK(ne, ne_Scalar)
   TORCH_XLA_EXT_CHECK(ne, ne_Tensor)
@@ -480,12 +519,9 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(sigmoid, sigmoid)
   TORCH_XLA_EXT_CHECK(sign, sign)
   TORCH_XLA_EXT_CHECK(silu_backward, silu_backward)
-  TORCH_XLA_EXT_CHECK(silu, silu)
   TORCH_XLA_EXT_CHECK(sin, sin)
   TORCH_XLA_EXT_CHECK(sinh, sinh)
-  TORCH_XLA_EXT_CHECK(smooth_l1_loss, smooth_l1_loss)
   TORCH_XLA_EXT_CHECK(softplus_backward, softplus_backward)
-  TORCH_XLA_EXT_CHECK(softplus, softplus)
   TORCH_XLA_EXT_CHECK(softshrink_backward, softshrink_backward)
   TORCH_XLA_EXT_CHECK(sort, sort_stable)
   TORCH_XLA_EXT_CHECK(sqrt, sqrt)
@@ -533,6 +569,20 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(uniform_, CheckUniform)
   TORCH_XLA_EXT_CHECK(view_copy, CheckViewCopy)
   TORCH_XLA_EXT_CHECK(where_self, CheckWhere)
+#undef TORCH_XLA_EXT_CHECK
+#define TORCH_XLA_EXT_CHECK(name) \
+  CheckedCall<at::_ops::name, &OfFractions<&at::meta::name>::Call>::Register(m);
+  TORCH_XLA_EXT_CHECK(elu)
+  TORCH_XLA_EXT_CHECK(gelu)
+  TORCH_XLA_EXT_CHECK(glu)
+  TORCH_XLA_EXT_CHECK(hardshrink)
+  TORCH_XLA_EXT_CHECK(hardsigmoid)
+  TORCH_XLA_EXT_CHECK(leaky_relu)
+  TORCH_XLA_EXT_CHECK(mish)
+  TORCH_XLA_EXT_CHECK(mse_loss)
+  TORCH_XLA_EXT_CHECK(silu)
+  TORCH_XLA_EXT_CHECK(smooth_l1_loss)
+  TORCH_XLA_EXT_CHECK(softplus)
 #undef TORCH_XLA_EXT_CHECK
 }
 
