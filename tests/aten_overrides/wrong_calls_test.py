@@ -90,7 +90,6 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "index_select: dimensions": lambda: o(2).index_select(0, i(0, 1).view(2, 1)),
         "index_select: dtype": lambda: o(2).index_select(0, o(1)),
         "index_add: sizes": lambda: o(2, 2).index_add(0, i(0), o(1)),
-        "index_copy: dtypes": lambda: o(2).index_copy(0, i(0), o(1).double()),
         "put_: sizes": lambda: o(3).put_(i(0, 1), o(3)),
         "masked_fill: float mask": lambda: o(2).masked_fill(o(2), 1.0),
         "masked_fill: value": lambda: o(2).masked_fill(bits, o(2)),

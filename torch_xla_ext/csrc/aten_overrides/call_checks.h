@@ -148,6 +148,32 @@ struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
   }
 };
 
+// torch_xla's own functions copy integers of one type to another.
+inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
+                           const at::Tensor& index, const at::Tensor& source) {
+  at::meta::index_copy(
+      self, dim, index,
+      at::detail::empty_meta(source.sizes(), self.scalar_type()));
+}
+
+// Upstream's error is a RuntimeError, PyTorch's an IndexError.
+inline void CheckExtremum(const char* name, const at::Tensor& self,
+                          int64_t dim) {
+  const int64_t wrapped = at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK(self.dim() == 0 || self.size(wrapped) != 0, name,
+              "(): Expected reduction dim ", wrapped,
+              " to have non-zero size.");
+  TORCH_CHECK(!self.is_complex(), name, ": not supported for complex numbers");
+}
+
+inline void CheckMax(const at::Tensor& self, int64_t dim, bool) {
+  CheckExtremum("max", self, dim);
+}
+
+inline void CheckMin(const at::Tensor& self, int64_t dim, bool) {
+  CheckExtremum("min", self, dim);
+}
+
 inline void CheckMm(const at::Tensor& self, const at::Tensor& other) {
   at::meta::mm(self, other);
   CheckSameType("mm", self, other);
@@ -472,7 +498,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(hardshrink_backward, hardshrink_backward)
   TORCH_XLA_EXT_CHECK(hardsigmoid_backward, hardsigmoid_backward)
   TORCH_XLA_EXT_CHECK(index_add, index_add)
-  TORCH_XLA_EXT_CHECK(index_copy, index_copy)
   TORCH_XLA_EXT_CHECK(isneginf, isneginf)
   TORCH_XLA_EXT_CHECK(le, le_Scalar)
   TORCH_XLA_EXT_CHECK(le, le_Tensor)
@@ -487,12 +512,10 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(log, log)
   TORCH_XLA_EXT_CHECK(lt, lt_Scalar)
   TORCH_XLA_EXT_CHECK(lt, lt_Tensor)
-  TORCH_XLA_EXT_CHECK(max, max_dim)
   TORCH_XLA_EXT_CHECK(max_pool2d_with_indices_backward,
                       max_pool2d_with_indices_backward)
   TORCH_XLA_EXT_CHECK(max_pool2d_with_indices, max_pool2d_with_indices)
   TORCH_XLA_EXT_CHECK(maximum, maximum)
-  TORCH_XLA_EXT_CHECK(min, min_dim)
   TORCH_XLA_EXT_CHECK(minimum, minimum)
   TORCH_XLA_EXT_CHECK(mul, mul_Tensor)
   TORCH_XLA_EXT_CHECK(ne, ne_Scalar)
@@ -549,10 +572,13 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(dot, CheckDot)
   TORCH_XLA_EXT_CHECK(embedding, CheckEmbedding)
   TORCH_XLA_EXT_CHECK(eye_m_out, CheckEye)
+  TORCH_XLA_EXT_CHECK(index_copy, CheckIndexCopy)
   TORCH_XLA_EXT_CHECK(index_select, CheckIndexSelect)
   TORCH_XLA_EXT_CHECK(kthvalue, CheckKthvalue)
   TORCH_XLA_EXT_CHECK(masked_fill_Scalar, CheckMaskedFillOfNumber)
   TORCH_XLA_EXT_CHECK(masked_fill_Tensor, CheckMaskedFill)
+  TORCH_XLA_EXT_CHECK(max_dim, CheckMax)
+  TORCH_XLA_EXT_CHECK(min_dim, CheckMin)
   TORCH_XLA_EXT_CHECK(mm, CheckMm)
   TORCH_XLA_EXT_CHECK(multinomial, CheckMultinomial)
   TORCH_XLA_EXT_CHECK(mv, CheckMv)
