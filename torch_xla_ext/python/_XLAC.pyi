@@ -323,6 +323,9 @@ def _xla_capture_base(tensor: torch.Tensor, /) -> torch.Tensor:
 def _xla_capture_data_address(tensor: torch.Tensor, /) -> int:
     """The address of the data on the device, or 0 if there is none yet."""
 
+def _xla_capture_transfer(tensor: torch.Tensor, /) -> bool:
+    """Transfers the values that the tensor has on the host only; False if there are none."""
+
 def _xla_capture_parameter_id(tensor: torch.Tensor, /) -> int:
     """The id by which a program's parameters know this tensor's data, or -1."""
 

@@ -2,12 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch_xla_ext::graph {
 namespace {
@@ -251,18 +253,44 @@ void Program::CheckHaveValues(const std::vector<Input>& inputs) {
   num_losses_ = num_losses;
 }
 
-DeviceLock Program::Prepare(const std::vector<Input>& inputs) {
+bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
+  constexpr int kMaxUnknown = 64;
+  const uint64_t num_losses = NumLosses();
+  int num_unknown = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].base == nullptr ||
+        (num_losses == num_losses_ && HasKnownData(i, inputs[i]))) {
+      continue;
+    }
+    if (++num_unknown > kMaxUnknown) return false;
+    const torch::lazy::BackendDataPtr data = DataOf(inputs[i].base);
+    if (!turn.IsPending(data) && !data->HasValue()) return false;
+  }
+  for (size_t i : description_.written) {
+    if (!IsShared(inputs[i].base)) continue;
+    const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
+    if (++num_unknown > kMaxUnknown || !turn.HasAllOthers(data)) return false;
+  }
+  num_losses_ = num_losses;
+  return true;
+}
+
+Turn Program::Prepare(const std::vector<Input>& inputs, bool may_queue) {
+  if (may_queue) {
+    std::optional<Turn> turn = Turn::Behind(device_);
+    if (turn && IsReady(inputs, *turn)) return std::move(*turn);
+  }
   std::vector<const Input*> shared;
   while (true) {
     // The previous program holds its arguments until it has been started.
-    DeviceLock lock = LockDevice(device_);
+    std::optional<Turn> turn(std::in_place, device_);
     CheckHaveValues(inputs);
     shared.clear();
     for (size_t i : description_.written) {
       if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
     }
-    if (shared.empty()) return lock;
-    lock.clear();  // copying runs a program
+    if (shared.empty()) return std::move(*turn);
+    turn.reset();  // copying runs a program
     for (const Input* input : shared) {
       const torch::lazy::BackendDataPtr copy =
           CopyOf(DataOf(input->base), input->storage->base().scalar_type());
@@ -281,16 +309,18 @@ torch::lazy::BackendDataPtr Program::MakeResult(size_t number) const {
       device_.toString(), result_shapes_[number], std::move(sharding));
 }
 
-torch::lazy::BackendDataPtr Program::TakeWritten(size_t number) {
-  if (number < free_.size() && free_[number].is_reusable &&
-      free_[number].data.use_count() == 1) {
-    return std::move(free_[number].data);
+torch::lazy::BackendDataPtr Program::TakeWritten(
+    size_t number, std::vector<Donated>* free) const {
+  if (free->empty() || !(*free)[number].is_reusable ||
+      (*free)[number].data.use_count() > 1) {
+    return MakeResult(number);
   }
-  return MakeResult(number);
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the others' use
+  return std::move((*free)[number].data);
 }
 
 std::vector<torch::lazy::BackendDataPtr> Program::Start(
-    DeviceLock lock, const std::vector<Input>& inputs, StartFunction start) {
+    Turn turn, const std::vector<Input>& inputs, StartFunction start) {
   const size_t num_written = description_.written.size();
   if (result_shapes_.empty()) {
     const DeviceIsLocked locked;
@@ -303,7 +333,6 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
   }
   if (no_value_ == nullptr) no_value_ = MakeResult(0);
   auto launch = std::make_shared<Launch>();
-  launch->lock = std::move(lock);
   launch->device = device_;
   launch->computation = computation_->computation;
   launch->is_sharded = computation_->is_sharded;
@@ -313,36 +342,49 @@ std::vector<torch::lazy::BackendDataPtr> Program::Start(
     launch->arguments.push_back(input.base == nullptr ? input.seed
                                                       : DataOf(input.base));
   }
+  launch->written = description_.written;
   launch->results.reserve(result_shapes_.size());
+  // The values of two runs before are destroyed. Data whose values a run before
+  // has destroyed is used again, if that run has ended.
+  constexpr size_t kMaxKept = 8;
+  std::vector<Donated> free;
+  if (donated_.size() > 2 && num_written > 0 &&
+      (donated_.front()[0].data.use_count() == 1 ||
+       donated_.size() > kMaxKept)) {
+    free = std::move(donated_.front());
+    donated_.pop_front();
+  }
   std::vector<Donated> donated(num_written);
   for (size_t k = 0; k < num_written; ++k) {
     const size_t i = description_.written[k];
     donated[k].data = launch->arguments[i];
     donated[k].is_reusable = IsSame(data_[i], donated[k].data);
-    launch->results.push_back(TakeWritten(k));
-    data_[i] = launch->results.back();
+    torch::lazy::BackendDataPtr result = TakeWritten(k, &free);
+    launch->results.push_back(result);
+    data_[i] = result;
     // It has nothing else, after IsShared. SetXlaData would have each tensor's
     // sizes computed again.
-    inputs[i].base->torch::lazy::LazyTensor::data()->handle =
-        launch->results.back();
+    inputs[i].base->torch::lazy::LazyTensor::data()->handle = std::move(result);
   }
-  free_ = std::exchange(donated_before_,
-                        std::exchange(donated_, std::move(donated)));
-  launch->unused.reserve(free_.size());
-  for (const Donated& old : free_) launch->unused.push_back(old.data);
+  if (donated_.size() > 1) {
+    const std::vector<Donated>& unused = donated_[donated_.size() - 2];
+    launch->unused.reserve(num_written);
+    for (const Donated& old : unused) launch->unused.push_back(old.data);
+  }
+  if (num_written > 0) donated_.push_back(std::move(donated));
   std::vector<torch::lazy::BackendDataPtr> outputs;
   outputs.reserve(description_.outputs.size());
   for (size_t k = 0; k < description_.outputs.size(); ++k) {
     outputs.push_back(MakeResult(num_written + k));
     launch->results.push_back(outputs.back());
   }
-  start(std::move(launch));
+  start(std::move(turn), std::move(launch));
   for (size_t i : description_.written) UpdateViews(inputs[i].storage);
   return outputs;
 }
 
 std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
-    DeviceLock lock, const std::vector<Input>& inputs) {
+    const std::vector<Input>& inputs) {
   std::vector<at::IValue> arguments;
   arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
@@ -354,11 +396,12 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
                                                       : input.storage->base());
     }
   }
-  donated_.resize(description_.written.size());
-  for (size_t k = 0; k < donated_.size(); ++k) {
-    donated_[k].data = DataOf(inputs[description_.written[k]].base);
+  std::vector<Donated> donated;
+  for (size_t i : description_.written) {
+    donated.push_back({DataOf(inputs[i].base), /*is_reusable=*/false});
   }
-  lock.clear();
+  donated_.clear();
+  donated_.push_back(std::move(donated));
   std::vector<torch::lazy::BackendDataPtr> results =
       torch_xla::XLAGraphExecutor::Get()->ExecuteComputationWithBarrier(
           description_.hash, arguments, device_);
@@ -396,6 +439,7 @@ std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
     const std::vector<at::Tensor>& arguments) {
   std::vector<at::Tensor> state;
   if (!FindState(arguments, &state)) return std::nullopt;
+  const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);
   if (!HasRememberedShardings(inputs)) return std::nullopt;
   return Run(inputs, &graph::Start);
@@ -405,10 +449,16 @@ std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
                                      StartFunction start) {
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
-    DeviceLock lock = Prepare(inputs);
-    const bool is_first = computation_->is_sharded && result_shapes_.empty();
-    results = is_first ? StartSharded(std::move(lock), inputs)
-                       : Start(std::move(lock), inputs, start);
+    const std::lock_guard<std::mutex> guard(*run_mutex_);
+    const bool is_first = result_shapes_.empty();
+    std::optional<Turn> turn(
+        Prepare(inputs, !is_first && start == &graph::Start));
+    if (is_first && computation_->is_sharded) {
+      turn.reset();  // upstream locks the device
+      results = StartSharded(inputs);
+    } else {
+      results = Start(std::move(*turn), inputs, start);
+    }
   }
   if (description_.ends_step) {
     torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,

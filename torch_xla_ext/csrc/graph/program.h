@@ -8,7 +8,9 @@
 #include <torch/csrc/lazy/core/hash.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -95,6 +97,7 @@ class Program {
 
   // The same, if Matches() is true, and no tensor of the state has got another
   // sharding since RememberShardings; returns nothing if that is not certain.
+  // Looks at the state's tensors with the GIL, and releases it then.
   std::optional<std::vector<at::Tensor>> RunIfMatches(
       const std::vector<at::Tensor>& arguments);
 
@@ -106,7 +109,7 @@ class Program {
   }
 
  private:
-  using StartFunction = void (*)(std::shared_ptr<Launch> launch);
+  using StartFunction = void (*)(Turn turn, std::shared_ptr<Launch> launch);
 
   struct StateTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
@@ -127,6 +130,12 @@ class Program {
     torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
   };
 
+  // What a written parameter had before a run.
+  struct Donated {
+    torch::lazy::BackendDataPtr data;
+    bool is_reusable;  // made by MakeResult
+  };
+
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
                               StartFunction start);
   std::vector<at::Tensor> Run(const std::vector<Input>& inputs,
@@ -144,23 +153,26 @@ class Program {
   // Whether each parameter of the state has the data that it had after the last
   // run, or the sharding that RememberShardings has seen.
   bool HasRememberedShardings(const std::vector<Input>& inputs) const;
-  // Locks the device once the written parameters' data can be donated and all
-  // others have values. Throws std::runtime_error with the name of a parameter
-  // without a value.
-  DeviceLock Prepare(const std::vector<Input>& inputs);
+  // Returns the turn once the written parameters' data can be donated and all
+  // others have values, or will have them. Throws std::runtime_error with the
+  // name of a parameter without a value.
+  Turn Prepare(const std::vector<Input>& inputs, bool may_queue);
+  // Whether both is so without waiting for the programs before.
+  bool IsReady(const std::vector<Input>& inputs, const Turn& turn);
   void CheckHaveValues(const std::vector<Input>& inputs);
   // Whether the parameter has the data that it had after the last run.
   bool HasKnownData(size_t parameter, const Input& input) const;
   // Returns data without a value for the result with this number.
   torch::lazy::BackendDataPtr MakeResult(size_t number) const;
   // The same for the written parameter, used before if possible.
-  torch::lazy::BackendDataPtr TakeWritten(size_t number);
+  torch::lazy::BackendDataPtr TakeWritten(size_t number,
+                                          std::vector<Donated>* free) const;
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
-      DeviceLock lock, const std::vector<Input>& inputs, StartFunction start);
+      Turn turn, const std::vector<Input>& inputs, StartFunction start);
   // The first run of a sharded program: only its results tell their shardings.
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
-      DeviceLock lock, const std::vector<Input>& inputs);
+      const std::vector<Input>& inputs);
 
   Description description_;
   std::vector<StateTensor> state_;
@@ -177,15 +189,13 @@ class Program {
   // NumLosses() has changed. Of a written parameter only data that a run made.
   std::vector<std::weak_ptr<torch::lazy::BackendData>> data_;
   uint64_t num_losses_ = 0;
-  // Their data before the last run and before the one before it, and data
-  // without values: a buffer's destructor may wait for the program that it was
-  // donated to. Guarded by the device's lock.
-  struct Donated {
-    torch::lazy::BackendDataPtr data;
-    bool is_reusable;  // made by MakeResult
-  };
-  std::vector<Donated> donated_, donated_before_, free_;
+  // Their data before each of the last runs, the oldest first: a buffer's
+  // destructor may wait for the program that it was donated to.
+  std::deque<std::vector<Donated>> donated_;
   torch::lazy::BackendDataPtr no_value_;
+  // Held by the thread that prepares and starts a run. A pointer, because
+  // programs are moved.
+  std::unique_ptr<std::mutex> run_mutex_ = std::make_unique<std::mutex>();
 };
 
 }  // namespace torch_xla_ext::graph

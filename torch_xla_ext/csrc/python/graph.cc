@@ -147,8 +147,7 @@ void DefineProgram(py::module_& module) {
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("remember_shardings", &Program::RememberShardings)
-      .def("run_if_matches", &Program::RunIfMatches,
-           py::call_guard<py::gil_scoped_release>())
+      .def("run_if_matches", &Program::RunIfMatches)
       .def(
           "run",
           [](Program& program, const std::vector<at::Tensor>& arguments) {
@@ -261,6 +260,15 @@ void DefineState(py::module_& module) {
         return reinterpret_cast<uintptr_t>(graph::DataOf(xla_tensor).get());
       },
       "Of the data on the device, or 0 where there is none yet.");
+  module.def(
+      "_xla_capture_transfer",
+      [](const at::Tensor& tensor) {
+        return graph::Transfer(torch_xla::bridge::TryGetXlaTensor(tensor));
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "Transfers the values that the tensor has on the host only; returns "
+      "False "
+      "if there are none.");
   module.def(
       "_xla_capture_parameter_id",
       [](const at::Tensor& tensor) {

@@ -58,19 +58,14 @@ def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
     pending = [
         tensor
         for tensor, sharding in zip(tensors, shardings, strict=True)
-        if not sharding and _is_pending(tensor)
+        if not sharding
+        and not _XLAC._xla_capture_data_address(tensor)
+        and not _XLAC._xla_capture_transfer(tensor)  # those of the host are replicated
     ]
     if not pending:
         return shardings
     _XLAC._xla_sync_multi(pending, [], False, False)
     return _XLAC._get_xla_sharding_specs(tensors)
-
-
-def _is_pending(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's value is still to be computed, rather than to be transferred."""
-    if _XLAC._xla_capture_data_address(tensor):
-        return False
-    return "," in _XLAC._unique_id_for_ir_and_data(tensor)  # a node, and which of its results
 
 
 def sharding_of(tensor: torch.Tensor) -> _XLAC.OpSharding | None:
