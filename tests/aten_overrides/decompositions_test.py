@@ -84,6 +84,21 @@ def test_numbers_and_gradients(name: str) -> None:
             torch.testing.assert_close(ours, wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_forward_mode(mode: str) -> None:
+    x, tangent = torch.rand(2, 1, 3, 4, 5).unbind()
+
+    def run(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.func.jvp(
+            lambda x: functional.interpolate(x.square(), scale_factor=2, mode=mode),
+            (x.to(device),),
+            (tangent.to(device),),
+        )
+
+    for ours, wanted in zip(run("xla"), run("cpu"), strict=True):
+        torch.testing.assert_close(ours.cpu(), wanted)
+
+
 def resized(x: torch.Tensor) -> torch.Tensor:
     return functional.interpolate(x, size=(7, 9), mode="bilinear")
 

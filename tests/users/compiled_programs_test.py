@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
 import pytest
 import torch
+import torch_xla
 from torch import nn
 from torch.nn import functional
 from torch_xla.experimental.scan import scan
@@ -107,3 +109,28 @@ def test_a_scan() -> None:
     total, doubles = torch.compile(sums, backend="openxla")(x.to("xla"))
     check_equal(total, (x + 1).sum(0))
     check_equal(doubles[1:], (x + 1).cumsum(0)[:-1] * 2)
+
+
+def test_in_eager_mode() -> None:
+    """torch_xla.compile's other functions run at once there; torch.compile's are programs."""
+    module = torch.nn.Linear(2, 2)
+    copied = copy.deepcopy(module).to("xla")
+    step, compiled = training_step(module), torch.compile(training_step(copied), backend="openxla")
+    with torch_xla.experimental.eager_mode_context(True):
+        for number in range(3):
+            x = torch.full((1, 2), number + 1.0)
+            check_equal(compiled(x.to("xla")), step(x))
+        check_equal(scan(lambda c, row: (c + row, c), x[0].to("xla"), x.to("xla"))[0], x[0] * 2)
+
+
+def training_step(module: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    optimizer = torch.optim.AdamW(module.parameters())
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = module(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step

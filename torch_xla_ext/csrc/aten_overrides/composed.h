@@ -9,7 +9,11 @@
 
 #include <ATen/NativeFunctions.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "torch_xla_ext/csrc/aten_overrides/upstream_kernels.h"
@@ -36,11 +40,47 @@ inline at::Tensor Nanmean(const at::Tensor& self, at::OptionalIntArrayRef dim,
   return at::native::nanmean(self.to(type), dim, keepdim, at::kFloat).to(type);
 }
 
-// The upstream kernel's gradient is not that of complex numbers.
+// Whether each operand has one size for a label, and all have the same.
+inline bool HasOneSizeForEachLabel(std::string_view equation,
+                                   at::TensorList tensors) {
+  std::array<int64_t, 128> sizes;
+  sizes.fill(-1);
+  const std::string_view operands = equation.substr(0, equation.find("->"));
+  size_t position = 0;
+  for (const at::Tensor& tensor : tensors) {
+    const size_t end = std::min(operands.find(',', position), operands.size());
+    std::string labels;
+    for (const char label : operands.substr(position, end - position)) {
+      if (label != ' ') labels += label;
+    }
+    const size_t dots = labels.find("...");
+    const size_t count = labels.size() - (dots == labels.npos ? 0 : 3);
+    const size_t rank = tensor.dim();
+    if (dots == labels.npos ? count != rank : count > rank) return false;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] == '.') continue;
+      const int64_t size = tensor.size(i < dots ? i : rank - labels.size() + i);
+      int64_t& known = sizes[labels[i] & 127];
+      if (known != -1 && known != size) return false;
+      known = size;
+    }
+    position = std::min(end + 1, operands.size());
+  }
+  return true;
+}
+
+// The upstream kernel's gradient is not that of complex numbers. It computes
+// something for sizes and dtypes that PyTorch refuses, or broadcasts.
 inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
                          at::OptionalIntArrayRef path) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_complex()) return at::native::einsum(equation, tensors, path);
+    if (tensor.is_complex() ||
+        tensor.scalar_type() != tensors[0].scalar_type()) {
+      return at::native::einsum(equation, tensors, path);
+    }
+  }
+  if (!HasOneSizeForEachLabel(equation, tensors)) {
+    return at::native::einsum(equation, tensors, path);
   }
   return Upstream::einsum(equation, tensors, path);
 }

@@ -23,9 +23,11 @@
 #include "torch_xla_ext/csrc/aten_overrides/activations.h"
 #include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
 #include "torch_xla_ext/csrc/aten_overrides/autocast.h"
+#include "torch_xla_ext/csrc/aten_overrides/call_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
+#include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -222,6 +224,8 @@ void RegisterForXla(torch::Library& library) {
   m.impl("div.Tensor", DivTensor);
   m.impl("div.Tensor_mode", DivTensorMode);
   m.impl("floor_divide", FloorDivide);
+  // factories.h
+  m.impl("new_empty_strided", NewEmptyStrided);
   // copies.h
   m.impl("_copy_from", CopyFrom);
   m.impl("_local_scalar_dense", LocalScalarDense);
@@ -464,21 +468,24 @@ void RegisterForAutograd(torch::Library& m) {
   m.impl("std", StdOfAll);
   m.impl("std.dim", StdOfDimensions);
   m.impl("svd", at::native::svd);
+  // factories.h
+  m.impl("_foreach_copy_", ForeachCopy_);
   // layer_norm.h
   m.impl("native_layer_norm", LayerNormWithGradients);
   // losses.h
   m.impl("ctc_loss.Tensor", CtcLoss);
   // pooling.h
   m.impl("max_pool2d",
-         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices>);
+         MaxPool<&Upstream::max_pool2d, &at::max_pool2d_with_indices, 2>);
   m.impl("max_pool3d",
-         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices>);
+         MaxPool<&Upstream::max_pool3d, &at::max_pool3d_with_indices, 3>);
   // strides.h
   m.impl("contiguous", Contiguous);
   m.impl("flatten.using_ints", Flatten);
   m.impl("ravel", Ravel);
   m.impl("reshape", Reshape);
   // views.h
+  m.impl("detach", TORCH_FN(Detach));
   m.impl("fill_diagonal_", FillDiagonal_);
 }
 
@@ -489,6 +496,8 @@ void RegisterViews(torch::Library& m) {
 
 // Of all devices: the kernel does for others what PyTorch's does.
 void RegisterForFunctionalization(torch::Library& m) {
+  // factories.h
+  RegisterFactories(m);
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);
@@ -521,6 +530,8 @@ bool RegisterAll() {
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   Register(c10::DispatchKey::Meta, RegisterShapeChecks);
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
+  // After the kernels, which it calls.
+  Register(c10::DispatchKey::XLA, RegisterCallChecks);
   return true;
 }
 

@@ -185,6 +185,35 @@ inline at::Tensor AddedAt(const at::Tensor& numbers, const at::Tensor& indices,
       sizes);
 }
 
+// The sizes that PyTorch refuses.
+inline void CheckPooledSizes(const at::Tensor& self, at::IntArrayRef kernel,
+                             at::IntArrayRef stride, at::IntArrayRef padding,
+                             at::IntArrayRef dilation, bool ceil_mode,
+                             int64_t spatial) {
+  TORCH_CHECK(self.dim() == spatial + 1 || self.dim() == spatial + 2,
+              "max_pool: expected an input of ", spatial + 1, " or ",
+              spatial + 2, " dimensions, but got: ", self.sizes());
+  for (int64_t i = -spatial - 1; i < 0; ++i) {
+    TORCH_CHECK(self.size(i) > 0,
+                "max_pool: expected the input's non-batch dimensions to have "
+                "positive length, but got: ",
+                self.sizes());
+  }
+  const auto at = [](at::IntArrayRef values, int64_t i) {
+    return values[values.size() == 1 ? 0 : i];
+  };
+  for (int64_t i = 0; i < spatial; ++i) {
+    const int64_t size = self.size(i - spatial);
+    const int64_t window = at(dilation, i) * (at(kernel, i) - 1) + 1;
+    const int64_t step = at(stride.empty() ? kernel : stride, i);
+    const int64_t left = size + 2 * at(padding, i) - window;
+    TORCH_CHECK(left + (ceil_mode ? step - 1 : 0) >= 0,
+                "max_pool: a window of ", window, " is larger than dimension ",
+                self.dim() + i - spatial, " of the input, ", self.sizes(),
+                ". Output size is too small");
+  }
+}
+
 // The upstream kernels ignore the indices, and run dilated windows on the CPU.
 template <auto kUpstream, int64_t kSpatial>
 at::Tensor MaxPoolBackward(const at::Tensor& grad_output,
@@ -200,11 +229,13 @@ at::Tensor MaxPoolBackward(const at::Tensor& grad_output,
 }
 
 // The upstream kernels' gradients ignore the dilation.
-template <auto kUpstream, auto kWithIndices>
+template <auto kUpstream, auto kWithIndices, int64_t kSpatial>
 at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
                    at::IntArrayRef stride, at::IntArrayRef padding,
                    at::IntArrayRef dilation, bool ceil_mode) {
   CheckPool("max_pool", kernel_size, stride, padding);
+  CheckPooledSizes(self, kernel_size, stride, padding, dilation, ceil_mode,
+                   kSpatial);
   if (IsDilated(dilation)) {
     return std::get<0>(
         kWithIndices(self, kernel_size, stride, padding, dilation, ceil_mode));

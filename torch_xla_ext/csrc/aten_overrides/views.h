@@ -5,6 +5,8 @@
 
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/detach_ops.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -293,6 +295,20 @@ inline std::tuple<at::Tensor, at::Tensor> PackPaddedSequence(
   return {functionalization::to_functional_tensor(data),
           input.is_xla() ? counts
                          : functionalization::to_functional_tensor(counts)};
+}
+
+// In a mode of Python, returns the tensor that the mode returned, by which it
+// knows it. PyTorch makes another one, and tells the mode, but not for
+// functionalized tensors.
+inline at::Tensor Detach(c10::DispatchKeySet keys, const at::Tensor& self) {
+  if (c10::impl::TorchDispatchModeTLS::stack_len() > 0 &&
+      !c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::Python)) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return at::_ops::detach::redispatch(
+        keys & c10::after_ADInplaceOrView_keyset, self);
+  }
+  const at::AutoDispatchBelowAutograd guard;
+  return at::_ops::detach::redispatch(keys & c10::after_autograd_keyset, self);
 }
 
 }  // namespace torch_xla_ext::aten_overrides

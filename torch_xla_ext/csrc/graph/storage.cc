@@ -10,7 +10,12 @@ namespace torch_xla_ext::graph {
 
 bool IsFunctionalXlaTensor(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().is_xla() &&
-         at::functionalization::impl::isFunctionalTensor(tensor);
+         at::functionalization::impl::isFunctionalTensor(tensor) &&
+         // Not a fake tensor, which PyTorch traces with.
+         !at::functionalization::impl::unsafeGetFunctionalWrapper(tensor)
+              ->value()
+              .unsafeGetTensorImpl()
+              ->is_python_dispatch();
 }
 
 Storage* StorageOf(const at::Tensor& tensor) {

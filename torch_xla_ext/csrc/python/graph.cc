@@ -257,9 +257,12 @@ void DefineState(py::module_& module) {
       "_xla_capture_data_address",
       [](const at::Tensor& tensor) {
         const auto xla_tensor = torch_xla::bridge::TryGetXlaTensor(tensor);
-        return reinterpret_cast<uintptr_t>(graph::DataOf(xla_tensor).get());
+        return xla_tensor == nullptr ? uintptr_t{0}
+                                     : reinterpret_cast<uintptr_t>(
+                                           graph::DataOf(xla_tensor).get());
       },
-      "Of the data on the device, or 0 where there is none yet.");
+      "Of the data on the device, or 0 where there is none yet, or never, as "
+      "of a fake tensor.");
   module.def(
       "_xla_capture_transfer",
       [](const at::Tensor& tensor) {

@@ -7,6 +7,7 @@
 
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/runtime_fixes/buffer_donation.h"
+#include "torch_xla_ext/csrc/runtime_fixes/python_dispatch.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_seed.h"
 #include "torch_xla_ext/csrc/runtime_fixes/random_state.h"
 #include "torch_xla_ext/csrc/runtime_fixes/unbounded_graph.h"
@@ -17,6 +18,8 @@ namespace torch_xla_ext {
 namespace py = pybind11;
 
 void DefineRuntimeFixes(py::module_& module) {
+  FunctionalizeAfterPython();
+
   module.def(
       "_xla_is_read_by_pending_values",
       [](const std::vector<at::Tensor>& tensors) {

@@ -156,7 +156,7 @@ def _trace(
     trace = Trace(own_tensors)
     trace.begin()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch_xla.experimental.eager_mode_context(False):
             outputs = graph(*own)
             outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
             is_passed = [a is b for a, b in zip(own_tensors, tensors, strict=True)]

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 import torch_xla
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch_xla.debug import metrics
@@ -59,7 +61,12 @@ _RESHAPES = {
 
 
 def is_on_device(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+    """Whether a value is an XLA tensor; not one without data, which PyTorch traces with."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.device.type == "xla"
+        and not isinstance(value, FakeTensor | FunctionalTensor)
+    )
 
 
 def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import torch
 from torch._decomp import decomposition_table
+from torch.autograd import forward_ad
 
 # Those whose decompositions are made of operators with gradients: torch._decomp.decompositions,
 # not torch._refs. tests/aten_overrides/decompositions_test.py compares each with the CPU's.
@@ -118,6 +119,10 @@ def _decomposed(
 
 
 def _needs_gradients(*args: object) -> bool:
-    return torch.is_grad_enabled() and any(
-        isinstance(argument, torch.Tensor) and argument.requires_grad for argument in args
+    tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return True
+    # Forward-mode AD: a number of the level that is open, -1 if there is none.
+    return forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors
     )

@@ -246,11 +246,6 @@ def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
     return staticmethod(new)
 
 
-def scan_without_dynamo(original: Callable[..., object]) -> Callable[..., object]:
-    """Keeps Dynamo out of torch_xla's scan, which traces its function itself."""
-    return torch.compiler.disable(original)
-
-
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
     """Whether random numbers have to be drawn a second time with the same values: never.
 

@@ -1,0 +1,153 @@
+"""Calls that PyTorch refuses by shape or dtype alone: an error at the call, of one sentence."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+
+def calls(device: str) -> dict[str, Callable[[], object]]:
+    def o(*shape: int) -> torch.Tensor:
+        return torch.ones(*shape, device=device)
+
+    def i(*values: int) -> torch.Tensor:
+        return torch.tensor(values, device=device)
+
+    bits = o(2) > 0
+    return {
+        "add: sizes": lambda: o(2) + o(3),
+        "add_: sizes": lambda: o(2).add_(o(3)),
+        "mul: sizes": lambda: o(2, 3) * o(2, 2),
+        "lt: sizes": lambda: o(2) < o(3),
+        "where: sizes": lambda: torch.where(o(2) > 0, o(3), o(3)),
+        "where: float condition": lambda: torch.where(o(2), o(2), o(2)),
+        "maximum: sizes": lambda: torch.maximum(o(2), o(3)),
+        "lerp: sizes": lambda: o(2).lerp(o(3), 0.5),
+        "lerp: dtypes": lambda: o(2).lerp(o(2).double(), 0.5),
+        "addcmul: sizes": lambda: torch.addcmul(o(2), o(3), o(3)),
+        "pow: negative": lambda: i(2, 3) ** -1,
+        "neg: bool": lambda: -bits,
+        "sub: bool": lambda: bits - bits,
+        "clamp: no bound": lambda: o(2).clamp(),
+        "bitwise_and: float": lambda: o(2).bitwise_and(o(2)),
+        "mm: sizes": lambda: o(2, 3) @ o(2, 3),
+        "mm: dtypes": lambda: o(2, 3) @ o(3, 2).double(),
+        "mm: dimensions": lambda: torch.mm(o(2), o(2, 2)),
+        "bmm: sizes": lambda: torch.bmm(o(2, 3, 4), o(2, 3, 4)),
+        "bmm: dtypes": lambda: torch.bmm(o(2, 3, 4), o(2, 4, 3).half()),
+        "mv: sizes": lambda: torch.mv(o(2, 3), o(2)),
+        "dot: sizes": lambda: torch.dot(o(2), o(3)),
+        "dot: dtypes": lambda: torch.dot(o(2), o(2).half()),
+        "addmm: sizes": lambda: torch.addmm(o(3), o(2, 2), o(2, 2)),
+        "baddbmm: dtypes": lambda: torch.baddbmm(o(1, 2, 2), o(1, 2, 2).half(), o(1, 2, 2)),
+        "linear: sizes": lambda: F.linear(o(2, 3), o(4, 2)),
+        "linear: dtypes": lambda: F.linear(o(2, 3), o(4, 3).bfloat16()),
+        "einsum: sizes": lambda: torch.einsum("ij,jk->ik", o(2, 3), o(4, 5)),
+        "einsum: labels": lambda: torch.einsum("ijk,jk->ik", o(2, 3), o(3, 5)),
+        "einsum: dtypes": lambda: torch.einsum("ij,jk->ik", o(2, 3), o(3, 5).half()),
+        "conv2d: dtypes": lambda: F.conv2d(o(1, 1, 4, 4), o(1, 1, 3, 3).half()),
+        "conv2d: channels": lambda: F.conv2d(o(1, 2, 4, 4), o(1, 1, 3, 3)),
+        "conv_transpose2d: output_padding": lambda: F.conv_transpose2d(
+            o(1, 1, 4, 4), o(1, 1, 3, 3), output_padding=2
+        ),
+        "max_pool2d: sizes": lambda: F.max_pool2d(o(1, 1, 2, 2), 3),
+        "max_pool3d: nothing": lambda: F.max_pool3d(o(1, 1, 0, 2, 2), 1),
+        "avg_pool2d: sizes": lambda: F.avg_pool2d(o(1, 1, 2, 2), 3),
+        "avg_pool2d: divisor": lambda: F.avg_pool2d(o(1, 4, 4), 2, divisor_override=0),
+        "avg_pool3d: dimensions": lambda: F.avg_pool3d(o(2, 2, 2), 2),
+        "sum: dimension": lambda: o(2).sum(1),
+        "amax: nothing": lambda: o(0).amax(),
+        "amax: dimensions": lambda: o(2, 2).amax((0, 0)),
+        "argmax: nothing": lambda: o(0).argmax(),
+        "max: nothing": lambda: o(2, 0).max(1),
+        "mean: integers": lambda: i(1, 2).mean(),
+        "any: dimension": lambda: bits.any(1),
+        "cumsum: dimension": lambda: o(2).cumsum(1),
+        "softmax: dimension": lambda: o(2).softmax(2),
+        "softmax: integers": lambda: i(1, 2).softmax(0),
+        "linalg.vector_norm: integers": lambda: torch.linalg.vector_norm(i(1, 2)),
+        "topk: size": lambda: o(2).topk(3),
+        "kthvalue: size": lambda: o(2).kthvalue(3),
+        "sort: dimension": lambda: o(2).sort(1),
+        "cat: sizes": lambda: torch.cat([o(2, 2), o(2, 3)], 0),
+        "cat: dimensions": lambda: torch.cat([o(2, 2), o(2)], 0),
+        "stack: sizes": lambda: torch.stack([o(2), o(3)]),
+        "view: sizes": lambda: o(2, 3).view(4),
+        "view: two unknown": lambda: o(2, 3).view(-1, -1),
+        "expand: sizes": lambda: o(2).expand(3),
+        "t: dimensions": lambda: o(2, 2, 2).t(),
+        "transpose: dimension": lambda: o(2, 2).transpose(0, 2),
+        "permute: dimensions": lambda: o(2, 2).permute(0, 0),
+        "roll: shifts": lambda: o(2, 2).roll((1, 1), (0,)),
+        "tril: dimensions": lambda: o(2).tril(),
+        "trace: dimensions": lambda: o(2).trace(),
+        "gather: dimensions": lambda: o(2, 2).gather(0, i(0)),
+        "gather: dtype": lambda: o(2).gather(0, o(2)),
+        "gather: sizes": lambda: o(2, 2).gather(0, torch.zeros(1, 3, dtype=int, device=device)),
+        "scatter: dtypes": lambda: o(2).scatter(0, i(0), o(1).double()),
+        "scatter_add: dimensions": lambda: o(2, 2).scatter_add(0, i(0), o(1)),
+        "index_select: dimensions": lambda: o(2).index_select(0, i(0, 1).view(2, 1)),
+        "index_select: dtype": lambda: o(2).index_select(0, o(1)),
+        "index_add: sizes": lambda: o(2, 2).index_add(0, i(0), o(1)),
+        "put_: sizes": lambda: o(3).put_(i(0, 1), o(3)),
+        "masked_fill: float mask": lambda: o(2).masked_fill(o(2), 1.0),
+        "masked_fill: value": lambda: o(2).masked_fill(bits, o(2)),
+        "masked_fill: overflow": lambda: i(1, 2).masked_fill(bits, 1e20),
+        "embedding: weight": lambda: F.embedding(i(0), o(2)),
+        "embedding: indices": lambda: F.embedding(o(1), o(2, 2)),
+        "cross_entropy: float classes": lambda: F.cross_entropy(o(2, 3), o(2) * 0),
+        "nll_loss: sizes": lambda: F.nll_loss(o(2, 3), i(0, 1, 2)),
+        "mse_loss: sizes": lambda: F.mse_loss(o(2, 3), o(2, 2)),
+        "glu: size": lambda: F.glu(o(3)),
+        "softshrink: lambda": lambda: F.softshrink(o(2), -0.5),
+        "gelu: integers": lambda: F.gelu(i(1, 2)),
+        "layer_norm: sizes": lambda: F.layer_norm(o(2, 3), (2,)),
+        "batch_norm: sizes": lambda: F.batch_norm(o(2, 3), o(2), o(2)),
+        "multinomial: dimensions": lambda: o(2, 2, 2).multinomial(1),
+        "multinomial: integers": lambda: i(1, 2).multinomial(1),
+        "multinomial: samples": lambda: o(2).multinomial(3),
+        "randint: bounds": lambda: torch.randint(5, 5, (2,), device=device),
+        "uniform_: bounds": lambda: o(2).uniform_(3, -1),
+        "eye: size": lambda: torch.eye(2, -3, device=device),
+    }
+
+
+@pytest.mark.parametrize("name", calls("cpu"))
+def test_a_wrong_call(name: str) -> None:
+    with pytest.raises((RuntimeError, IndexError, ValueError)):
+        calls("cpu")[name]()
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as caught:
+        calls("xla")[name]()
+    text = str(caught.value)
+    assert "Check failed" not in text
+    assert "INTERNAL ASSERT" not in text
+    assert "stack trace" not in text
+
+
+# Calls that PyTorch's functions for meta tensors would refuse, or that are near to wrong ones.
+ACCEPTED = {
+    "a number of the CPU": lambda x, d: x + torch.tensor(2.0),
+    "a sum of nothing": lambda x, d: x[:0].sum(),
+    "labels of size 1": lambda x, d: torch.einsum("ij,jk->ik", x[:, :1], x),
+    "dots": lambda x, d: torch.einsum("...ij,jk->...ik", x.expand(2, 3, 3), x),
+    "a mask of bytes": lambda x, d: torch.where((x > 1).byte() > 0, x, -x),
+    "pools that end beyond": lambda x, d: F.max_pool2d(x[None], 2, ceil_mode=True),
+    "a batch of none": lambda x, d: F.max_pool2d(x.expand(0, 1, 3, 3), 2),
+    "one column": lambda x, d: x @ torch.ones(3, 0, device=d),
+    "rows of other sizes": lambda x, d: x.gather(0, torch.zeros(1, 2, dtype=int, device=d)),
+    "an empty list member": lambda x, d: torch.cat([torch.ones(0, device=d), x]),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_call_that_is_right(name: str) -> None:
+    x = torch.arange(9.0).view(3, 3)
+    result = ACCEPTED[name](x.to("xla"), "xla")
+    torch.testing.assert_close(result.cpu(), ACCEPTED[name](x, "cpu"))
+
+
+def test_an_upstream_check_has_no_stack() -> None:
+    x = torch.ones(2, 2, device="xla")
+    with pytest.raises(RuntimeError, match=r"Check failed: .*\(torch_xla/csrc/\S*:\d+\)$"):
+        F.soft_margin_loss(x, torch.ones(2, 3, device="xla"))

@@ -1,0 +1,210 @@
+"""Runs the functions of torch_xla's loops once, on placeholders, and says what they may not do.
+
+A loop's program holds its function once. So the function may not read a value on the host, and may
+not write to a tensor, since neither would happen again in each iteration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch_xla
+import torch_xla.core.xla_builder as xb
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+# Of torch.Tensor.
+_READS = {
+    *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
+    *("__complex__", "__repr__", "__format__", "__array__", "__contains__", "is_nonzero"),
+}
+GRADIENT = torch.Tensor.grad.__get__
+# Of errors where the value of a placeholder is read.
+_NO_VALUE = ("has no value", "buffer != nullptr")
+# Normalizations, whose schemas do not say that they write to statistics, and their arguments.
+_OF_TORCH = ("input", "weight", "bias", "running_mean", "running_var", "training")
+_OF_MODULES = ("input", "running_mean", "running_var", "weight", "bias", "training")
+_NORMALIZATIONS = {
+    torch.batch_norm: _OF_TORCH,
+    torch.instance_norm: _OF_TORCH,
+    torch.nn.functional.batch_norm: _OF_MODULES,
+    torch.nn.functional.instance_norm: _OF_MODULES,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What a function did.
+
+    Attributes:
+        leaves: its flattened results.
+        spec: their structure.
+        outer: the XLA tensors that it used and did not get as arguments.
+    """
+
+    leaves: list[Any]
+    spec: pytree.TreeSpec
+    outer: list[torch.Tensor]
+
+
+def check_arguments(loop: str, leaves: Sequence[object]) -> None:
+    """Raises an error unless all leaves are XLA tensors."""
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            raise TypeError(
+                f"{loop} takes XLA tensors, got {leaf!r} of type {type(leaf).__name__}: pass "
+                f'torch.tensor({leaf!r}, device="xla")'
+            )
+        if leaf.device.type != "xla":
+            raise ValueError(
+                f"{loop} takes XLA tensors, got {describe(leaf)} on {leaf.device}: move it with "
+                '.to("xla")'
+            )
+
+
+def as_tensors(leaves: Sequence[object]) -> list[Any]:
+    """The leaves, with tensors in place of Python's numbers."""
+    return [
+        torch.tensor(leaf, device=torch_xla.device()) if isinstance(leaf, int | float) else leaf
+        for leaf in leaves
+    ]
+
+
+def placeholders(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """XLA tensors without values, of the same sizes and dtypes."""
+    return [xb.create_placeholder_tensor(tensor.shape, tensor.dtype) for tensor in tensors]
+
+
+def traced(
+    loop: str, function: Callable[..., object], spec: pytree.TreeSpec, inputs: list[torch.Tensor]
+) -> Traced:
+    """Calls a function of a loop with placeholders.
+
+    Args:
+        loop: what errors call it, such as "scan: the function".
+        spec: the structure of the function's arguments, whose leaves are `inputs`.
+
+    Raises:
+        RuntimeError: the function reads a value, or writes to a tensor.
+    """
+    watch = _Watch(loop, inputs)
+    with watch, on_device_alone(loop):
+        results = function(*pytree.tree_unflatten(inputs, spec))
+    watch.check_writes()
+    leaves, result_spec = pytree.tree_flatten(results)
+    return Traced(leaves, result_spec, watch.outer)
+
+
+@contextlib.contextmanager
+def on_device_alone(loop: str) -> Iterator[None]:
+    """Traces, in eager mode, too. Says what happened if the value of a placeholder is read."""
+    try:
+        with torch_xla.experimental.eager_mode_context(False):
+            yield
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _NO_VALUE):
+            raise
+        raise RuntimeError(
+            f"{loop} needs a tensor's value on the host, or runs an operator that torch_xla lacks; "
+            "a loop runs on the device alone: use another operator, or a loop in Python"
+        ) from error
+
+
+def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.Tensor]) -> None:
+    """Raises an error unless what is carried keeps its number, sizes and dtypes."""
+    if len(results) != len(inputs):
+        raise ValueError(
+            f"{loop} returns {len(results)} carried values for {len(inputs)}: it must return as "
+            "many as it gets"
+        )
+    for number, (result, value) in enumerate(zip(results, inputs, strict=True)):
+        if not isinstance(result, torch.Tensor) or result.device.type != "xla":
+            raise TypeError(
+                f"{loop} returns {result!r} as carried value {number}: it must return XLA tensors"
+            )
+        if (result.shape, result.dtype) != (value.shape, value.dtype):
+            raise ValueError(
+                f"{loop} returns {describe(result)} as carried value {number}, which is "
+                f"{describe(value)}: sizes and dtypes must stay the same"
+            )
+
+
+def describe(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
+    """Raises an error if the method `by` of torch.Tensor reads its value on the host."""
+    if by in _READS:
+        raise RuntimeError(
+            f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
+            "runs on the device alone: use the tensor itself, or a loop in Python"
+        )
+
+
+def refuse_statistics(
+    func: Callable[..., object],
+    args: tuple,
+    kwargs: Mapping[str, object],
+    refuse_write: Callable[[torch.Tensor], None],
+) -> None:
+    """Calls `refuse_write` with a normalization's statistics, if the call writes to them."""
+    if names := _NORMALIZATIONS.get(func):
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if given.get("training", given.get("use_input_stats", False)):
+            for name in ("running_mean", "running_var"):
+                if given.get(name) is not None:
+                    refuse_write(given[name])
+
+
+class _Watch(TorchFunctionMode):
+    def __init__(self, loop: str, inputs: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.outer: list[torch.Tensor] = []
+        self._loop, self._inputs = loop, list(inputs)
+        self._versions = {id(tensor): tensor._version for tensor in inputs}
+        self._known = {id(tensor): tensor for tensor in inputs}  # alive, so that ids stay theirs
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        for value in pytree.tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor) and value.device.type == "xla":
+                refuse_read(self._loop, value, name)
+                self._see(value)
+        refuse_statistics(func, args, kwargs, self._refuse_write)
+        result = func(*args, **kwargs)
+        if func is not GRADIENT:
+            for made in pytree.tree_leaves(result):
+                if isinstance(made, torch.Tensor):
+                    self._known.setdefault(id(made), made)
+        return result
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        if id(tensor) not in self._known:
+            self._known[id(tensor)] = tensor
+            self._versions[id(tensor)] = tensor._version
+            self.outer.append(tensor)
+
+    def check_writes(self) -> None:
+        for tensor in (*self._inputs, *self.outer):
+            if tensor._version != self._versions[id(tensor)]:
+                self._refuse_write(tensor)
+
+    def _refuse_write(self, tensor: torch.Tensor) -> None:
+        is_argument = any(tensor is one for one in self._inputs)
+        what = "its argument" if is_argument else "a tensor of outside,"
+        raise RuntimeError(
+            f"{self._loop} writes to {what} {describe(tensor)}; this would happen once, not in "
+            "each iteration: carry the tensor, and return its new value"
+        )
