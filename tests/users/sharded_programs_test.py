@@ -130,3 +130,14 @@ def test_reading_inside_a_manual_region(mesh: xs.Mesh) -> None:
     part = xs.enable_manual_sharding(tensor, ("x", None), mesh=mesh).global_tensor * 2
     whole = xs.disable_manual_sharding(part, ("x", None), (4, 4), mesh=mesh).global_tensor
     assert torch.equal(whole.cpu(), torch.arange(16.0).view(4, 4) * 2)
+
+
+def test_what_a_check_of_torch_xla_says(mesh: xs.Mesh) -> None:
+    """Its message follows the C++ stack, which is left out."""
+    tensor = torch.ones(8, 4).to("xla")
+    xs.mark_sharding(tensor, mesh, ("x", None))
+    shards = torch_xla._XLAC._get_local_shards([tensor])[0]
+    data, devices = map(list, zip(*shards[:-1], strict=True))
+    with pytest.raises(RuntimeError, match="Shards must be provided for all local") as error:
+        torch_xla._XLAC._load_local_shards(tensor, data, devices)
+    assert "stack trace" not in str(error.value)

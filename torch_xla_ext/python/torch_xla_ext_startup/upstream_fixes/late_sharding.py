@@ -25,22 +25,20 @@ def mark_sharding(
         try:
             original(tensor, sharding)
             return
-        except RuntimeError as error:
-            text = str(error)
-        if "Data does not present on any device" in text:
-            _XLAC._xla_wait_device_ops([])  # the program that computes it is still to be started
-        elif "Existing annotation must be cleared first" in text:
-            _XLAC._xla_wait_device_ops([])
+        except RuntimeError:
+            if tensor.device.type != "xla":
+                raise RuntimeError(
+                    f"mark_sharding: the tensor of shape {list(tensor.shape)} is on "
+                    f'{tensor.device}: move it with .to("xla") first'
+                ) from None
+            if not runtime.is_spmd():
+                raise RuntimeError(
+                    "mark_sharding needs xr.use_spmd(): call it once, right after the imports"
+                ) from None
+        # The program that computes the value may still have to be started.
+        _XLAC._xla_wait_device_ops([])
+        if _XLAC._get_xla_sharding_spec(tensor):
             _XLAC._xla_clear_sharding(tensor)
-        elif "Please enable SPMD" in text:
-            raise RuntimeError(
-                "mark_sharding needs xr.use_spmd(): call it once, right after the imports"
-            ) from None
-        elif "Input tensor is not an XLA tensor" in text or tensor.device.type != "xla":
-            raise RuntimeError(
-                f"mark_sharding: the tensor of shape {list(tensor.shape)} is on {tensor.device}: "
-                'move it with .to("xla") first'
-            ) from None
         original(tensor, sharding)
 
     return mark
