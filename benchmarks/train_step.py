@@ -3,17 +3,23 @@
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
 
+On several GPUs of one host, `--batch` being that of all GPUs:
+
+    PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-2b --batch 8 --devices 4
+    torchrun --nproc-per-node=4 benchmarks/train_step.py --model llama-2b --batch 8 --way compile
+
 The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
 eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in
 bfloat16, with torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON:
-milliseconds of a step that is waited for and of steps in flight, the host's part, TFLOP/s, and
-gigabytes.
+milliseconds of a step that is waited for and of steps in flight, the host's part, and TFLOP/s and
+gigabytes of one GPU. The losses of several processes are those of the first one's examples.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -90,6 +96,18 @@ class Llama(nn.Module):
         return 6 * batch * length * (parameters + self.LAYERS * length * self.WIDTH)
 
 
+class Llama2b(Llama):
+    """2.0 billion parameters: eight layers of the shape of Llama 3's 8B."""
+
+    WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 4096, 14336, 8, 32, 8, 32000
+
+
+class LlamaTiny(Llama):
+    """For trying the script without a GPU."""
+
+    WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 128, 2, 4, 2, 256
+
+
 class VitLayer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -131,11 +149,74 @@ class Vit(nn.Module):
         return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
 
 
+MODELS = {"llama": Llama, "llama-2b": Llama2b, "llama-tiny": LlamaTiny, "vit": Vit}
+
+
+class Spmd:
+    """This wheel's devices: one process, whose marks divide batch and parameters."""
+
+    def __init__(self, count: int, sharding: str) -> None:
+        import numpy as np
+        import torch_xla.distributed.spmd as xs
+        import torch_xla.runtime as xr
+
+        if count > 1:
+            xr.use_spmd()
+            found = xr.global_runtime_device_count()
+            if found != count:
+                raise SystemExit(f"--devices={count}, but this process has {found} devices")
+            self._mesh = xs.Mesh(np.arange(count), (count,), ("devices",))
+        self._mark, self._is_divided, self._sharding = xs.mark_sharding, count > 1, sharding
+
+    def divide(self, model: nn.Module, batch: tuple[torch.Tensor, ...]) -> nn.Module:
+        """Marks the batch and, in FSDP, the parameters along their first dimension."""
+        if self._is_divided:
+            parameters = list(model.parameters()) if self._sharding == "fsdp" else []
+            for tensor in (*parameters, *batch):
+                self._mark(tensor, self._mesh, ("devices", *[None] * (tensor.dim() - 1)))
+        return model
+
+
+class Processes:
+    """The peer's devices: one process each, which torchrun starts."""
+
+    def __init__(self, sharding: str) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.count, self._sharding = int(os.environ.get("WORLD_SIZE", "1")), sharding
+        if self.count > 1:
+            torch.cuda.set_device(self.rank)
+            torch.distributed.init_process_group("nccl")
+
+    def part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """This process's examples of a batch."""
+        return tensor.chunk(self.count)[self.rank].contiguous()
+
+    def divide(self, model: nn.Module, is_compiled: bool) -> nn.Module:
+        """FSDP2, or DistributedDataParallel; compiled by layers or as a whole."""
+        if self.count > 1 and self._sharding == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+
+            for layer in model.layers:
+                if is_compiled:
+                    layer.compile()
+                fully_shard(layer)
+            return fully_shard(model)
+        if self.count > 1:
+            model = nn.parallel.DistributedDataParallel(
+                model, gradient_as_bucket_view=True, bucket_cap_mb=100
+            )
+        return torch.compile(model) if is_compiled else model
+
+
 class Training:
     """A model, its data and its optimizer; `run` is a step."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.is_ours = args.way in OURS
+        processes = Processes(args.sharding)
+        self.is_first, self.num_devices = processes.rank == 0, max(args.devices, processes.count)
+        if self.is_ours:
+            spmd = Spmd(args.devices, args.sharding)
         if args.way == TORCH_TPU:
             import torch_xla_gpu
 
@@ -145,9 +226,9 @@ class Training:
 
             self.device = torch_xla.device()
         else:
-            self.device = torch.device("cuda")
+            self.device = torch.device("cuda", processes.rank)
         torch.manual_seed(0)
-        self.model = {"llama": Llama, "vit": Vit}[args.model](args.length)
+        self.model = MODELS[args.model](args.length)
         for parameter in self.model.parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, std=0.02)
@@ -155,23 +236,28 @@ class Training:
         for parameter in parameters.values():
             parameter.data = parameter.data.bfloat16()
         self.model.to(self.device)
-        if args.model == "llama":
-            tokens = torch.randint(Llama.VOCABULARY, (args.batch, args.length + 1))
-            data = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
+        self.num_flops = self.model.flops(args.batch, args.length)
+        if isinstance(self.model, Llama):
+            tokens = torch.randint(self.model.VOCABULARY, (args.batch, args.length + 1))
+            data = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         else:
             images = torch.randn(args.batch, 3, IMAGE, IMAGE).bfloat16()
             data = images, torch.randint(CLASSES, (args.batch,))
-        self.data, self.labels = (tensor.to(self.device) for tensor in data)
+        data = map(processes.part, data)
+        self.data, self.labels = batch = tuple(tensor.to(self.device) for tensor in data)
+        self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
+        if self.is_ours:
+            spmd.divide(self.model, batch)
+        elif args.way in PEERS:
+            self.forward = processes.divide(self.model, args.way == "compile")
         # A captured step reads the learning rate on the device.
         rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
         # Dynamo does not compile a fused optimizer, and torch-tpu has none.
         is_compiled = args.way in ("openxla", TORCH_TPU)
         options = {"capturable": True} if is_compiled else {"fused": True}
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, **options)
-        self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
-        if args.way in ("compile", TORCH_TPU):
-            self.forward = torch.compile(self.model)
         if args.way == TORCH_TPU:
+            self.forward = torch.compile(self.model)
             self.optimizer.step = torch.compile(self.optimizer.step)
         self.run: Callable[[], torch.Tensor] = self.step
         if args.way == "captured":
@@ -186,7 +272,7 @@ class Training:
     def step(self) -> torch.Tensor:
         self.optimizer.zero_grad()
         logits = self.forward(self.data)
-        loss = functional.cross_entropy(logits.flatten(0, -2).float(), self.labels)
+        loss = functional.cross_entropy(logits.flatten(0, -2).float(), self.labels.flatten())
         loss.backward()
         self.optimizer.step()
         return loss.detach()
@@ -222,9 +308,16 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--way", choices=(*OURS, *PEERS, TORCH_TPU), default="captured")
-    parser.add_argument("--model", choices=("llama", "vit"), default="llama")
+    parser.add_argument("--model", choices=MODELS, default="llama")
     parser.add_argument("--batch", type=int, default=8, help="sequences or images (8)")
     parser.add_argument("--length", type=int, default=1024, help="tokens of a sequence (1024)")
+    parser.add_argument("--devices", type=int, default=1, help="of this wheel's process (1)")
+    parser.add_argument(
+        "--sharding",
+        choices=("fsdp", "dp"),
+        default="fsdp",
+        help="what several devices share: the batch and the parameters (fsdp), or the batch alone",
+    )
     parser.add_argument("--steps", type=int, default=20, help="to time, waited and in flight (20)")
     args = parser.parse_args()
     training = Training(args)
@@ -246,13 +339,17 @@ def main() -> None:
         training.run()
     training.wait()
     in_flight = (time.perf_counter() - begin) / args.steps
-    flops = training.model.flops(args.batch, args.length)
+    if not training.is_first:
+        return
+    flops = training.num_flops / training.num_devices
     peak = training.peak_gigabytes()
     row = {
         "model": args.model,
         "batch": args.batch,
         "length": args.length,
         "way": args.way,
+        "devices": training.num_devices,
+        "sharding": args.sharding if training.num_devices > 1 else None,
         "in_flight_ms": round(1e3 * in_flight, 2),
         "waited_ms": round(1e3 * statistics.median(waited), 2),
         "host_ms": round(1e3 * statistics.median(host), 2),

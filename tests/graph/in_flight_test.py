@@ -31,6 +31,25 @@ def _(x: Tensor) -> Tensor:
 register_torch_operator("in_flight_test::slow")
 
 
+gate = threading.Event()
+gate.set()
+passed: list[bool] = []
+
+
+@torch.library.custom_op("in_flight_test::gated", mutates_args=())
+def gated(x: Tensor) -> Tensor:
+    passed.append(gate.wait(5))
+    return x + 1
+
+
+@gated.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+register_torch_operator("in_flight_test::gated")
+
+
 @pytest.fixture(autouse=True)
 def watchdog() -> Iterator[None]:
     """Ends the process with the stacks of all threads, which a deadlock would hide."""
@@ -142,6 +161,59 @@ def test_two_threads_and_a_lazy_one() -> None:
     assert not errors
     assert sorted(seen) == list(range(2, 2 * count + 2))
     assert state.tolist() == [2 * count + 1] * 4
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
+    """Each takes what the one before has not computed yet, and `others` only read it."""
+    state, weights = counter(), [counter(1) for _ in range(others)]
+    step = capture(lambda x: state.copy_(gated(state) + x), check_python=False)
+    double = capture(lambda x: (2 * x, *(x * weight for weight in weights)), check_python=False)
+    results = [double(step(counter())) for _ in range(2)]
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        batch = counter(1)
+        step(batch)
+        results.append(double(state))
+        step(batch)
+    finally:
+        gate.set()
+    assert set(state.tolist()) == {6}
+    assert set(results[-1][0].tolist()) == {8}
+    assert passed == [True, True]
+
+
+def test_a_failed_launch_takes_back_those_behind_it() -> None:
+    """The state of another step keeps its value; the error is reported once."""
+    state, other = counter(), counter()
+    good = capture(lambda: other.add_(1).clone(), verify=0)
+    gated_step = capture(lambda: state.copy_(gated(state)), check_python=False)
+    bad = capture(lambda x: state.copy_(failing(x, state)), verify=0)
+    x = counter(1)
+    for _ in range(2):
+        good()
+        gated_step()
+    with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+        bad(x)
+        state.cpu()
+    state.copy_(counter())
+    torch_xla.sync(wait=True)
+    passed.clear()
+    gate.clear()
+    try:
+        gated_step()
+        bad(x)
+        good()
+    finally:
+        gate.set()
+    with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+        torch_xla.sync(wait=True)
+        state.cpu()
+    before = other[0].item()
+    assert before in (2, 3)  # whether the program failed when it was started
+    assert good().tolist() == [before + 1] * 4
 
 
 def failing(x: Tensor, state: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.debug.metrics as metrics
 import torch_xla.distributed.spmd as xs
 from testing.spmd import sharded
 from testing.xla import XLAC
@@ -111,3 +113,44 @@ def test_random_numbers(mesh: xs.Mesh) -> None:
 
     for one, other in zip(draw(True), draw(False), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_what_does_not_grow_with_the_state(mesh: xs.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay reads shardings of its arguments only, and runs no program for a batch."""
+    specs = [("x", None), (None, None), (None, "x")]
+    states = [sharded(torch.full((4, 4), float(i)), mesh, specs[i % 3]) for i in range(30)]
+    step = capture(lambda x: torch.stack([state.add_(x) for state in states])[0] + x, verify=0)
+    batch = torch.ones(4, 4)
+    for _ in range(2):
+        step(batch.to("xla"))
+    xm.wait_device_ops()
+    read: list[int] = []
+    find = XLAC._get_xla_sharding_specs
+    monkeypatch.setattr(
+        XLAC, "_get_xla_sharding_specs", lambda tensors: read.append(len(tensors)) or find(tensors)
+    )
+    count = lambda name: (metrics.metric_data(name) or (0,))[0]  # noqa: E731
+    names = ["DeviceLockWait", "TensorsGraphSize", "TransferToDeviceTime", "ExecuteReplicatedTime"]
+    before = [count(name) for name in names]
+    for _ in range(3):
+        result = step(batch.to("xla"))
+    xm.wait_device_ops()
+    locks, *others = (count(name) - old for name, old in zip(names, before, strict=True))
+    assert read == [1, 1, 1]
+    assert locks <= 4  # the wait is one of them
+    assert others == [0, 3, 3]
+    torch.testing.assert_close(states[7].cpu(), torch.full((4, 4), 12.0))
+    torch.testing.assert_close(result.cpu(), torch.full((4, 4), 6.0))
+
+
+def test_a_state_that_gets_another_sharding(mesh: xs.Mesh) -> None:
+    """Its data is new, also where the program only reads it."""
+    start = torch.arange(16.0).reshape(4, 4)
+    weight, cache = sharded(start, mesh, ("x", None)), sharded(start, mesh, ("x", None))
+    step = capture(lambda: cache.add_(weight), verify=0)
+    for i in range(6):
+        if i == 3:
+            xs.clear_sharding(weight)
+            xs.mark_sharding(weight, mesh, (None, "x"))
+        torch.testing.assert_close(step().cpu(), (i + 2) * start)
+    assert step.num_captures == 2

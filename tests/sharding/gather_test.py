@@ -25,7 +25,11 @@ REFUSE = "TORCH_XLA_EXT_REFUSE_GATHERS"
 def operators(mesh: xs.Mesh) -> None:
     torch_xla.device()
     register_host_kernels("TestCopy", "TestSumDifferenceRound")
-    for name, rule in (("whole", None), ("rows", "n _ -> n _")):
+    for name, rule in (
+        ("whole", None),
+        ("rows", "n _ -> n _"),
+        ("pairs", "(k 2) _ -> (k 2) _"),
+    ):
         define_operator(
             f"test_gather::{name}(Tensor a) -> Tensor",
             target="TestCopy",
@@ -59,10 +63,10 @@ def test_a_dimension_that_the_rule_forbids(mesh: xs.Mesh) -> None:
 
 
 def test_unequal_parts(mesh: xs.Mesh) -> None:
-    a = torch.randn(7, 4)
+    a = torch.randn(6, 4)
     x = sharded(a, mesh, ("x", None))
-    with pytest.warns(UserWarning, match="is not divided into 2 equal parts of n"):
-        assert torch.equal(torch.ops.test_gather.rows(x).cpu(), a)
+    with pytest.warns(UserWarning, match="is not divided into 2 equal parts of k and 2"):
+        assert torch.equal(torch.ops.test_gather.pairs(x).cpu(), a)
 
 
 def test_payload_is_for_the_parts(mesh: xs.Mesh) -> None:

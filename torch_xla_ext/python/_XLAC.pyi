@@ -216,8 +216,14 @@ class _XlaCapturedProgram:
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
         """Whether the state, apart from its values, is the same as at the capture."""
 
+    def remember_shardings(self) -> None:
+        """Takes the shardings that the tensors of the state have as those of the program."""
+
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
         """Runs the program with the current data of its tensors."""
+
+    def run_if_matches(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor] | None:
+        """The same, if `matches` is true and the state certainly has the shardings remembered."""
 
 @final
 class _XlaProgramOnSharedMemory:
@@ -316,6 +322,9 @@ def _xla_capture_base(tensor: torch.Tensor, /) -> torch.Tensor:
 
 def _xla_capture_data_address(tensor: torch.Tensor, /) -> int:
     """The address of the data on the device, or 0 if there is none yet."""
+
+def _xla_capture_transfer(tensor: torch.Tensor, /) -> bool:
+    """Transfers the values that the tensor has on the host only; False if there are none."""
 
 def _xla_capture_parameter_id(tensor: torch.Tensor, /) -> int:
     """The id by which a program's parameters know this tensor's data, or -1."""

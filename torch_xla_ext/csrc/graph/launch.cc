@@ -3,10 +3,18 @@
 #include <torch/csrc/lazy/backend/backend_interface.h>
 #include <torch/csrc/lazy/core/lazy_graph_executor.h>
 
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <exception>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "torch_xla_ext/csrc/pjrt_shim/failed_start.h"
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/upstream.h"
 
@@ -17,13 +25,73 @@ struct GraphExecutor : torch::lazy::LazyGraphExecutor {
   using torch::lazy::LazyGraphExecutor::DeviceLockerArena;
 };
 
-void Execute(Launch* launch) {
-  const std::vector<torch::lazy::BackendDataPtr> results =
-      torch::lazy::getBackend()->ExecuteComputation(
-          launch->computation, launch->arguments, launch->device);
+template <typename DataPtr>
+void TakeResults(const std::vector<DataPtr>& results, Launch* launch) {
   for (size_t i = 0; i < results.size(); ++i) {
-    launch->results[i]->Assign(*results[i]);
+    if (const auto result = launch->results[i].lock()) {
+      result->Assign(*results[i]);
+    }
   }
+}
+
+void ExecuteSharded(Launch* launch) {
+  using Client = torch_xla::runtime::ComputationClient;
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
+  static const auto& devices =
+      *new std::vector<std::string>(client->GetLocalDevices());
+  std::vector<Client::DataPtr> arguments;
+  arguments.reserve(launch->arguments.size());
+  for (const torch::lazy::BackendDataPtr& argument : launch->arguments) {
+    arguments.push_back(std::static_pointer_cast<Client::Data>(argument));
+  }
+  const auto& computation =
+      static_cast<const Client::Computation&>(*launch->computation);
+  TakeResults(client->ExecuteReplicated(computation, arguments, devices,
+                                        Client::ExecuteReplicatedOptions()),
+              launch);
+}
+
+// Destroys values that are not used any more, when the program has been started
+// or has failed.
+class ClearUnused {
+ public:
+  explicit ClearUnused(const Launch& launch) : launch_(launch) {}
+  ~ClearUnused() {
+    for (const torch::lazy::BackendDataPtr& data : launch_.unused) {
+      data->Assign(*launch_.no_value);
+    }
+  }
+  ClearUnused(const ClearUnused&) = delete;
+  ClearUnused& operator=(const ClearUnused&) = delete;
+
+ private:
+  const Launch& launch_;
+};
+
+void Execute(Launch* launch) try {
+  const ClearUnused clear_unused(*launch);
+  const CheckedExecution checked;
+  if (launch->is_sharded) {
+    ExecuteSharded(launch);
+  } else {
+    TakeResults(torch::lazy::getBackend()->ExecuteComputation(
+                    launch->computation, launch->arguments, launch->device),
+                launch);
+  }
+} catch (...) {
+  CountLoss();
+  throw;
+}
+
+// Instead of executing it, after one before it has failed.
+void Drop(const Launch& launch) {
+  for (size_t k = 0; k < launch.written.size(); ++k) {
+    if (const auto result = launch.results[k].lock()) {
+      result->Assign(*launch.arguments[launch.written[k]]);
+    }
+  }
+  const ClearUnused clear_unused(launch);
+  CountLoss();
 }
 
 }  // namespace
@@ -34,21 +102,166 @@ DeviceLock LockDevice(const torch::lazy::BackendDevice& device) {
   });
 }
 
-void Start(std::shared_ptr<Launch> launch) {
-  torch_xla::thread::Schedule([launch = std::move(launch)] {
+struct Turn::Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  // Of the thread that has the lock and starts programs; 0 if there is none.
+  uint64_t run = 0;
+  uint64_t num_runs = 0;
+  size_t num_started = 0;  // in this run
+  size_t num_places = 0;   // Turns of this run
+  std::shared_ptr<Launch> current;
+  std::deque<std::shared_ptr<Launch>> waiting;
+
+  // Replaces changed.wait(*lock, ready), which needs a function of GCC 12's
+  // libstdc++.
+  template <typename Ready>
+  void Wait(std::unique_lock<std::mutex>* lock, Ready ready) {
+    while (!changed.wait_for(*lock, std::chrono::hours(1), ready)) {
+    }
+  }
+
+  void End() {
+    run = 0;
+    num_places = num_started = 0;
+    changed.notify_all();
+  }
+};
+
+Turn::Queue* Turn::QueueOf(const torch::lazy::BackendDevice& device) {
+  // Never destroyed: threads still use them when the process exits.
+  static auto& mutex = *new std::mutex;
+  static auto& queues = *new std::map<std::pair<int, int64_t>, Queue>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return &queues[{device.type(), device.ordinal()}];
+}
+
+Turn::Turn(const torch::lazy::BackendDevice& device)
+    : queue_(QueueOf(device)), lock_(LockDevice(device)) {}
+
+std::optional<Turn> Turn::Behind(const torch::lazy::BackendDevice& device) {
+  constexpr size_t kMaxWaiting = 2;
+  // Then others get the lock who wait for it.
+  constexpr size_t kMaxStarted = 64;
+  Queue* const queue = QueueOf(device);
+  const uint64_t run = WaitUnlessLost([queue]() -> uint64_t {
+    std::unique_lock<std::mutex> lock(queue->mutex);
+    queue->Wait(&lock, [queue] {
+      return queue->run == 0 ||
+             queue->waiting.size() + queue->num_places < kMaxWaiting;
+    });
+    if (queue->run == 0 || queue->num_started >= kMaxStarted) return 0;
+    ++queue->num_places;
+    return queue->run;
+  });
+  if (run == 0) return std::nullopt;
+  return Turn(queue, run);
+}
+
+Turn::Turn(Turn&& other) noexcept
+    : queue_(std::exchange(other.queue_, nullptr)),
+      run_(other.run_),
+      lock_(std::move(other.lock_)) {}
+
+Turn::~Turn() {
+  if (queue_ == nullptr || run_ == 0) return;
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  if (queue_->run != run_) return;
+  --queue_->num_places;
+  queue_->changed.notify_all();
+}
+
+bool Turn::IsPending(const torch::lazy::BackendDataPtr& data) const {
+  const auto computes = [&data](const std::shared_ptr<Launch>& launch) {
+    if (launch == nullptr) return false;
+    for (const auto& result : launch->results) {
+      if (!result.owner_before(data) && !data.owner_before(result)) return true;
+    }
+    return false;
+  };
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  if (computes(queue_->current)) return true;
+  for (const std::shared_ptr<Launch>& launch : queue_->waiting) {
+    if (computes(launch)) return true;
+  }
+  return false;
+}
+
+bool Turn::HasAllOthers(const torch::lazy::BackendDataPtr& data) const {
+  const auto uses = [&data](const std::shared_ptr<Launch>& launch) {
+    return launch == nullptr ? 0
+                             : std::count(launch->arguments.begin(),
+                                          launch->arguments.end(), data);
+  };
+  // What is added to the queue, or leaves it, is counted in use_count() at
+  // least as long.
+  const std::lock_guard<std::mutex> lock(queue_->mutex);
+  int64_t count = 1 + uses(queue_->current);
+  for (const auto& launch : queue_->waiting) count += uses(launch);
+  return data.use_count() <= count;
+}
+
+void Turn::StartAll(Queue* queue, std::shared_ptr<Launch> launch,
+                    DeviceLock lock) {
+  while (true) {
+    std::deque<std::shared_ptr<Launch>> dropped;
     try {
       Execute(launch.get());
     } catch (...) {
-      for (auto& unlocker : launch->lock) {
+      for (auto& unlocker : lock) {
         unlocker.SetStatus(std::current_exception());
       }
+      const std::lock_guard<std::mutex> guard(queue->mutex);
+      queue->current = nullptr;
+      dropped.swap(queue->waiting);
+      queue->End();
+      for (const std::shared_ptr<Launch>& next : dropped) Drop(*next);
+      launch = nullptr;  // before the lock
+      return;
     }
-  });
+    std::unique_lock<std::mutex> guard(queue->mutex);
+    queue->current = nullptr;
+    guard.unlock();
+    launch = nullptr;  // destroys data
+    guard.lock();
+    queue->Wait(&guard, [queue] {
+      return !queue->waiting.empty() || queue->num_places == 0;
+    });
+    if (queue->waiting.empty()) {
+      queue->End();
+      return;
+    }
+    launch = queue->current = std::move(queue->waiting.front());
+    queue->waiting.pop_front();
+    ++queue->num_started;
+    queue->changed.notify_all();
+  }
 }
 
-void StartHere(std::shared_ptr<Launch> launch) {
+void Start(Turn turn, std::shared_ptr<Launch> launch) {
+  Turn::Queue* const queue = turn.queue_;
+  std::unique_lock<std::mutex> guard(queue->mutex);
+  if (turn.run_ == 0) {
+    queue->run = ++queue->num_runs;
+    queue->num_started = 1;
+    queue->current = launch;
+    guard.unlock();
+    torch_xla::thread::Schedule(
+        [queue, launch = std::move(launch),
+         lock = std::make_shared<DeviceLock>(std::move(turn.lock_))]() mutable {
+          Turn::StartAll(queue, std::move(launch), std::move(*lock));
+        });
+  } else if (queue->run == turn.run_) {
+    queue->waiting.push_back(std::move(launch));
+  } else {
+    Drop(*launch);  // another one before it has failed
+  }
+}
+
+void StartHere(Turn turn, std::shared_ptr<Launch> launch) {
+  const std::shared_ptr<Launch> own = std::move(launch);  // ends before `turn`
   const pjrt_shim::FailAtStart fail_at_start;
-  Execute(launch.get());
+  Execute(own.get());
 }
 
 }  // namespace torch_xla_ext::graph

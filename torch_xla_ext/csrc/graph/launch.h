@@ -1,5 +1,7 @@
-// Starts a compiled program in the same way as torch_xla: in one of its
-// threads, which holds the device's lock until the program has been started.
+// Starts compiled programs in the same way as torch_xla: in one of its threads,
+// which holds the device's lock until the program has been started. Programs
+// that follow each other are queued: their thread keeps the lock for the next
+// one, so that nothing else comes in between, and nobody waits for it.
 #ifndef TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
 #define TORCH_XLA_EXT_CSRC_GRAPH_LAUNCH_H_
 
@@ -7,7 +9,10 @@
 #include <torch/csrc/lazy/backend/lowering_context.h>
 #include <torch/csrc/lazy/core/util.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace torch_xla_ext::graph {
@@ -19,23 +24,68 @@ using DeviceLock = std::vector<torch::lazy::ExceptionCleanup>;
 // Throws that program's error.
 DeviceLock LockDevice(const torch::lazy::BackendDevice& device);
 
+struct Launch;
+
+// The right to start the next program of a device: its lock, or a place in the
+// queue of the thread that has it. That thread waits for the program while a
+// place exists, so its owner must not wait for the lock.
+class Turn {
+ public:
+  // Like LockDevice.
+  explicit Turn(const torch::lazy::BackendDevice& device);
+  // A place behind programs that have not been started yet. Returns nothing if
+  // there are none, one has failed, or others should have the lock. Waits while
+  // there are many.
+  static std::optional<Turn> Behind(const torch::lazy::BackendDevice& device);
+  Turn(Turn&& other) noexcept;
+  Turn& operator=(Turn&&) = delete;
+  ~Turn();
+
+  // Whether one of the programs before computes this data.
+  bool IsPending(const torch::lazy::BackendDataPtr& data) const;
+  // Whether only they refer to this data, as their arguments, besides the
+  // caller.
+  bool HasAllOthers(const torch::lazy::BackendDataPtr& data) const;
+
+ private:
+  friend void Start(Turn turn, std::shared_ptr<Launch> launch);
+  struct Queue;
+
+  Turn(Queue* queue, uint64_t run) : queue_(queue), run_(run) {}
+  static Queue* QueueOf(const torch::lazy::BackendDevice& device);
+  static void StartAll(Queue* queue, std::shared_ptr<Launch> launch,
+                       DeviceLock lock);
+
+  Queue* queue_;
+  uint64_t run_ = 0;  // of the queue; 0 with the lock
+  DeviceLock lock_;
+};
+
 struct Launch {
-  DeviceLock lock;  // first, so that it is the last to be destroyed
   torch::lazy::BackendDevice device;
   torch::lazy::ComputationPtr computation;
+  bool is_sharded = false;
+  // All have values when the programs before have been started.
   std::vector<torch::lazy::BackendDataPtr> arguments;
+  // The arguments of which the first results are the new values.
+  std::vector<size_t> written;
   // They get their values when the program has been started. Until then, only
   // the holder of the device's lock may access them.
-  std::vector<torch::lazy::BackendDataPtr> results;
+  std::vector<std::weak_ptr<torch::lazy::BackendData>> results;
+  // They lose their values when the program has been started or has failed.
+  std::vector<torch::lazy::BackendDataPtr> unused;
+  torch::lazy::BackendDataPtr no_value;
 };
 
 // Returns at once. If the program fails, the next LockDevice throws its error,
-// and the results stay without values.
-void Start(std::shared_ptr<Launch> launch);
+// and the results stay without values. Programs behind it are not started: what
+// they would have written keeps its values, and other results have none.
+void Start(Turn turn, std::shared_ptr<Launch> launch);
 
 // Returns when the program has been started, in this thread, and throws its
-// error, also one that the device has not been given the program for.
-void StartHere(std::shared_ptr<Launch> launch);
+// error, also one that the device has not been given the program for. `turn`
+// has the device's lock.
+void StartHere(Turn turn, std::shared_ptr<Launch> launch);
 
 }  // namespace torch_xla_ext::graph
 

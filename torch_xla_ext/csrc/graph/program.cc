@@ -2,8 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
+#include <optional>
 #include <stdexcept>
 #include <utility>
+
+#include "torch_xla_ext/csrc/runtime_fixes/failures.h"
+#include "torch_xla_ext/csrc/runtime_fixes/tensor_lock.h"
+#include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
 namespace torch_xla_ext::graph {
 namespace {
@@ -16,6 +22,11 @@ bool IsShared(const torch_xla::XLATensorPtr& tensor) {
     tensor->SetXlaData(DataOf(tensor));
   }
   return data->handle.use_count() > 1;
+}
+
+bool IsSame(const std::weak_ptr<torch::lazy::BackendData>& data,
+            const torch::lazy::BackendDataPtr& other) {
+  return !data.owner_before(other) && !other.owner_before(data);
 }
 
 }  // namespace
@@ -48,21 +59,14 @@ Program::Program(Description description)
     throw std::runtime_error(description_.name +
                              ": its program was not compiled");
   }
-  if (computation_->is_sharded) return;
-  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  auto make_data = [this, client] {
-    return client->CreateDataPlaceholder(
-        device_.toString(), xla::ShapeUtil::MakeShape(xla::F32, {}));
-  };
-  no_value_ = make_data();
-  for (size_t i = 0; i < description_.written.size(); ++i) {
-    donated_.push_back(make_data());
-    donated_before_.push_back(make_data());
-  }
+  is_written_.resize(description_.parameters.size());
+  data_.resize(description_.parameters.size());
+  for (size_t i : description_.written) is_written_[i] = true;
 }
 
 at::Tensor Program::Find(const Source& source,
-                         const std::vector<at::Tensor>& arguments) const {
+                         const std::vector<at::Tensor>& arguments,
+                         const std::vector<at::Tensor>& state) const {
   switch (source.kind) {
     case Source::kArgument:
     case Source::kOwnValues:
@@ -71,7 +75,7 @@ at::Tensor Program::Find(const Source& source,
       return description_.constants[source.index];
     case Source::kState:
     case Source::kGradient: {
-      at::Tensor tensor(state_[source.index].tensor.lock());
+      const at::Tensor& tensor = state[source.index];
       return source.kind == Source::kState || !tensor.defined() ? tensor
                                                                 : tensor.grad();
     }
@@ -130,10 +134,17 @@ std::vector<size_t> Program::ArgumentsToCopy(
 }
 
 bool Program::Matches(const std::vector<at::Tensor>& arguments) {
+  std::vector<at::Tensor> state;
+  return FindState(arguments, &state);
+}
+
+bool Program::FindState(const std::vector<at::Tensor>& arguments,
+                        std::vector<at::Tensor>* state) {
   CheckCount(arguments);
+  state->reserve(state_.size());
   bool same_storages = !state_storages_.empty() || state_.empty();
   for (StateTensor& expected : state_) {
-    const at::Tensor tensor(expected.tensor.lock());
+    const at::Tensor& tensor = state->emplace_back(expected.tensor.lock());
     if (!tensor.defined()) return false;
     const auto* wrapper =
         at::functionalization::impl::unsafeGetFunctionalWrapper(tensor);
@@ -163,8 +174,29 @@ bool Program::Matches(const std::vector<at::Tensor>& arguments) {
   return true;
 }
 
+bool Program::HasRememberedShardings(const std::vector<Input>& inputs) const {
+  if (computation_ == nullptr || !computation_->is_sharded) return true;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Source& source = description_.parameters[i];
+    if (source.kind != Source::kState || HasKnownData(i, inputs[i])) continue;
+    if (inputs[i].base->sharding_spec() != state_[source.index].sharding) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Program::RememberShardings() {
+  for (StateTensor& state : state_) {
+    const at::Tensor tensor(state.tensor.lock());
+    if (!tensor.defined()) continue;
+    state.sharding = BaseOf(StorageOf(tensor))->sharding_spec();
+  }
+}
+
 std::vector<Program::Input> Program::Gather(
-    const std::vector<at::Tensor>& arguments) const {
+    const std::vector<at::Tensor>& arguments,
+    const std::vector<at::Tensor>& state) const {
   auto* const executor = torch_xla::XLAGraphExecutor::Get();
   std::vector<Input> inputs(description_.parameters.size());
   std::vector<torch_xla::XLATensorPtr> pending;
@@ -177,43 +209,88 @@ std::vector<Program::Input> Program::Gather(
       inputs[i].seed = executor->GetBaseSeedData(device_);
       continue;
     }
-    const at::Tensor tensor = Find(source, arguments);
+    at::Tensor tensor = Find(source, arguments, state);
     if (!tensor.defined()) {
       throw std::runtime_error(description_.name + ": " +
                                description_.names[i] + " has been deleted");
     }
     if (source.kind == Source::kOwnValues) {
       inputs[i].base = torch_xla::bridge::TryGetXlaTensor(tensor);
-      inputs[i].tensor = tensor;
     } else {
       inputs[i].storage = StorageOf(tensor);
       inputs[i].base = BaseOf(inputs[i].storage);
-      inputs[i].tensor = inputs[i].storage->base();
     }
-    if (!HasData(inputs[i].base)) pending.push_back(inputs[i].base);
+    inputs[i].tensor = std::move(tensor);
+    if (!HasData(inputs[i].base) && !Transfer(inputs[i].base)) {
+      pending.push_back(inputs[i].base);
+    }
   }
   if (!pending.empty()) Materialize(std::move(pending));
   return inputs;
 }
 
-DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
-  std::vector<const Input*> shared;
-  while (true) {
-    // The previous program holds its arguments until it has been started.
-    DeviceLock lock = LockDevice(device_);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].base == nullptr || HasValue(inputs[i].base)) continue;
+bool Program::HasKnownData(size_t parameter, const Input& input) const {
+  const auto& handle = input.base->torch::lazy::LazyTensor::data()->handle;
+  return handle != nullptr && IsSame(data_[parameter], handle);
+}
+
+void Program::CheckHaveValues(const std::vector<Input>& inputs) {
+  const uint64_t num_losses = NumLosses();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].base == nullptr) continue;
+    const bool is_known = HasKnownData(i, inputs[i]);
+    if (is_known && num_losses == num_losses_) continue;
+    if (!HasValue(inputs[i].base)) {
       throw std::runtime_error(
           description_.name + ": " + description_.names[i] +
           " has no value, because the program that should have "
           "computed it failed: create the tensor again");
     }
+    if (!is_known && !is_written_[i]) {
+      data_[i] = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
+    }
+  }
+  num_losses_ = num_losses;
+}
+
+bool Program::IsReady(const std::vector<Input>& inputs, const Turn& turn) {
+  constexpr int kMaxUnknown = 64;
+  const uint64_t num_losses = NumLosses();
+  int num_unknown = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].base == nullptr ||
+        (num_losses == num_losses_ && HasKnownData(i, inputs[i]))) {
+      continue;
+    }
+    if (++num_unknown > kMaxUnknown) return false;
+    const torch::lazy::BackendDataPtr data = DataOf(inputs[i].base);
+    if (!turn.IsPending(data) && !data->HasValue()) return false;
+  }
+  for (size_t i : description_.written) {
+    if (!IsShared(inputs[i].base)) continue;
+    const auto& data = inputs[i].base->torch::lazy::LazyTensor::data()->handle;
+    if (++num_unknown > kMaxUnknown || !turn.HasAllOthers(data)) return false;
+  }
+  num_losses_ = num_losses;
+  return true;
+}
+
+Turn Program::Prepare(const std::vector<Input>& inputs, bool may_queue) {
+  if (may_queue) {
+    std::optional<Turn> turn = Turn::Behind(device_);
+    if (turn && IsReady(inputs, *turn)) return std::move(*turn);
+  }
+  std::vector<const Input*> shared;
+  while (true) {
+    // The previous program holds its arguments until it has been started.
+    std::optional<Turn> turn(std::in_place, device_);
+    CheckHaveValues(inputs);
     shared.clear();
     for (size_t i : description_.written) {
       if (IsShared(inputs[i].base)) shared.push_back(&inputs[i]);
     }
-    if (shared.empty()) return lock;
-    lock.clear();  // copying runs a program
+    if (shared.empty()) return std::move(*turn);
+    turn.reset();  // copying runs a program
     for (const Input* input : shared) {
       const torch::lazy::BackendDataPtr copy =
           CopyOf(DataOf(input->base), input->storage->base().scalar_type());
@@ -222,62 +299,125 @@ DeviceLock Program::Prepare(const std::vector<Input>& inputs) const {
   }
 }
 
+torch::lazy::BackendDataPtr Program::MakeResult(size_t number) const {
+  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
+  std::optional<xla::OpSharding> sharding;
+  if (computation_->is_sharded) {
+    sharding.emplace(result_shardings_[number]->sharding);
+  }
+  return client->CreateDataPlaceholder(
+      device_.toString(), result_shapes_[number], std::move(sharding));
+}
+
+torch::lazy::BackendDataPtr Program::TakeWritten(
+    size_t number, std::vector<Donated>* free) const {
+  if (free->empty() || !(*free)[number].is_reusable ||
+      (*free)[number].data.use_count() > 1) {
+    return MakeResult(number);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the others' use
+  return std::move((*free)[number].data);
+}
+
 std::vector<torch::lazy::BackendDataPtr> Program::Start(
-    DeviceLock lock, const std::vector<Input>& inputs, StartFunction start) {
+    Turn turn, const std::vector<Input>& inputs, StartFunction start) {
+  const size_t num_written = description_.written.size();
+  if (result_shapes_.empty()) {
+    const DeviceIsLocked locked;
+    for (size_t i : description_.written) {
+      result_shapes_.push_back(inputs[i].base->shape().get());
+    }
+    for (const Description::Output& output : description_.outputs) {
+      result_shapes_.push_back(output.shape);
+    }
+  }
+  if (no_value_ == nullptr) no_value_ = MakeResult(0);
   auto launch = std::make_shared<Launch>();
-  launch->lock = std::move(lock);
   launch->device = device_;
   launch->computation = computation_->computation;
+  launch->is_sharded = computation_->is_sharded;
+  launch->no_value = no_value_;
   launch->arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
     launch->arguments.push_back(input.base == nullptr ? input.seed
                                                       : DataOf(input.base));
   }
-  // A written parameter keeps its data object; the object's value is passed to
-  // the program, which replaces it.
-  donated_.swap(donated_before_);
-  for (size_t k = 0; k < donated_.size(); ++k) {
-    torch::lazy::BackendDataPtr& argument =
-        launch->arguments[description_.written[k]];
-    donated_[k]->Assign(*argument);
-    argument->Assign(*no_value_);
-    launch->results.push_back(std::exchange(argument, donated_[k]));
+  launch->written = description_.written;
+  launch->results.reserve(result_shapes_.size());
+  // The values of two runs before are destroyed. Data whose values a run before
+  // has destroyed is used again, if that run has ended.
+  constexpr size_t kMaxKept = 8;
+  std::vector<Donated> free;
+  if (donated_.size() > 2 && num_written > 0 &&
+      (donated_.front()[0].data.use_count() == 1 ||
+       donated_.size() > kMaxKept)) {
+    free = std::move(donated_.front());
+    donated_.pop_front();
   }
+  std::vector<Donated> donated(num_written);
+  for (size_t k = 0; k < num_written; ++k) {
+    const size_t i = description_.written[k];
+    donated[k].data = launch->arguments[i];
+    donated[k].is_reusable = IsSame(data_[i], donated[k].data);
+    torch::lazy::BackendDataPtr result = TakeWritten(k, &free);
+    launch->results.push_back(result);
+    data_[i] = result;
+    // It has nothing else, after IsShared. SetXlaData would have each tensor's
+    // sizes computed again.
+    inputs[i].base->torch::lazy::LazyTensor::data()->handle = std::move(result);
+  }
+  if (donated_.size() > 1) {
+    const std::vector<Donated>& unused = donated_[donated_.size() - 2];
+    launch->unused.reserve(num_written);
+    for (const Donated& old : unused) launch->unused.push_back(old.data);
+  }
+  if (num_written > 0) donated_.push_back(std::move(donated));
   std::vector<torch::lazy::BackendDataPtr> outputs;
-  auto* const client = torch_xla::runtime::GetComputationClientIfInitialized();
-  for (const Description::Output& output : description_.outputs) {
-    outputs.push_back(
-        client->CreateDataPlaceholder(device_.toString(), output.shape));
+  outputs.reserve(description_.outputs.size());
+  for (size_t k = 0; k < description_.outputs.size(); ++k) {
+    outputs.push_back(MakeResult(num_written + k));
     launch->results.push_back(outputs.back());
   }
-  start(std::move(launch));
+  start(std::move(turn), std::move(launch));
   for (size_t i : description_.written) UpdateViews(inputs[i].storage);
   return outputs;
 }
 
 std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
-    DeviceLock lock, const std::vector<Input>& inputs) {
+    const std::vector<Input>& inputs) {
   std::vector<at::IValue> arguments;
   arguments.reserve(inputs.size());
   for (const Input& input : inputs) {
-    arguments.emplace_back(
-        input.base == nullptr
-            ? torch_xla::bridge::AtenFromXlaTensor(
-                  torch_xla::XLATensor::Create(input.seed, at::kLong))
-            : input.tensor);
+    if (input.base == nullptr) {
+      arguments.emplace_back(torch_xla::bridge::AtenFromXlaTensor(
+          torch_xla::XLATensor::Create(input.seed, at::kLong)));
+    } else {
+      arguments.emplace_back(input.storage == nullptr ? input.tensor
+                                                      : input.storage->base());
+    }
   }
-  std::vector<torch::lazy::BackendDataPtr> donated;
+  std::vector<Donated> donated;
   for (size_t i : description_.written) {
-    donated.push_back(DataOf(inputs[i].base));
+    donated.push_back({DataOf(inputs[i].base), /*is_reusable=*/false});
   }
-  lock.clear();
+  donated_.clear();
+  donated_.push_back(std::move(donated));
   std::vector<torch::lazy::BackendDataPtr> results =
       torch_xla::XLAGraphExecutor::Get()->ExecuteComputationWithBarrier(
           description_.hash, arguments, device_);
-  donated_ = std::move(donated);
+  std::vector<xla::Shape> shapes;
+  result_shardings_.clear();
+  for (const torch::lazy::BackendDataPtr& result : results) {
+    const torch_xla::XLATensorPtr tensor =
+        torch_xla::XLATensor::Create(result, std::nullopt);
+    shapes.push_back(tensor->shape().get());
+    result_shardings_.push_back(tensor->sharding_spec());
+  }
+  result_shapes_ = std::move(shapes);
   for (size_t k = 0; k < description_.written.size(); ++k) {
     const Input& input = inputs[description_.written[k]];
     input.base->SetXlaData(results[k]);
+    data_[description_.written[k]] = results[k];
     UpdateViews(input.storage);
   }
   results.erase(results.begin(), results.begin() + description_.written.size());
@@ -287,12 +427,38 @@ std::vector<torch::lazy::BackendDataPtr> Program::StartSharded(
 std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
                                      StartFunction start) {
   CheckCount(arguments);
-  const std::vector<Input> inputs = Gather(arguments);
+  std::vector<at::Tensor> state;
+  state.reserve(state_.size());
+  for (const StateTensor& expected : state_) {
+    state.emplace_back(expected.tensor.lock());
+  }
+  return Run(Gather(arguments, state), start);
+}
+
+std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
+    const std::vector<at::Tensor>& arguments) {
+  std::vector<at::Tensor> state;
+  if (!FindState(arguments, &state)) return std::nullopt;
+  const WithoutGil without_gil;
+  const std::vector<Input> inputs = Gather(arguments, state);
+  if (!HasRememberedShardings(inputs)) return std::nullopt;
+  return Run(inputs, &graph::Start);
+}
+
+std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
+                                     StartFunction start) {
   std::vector<torch::lazy::BackendDataPtr> results;
   if (computation_ != nullptr) {
-    DeviceLock lock = Prepare(inputs);
-    results = computation_->is_sharded ? StartSharded(std::move(lock), inputs)
-                                       : Start(std::move(lock), inputs, start);
+    const std::lock_guard<std::mutex> guard(*run_mutex_);
+    const bool is_first = result_shapes_.empty();
+    std::optional<Turn> turn(
+        Prepare(inputs, !is_first && start == &graph::Start));
+    if (is_first && computation_->is_sharded) {
+      turn.reset();  // upstream locks the device
+      results = StartSharded(inputs);
+    } else {
+      results = Start(std::move(*turn), inputs, start);
+    }
   }
   if (description_.ends_step) {
     torch_xla::XLAGraphExecutor::Get()->MarkStep(device_,

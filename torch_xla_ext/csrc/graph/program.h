@@ -7,7 +7,11 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/lazy/core/hash.h>
 
+#include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -80,6 +84,10 @@ class Program {
   // with the same tensors.
   bool Matches(const std::vector<at::Tensor>& arguments);
 
+  // Takes the shardings that the tensors of the state have as those of the
+  // program.
+  void RememberShardings();
+
   // Starts the program without waiting for its end, and returns the results
   // that follow those of the written parameters. Throws std::runtime_error if
   // an earlier program failed, and as CheckCount does.
@@ -87,7 +95,13 @@ class Program {
     return Run(arguments, &graph::Start);
   }
 
-  // The same, but starts the program in this thread, and throws
+  // The same, if Matches() is true, and no tensor of the state has got another
+  // sharding since RememberShardings; returns nothing if that is not certain.
+  // Looks at the state's tensors with the GIL, and releases it then.
+  std::optional<std::vector<at::Tensor>> RunIfMatches(
+      const std::vector<at::Tensor>& arguments);
+
+  // Like Run, but starts the program in this thread, and throws
   // std::runtime_error also if that fails. The device has been given the
   // program's work when it returns.
   std::vector<at::Tensor> RunHere(const std::vector<at::Tensor>& arguments) {
@@ -95,7 +109,7 @@ class Program {
   }
 
  private:
-  using StartFunction = void (*)(std::shared_ptr<Launch> launch);
+  using StartFunction = void (*)(Turn turn, std::shared_ptr<Launch> launch);
 
   struct StateTensor {
     c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
@@ -105,42 +119,83 @@ class Program {
     bool is_view, has_new_metadata;  // t_() and the like
     size_t group;  // the first of the state with the same storage
     const Storage* last_storage = nullptr;
+    std::shared_ptr<torch_xla::XLATensor::ShardingSpec> sharding;
   };
 
   // The data of a parameter.
   struct Input {
     Storage* storage = nullptr;  // if the program may write to it
-    at::Tensor tensor;           // not of a parameter that is the seed
+    at::Tensor tensor;           // keeps `storage` alive; not of the seed
     torch_xla::XLATensorPtr base;
     torch::lazy::BackendDataPtr seed;  // of a parameter that is the seed
   };
 
+  // What a written parameter had before a run.
+  struct Donated {
+    torch::lazy::BackendDataPtr data;
+    bool is_reusable;  // made by MakeResult
+  };
+
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& arguments,
                               StartFunction start);
+  std::vector<at::Tensor> Run(const std::vector<Input>& inputs,
+                              StartFunction start);
+  // In what follows, `state` are the tensors of state_. FindState sets it, if
+  // it returns what Matches does: true.
+  bool FindState(const std::vector<at::Tensor>& arguments,
+                 std::vector<at::Tensor>* state);
   at::Tensor Find(const Source& source,
-                  const std::vector<at::Tensor>& arguments) const;
+                  const std::vector<at::Tensor>& arguments,
+                  const std::vector<at::Tensor>& state) const;
   bool StorageGroupsMatch();
-  std::vector<Input> Gather(const std::vector<at::Tensor>& arguments) const;
-  // Locks the device once the written parameters' data can be donated and all
-  // others have values. Throws std::runtime_error with the name of a parameter
-  // without a value.
-  DeviceLock Prepare(const std::vector<Input>& inputs) const;
+  std::vector<Input> Gather(const std::vector<at::Tensor>& arguments,
+                            const std::vector<at::Tensor>& state) const;
+  // Whether each parameter of the state has the data that it had after the last
+  // run, or the sharding that RememberShardings has seen.
+  bool HasRememberedShardings(const std::vector<Input>& inputs) const;
+  // Returns the turn once the written parameters' data can be donated and all
+  // others have values, or will have them. Throws std::runtime_error with the
+  // name of a parameter without a value.
+  Turn Prepare(const std::vector<Input>& inputs, bool may_queue);
+  // Whether both is so without waiting for the programs before.
+  bool IsReady(const std::vector<Input>& inputs, const Turn& turn);
+  void CheckHaveValues(const std::vector<Input>& inputs);
+  // Whether the parameter has the data that it had after the last run.
+  bool HasKnownData(size_t parameter, const Input& input) const;
+  // Returns data without a value for the result with this number.
+  torch::lazy::BackendDataPtr MakeResult(size_t number) const;
+  // The same for the written parameter, used before if possible.
+  torch::lazy::BackendDataPtr TakeWritten(size_t number,
+                                          std::vector<Donated>* free) const;
   // Return the results that follow those of the written parameters.
   std::vector<torch::lazy::BackendDataPtr> Start(
-      DeviceLock lock, const std::vector<Input>& inputs, StartFunction start);
+      Turn turn, const std::vector<Input>& inputs, StartFunction start);
+  // The first run of a sharded program: only its results tell their shardings.
   std::vector<torch::lazy::BackendDataPtr> StartSharded(
-      DeviceLock lock, const std::vector<Input>& inputs);
+      const std::vector<Input>& inputs);
 
   Description description_;
   std::vector<StateTensor> state_;
   std::unordered_map<const Storage*, size_t> state_storages_;
   torch::lazy::BackendDevice device_;
   torch_xla::XLAGraphExecutor::ComputationCache::TypePtr computation_;
-  // The written parameters' old values, of this run and of the previous one: a
-  // buffer's destructor may wait for the program that it was donated to.
-  // Guarded by the device's lock.
-  std::vector<torch::lazy::BackendDataPtr> donated_, donated_before_;
+  std::vector<bool> is_written_;  // of the parameters
+  // Of all results; set by the first run. Shardings are null if the program is
+  // not sharded.
+  std::vector<xla::Shape> result_shapes_;
+  std::vector<std::shared_ptr<torch_xla::XLATensor::ShardingSpec>>
+      result_shardings_;
+  // The parameters' data after the last run, which have values unless
+  // NumLosses() has changed. Of a written parameter only data that a run made.
+  std::vector<std::weak_ptr<torch::lazy::BackendData>> data_;
+  uint64_t num_losses_ = 0;
+  // Their data before each of the last runs, the oldest first: a buffer's
+  // destructor may wait for the program that it was donated to.
+  std::deque<std::vector<Donated>> donated_;
   torch::lazy::BackendDataPtr no_value_;
+  // Held by the thread that prepares and starts a run. A pointer, because
+  // programs are moved.
+  std::unique_ptr<std::mutex> run_mutex_ = std::make_unique<std::mutex>();
 };
 
 }  // namespace torch_xla_ext::graph

@@ -71,6 +71,16 @@ void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
   UpdateViews(storage);
 }
 
+bool Transfer(const torch_xla::XLATensorPtr& tensor) {
+  const auto& data = tensor->torch::lazy::LazyTensor::data();
+  if (!data->tensor_data || data->ir_value || data->handle != nullptr ||
+      tensor->sharding_spec() != nullptr) {
+    return false;
+  }
+  tensor->GetXlaData();
+  return true;
+}
+
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors) {
   // With sync_ltc_data it would donate buffers that pending graphs still read.
   torch_xla::XLAGraphExecutor::Get()->SyncTensorsGraph(

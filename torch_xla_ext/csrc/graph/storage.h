@@ -50,6 +50,10 @@ void UpdateViews(Storage* storage);
 void SetData(Storage* storage, const torch_xla::XLATensorPtr& base,
              torch::lazy::BackendDataPtr data);
 
+// Transfers the values that a tensor has on the host only, to all devices;
+// returns false if there are none, or if they are sharded.
+bool Transfer(const torch_xla::XLATensorPtr& tensor);
+
 // Computes or transfers what these tensors, and only these, still lack.
 void Materialize(std::vector<torch_xla::XLATensorPtr> tensors);
 

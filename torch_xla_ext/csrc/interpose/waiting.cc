@@ -1,7 +1,7 @@
 // Interposes on functions in which the upstream binary waits for a program to
 // end: they release the GIL (runtime_fixes/without_gil.h), and throw if another
 // process is lost (runtime_fixes/lost_process.h). failed_execution.cc has more
-// of them.
+// of them. Data that XLA cannot gather is an error (runtime_fixes/devices.h).
 //
 // This works because the upstream binary calls torch's two through its PLT, and
 // PjRtComputationClient's through a vtable, which refers to them by their
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime_fixes/devices.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
 
@@ -93,6 +94,11 @@ PjRtComputationClient::Literals PjRtComputationClient::TransferFromDevice(
             "_ZN9torch_xla7runtime21PjRtComputationClient18TransferFromDeviceEN"
             "4absl12lts_202308024SpanIKSt10shared_ptrINS0_17ComputationClient4D"
             "ataEEEE"));
+  for (const ComputationClient::DataPtr& handle : handles) {
+    if (const auto sharding = GetDataSharding(handle)) {
+      torch_xla_ext::CheckIsReadable(sharding->SerializeAsString());
+    }
+  }
   const torch_xla_ext::WithoutGil without_gil;
   return torch_xla_ext::WaitUnlessLost(
       [this, own = std::vector<ComputationClient::DataPtr>(handles.begin(),

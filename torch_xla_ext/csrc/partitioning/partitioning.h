@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/custom_call/custom_call.h"
+#include "xla/pjrt/c/pjrt_c_api.h"
 
 namespace torch_xla_ext {
 

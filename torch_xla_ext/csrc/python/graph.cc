@@ -146,6 +146,8 @@ void DefineProgram(py::module_& module) {
            py::arg("argument_state"), py::arg("ends_step"))
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
+      .def("remember_shardings", &Program::RememberShardings)
+      .def("run_if_matches", &Program::RunIfMatches)
       .def(
           "run",
           [](Program& program, const std::vector<at::Tensor>& arguments) {
@@ -261,6 +263,15 @@ void DefineState(py::module_& module) {
       },
       "Of the data on the device, or 0 where there is none yet, or never, as "
       "of a fake tensor.");
+  module.def(
+      "_xla_capture_transfer",
+      [](const at::Tensor& tensor) {
+        return graph::Transfer(torch_xla::bridge::TryGetXlaTensor(tensor));
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "Transfers the values that the tensor has on the host only; returns "
+      "False "
+      "if there are none.");
   module.def(
       "_xla_capture_parameter_id",
       [](const at::Tensor& tensor) {

@@ -11,6 +11,9 @@ namespace {
 // Null unless the client failed. Never deleted.
 std::atomic<const std::string*> client_failure{nullptr};
 
+thread_local bool execution_is_checked = false;
+std::atomic<uint64_t> num_losses{0};
+
 }  // namespace
 
 bool ClientFailed() { return client_failure != nullptr; }
@@ -33,6 +36,16 @@ void FailInForkedChildren() {
   });
   static_cast<void>(is_set);
 }
+
+CheckedExecution::CheckedExecution() { execution_is_checked = true; }
+
+CheckedExecution::~CheckedExecution() { execution_is_checked = false; }
+
+bool CheckedExecution::InThisThread() { return execution_is_checked; }
+
+uint64_t NumLosses() { return num_losses; }
+
+void CountLoss() { ++num_losses; }
 
 void ThrowNoValue(const std::string& what,
                   const torch::lazy::BackendData& data) {

@@ -7,6 +7,7 @@
 #include <torch/csrc/lazy/core/util.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <vector>
@@ -64,10 +65,28 @@ void WaitAndTakeError(Wait wait,
 [[noreturn]] void ThrowNoValue(const std::string& what,
                                const torch::lazy::BackendData& data);
 
-// Checks the arguments of a program: the results of a failed execution have no
-// buffers, and using one would dereference null.
+// Lives while this thread executes a program of which the caller has checked
+// that all arguments have values, and knows which ones lose them.
+class CheckedExecution {
+ public:
+  CheckedExecution();
+  ~CheckedExecution();
+  CheckedExecution(const CheckedExecution&) = delete;
+  CheckedExecution& operator=(const CheckedExecution&) = delete;
+  static bool InThisThread();
+};
+
+// How often data may have lost its value without being replaced: the number of
+// programs that were executed otherwise, or have failed.
+uint64_t NumLosses();
+void CountLoss();
+
+// Checks the arguments of a program, before each execution: the results of a
+// failed one have no buffers, and using one would dereference null.
 template <typename DataPtrs>
 void CheckHaveValues(const DataPtrs& arguments) {
+  if (CheckedExecution::InThisThread()) return;
+  CountLoss();
   size_t index = 0;
   for (const auto& argument : arguments) {
     if (!argument->HasValue()) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
@@ -112,6 +113,12 @@ class Call(NamedTuple):
         aliases: {result: operand}: results in an operand's buffer. The caller's tensors do not
             change.
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
+        num_hidden_results: how many of the last results are workspaces, which get no tensor.
+        sharding_rule: the dimensions that devices may share, as of `define_operator`.
+        local: the call of a device with parts of these shapes: meta tensors, and types of the
+            results but for the hidden ones.
+        local_values: what `local` depends on, in its repr; None for a `local` that is called for
+            all parts when the call is made.
     """
 
     launch: Launch
@@ -120,6 +127,10 @@ class Call(NamedTuple):
     parameters: Sequence[str]
     aliases: Mapping[int, int]
     has_side_effect: bool = False
+    num_hidden_results: int = 0
+    sharding_rule: str | None = None
+    local: Callable[[Sequence[torch.Tensor], Sequence[ArrayType]], Call] | None = None
+    local_values: object = None
 
     def attributes(self) -> dict[str, object]:
         """The target's attributes."""
@@ -148,6 +159,23 @@ def three(name: str, given: object, what: str) -> tuple[int, int, int]:
     ):
         raise ValueError(f"{name}: {what} must be 1 to 3 numbers of {unit}, but is {given!r}")
     return (*(int(n) for n in numbers), 1, 1)[:3]
+
+
+def computed(args: Sequence[object]) -> list[object]:
+    """The arguments of a call with a sharding rule, of which some are functions of the others.
+
+    A function gets the list of arguments, with an ArrayType for each tensor and None for each
+    function.
+    """
+    known = [
+        None
+        if isinstance(value, FunctionType)
+        else ArrayType.of(value)
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in args
+    ]
+    return [value(known) if isinstance(value, FunctionType) else value for value in args]
 
 
 def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tuple[int, int, int]:

@@ -280,9 +280,17 @@ namespace runtime {
 class ComputationClient {
  public:
   ComputationClient() = delete;  // always the upstream binary's
-  class Computation;
   struct ExecuteComputationOptions;
-  struct ExecuteReplicatedOptions;
+  struct ExecuteReplicatedOptions {
+    bool explode_tuple = true;
+    bool eager_mode = false;
+  };
+
+  // Derives from torch's Computation and appends members.
+  class Computation : public torch::lazy::Computation {
+   public:
+    Computation() = delete;  // always the upstream binary's
+  };
 
   // Derives from torch's BackendData and appends members.
   class Data : public torch::lazy::BackendData {
@@ -291,9 +299,22 @@ class ComputationClient {
   };
   using DataPtr = std::shared_ptr<Data>;
 
+  struct MemoryInfo {
+    int64_t bytes_used;
+    int64_t bytes_limit;
+    int64_t peak_bytes_used;
+  };
+
   // Data without a value. Virtual in the upstream binary, which runs
   // PjRtComputationClient's.
-  DataPtr CreateDataPlaceholder(std::string device, xla::Shape shape);
+  DataPtr CreateDataPlaceholder(
+      std::string device, xla::Shape shape,
+      std::optional<xla::OpSharding> sharding = std::nullopt);
+  std::vector<DataPtr> ExecuteReplicated(
+      const Computation& computation, absl::Span<const DataPtr> arguments,
+      absl::Span<const std::string> devices,
+      const ExecuteReplicatedOptions& options);
+  std::vector<std::string> GetLocalDevices() const;
   absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
       int local_device_id) const;
   std::string PjRtDeviceToString(xla::PjRtDevice* device) const;
@@ -333,6 +354,18 @@ class PjRtComputationClient {
 
   void WaitDeviceOps(absl::Span<const std::string> devices);
 
+  std::optional<xla::OpSharding> GetDataSharding(
+      ComputationClient::DataPtr handle);
+  std::vector<std::string> GetLocalDevices() const;
+  std::string GetDeviceKind(const std::string& device);
+  ComputationClient::MemoryInfo GetMemoryInfo(const std::string& device);
+  // Only returned, through the caller's memory, as CompilationResult is.
+  struct DeviceAttributes {
+    DeviceAttributes(const DeviceAttributes&) = delete;
+    ~DeviceAttributes();
+  };
+  DeviceAttributes GetDeviceAttributes(const std::string& device);
+
   absl::StatusOr<xla::PjRtDevice*> LookupAddressableDevice(
       int local_device_id) const;
   std::string PjRtDeviceToString(xla::PjRtDevice* device) const;
@@ -344,9 +377,24 @@ class PjRtComputationClient {
 };
 
 inline ComputationClient::DataPtr ComputationClient::CreateDataPlaceholder(
-    std::string device, xla::Shape shape) {
+    std::string device, xla::Shape shape,
+    std::optional<xla::OpSharding> sharding) {
   return reinterpret_cast<PjRtComputationClient*>(this)->CreateDataPlaceholder(
-      std::move(device), std::move(shape), std::nullopt);
+      std::move(device), std::move(shape), std::move(sharding));
+}
+
+inline std::vector<ComputationClient::DataPtr>
+ComputationClient::ExecuteReplicated(const Computation& computation,
+                                     absl::Span<const DataPtr> arguments,
+                                     absl::Span<const std::string> devices,
+                                     const ExecuteReplicatedOptions& options) {
+  return reinterpret_cast<PjRtComputationClient*>(this)->ExecuteReplicated(
+      computation, arguments, devices, options);
+}
+
+inline std::vector<std::string> ComputationClient::GetLocalDevices() const {
+  return reinterpret_cast<const PjRtComputationClient*>(this)
+      ->GetLocalDevices();
 }
 
 inline absl::StatusOr<xla::PjRtDevice*>
@@ -403,6 +451,7 @@ at::Tensor AtenFromXlaTensor(XLATensorPtr xla_tensor,
                              bool skip_functionalization = false);
 // The SPMD device if programs are sharded.
 torch::lazy::BackendDevice GetCurrentDevice();
+torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device);
 std::vector<at::Tensor> AtenFromXlaTensors(
     absl::Span<const XLATensorPtr> xla_tensors);
 }  // namespace bridge

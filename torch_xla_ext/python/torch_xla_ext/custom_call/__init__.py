@@ -5,20 +5,24 @@
 
 from torch_xla_ext.custom_call.arguments import array_of
 from torch_xla_ext.custom_call.call import (
+    Local,
     call_operator,
     custom_call,
     is_cacheable,
     local_call,
+    parts,
     prepare,
     prepare_operator,
 )
 
 __all__ = [
+    "Local",
     "array_of",
     "call_operator",
     "custom_call",
     "is_cacheable",
     "local_call",
+    "parts",
     "prepare",
     "prepare_operator",
 ]

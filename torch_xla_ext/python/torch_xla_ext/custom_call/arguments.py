@@ -60,24 +60,28 @@ def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
 
 
 def rule_of(
-    target: str,
+    caller: str,
     sharding_rule: str | None,
     tensors: Sequence[torch.Tensor | None],
-    outputs: Sequence[object],
+    results: Sequence[ArrayType],
     aliases: Mapping[int, int] | None,
 ) -> sharding.Rule | None:
-    """The rule of a custom_call, checked against its arrays."""
+    """The rule of a call, checked against its arrays.
+
+    Args:
+        caller: what errors begin with.
+        results: those that get a tensor.
+    """
     if sharding_rule is None:
         return None
-    types = _result_types(target, outputs)
     try:
         rule = rules.parse(sharding_rule)
         ranks = [(f"inputs[{i}]", None if t is None else t.dim()) for i, t in enumerate(tensors)]
-        results = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(types)]
-        rules.check_ranks(rule, ranks, results)
+        types = [(f"outputs[{i}]", len(each.shape)) for i, each in enumerate(results)]
+        rules.check_ranks(rule, ranks, types)
         rules.check_aliases(rule, aliases if isinstance(aliases, Mapping) else {})
     except (TypeError, ValueError) as error:
-        raise type(error)(f"custom call {target!r}: {error}") from None
+        raise type(error)(f"{caller}: {error}") from None
     return rule
 
 
@@ -137,7 +141,7 @@ def checked(
             f"custom call {target!r}: has_side_effect must be a bool, but is of type "
             f"{type(has_side_effect).__name__}"
         )
-    types = _result_types(target, outputs)
+    types = result_types(target, outputs)
     if not traits.built_in or platform_of(torch_xla.runtime.device_type()) != "CUDA":
         _check_registered(target, api, given_api if payload is None else api)
     present = [tensor for tensor in tensors if tensor is not None]
@@ -173,7 +177,7 @@ def checked(
     )
 
 
-def _result_types(target: str, outputs: object) -> list[ArrayType]:
+def result_types(target: str, outputs: object) -> list[ArrayType]:
     _check_list(target, "outputs", outputs)
     types = []
     for index, value in enumerate(outputs):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 import torch_xla
@@ -12,11 +13,66 @@ from torch_xla_ext import sharding
 from torch_xla_ext.custom_call import arguments, reference
 from torch_xla_ext.custom_call.arguments import Arguments
 from torch_xla_ext.registry import registration
+from torch_xla_ext.sharding import Parts, Shape
 from xla_kernels import transforms
 from xla_kernels.signature.schema import ArrayType
 from xla_kernels.traits import NONE, Traits
 
 _XLAC = torch_xla._XLAC
+
+
+class Local(NamedTuple):
+    """The call of a device that has a part of the arrays.
+
+    Attributes:
+        arguments: returns those of custom_call that depend on shapes, some of `attributes`,
+            `payload` and `outputs`, for the part's inputs, as meta tensors, and types of outputs.
+            XLA calls it when it compiles a program. TypeError and ValueError say that the kernel
+            refuses the part: operands are then gathered, with a warning.
+        values: what besides the call's arguments `arguments` depends on; its repr distinguishes
+            calls.
+    """
+
+    arguments: Callable[[Sequence[torch.Tensor | None], Sequence[ArrayType]], Mapping[str, object]]
+    values: object = None
+
+
+def parts(
+    caller: str,
+    function: Callable[[Sequence[torch.Tensor | None], Sequence[ArrayType]], object],
+    sharding_rule: str | None,
+    inputs: Sequence[torch.Tensor | None],
+    outputs: Sequence[ArrayType],
+    aliases: Mapping[int, int] | None = None,
+) -> Parts | None:
+    """What a function of arguments of the user returns for each part that a device may have.
+
+    Args:
+        caller: what errors begin with.
+        function: of meta tensors and types, as Local.arguments.
+        sharding_rule, inputs, outputs, aliases: as of custom_call.
+
+    Returns:
+        None if there is no rule, or one device.
+
+    Raises:
+        TypeError, ValueError: the rule does not fit the arrays.
+    """
+    rule = arguments.rule_of(caller, sharding_rule, inputs, outputs, aliases)
+    if rule is None:
+        return None
+    dtypes = [None if each is None else each.dtype for each in inputs]
+
+    def of_shapes(operands: Sequence[Shape | None], results: Sequence[Shape]) -> object:
+        metas = [
+            None if dtype is None else torch.empty(shape, dtype=dtype, device="meta")
+            for shape, dtype in zip(operands, dtypes, strict=True)
+        ]
+        types = [ArrayType(s, each.dtype) for s, each in zip(results, outputs, strict=True)]
+        return function(metas, types)
+
+    shapes = [None if each is None else tuple(each.shape) for each in inputs]
+    return sharding.parts(of_shapes, rule, shapes, [tuple(each.shape) for each in outputs])
 
 
 def custom_call(
@@ -30,6 +86,7 @@ def custom_call(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     sharding_rule: str | None = None,
+    local: Local | None = None,
     traits: Traits = NONE,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target`.
@@ -57,8 +114,10 @@ def custom_call(
             without kernel.h, unless `aliases` is given, perhaps as {}.
         sharding_rule: the dimensions of sharded inputs that devices may share, as in
             `define_operator`; it covers all inputs and outputs. Each device then runs the kernel
-            on its shard, with these attributes or this payload. Without it, sharded inputs are
-            gathered.
+            on its shard, with these attributes or this payload, unless `local` gives others:
+            whatever in them depends on a size that is divided is wrong there. By default that of
+            the target's registration. Without any, sharded inputs are gathered.
+        local: the arguments of a device's call, where they depend on the shapes of its part.
         traits: what XLA has to know of the call besides (xla_kernels.Traits).
 
     Returns:
@@ -89,6 +148,7 @@ def custom_call(
         aliases,
         has_side_effect,
         sharding_rule,
+        local,
         traits,
     )
     if has_side_effect and aliases is None:
@@ -106,17 +166,23 @@ def _checked(
     aliases: Mapping[int, int] | None,
     has_side_effect: bool,
     sharding_rule: str | None,
+    local: Local | None,
     traits: Traits,
 ) -> Arguments:
     """The arguments of custom_call, checked."""
-    rule = arguments.rule_of(target, sharding_rule, tensors, outputs, aliases)
+    types = arguments.result_types(target, outputs)
+    types = types[: len(types) - traits.num_hidden_results]
+    caller = f"custom call {target!r}"
+    if sharding_rule is None:
+        sharding_rule = registration.sharding_rule(target)
+    rule = arguments.rule_of(caller, sharding_rule, tensors, types, aliases)
     checked = arguments.checked(
         target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, traits
     )
     if not torch_xla.runtime.is_spmd():
         return checked
     call = _partitioned_call(
-        target, rule, tensors, outputs, attributes, payload, api, aliases, traits
+        target, rule, tensors, outputs, attributes, payload, api, aliases, local, traits
     )
     return arguments.partitioned(checked, call)
 
@@ -130,26 +196,31 @@ def _partitioned_call(
     payload: bytes | str | None,
     api: str | None,
     aliases: Mapping[int, int] | None,
+    given: Local | None,
     traits: Traits,
 ) -> sharding.PartitionedCall:
-    """The call as XLA asks about it; its attributes and payload are the same on each device."""
+    """The call as XLA asks about it."""
     metas = [None if t is None else t.to("meta") for t in tensors]
     types = [ArrayType.of(value) for value in outputs]
     count = len(types) - traits.num_hidden_results
+    dtypes = [each.dtype for each in types]
 
-    def local(
-        operands: Sequence[tuple[int, ...] | None], results: Sequence[tuple[int, ...]]
-    ) -> sharding.LocalCall:
+    def local(operands: Sequence[Shape | None], results: Sequence[Shape]) -> sharding.LocalCall:
         own = [
             None if meta is None else meta.new_empty(shape)
             for meta, shape in zip(metas, operands, strict=True)
         ]
         shapes = [*results, *(each.shape for each in types[count:])]
-        pairs = [(shape, each.dtype) for shape, each in zip(shapes, types, strict=True)]
-        made = arguments.checked(
-            target, own, pairs, attributes, payload, api, aliases, False, traits
-        )
-        return sharding.LocalCall(made.output_shapes, made.output_dtypes, made.payload)
+        own_types = [ArrayType(tuple(s), d) for s, d in zip(shapes, dtypes, strict=True)]
+        made = {"outputs": own_types, "attributes": attributes, "payload": payload}
+        if given is not None:
+            made |= given.arguments(own, own_types[:count])
+            if [ArrayType.of(each).dtype for each in made["outputs"]] != dtypes:
+                raise ValueError(
+                    f"the part has the results {list(map(ArrayType.of, made['outputs']))}, where "
+                    f"the whole call has {types}"
+                )
+        return local_call(target, own, **made, api=api, aliases=aliases, traits=traits)
 
     return sharding.PartitionedCall(
         f"custom call {target!r}",
@@ -159,6 +230,7 @@ def _partitioned_call(
         aliases or {},
         local,
         owner=None,
+        values=(given and given.values,),
     )
 
 
@@ -267,6 +339,7 @@ def prepare(
     aliases: Mapping[int, int] | None = None,
     has_side_effect: bool = False,
     sharding_rule: str | None = None,
+    local: Local | None = None,
     traits: Traits = NONE,
 ) -> object | None:
     """What custom_call does once for operands of such shapes and dtypes, as prepare_operator.
@@ -286,6 +359,7 @@ def prepare(
         aliases,
         has_side_effect,
         sharding_rule,
+        local,
         traits,
     )
     return _XLAC._xla_prepare_custom_call(*checked)

@@ -5,13 +5,16 @@ Triton's kernels and those of `cuda_kernel` are launched so.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_call.call import custom_call, is_cacheable, prepare
+from torch_xla_ext.custom_call.call import Local, custom_call, is_cacheable, parts, prepare
 from xla_kernels.launch import TARGET, Call, Launch
+from xla_kernels.signature.schema import ArrayType
+from xla_kernels.traits import Traits
 
 _XLAC = torch_xla._XLAC
 
@@ -37,7 +40,50 @@ def _keywords(call: Call) -> dict[str, object]:
         "api": "ffi",
         "aliases": dict(call.aliases),
         "has_side_effect": call.has_side_effect,
+        "sharding_rule": call.sharding_rule,
+        "local": _local(call),
+        "traits": Traits(num_hidden_results=int(call.num_hidden_results)),
     }
+
+
+def _local(call: Call) -> Local | None:
+    if call.local is None:
+        return None
+    made, values = call.local, call.local_values
+    if values is None:
+        count = len(call.results) - call.num_hidden_results
+        values = parts(
+            call.launch.kernel,
+            lambda *arrays: _Launched(call.local(*arrays)),
+            call.sharding_rule,
+            call.operands,
+            call.results[:count],
+            call.aliases,
+        )
+        if values is None:
+            return None
+
+        def made(*arrays: object) -> Call:
+            return values.at(*arrays).call
+
+    def arguments(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[ArrayType]
+    ) -> dict[str, object]:
+        own = made(inputs, outputs)
+        return {"attributes": own.attributes(), "outputs": list(own.results)}
+
+    return Local(arguments, values)
+
+
+class _Launched:
+    """A call that has a short repr with all that it depends on."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def __repr__(self) -> str:
+        launch = dataclasses.replace(self.call.launch, module=b"")
+        return f"{launch} {self.call.parameters} {self.call.results}"
 
 
 def run(

@@ -19,9 +19,9 @@ from numbers import Number
 
 import torch
 import torch_xla
-from torch_xla import runtime
 
 from torch_xla_ext.graph.shared_memory import SharedMemory
+from torch_xla_ext.graph.tensors import clone_of, sharding_of, shardings_of
 from torch_xla_ext.graph.traced_program import InPlaceProgram, Source, Trace, keep_shardings
 
 _XLAC = torch_xla._XLAC
@@ -53,8 +53,8 @@ class CompiledGraph:
         return results[0] if len(results) == 1 else results
 
     def _program(self, arguments: Sequence[object], tensors: list[torch.Tensor]) -> _Program:
-        shardings = _XLAC._get_xla_sharding_specs(tensors) if runtime.is_spmd() else ()
-        key = (*(a for a in arguments if not isinstance(a, torch.Tensor)), *shardings)
+        numbers = (value for value in arguments if not isinstance(value, torch.Tensor))
+        key = (*numbers, *shardings_of(tensors))
         program = self._programs.get(key)
         if program is None:
             program = self._programs[key] = _trace(self._graph, arguments, self._memory)
@@ -117,8 +117,7 @@ class _Program:
             self._keep_pending_values([tensors[i] for i in self.donated])
             copied = self.program.arguments_to_copy(tensors)
             with torch.no_grad():
-                copy = torch.clone if self.memory is None else self.memory.copy
-                copies = {i: copy(tensors[i]) for i in copied}
+                copies = {i: self._copy(tensors[i]) for i in copied}
                 arguments = [copies.get(i, t) for i, t in enumerate(tensors)] if copied else tensors
                 new = self.program.run(arguments)
                 for i in self.written.intersection(copied):
@@ -130,6 +129,11 @@ class _Program:
             made[type(result)][result.index] if type(result) in made else result
             for result in self.results
         ]
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.memory is not None:
+            return self.memory.copy(tensor)
+        return clone_of(tensor, sharding_of(tensor))
 
     @staticmethod
     def _keep_pending_values(donated: list[torch.Tensor]) -> None:
@@ -173,6 +177,12 @@ def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
 
 def _with_own_data(arguments: Sequence[object]) -> list[object]:
     """The arguments, copies in place of views, and of tensors whose data one before has."""
+    # Before the step ends: XLA may choose another sharding for a view that it computes again.
+    shardings = {
+        i: sharding_of(value)
+        for i, value in enumerate(arguments)
+        if isinstance(value, torch.Tensor)
+    }
     torch_xla.sync(reset_scope=False)
     known: set[int] = set()
     own = list(arguments)
@@ -181,7 +191,7 @@ def _with_own_data(arguments: Sequence[object]) -> list[object]:
             storage = _XLAC._xla_capture_storage(argument)
             if storage in known or _XLAC._xla_capture_has_own_values(argument):
                 with torch.no_grad():
-                    own[i] = argument.clone()
+                    own[i] = clone_of(argument, shardings[i])
             known.add(storage)
     torch_xla.sync(reset_scope=False)
     return own

@@ -12,6 +12,7 @@ from torch_xla import runtime
 
 from torch_xla_ext.graph.errors import CaptureError
 from torch_xla_ext.graph.python_state import PythonState
+from torch_xla_ext.graph.tensors import clone_of, sharding_of
 from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
 _XLAC = torch_xla._XLAC
@@ -38,27 +39,39 @@ class Replay:
         self.replaces_another = False  # whose second trace was another program
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
+        if self._sharded:
+            program.remember_shardings()
         self._copied, self._copied_back = copied, copied_back
         self._program, self._state, self._names = program, state, fingerprint.names
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
-    def mismatch(self, arguments: list[torch.Tensor], may_differ: bool) -> str | None:
-        """What is not as it was when the step was captured, besides values of tensors.
+    def python_mismatch(self) -> str | None:
+        """What of Python's state is not as it was when the step was captured."""
+        changed = self._state.difference()
+        return f"{changed} changed" if changed else None
 
-        Args:
-            may_differ: whether Python's state may.
-        """
-        changed = self._state.difference() if may_differ else None
-        if changed:
-            return f"{changed} changed"
+    def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
+        """What is not as it was when the step was captured, besides values of tensors."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
-        if self._sharded and self._find_shardings() != self._shardings:
-            return "the sharding of a tensor of its state changed"
+        if self._sharded:
+            if self._find_shardings() != self._shardings:
+                return "the sharding of a tensor of its state changed"
+            self._program.remember_shardings()
         return None
 
     def _find_shardings(self) -> list[str]:
         return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
+
+    def run_if_matches(self, arguments: list[torch.Tensor]) -> tuple[Any] | None:
+        """Runs it if that is certain to be right without looking at everything in Python."""
+        if self._copied:
+            return None
+        try:
+            new = self._program.run_if_matches(arguments)
+        except RuntimeError as error:
+            raise self._named(error) from error
+        return None if new is None else (self._finish(arguments, arguments, new),)
 
     def run(self, arguments: list[torch.Tensor]) -> Any:
         inputs = arguments
@@ -66,11 +79,17 @@ class Replay:
             inputs = list(arguments)
             with torch.no_grad():
                 for number in self._copied:
-                    inputs[number] = arguments[number].clone()
+                    argument = arguments[number]
+                    inputs[number] = clone_of(argument, sharding_of(argument))
         try:
             new = self._program.run(inputs)
         except RuntimeError as error:
             raise self._named(error) from error
+        return self._finish(arguments, inputs, new)
+
+    def _finish(
+        self, arguments: list[torch.Tensor], inputs: list[torch.Tensor], new: list[torch.Tensor]
+    ) -> Any:
         if self._copied_back:
             self._copy_back(arguments, inputs)
         for reference, number in self._gradients:

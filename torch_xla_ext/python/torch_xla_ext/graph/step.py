@@ -14,14 +14,13 @@ from typing import Any, TypeVar, overload
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
-from torch_xla import runtime
 
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph.capture_key import Key, modes, weakly
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.replay import Replay
-from torch_xla_ext.graph.tensors import Description, argument_names
+from torch_xla_ext.graph.tensors import Description, argument_names, shardings_of
 from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
 from torch_xla_ext.graph.trace_fingerprint import TraceFingerprint
 
@@ -177,11 +176,17 @@ class CapturedStep:
                 self._drop(replay)
                 reasons.append("a kernel was registered")
                 continue
-            reason = known.difference(key) or replay.mismatch(arguments, may_differ)
+            reason = known.difference(key) or (replay.python_mismatch() if may_differ else None)
             if reason is None:
-                if replay.fingerprint is None:
-                    return replay.run(arguments)
+                is_verified = self._is_verified(replay, replay.calls + 1)
+                if not is_verified and (done := replay.run_if_matches(arguments)):
+                    replay.calls += 1
+                    return done[0]
+                reason = replay.mismatch(arguments)
+            if reason is None:
                 replay.calls += 1
+                if not is_verified:
+                    return replay.run(arguments)
                 return self._run_verified(replay, leaves, spec, key, arguments, views)
             reasons.append(reason)
         return self._capture(leaves, spec, key, arguments, views, reasons)
@@ -202,7 +207,7 @@ class CapturedStep:
                     "whose values a replay would not see: move it to the XLA device"
                 )
         signature, views = _XLAC._xla_capture_signature(arguments)
-        shardings = _XLAC._get_xla_sharding_specs(arguments) if runtime.is_spmd() else []
+        shardings = shardings_of(arguments)
         return Key(spec, others, arguments, signature, shardings, modes()), arguments, views
 
     def _capture(
@@ -282,6 +287,10 @@ class CapturedStep:
         )
         return replay.run(arguments)
 
+    def _is_verified(self, replay: Replay, call: int) -> bool:
+        """Whether the call is traced again: calls 2, 4, 8, …"""
+        return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
+
     def _run_verified(
         self,
         replay: Replay,
@@ -291,14 +300,12 @@ class CapturedStep:
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
-        """Traces calls 2, 4, 8, … again, and compares; the others are replayed.
+        """Traces the call again, and compares.
 
         A trace has the step's effects on Python, like any capture; so it takes the place of a call
         of the function. Its effects on tensors are undone, and the replay has them.
         """
         calls = replay.calls
-        if not self._verify_all and calls & (calls - 1):
-            return replay.run(arguments)
         descriptions = [Description.of(tensor) for tensor in arguments]
         try:
             again = self._trace(leaves, spec, views, replay.fingerprint)

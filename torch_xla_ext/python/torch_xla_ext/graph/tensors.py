@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
+from torch_xla import runtime
 
 _XLAC = torch_xla._XLAC
 
@@ -42,6 +43,45 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
         copy = tensor.clone().requires_grad_(tensor.requires_grad)
     if (strides := _XLAC._xla_strides([tensor])) is not None:
         _XLAC._xla_set_strides(copy, strides[0])
+    return copy
+
+
+def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
+    """The shardings of the tensors' values, under SPMD; none otherwise.
+
+    XLA chooses the sharding of a value, where the user has not, when it computes the value. So
+    those that are still to be computed are computed first.
+    """
+    if not runtime.is_spmd():
+        return []
+    shardings = _XLAC._get_xla_sharding_specs(tensors)
+    pending = [
+        tensor
+        for tensor, sharding in zip(tensors, shardings, strict=True)
+        if not sharding
+        and not _XLAC._xla_capture_data_address(tensor)
+        and not _XLAC._xla_capture_transfer(tensor)  # those of the host are replicated
+    ]
+    if not pending:
+        return shardings
+    _XLAC._xla_sync_multi(pending, [], False, False)
+    return _XLAC._get_xla_sharding_specs(tensors)
+
+
+def sharding_of(tensor: torch.Tensor) -> _XLAC.OpSharding | None:
+    """The sharding of one tensor's value, under SPMD, if it has one."""
+    return _XLAC._get_xla_op_sharding(tensor) if runtime.is_spmd() else None
+
+
+def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.Tensor:
+    """A copy with a sharding, for which a program was compiled. Without one, XLA would choose."""
+    copy = tensor.clone()
+    if sharding is not None:
+        _XLAC._xla_mark_sharding(copy, sharding)
+        _XLAC._xla_sync_multi([copy], [], True, False)
+        # XLA computes results without sharding them where their sizes are not divisible. This sends
+        # such a result to the devices again, and does nothing otherwise.
+        _XLAC._xla_mark_sharding(copy, sharding)
     return copy
 
 

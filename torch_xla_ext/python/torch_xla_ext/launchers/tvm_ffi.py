@@ -7,15 +7,17 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_call import custom_call
+from torch_xla_ext.custom_call import Local, custom_call, parts
 from torch_xla_ext.registry import kernels, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
 from torch_xla_ext.registry.registration import Target
 from xla_kernels import elf, libraries
+from xla_kernels import launch as launches
 from xla_kernels.signature import parse
 from xla_kernels.signature.schema import ArrayType, Schema
 
@@ -109,6 +111,7 @@ def tvm_ffi_call(
     outputs: Mapping[int, object] | Sequence[object] = (),
     aliases: Sequence[int] = (),
     cuda_graph: bool = False,
+    sharding_rule: str | None = None,
 ) -> list[torch.Tensor]:
     """Calls a TVM-FFI function on XLA tensors, as part of the XLA program.
 
@@ -131,6 +134,12 @@ def tvm_ffi_call(
         aliases: the positions, among the function's arguments, of the tensors that it writes to.
             XLA copies a tensor that is also used elsewhere.
         cuda_graph: as of `register_kernel`.
+        sharding_rule: the dimensions of sharded tensors that devices may share, as in
+            `define_operator`: of all tensors among `args`, and of what the call returns. Each
+            device calls the function with its parts. Numbers are the same on all devices: one that
+            depends on a size that may be divided is given as a function of the list of all
+            arguments, outputs too, with ArrayType for tensors: ``lambda args: args[0].shape[0]``.
+            Without it, sharded tensors are gathered.
 
     Returns:
         The results, followed by the new values of the tensors that `aliases` names. They have no
@@ -151,6 +160,12 @@ def tvm_ffi_call(
         raise TypeError(
             f"tvm_ffi_call: outputs has {max(outputs)}, but the function gets {number} arguments"
         ) from None
+    # Of a call with a sharding rule: what the size of a device's part decides.
+    computed = [
+        i
+        for i, value in enumerate(given)
+        if sharding_rule is not None and isinstance(value, FunctionType)
+    ]
     words, operands, attributes, written = [], [], {}, {}
     for i, value in enumerate(given):
         if i in outputs:
@@ -177,9 +192,33 @@ def tvm_ffi_call(
         )
     results = [ArrayType.of(value) for value in outputs.values()]
     results += [ArrayType.of(given[i]) for i in aliases]
+    positions = [i for i, value in enumerate(given) if isinstance(value, torch.Tensor)]
+
+    def attributes_of(
+        inputs: Sequence[torch.Tensor], types: Sequence[ArrayType]
+    ) -> dict[str, object]:
+        arrays = dict(zip([*positions, *outputs], [*inputs, *types], strict=False))
+        known = launches.computed([arrays.get(i, value) for i, value in enumerate(given)])
+        return attributes | {f"argument_{i}": known[i] for i in computed}
+
     platform = registration.device_platform()
     name = _target_of(function, platform, words, cuda_graph)
-    return custom_call(name, operands, results, attributes=attributes, api="ffi", aliases=written)
+    local = None
+    if computed:
+        found = parts("tvm_ffi_call", attributes_of, sharding_rule, operands, results, written)
+        if found is not None:
+            local = Local(lambda *arrays: {"attributes": found.at(*arrays)}, found)
+        attributes = attributes_of(operands, results)
+    return custom_call(
+        name,
+        operands,
+        results,
+        attributes=attributes,
+        api="ffi",
+        aliases=written,
+        sharding_rule=sharding_rule,
+        local=local,
+    )
 
 
 def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph: bool) -> str:

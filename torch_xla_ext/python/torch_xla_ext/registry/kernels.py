@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch_xla_ext.registry import ffi_handlers, registration
 from torch_xla_ext.registry.platforms import PLATFORMS
@@ -20,7 +20,12 @@ def add_abi(abi: str, loader: Callable[..., list[Target]]) -> None:
 
 
 def register_kernel(
-    name: str, library: object, *, abi: str = "kernel.h", **options: object
+    name: str,
+    library: object,
+    *,
+    abi: str = "kernel.h",
+    sharding_rule: str | None = None,
+    **options: object,
 ) -> list[Target]:
     """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
 
@@ -34,6 +39,7 @@ def register_kernel(
         name: the target: the name in the kernel's signature.
         library: the path of the shared library.
         abi: "kernel.h" or "tvm-ffi".
+        sharding_rule: that of each custom_call of the target that has none itself.
         options: for "tvm-ffi", the function's platform, symbol, arguments, signature, parameters
             and cuda_graph.
 
@@ -44,6 +50,12 @@ def register_kernel(
     Raises:
         As register_custom_call; also AttributeError if the library has no kernel of this name.
     """
+    targets = _register(name, library, abi, options)
+    registration.set_sharding_rule(name, sharding_rule)
+    return targets
+
+
+def _register(name: str, library: object, abi: str, options: Mapping[str, object]) -> list[Target]:
     registration.check_name("register_kernel", name)
     if abi in _loaders:
         return _loaders[abi](name, library, **options)

@@ -53,6 +53,8 @@ _schemas: dict[Target, Schema] = {
 # Where the functions came from. It also keeps them: XLA has only their addresses, and a ctypes
 # callback or a capsule frees its function with itself. Libraries are never unloaded.
 _libraries: dict[Target, object] = {}
+# The rules of targets that were registered with one, by name.
+_sharding_rules: dict[str, str | None] = {}
 # Held from the checks of a registration to its end.
 _lock = threading.Lock()
 
@@ -145,6 +147,7 @@ def register_custom_call(
     platform: str = "CUDA",
     api: str | None = None,
     command_buffer_compatible: bool = False,
+    sharding_rule: str | None = None,
 ) -> None:
     """Registers a function as the custom-call target `name`.
 
@@ -171,6 +174,7 @@ def register_custom_call(
             "ffi" for what only that has, stages and command_buffer_compatible, else "untyped".
         command_buffer_compatible: the FFI handler only enqueues work on its stream, so that CUDA
             graphs may capture it. A handler can also say so itself, by its traits.
+        sharding_rule: that of each custom_call of the target that has none itself.
 
     Raises:
         FileNotFoundError: the library does not exist.
@@ -219,6 +223,7 @@ def register_custom_call(
             _XLAC._xla_register_custom_call_target(name, function, platform, version)
 
     add(Target(name, platform, api), register, library, brought)
+    set_sharding_rule(name, sharding_rule)
 
 
 def _functions_of_library(
@@ -277,6 +282,16 @@ def add(
         _libraries.setdefault(target, library)
         if schema is not None:
             _schemas.setdefault(target, schema)
+
+
+def set_sharding_rule(name: str, rule: str | None) -> None:
+    """Sets the rule of calls of this target that have none themselves."""
+    _sharding_rules[name] = rule
+
+
+def sharding_rule(target: str) -> str | None:
+    """The rule with which the target was registered last; None if it has none."""
+    return _sharding_rules.get(target)
 
 
 def check_name(function: str, name: object) -> None:

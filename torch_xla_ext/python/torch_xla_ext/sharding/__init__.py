@@ -5,14 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch_xla
 from torch_xla.distributed.spmd import ShardingSpec
 
-from torch_xla_ext.sharding.partitioned_call import DeviceCall, LocalCall, PartitionedCall, add
-from torch_xla_ext.sharding.plan import Array
+from torch_xla_ext.sharding.partitioned_call import (
+    DeviceCall,
+    LocalCall,
+    PartitionedCall,
+    add,
+    num_devices,
+)
+from torch_xla_ext.sharding.parts import Parts, Value
+from torch_xla_ext.sharding.plan import Array, Shape
 from torch_xla_ext.sharding.rule import Rule
 
 __all__ = [
@@ -20,11 +27,26 @@ __all__ = [
     "DeviceCall",
     "LocalCall",
     "PartitionedCall",
+    "Parts",
     "Rule",
+    "Shape",
     "add",
     "is_marked",
+    "parts",
     "send",
 ]
+
+
+def parts(
+    function: Callable[[Sequence[Shape | None], Sequence[Shape]], Value],
+    rule: Rule,
+    operands: Sequence[Shape | None],
+    results: Sequence[Shape],
+) -> Parts[Value] | None:
+    """What `function` returns for each part that a device may have; None if there is one device."""
+    if num_devices() == 1:
+        return None
+    return Parts(function, rule, operands, results, num_devices())
 
 
 def is_marked(tensor: torch.Tensor) -> bool:

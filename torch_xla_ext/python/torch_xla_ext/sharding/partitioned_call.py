@@ -127,6 +127,11 @@ def _num_devices() -> int:
     return torch_xla.runtime.global_runtime_device_count()
 
 
+def num_devices() -> int:
+    """How many devices share a program."""
+    return _num_devices() if torch_xla.runtime.is_spmd() else 1
+
+
 @lru_cache(maxsize=1)
 def _register() -> None:
     torch_xla._XLAC._xla_register_partitioners(_infer, _propagate, _divide)
@@ -145,7 +150,7 @@ def add(call: PartitionedCall, identity: tuple[object, ...]) -> str:
     Raises:
         ValueError: the arrays' sizes do not fit the rule.
     """
-    if not torch_xla.runtime.is_spmd() or _num_devices() == 1:
+    if num_devices() == 1:
         return ""
     if call.rule is not None:
         plan.check_sizes(

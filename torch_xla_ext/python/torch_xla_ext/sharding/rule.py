@@ -80,8 +80,9 @@ class Rule:
         while True:
             found = len(known)
             for index, dim, size in pairs:
-                unknown = [factor for factor in dim if _size(factor, known) is None]
-                product = prod(_size(factor, known) or 1 for factor in dim)
+                sizes = [_size(factor, known) for factor in dim]
+                unknown = [f for f, each in zip(dim, sizes, strict=True) if each is None]
+                product = prod(each for each in sizes if each is not None)
                 if not unknown and product != size:
                     raise ValueError(
                         f"operand {index} has {size} for {_text(dim)}, but other operands say "

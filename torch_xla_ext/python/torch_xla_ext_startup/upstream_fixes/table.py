@@ -13,7 +13,9 @@ from torch_xla_ext_startup.replacement import Fix
 _HERE = "torch_xla_ext_startup.upstream_fixes"
 _BACKEND = "torch._dynamo.backends.torchxla"
 _BRIDGE = "torch_xla._dynamo.dynamo_bridge"
+_SHARDING = "torch_xla.distributed.spmd.xla_sharding"
 _LOADER = "torch_xla.distributed.parallel_loader"
+_CHECKPOINTS = "torch_xla.experimental.distributed_checkpoint"
 _KERNELS = "torch_xla.experimental.custom_kernel"
 _TRITON = "torch_xla_ext.launchers.triton.launch_hooks"
 
@@ -199,9 +201,88 @@ FIXES = (
         reason="a ShardingSpec of fewer axes than its mesh's slices batches in too many dimensions",
         test="tests/users/loaders_test.py",
         replaces={
-            "torch_xla.distributed.spmd.xla_sharding:ShardingSpec.__post_init__": (
-                f"{_HERE}.sharding_spec:tile_and_replicate"
-            )
+            f"{_SHARDING}:ShardingSpec.__post_init__": f"{_HERE}.sharding_spec:tile_and_replicate"
+        },
+    ),
+    Fix(
+        "uneven_shardings",
+        versions="torch_xla 2.8",
+        reason="sizes that a mesh does not divide abort the process, or give wrong numbers",
+        test="tests/sharding/uneven_test.py",
+        replaces={
+            f"{_SHARDING}:mark_sharding": f"{_HERE}.uneven_shardings:mark_sharding",
+            f"{_SHARDING}:annotate_custom_sharding": f"{_HERE}.uneven_shardings:mark_sharding",
+            f"{_SHARDING}:ShardingSpec.xla_spec": f"{_HERE}.uneven_shardings:xla_spec",
+            "torch_xla.experimental.spmd_fully_sharded_data_parallel:"
+            "_prepare_spmd_partition_spec": f"{_HERE}.uneven_shardings:parameter_spec",
+        },
+        everywhere=True,
+    ),
+    Fix(
+        "mark_sharding",
+        versions="torch_xla 2.8",
+        reason="mark_sharding fails for a tensor that has another sharding, or no value yet",
+        test="tests/users/sharded_programs_test.py",
+        replaces={"_XLAC:_xla_mark_sharding": f"{_HERE}.late_sharding:mark_sharding"},
+    ),
+    Fix(
+        "use_spmd",
+        versions="torch_xla 2.8",
+        reason="use_spmd() after a device was used ends in a segmentation fault",
+        test="tests/users/sharded_programs_test.py",
+        replaces={"torch_xla.runtime:use_spmd": f"{_HERE}.late_sharding:use_spmd"},
+        everywhere=True,
+    ),
+    Fix(
+        "manual_sharding",
+        versions="torch_xla 2.8",
+        reason="no gradient passes a region of manual sharding, whose sizes may be uneven",
+        test="tests/sharding/manual_test.py",
+        replaces={
+            f"{_SHARDING}:enable_manual_sharding": f"{_HERE}.manual_sharding:enable",
+            f"{_SHARDING}:disable_manual_sharding": f"{_HERE}.manual_sharding:disable",
+        },
+        everywhere=True,
+    ),
+    Fix(
+        "checkpoint_planners",
+        versions="torch_xla 2.8",
+        reason="checkpoints lack tensors that are divided along some axes of a mesh only",
+        test="tests/users/checkpoints_test.py",
+        replaces={
+            f"{_CHECKPOINTS}.planners:dedup_tensors": f"{_HERE}.checkpoints:dedup_tensors",
+            f"{_CHECKPOINTS}.planners:_create_xla_read_items": (
+                f"{_HERE}.checkpoints:create_xla_read_items"
+            ),
+            f"{_CHECKPOINTS}.planners:SPMDSavePlanner.set_up_planner": (
+                f"{_HERE}.checkpoints:set_up_save_planner"
+            ),
+            f"{_CHECKPOINTS}.planners:SPMDLoadPlanner.load_bytes": (
+                f"{_HERE}.checkpoints:load_bytes"
+            ),
+            "torch_xla.distributed.spmd.xla_sharded_tensor:XLAShard.unpadded_data": (
+                f"{_HERE}.checkpoints:unpadded_data"
+            ),
+        },
+        after=(f"{_CHECKPOINTS}.planners",),
+    ),
+    Fix(
+        "checkpoint_manager",
+        versions="torch_xla 2.8",
+        reason="CheckpointManager fails except on TPUs, and save_async writes later values",
+        test="tests/users/checkpoints_test.py",
+        replaces={
+            f"{_CHECKPOINTS}.manager:_sharded_cpu_state_dict": (
+                f"{_HERE}.checkpoints:state_at_the_call"
+            ),
+            **{
+                f"{_CHECKPOINTS}.manager:CheckpointManager.{name}": f"{_HERE}.checkpoints:{make}"
+                for name, make in (
+                    ("__init__", "make_manager"),
+                    ("join", "join"),
+                    ("save_async", "save_async"),
+                )
+            },
         },
     ),
     Fix(

@@ -269,6 +269,7 @@ class CudaKernel:
             outputs: Outputs | None = None,
             aliases: Sequence[str | int] | None = None,
             has_side_effect: bool = False,
+            sharding_rule: str | None = None,
         ) -> list[torch.Tensor]:
             """Calls the kernel, as part of the XLA program.
 
@@ -282,20 +283,31 @@ class CudaKernel:
                 aliases: the arguments to whose tensors the kernel writes, by the parameters' names
                     or by position. XLA copies a tensor that is also used elsewhere.
                 has_side_effect: as of `custom_call`.
+                sharding_rule: the dimensions of sharded tensors that devices may share, as in
+                    `define_operator`: of the tensors among `args`, and of what the call returns.
+                    Each device launches the kernel for its parts, for which functions of grid,
+                    block and shared_bytes are called again. Numbers are the same on all devices:
+                    one that depends on a size that may be divided is given as a function of the
+                    list of arguments, with ArrayType for tensors: ``lambda args: args[0].size``.
+                    Without it, sharded tensors are gathered. A reference computes with PyTorch's
+                    operations, which need no rule.
 
             Returns:
                 The results, followed by the new values of the tensors that `aliases` names. They
                 have no derivative.
             """
-            return self.calls.call(configuration, args, outputs, aliases, has_side_effect)
+            return self.calls.call(
+                configuration, args, outputs, aliases, has_side_effect, sharding_rule
+            )
 
         return call
 
-    def __call__(self, *args: object) -> list[torch.Tensor]:
+    def __call__(self, *args: object, sharding_rule: str | None = None) -> list[torch.Tensor]:
         """Calls a kernel that has a signature, grid and block.
 
         Args:
             args: the operands and then the parameters, in the signature's order.
+            sharding_rule: as of ``kernel[grid, block](…)``.
 
         Returns:
             The results.
@@ -304,7 +316,7 @@ class CudaKernel:
             raise TypeError(
                 f"{self._where}: call it as kernel[grid, block](…), or give it a signature"
             )
-        return self.calls.call(self.calls.configuration, args, None, None, False)
+        return self.calls.call(self.calls.configuration, args, None, None, False, sharding_rule)
 
     def __str__(self) -> str:
         return self.signature.schema.target if self.signature is not None else self.name

@@ -141,22 +141,29 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
+        sharding_rule: str | None,
     ) -> list[torch.Tensor]:
         """A call with the device's tensors; arguments as those of ``kernel[grid, block](…)``."""
         front = front_end.current()
         if front.platform() == "Host":
+            if sharding_rule is not None:
+                args = launches.computed(args)
             return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
+
+        def made() -> Call:
+            call = self._made(configuration, args, outputs, aliases, sharding_rule)
+            return call._replace(has_side_effect=has_side_effect)
+
         operands: list[torch.Tensor] = []
-        key = self._key(configuration, args, outputs, aliases, has_side_effect, operands)
+        others = outputs, aliases, has_side_effect, sharding_rule
+        key = self._key(configuration, args, *others, operands)
         if key is None or not front.launch_is_cacheable():
-            call = self._made(configuration, args, outputs, aliases)
-            return front.launch(call._replace(has_side_effect=has_side_effect))
+            return front.launch(made())
         prepared = self._cached.get(key)
         if prepared is None:
             if len(self._cached) >= _MOST_CACHED:
                 self._cached.clear()
-            call = self._made(configuration, args, outputs, aliases)
-            prepared = front.prepare_launch(call._replace(has_side_effect=has_side_effect))
+            prepared = front.prepare_launch(made())
             self._cached[key] = prepared
         return front.launch_prepared(prepared, operands)
 
@@ -167,6 +174,7 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
         has_side_effect: bool,
+        sharding_rule: str | None,
         operands: list[torch.Tensor],
     ) -> Hashable | None:
         """What a call depends on, besides the kernel; None if it is not cached.
@@ -183,7 +191,7 @@ class Calls:
         given = front.call_key(args, operands)
         if given is None or not operands:
             return None
-        others = launch, outputs, aliases, has_side_effect
+        others = launch, outputs, aliases, has_side_effect, sharding_rule
         described = front.call_key(others, None, _described)
         return None if described is None else (given, described)
 
@@ -193,15 +201,38 @@ class Calls:
         args: Sequence[object],
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
+        sharding_rule: str | None = None,
     ) -> Call:
         """The call with checked arguments, on a GPU."""
+        own = args if sharding_rule is None else launches.computed(args)
         if self.signature is not None:
             self._refuse_places(outputs, aliases)
-            return self._made_with_signature(configuration, args)
-        outputs, aliases = self._given_places(args, outputs, aliases)
-        parameters = self.code.parameters(self.name, compute_capability())
-        places = self._placed(parameters, args, outputs, aliases)
-        return self._made_placed(configuration, parameters, args, places)
+            call = self._made_with_signature(configuration, own)
+        else:
+            given, written = self._given_places(own, outputs, aliases)
+            parameters = self.code.parameters(self.name, compute_capability())
+            places = self._placed(parameters, own, given, written)
+            call = self._made_placed(configuration, parameters, own, places)
+        if sharding_rule is None:
+            return call
+        shapeless = [
+            torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+            if isinstance(value, torch.Tensor)
+            else value
+            for value in args
+        ]
+
+        def local(inputs: Sequence[torch.Tensor], results: Sequence[ArrayType]) -> Call:
+            tensors = iter(inputs)
+            part = [next(tensors) if isinstance(v, torch.Tensor) else v for v in shapeless]
+            types = outputs
+            if isinstance(outputs, Mapping):
+                types = dict(zip(outputs, results, strict=False))
+            elif outputs is not None:
+                types = results[: len(outputs)]
+            return self._made(configuration, launches.computed(part), types, aliases)
+
+        return call._replace(sharding_rule=sharding_rule, local=local)
 
     def _checked_on_host(
         self,

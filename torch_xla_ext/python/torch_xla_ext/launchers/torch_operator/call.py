@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 
-from torch_xla_ext.custom_call import custom_call, is_cacheable, prepare
+from torch_xla_ext.custom_call import Local, custom_call, is_cacheable, prepare
 from torch_xla_ext.launchers.torch_operator import support
 from torch_xla_ext.launchers.torch_operator.argument_encoding import encode
 from torch_xla_ext.registry import registration
+from xla_kernels.signature.schema import ArrayType
 
 _XLAC = torch_xla._XLAC
 TARGET = "XlaGpuTorchOperator"
+# A sharding rule, or a function of the operator's arguments that returns one.
+Rule = str | Callable[..., str | None] | None
+# Of the values of a device's part, whose tensors are meta tensors, and of its results.
+OfPart = Callable[[Sequence[object], Sequence[ArrayType]], Sequence[object]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,28 @@ class Operator:
         self._defaults = [(a.name, a.has_default_value(), a.default_value) for a in self.arguments]
         # Checked and encoded calls, by what they depend on: csrc/custom_call/prepared_call.h.
         self._prepared: dict[bytes, tuple[object, _Call]] = {}
+        self._sharding_rule: Rule = None
+
+    def set_sharding_rule(self, rule: Rule) -> None:
+        """Sets the rule of calls that give none.
+
+        Raises:
+            ValueError: the operator has random results.
+        """
+        self._check_not_random()
+        self._sharding_rule = rule
+        self._prepared.clear()
+
+    @property
+    def _is_random(self) -> bool:
+        return torch.Tag.nondeterministic_seeded in self.overload.tags
+
+    def _check_not_random(self) -> None:
+        if self._is_random:
+            raise ValueError(
+                f"{self.overload.name()} has random results, which devices with the same part "
+                "would not have in common: it cannot have a sharding_rule"
+            )
 
     @cached_property
     def out(self) -> torch._ops.OpOverload | None:
@@ -107,28 +134,39 @@ class Operator:
             return (returned,)
         return tuple(returned) if self.schema.returns else ()
 
-    def call(self, values: Sequence[object]) -> tuple[list[torch.Tensor], tuple[object, ...]]:
+    def call(
+        self,
+        values: Sequence[object],
+        sharding_rule: str | None = None,
+        of_part: OfPart | None = None,
+    ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
         """Adds the custom call to the program.
+
+        Args:
+            sharding_rule: by default the operator's.
+            of_part: the values for a device's part, where others than tensors depend on it; equal
+                values have an equal one.
 
         Returns:
             The new values of the tensors that are written to, and what the operator returns, None
             in place of such a tensor.
         """
         operands: list[torch.Tensor] = []
-        key = _XLAC._xla_call_key(tuple(values), operands, _number)
+        key = _XLAC._xla_call_key((sharding_rule, *values), operands, _number)
         if key is None or not operands or not is_cacheable(TARGET):
-            return self._call_unusual(values)
+            return self._call_unusual(values, sharding_rule, of_part)
         found = self._prepared.get(key)
         if found is None:
             if len(self._prepared) > 4000:
                 self._prepared.clear()
             call = self._planned(values)
-            found = prepare(**self._custom_call(call, operands)), call
+            arguments = self._custom_call(call, operands, values, sharding_rule, of_part)
+            found = prepare(**arguments), call
             self._prepared[key] = found
         return self._results(found[1], _XLAC._xla_call_prepared(found[0], operands))
 
     def _call_unusual(
-        self, values: Sequence[object]
+        self, values: Sequence[object], sharding_rule: str | None, of_part: OfPart | None
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
         """As `call`, of arguments that have no key."""
         values = [self._on_device(values, value) for value in values]
@@ -136,10 +174,36 @@ class Operator:
         if not operands:
             raise TypeError(f"{self.overload.name()}: none of its arguments is an XLA tensor")
         call = self._planned(values)
-        return self._results(call, custom_call(**self._custom_call(call, operands)))
+        arguments = self._custom_call(call, operands, values, sharding_rule, of_part)
+        return self._results(call, custom_call(**arguments))
 
-    def _custom_call(self, call: _Call, operands: Sequence[torch.Tensor]) -> dict[str, object]:
+    def _custom_call(
+        self,
+        call: _Call,
+        operands: Sequence[torch.Tensor],
+        values: Sequence[object],
+        sharding_rule: str | None,
+        of_part: OfPart | None,
+    ) -> dict[str, object]:
         """The arguments of custom_call."""
+        rule = self._sharding_rule if sharding_rule is None else sharding_rule
+        if callable(rule):
+            rule = rule(**{a.name: v for a, v in zip(self.arguments, values, strict=True)})
+        if rule is not None:
+            self._check_not_random()
+        metas = pytree.tree_map(_meta, list(values))
+
+        def arguments(
+            inputs: Sequence[torch.Tensor], outputs: Sequence[ArrayType]
+        ) -> dict[str, object]:
+            parts = iter(inputs)
+            own = pytree.tree_map(lambda v: next(parts) if _is_operand(v) else v, metas)
+            try:
+                part = self._planned(own if of_part is None else of_part(own, outputs))
+            except (RuntimeError, IndexError) as error:  # of its fake function
+                raise ValueError(str(error)) from None
+            return {"outputs": part.outputs, "attributes": part.attributes}
+
         return {
             "target": TARGET,
             "inputs": operands,
@@ -148,7 +212,9 @@ class Operator:
             "api": "ffi",
             "aliases": call.aliases,
             # XLA would make one of two equal calls.
-            "has_side_effect": torch.Tag.nondeterministic_seeded in self.overload.tags,
+            "has_side_effect": self._is_random,
+            "sharding_rule": rule,
+            "local": Local(arguments),
         }
 
     def _results(
@@ -223,17 +289,10 @@ class Operator:
     def _faked(self, values: Sequence[object]) -> tuple[object, ...]:
         """What the operator returns, of meta tensors; _WRITTEN for an argument."""
 
-        def fake(value: object) -> object:
-            if isinstance(value, torch.device):
-                return torch.device("meta")
-            if isinstance(value, torch.Tensor) and _is_operand(value):
-                return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
-            return value
-
         if not self.schema.returns and not support.has_fake_function(self.overload):
             return ()
         with torch.no_grad():
-            returned = self.invoke(pytree.tree_map(fake, values))
+            returned = self.invoke(pytree.tree_map(_meta, values))
         for leaf in pytree.tree_leaves(returned):
             if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta":
                 raise RuntimeError(
@@ -282,6 +341,15 @@ def _is_number(tensor: torch.Tensor) -> bool:
 
 def _is_operand(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and not _is_number(leaf)
+
+
+def _meta(value: object) -> object:
+    """What stands for a value where nothing is computed."""
+    if isinstance(value, torch.device):
+        return torch.device("meta")
+    if _is_operand(value):
+        return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
+    return value
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:

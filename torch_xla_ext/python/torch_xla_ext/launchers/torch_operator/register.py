@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.launchers.torch_operator import support
-from torch_xla_ext.launchers.torch_operator.call import Operator
+from torch_xla_ext.launchers.torch_operator.call import OfPart, Operator, Rule
 from torch_xla_ext.operator import functionalization
 from torch_xla_ext.registry import registration
 
@@ -73,6 +73,7 @@ def _chosen_overload(
 def run_torch_operator(
     operator: str | torch._ops.OpOverload | torch._ops.OpOverloadPacket,
     *args: object,
+    sharding_rule: str | None = None,
     **kwargs: object,
 ) -> object:
     """Runs a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
@@ -89,6 +90,7 @@ def run_torch_operator(
     Args:
         operator: ``"namespace::name"``, ``"namespace::name.overload"``, or an object in torch.ops.
         args, kwargs: the operator's arguments: at least one XLA tensor, all tensors on one device.
+        sharding_rule: as of `register_torch_operator`, whose rule it replaces for this call.
 
     Returns:
         What the operator returns. Numbers are those of its fake function.
@@ -109,9 +111,20 @@ def run_torch_operator(
         if chosen is None:
             chosen = _chosen_overload(packet, args, kwargs)
         overload = getattr(packet, chosen or "default")
+    return run_operator(overload, *args, sharding_rule=sharding_rule, **kwargs)
+
+
+def run_operator(
+    overload: torch._ops.OpOverload,
+    *args: object,
+    sharding_rule: str | None = None,
+    of_part: OfPart | None = None,
+    **kwargs: object,
+) -> object:
+    """Implements run_torch_operator; `of_part` is as of Operator.call."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
-    new_values, results = wrapped.call(values)
+    new_values, results = wrapped.call(values, sharding_rule, of_part)
     if wrapped.is_pure:
         return results[0] if len(results) == 1 else results
     for tensor, new_value in zip(wrapped.written_tensors(values), new_values, strict=True):
@@ -122,7 +135,9 @@ def run_torch_operator(
     return wrapped.returned(values, results)
 
 
-def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
+def register_torch_operator(
+    name: str, *, sharding_rule: Rule = None
+) -> list[torch._ops.OpOverload]:
     """Makes ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
 
     The operator then works in lazy and eager mode, and under torch.compile(openxla), torch.export
@@ -133,12 +148,21 @@ def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
     Args:
         name: ``"namespace::name"`` for all overloads that can be part of an XLA program, except
             those with ``out=``; or ``"namespace::name.overload"``.
+        sharding_rule: the dimensions of sharded tensors that devices may share, as in
+            `define_operator`; or a function of the operator's arguments, by name, that returns the
+            rule or None. Its operands are the tensors among the arguments, in their order, those
+            of lists too, without Python's numbers and None; its results are the new values of the
+            tensors that the operator writes to, then the tensors that it returns otherwise. Each
+            device calls the operator with its parts of the tensors and with the same other
+            arguments: a size among these, as of ``expand``, is not divided. Without it, sharded
+            tensors are gathered.
 
     Returns:
         The overloads.
 
     Raises:
-        ValueError: there is no such operator.
+        ValueError: there is no such operator, or a rule is for several overloads, or for a random
+            operator.
         NotImplementedError: it cannot be part of an XLA program, with the reason.
     """
     packet, chosen = _packet(name)
@@ -156,7 +180,15 @@ def register_torch_operator(name: str) -> list[torch._ops.OpOverload]:
                 refusals.append(error)
         if not operators:
             raise refusals[0]
+    if isinstance(sharding_rule, str) and len(operators) > 1:
+        names = ", ".join(operator.overload.name() for operator in operators)
+        raise ValueError(
+            f"register_torch_operator({name!r}): one sharding_rule cannot be for all overloads, "
+            f"{names}; name one of them, or give a function of the arguments"
+        )
     for operator in operators:
+        if sharding_rule is not None:
+            operator.set_sharding_rule(sharding_rule)
         if operator.overload.name() not in _registered:
             _register(operator)
             _registered.add(operator.overload.name())

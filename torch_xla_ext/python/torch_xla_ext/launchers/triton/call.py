@@ -7,22 +7,24 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.custom_call import compiled_kernel
+from torch_xla_ext.custom_call import compiled_kernel, parts
 from torch_xla_ext.launchers.triton import descriptors
 from torch_xla_ext.launchers.triton.kernel import (
     TritonKernel,
     compile_jit_function,
-    part,
+    part_of,
     replaced,
     tensors_in,
 )
 from torch_xla_ext.registry import registration
+from torch_xla_ext.sharding import Parts
 from xla_kernels import launch as launches
 from xla_kernels.launch import Call, Grid, Launch, normalized_grid
 from xla_kernels.plugin.driver import compute_capability
@@ -52,22 +54,33 @@ class _Arguments:
         """Their paths: "x", or "tensors.0" in a tuple."""
         return [path for path in tensors_in(self.values) if path not in self.outputs]
 
+    @property
+    def results(self) -> list[ArrayType]:
+        """The outputs, and then the new values of the tensors that are written to."""
+        tensors = tensors_in(self.values)
+        return [*self.outputs.values(), *(ArrayType.of(tensors[path]) for path in self.written)]
 
-def _bind(
+    @property
+    def aliases(self) -> dict[int, int]:
+        """Of each of `results` that is in an operand's buffer, the operand's number."""
+        operands, count = self.operands, len(self.outputs)
+        return {count + i: operands.index(path) for i, path in enumerate(self.written)}
+
+
+class _Given(NamedTuple):
+    """What the caller gives, by the parameters' names: arguments, and descriptions of outputs."""
+
+    values: dict[str, object]
+    outputs: dict[str, object]
+
+
+def _by_name(
     name: str,
     parameters: Mapping[str, object],
     args: Sequence[object],
     outputs: Mapping[str, object] | Sequence[object],
-    aliases: Sequence[str],
     keywords: Mapping[str, object],
-    chosen: Mapping[str, object],
-) -> _Arguments:
-    """The arguments of all parameters.
-
-    Args:
-        parameters: names and defaults, inspect.Parameter.empty without.
-        chosen: what an autotuned kernel's configuration gives.
-    """
+) -> _Given:
     names = list(parameters)
     given = dict(zip(names, args, strict=False)) | dict(keywords)
     if len(args) > len(names):
@@ -80,23 +93,39 @@ def _bind(
         if len(outputs) > len(free):
             raise TypeError(f"{name}: {len(outputs)} outputs, but only {free} are left for them")
         outputs = dict(zip(free, outputs, strict=False))
-    types = {
-        key: ArrayType.of(value.base if descriptors.is_descriptor(value) else value)
-        for key, value in outputs.items()
-    }
-    twice = [key for key in types if key in given or key not in parameters]
+    twice = [key for key in outputs if key in given or key not in parameters]
     if twice:
         raise TypeError(
             f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
         )
+    return _Given(given, dict(outputs))
+
+
+def _bind(
+    name: str,
+    parameters: Mapping[str, object],
+    given: _Given,
+    aliases: Sequence[str],
+    chosen: Mapping[str, object],
+) -> _Arguments:
+    """The arguments of all parameters.
+
+    Args:
+        parameters: names and defaults, inspect.Parameter.empty without.
+        chosen: what an autotuned kernel's configuration gives.
+    """
+    types = {
+        key: ArrayType.of(value.base if descriptors.is_descriptor(value) else value)
+        for key, value in given.outputs.items()
+    }
     placeholders = {}
     for key, type_ in types.items():
-        empty = torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
-        is_descriptor = descriptors.is_descriptor(outputs[key])
-        placeholders[key] = descriptors.with_base(outputs[key], empty) if is_descriptor else empty
+        empty, output = _meta(type_), given.outputs[key]
+        is_descriptor = descriptors.is_descriptor(output)
+        placeholders[key] = descriptors.with_base(output, empty) if is_descriptor else empty
     values = {}
     for key, default in parameters.items():
-        for source in (given, placeholders, chosen):
+        for source in (given.values, placeholders, chosen):
             if key in source:
                 values[key] = source[key]
                 break
@@ -104,7 +133,7 @@ def _bind(
             if default is inspect.Parameter.empty:
                 raise TypeError(f"{name}: no argument for the parameter {key!r}")
             values[key] = default
-    tensors = tensors_in(given)
+    tensors = tensors_in(given.values)
     for key in aliases:
         if key not in tensors:
             raise TypeError(
@@ -121,12 +150,17 @@ def _bind(
     return arguments
 
 
+def _meta(type_: ArrayType) -> torch.Tensor:
+    return torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
+
+
 def triton_call(
     kernel: Kernel,
     *args: object,
     grid: Grid,
     outputs: Mapping[str, object] | Sequence[object] = (),
     aliases: Sequence[str] = (),
+    sharding_rule: str | None = None,
     **keywords: object,
 ) -> list[torch.Tensor]:
     """Calls a Triton kernel on XLA tensors, as part of the XLA program.
@@ -153,6 +187,13 @@ def triton_call(
             tensor descriptor stands for its tensor, and the kernel gets such a descriptor.
         aliases: the parameters to whose tensors the kernel writes, "states.0" in a tuple, or those
             of descriptors. XLA copies a tensor that is also used elsewhere.
+        sharding_rule: the dimensions of sharded tensors that devices may share, as in
+            `define_operator`: of the tensors among the arguments, in the order of the kernel's
+            parameters, and of what the call returns. Each device launches the kernel for its parts,
+            for which `grid` and heuristics are called again. Numbers are the same on all devices:
+            one that depends on a size that may be divided is given as a function of the other
+            arguments by name, as in ``n=lambda args: args["x_ptr"].numel()``. Without it, sharded
+            tensors are gathered.
         keywords: the other arguments, including constants, and Triton's options
             num_warps, num_stages, num_ctas, maxnreg, launch_cooperative_grid and launch_pdl.
 
@@ -168,39 +209,120 @@ def triton_call(
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
     host = registration.device_platform() == "Host"
     if isinstance(kernel, TritonKernel):
-        return _call_compiled(kernel, args, grid, outputs, aliases, keywords, options)
+        parameters = _parameters_of_compiled(kernel, options, host)
+        given = _by_name(kernel.name, parameters, args, outputs, keywords)
+
+        def bound_compiled(given: _Given) -> _Arguments:
+            given = _computed(parameters, given, {}, sharding_rule)
+            return _bind(kernel.name, parameters, given, aliases, {})
+
+        call = _divided(kernel.name, bound_compiled, given, grid, sharding_rule)
+        return _launch(lambda _: kernel, call)
     layers, function = _unwrapped(kernel)
     name = function.fn.__name__
     parameters = {
         key: parameter.default
         for key, parameter in inspect.signature(function.fn).parameters.items()
     }
+    given = _by_name(name, parameters, args, outputs, keywords)
 
-    def bound(config: object | None) -> _Arguments:
+    def bound(config: object | None, given: _Given = given) -> _Arguments:
         chosen = _tuned_values(config)
+        given = _computed(parameters, given, chosen, sharding_rule)
         for layer in layers:
             if type(layer).__name__ == "Heuristics":
                 # Triton calls them with the other arguments, by name.
-                others = _bind_partly(name, parameters, args, outputs, keywords, chosen)
+                others = _bind_partly(parameters, given, chosen)
                 chosen |= {key: value(others | chosen) for key, value in layer.values.items()}
-        arguments = _bind(name, parameters, args, outputs, aliases, keywords, chosen)
+        arguments = _bind(name, parameters, given, aliases, chosen)
         arguments.options = _tuned_options(config) | options
         return arguments
 
     tuner = next((layer for layer in layers if type(layer).__name__ == "Autotuner"), None)
     if host and "Gluon" in type(function).__name__:
         raise RuntimeError(f"{name}: Triton's interpreter does not know Gluon; it needs a GPU")
-    if host:
-        config = tuner.configs[0] if tuner is not None else None
-        return _interpret(function, bound(config), grid)
-    if "Interpreted" in type(function).__name__:
+    if "Interpreted" in type(function).__name__ and not host:
         raise RuntimeError(f"{name}: TRITON_INTERPRET=1 is for the CPU; unset it on a GPU")
-    config = _tuned(tuner, name, bound, grid) if tuner is not None else None
-    arguments = bound(config)
-    compiled = compile_jit_function(
-        function, arguments.values, arguments.options, compute_capability()
+    config = None
+    if tuner is not None:
+        config = tuner.configs[0] if host else _tuned(tuner, name, bound, grid)
+    call = _divided(name, lambda given: bound(config, given), given, grid, sharding_rule)
+    if host:
+        return _interpret(function, call)
+
+    def compiled(arguments: _Arguments) -> TritonKernel:
+        return compile_jit_function(
+            function, arguments.values, arguments.options, compute_capability()
+        )
+
+    return _launch(compiled, call)
+
+
+class _Part(NamedTuple):
+    """What a device computes: its arguments, and numbers of blocks."""
+
+    arguments: _Arguments
+    blocks: tuple[int, int, int]
+
+
+class _Call(NamedTuple):
+    """A call.
+
+    Attributes:
+        parts: those that a device may compute; None if each computes the whole.
+    """
+
+    whole: _Part
+    sharding_rule: str | None
+    parts: Parts[_Part] | None
+
+
+def _divided(
+    name: str,
+    bind: Callable[[_Given], _Arguments],
+    given: _Given,
+    grid: Grid,
+    sharding_rule: str | None,
+) -> _Call:
+    def part(given: _Given) -> _Part:
+        arguments = bind(given)
+        return _Part(arguments, normalized_grid(name, grid, arguments.values))
+
+    whole = part(given)
+    operands, outputs = whole.arguments.operands, list(whole.arguments.outputs)
+    if sharding_rule is None:
+        return _Call(whole, None, None)
+    described = [key for key, value in whole.arguments.values.items() if _has_descriptor(value)]
+    if described:
+        raise ValueError(
+            f"{name}: {described[0]} is a tensor descriptor, which has the sizes of the whole "
+            "tensor: a kernel with a sharding_rule makes it itself, by tl.make_tensor_descriptor"
+        )
+
+    def of_part(inputs: Sequence[torch.Tensor], results: Sequence[ArrayType]) -> _Part:
+        own = dict(zip(operands, inputs, strict=True))
+        values = {
+            key: replaced(value, lambda path, item: own.get(path, item), key)
+            for key, value in given.values.items()
+        }
+        return part(_Given(values, dict(zip(outputs, map(_meta, results), strict=False))))
+
+    tensors = tensors_in(whole.arguments.values)
+    found = parts(
+        name,
+        of_part,
+        sharding_rule,
+        [tensors[path] for path in operands],
+        whole.arguments.results,
+        whole.arguments.aliases,
     )
-    return _launch(compiled, arguments, grid)
+    return _Call(whole, sharding_rule, found)
+
+
+def _has_descriptor(value: object) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_descriptor, value))
+    return descriptors.is_descriptor(value)
 
 
 def compile_triton_kernel(
@@ -226,7 +348,9 @@ def compile_triton_kernel(
     options = {key: keywords.pop(key) for key in _OPTIONS if key in keywords}
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
-    arguments = _bind(function.fn.__name__, parameters, args, outputs, (), keywords, {})
+    name = function.fn.__name__
+    given = _by_name(name, parameters, args, outputs, keywords)
+    arguments = _bind(name, parameters, given, (), {})
     capability = compute_capability() if capability is None else capability
     return compile_jit_function(function, arguments.values, options, capability)
 
@@ -248,19 +372,26 @@ def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
 
 
 def _bind_partly(
-    name: str,
-    parameters: Mapping[str, object],
-    args: Sequence[object],
-    outputs: Mapping[str, object] | Sequence[object],
-    keywords: Mapping[str, object],
-    chosen: Mapping[str, object],
+    parameters: Mapping[str, object], given: _Given, chosen: Mapping[str, object]
 ) -> dict[str, object]:
     """The arguments that a heuristic sees: all that are known before it."""
-    known = dict(zip(parameters, args, strict=False)) | dict(keywords) | dict(chosen)
-    if isinstance(outputs, Mapping):
-        known |= dict(outputs)
     defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
-    return defaults | known
+    return defaults | given.values | dict(chosen) | given.outputs
+
+
+def _computed(
+    parameters: Mapping[str, object],
+    given: _Given,
+    chosen: Mapping[str, object],
+    sharding_rule: str | None,
+) -> _Given:
+    """The arguments of a call with a sharding rule, of which some are functions of the others."""
+    functions = {k: v for k, v in given.values.items() if isinstance(v, FunctionType)}
+    if sharding_rule is None or not functions:
+        return given
+    others = {k: v for k, v in given.values.items() if k not in functions}
+    known = _bind_partly(parameters, _Given(others, given.outputs), chosen)
+    return given._replace(values=given.values | {k: f(known) for k, f in functions.items()})
 
 
 def _tuned_values(config: Kernel | None) -> dict[str, object]:
@@ -312,34 +443,30 @@ def _timed(kernel: Kernel, arguments: _Arguments, grid: Grid) -> float:
     trial = dataclasses.replace(arguments, values=values)
     function = _unwrapped(kernel)[1]
     compiled = compile_jit_function(function, trial.values, trial.options, compute_capability())
+    name = function.fn.__name__
+    part = _Part(trial, normalized_grid(name, grid, trial.values))
+    call = _made(compiled, part)._replace(has_side_effect=True)
     times = []
     for _ in range(3):  # the first one compiles
-        results = [_launch(compiled, trial, grid, has_side_effect=True)[0] for _ in range(20)]
+        results = [compiled_kernel.launch(call)[0] for _ in range(20)]
         begin = time.perf_counter()
         torch_xla._XLAC._xla_sync_multi(results, [], True, True)
         times.append(time.perf_counter() - begin)
     return min(times)
 
 
-def _call_compiled(
-    kernel: TritonKernel,
-    args: Sequence[object],
-    grid: Grid,
-    outputs: Mapping[str, object] | Sequence[object],
-    aliases: Sequence[str],
-    keywords: Mapping[str, object],
-    options: Mapping[str, object],
-) -> list[torch.Tensor]:
+def _parameters_of_compiled(
+    kernel: TritonKernel, options: Mapping[str, object], host: bool
+) -> dict[str, object]:
+    """Its parameters, with the constants that the caller may leave out."""
     if options:
         raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
-    if registration.device_platform() == "Host":
+    if host:
         raise RuntimeError(f"{kernel.name} is compiled for GPUs; on the CPU pass the kernel itself")
     constants = {name: _Constant(text) for name, text in kernel.constants.items()}
     names = [path.partition(".")[0] for path in kernel.signature]
     parameters = dict.fromkeys(names, inspect.Parameter.empty)
-    parameters |= {name: value for name, value in constants.items() if name in parameters}
-    arguments = _bind(kernel.name, parameters, args, outputs, aliases, keywords, {})
-    return _launch(kernel, arguments, grid)
+    return parameters | {name: value for name, value in constants.items() if name in parameters}
 
 
 class _Constant:
@@ -355,22 +482,30 @@ class _Constant:
         return int(self.text)
 
 
-def _launch(
-    kernel: TritonKernel, arguments: _Arguments, grid: Grid, has_side_effect: bool = False
-) -> list[torch.Tensor]:
+def _launch(compiled: Callable[[_Arguments], TritonKernel], divided: _Call) -> list[torch.Tensor]:
+    def made(part: _Part) -> Call:
+        return _made(compiled(part.arguments), part)
+
+    call = made(divided.whole)._replace(sharding_rule=divided.sharding_rule)
+    found = divided.parts  # without the tensors of the whole
+    if found is not None:
+        call = call._replace(local=lambda *part: made(found.at(*part)), local_values=found)
+    return compiled_kernel.launch(call)
+
+
+def _made(kernel: TritonKernel, part: _Part) -> Call:
+    arguments, blocks = part
     kernel.check(arguments.values)
-    blocks = normalized_grid(kernel.name, grid, arguments.values)
     tensors = tensors_in(arguments.values)
-    operands, outputs = arguments.operands, list(arguments.outputs)
-    results = [arguments.outputs[name] for name in outputs]
-    results += [ArrayType.of(tensors[path]) for path in arguments.written]
+    operands, results = arguments.operands, arguments.results
     addresses = {path: launches.operand(i) for i, path in enumerate(operands)}
-    addresses |= {path: launches.result(i) for i, path in enumerate([*outputs, *arguments.written])}
+    paths = [*arguments.outputs, *arguments.written]
+    addresses |= {path: launches.result(i) for i, path in enumerate(paths)}
     words = []
     for name, type_ in kernel.signature.items():
         if type_ == "constexpr":
             continue
-        given = part(arguments.values, name)
+        given = part_of(arguments.values, name)
         if name in kernel.descriptors:
             words += descriptors.words(kernel.descriptors[name], given, addresses[name])
         elif name in addresses:
@@ -396,41 +531,41 @@ def _launch(
         dependent=kernel.dependent,
         spread=True,
     )
-    aliases = {
-        len(outputs) + index: operands.index(name) for index, name in enumerate(arguments.written)
-    }
-    made = compiled_kernel.launch(
-        Call(launch, [tensors[i] for i in operands], results, words, aliases, has_side_effect)
+    inputs = [tensors[path] for path in operands]
+    return Call(
+        launch, inputs, results, words, arguments.aliases, num_hidden_results=bool(kernel.scratch)
     )
-    return made[: len(outputs) + len(arguments.written)]
 
 
-def _interpret(function: Kernel, arguments: _Arguments, grid: Grid) -> list[torch.Tensor]:
-    from torch_xla_ext.launchers.torch_operator.register import run_torch_operator
+def _interpret(function: Kernel, call: _Call) -> list[torch.Tensor]:
+    from torch_xla_ext.launchers.torch_operator.register import run_operator
     from torch_xla_ext.launchers.triton import interpreter
 
-    name = function.fn.__name__
-    blocks = normalized_grid(name, grid, arguments.values)
-    operands, tensors = arguments.operands, tensors_in(arguments.values)
+    def number(part: _Part, among: object = None) -> int:
+        arguments, blocks = part
+        operands, tensors = arguments.operands, tensors_in(arguments.values)
 
-    def plain_only(path: str, value: object) -> object:
-        return None if path in tensors else value
+        def plain_only(path: str, value: object) -> object:
+            return None if path in tensors else value
 
-    plain = {key: replaced(value, plain_only, key) for key, value in arguments.values.items()}
-    call = interpreter.Interpretation(
-        function.fn,
-        blocks,
-        plain,
-        operands,
-        arguments.written,
-        {key: (tuple(t.shape), t.dtype) for key, t in arguments.outputs.items()},
+        plain = {key: replaced(value, plain_only, key) for key, value in arguments.values.items()}
+        outputs = {key: (tuple(t.shape), t.dtype) for key, t in arguments.outputs.items()}
+        interpretation = interpreter.Interpretation(
+            function.fn, blocks, plain, operands, arguments.written, outputs
+        )
+        key = f"{id(function.fn)} {blocks} {plain} {operands} {arguments.written} {outputs} {among}"
+        return interpreter.number_of(key, interpretation)
+
+    found = call.parts  # without the tensors of the whole
+
+    def of_part(values: Sequence[object], results: Sequence[ArrayType]) -> list[object]:
+        return [values[0], number(found.at(values[0], results))]
+
+    tensors = tensors_in(call.whole.arguments.values)
+    return run_operator(
+        torch.ops.torch_xla_ext_triton.interpret.default,
+        [tensors[path] for path in call.whole.arguments.operands],
+        number(call.whole, found),
+        sharding_rule=call.sharding_rule,
+        of_part=None if found is None else of_part,
     )
-    key = f"{id(function.fn)} {blocks} {plain} {operands} {call.written} {call.outputs}"
-    number = interpreter.number_of(key, call)
-    results = run_torch_operator(
-        "torch_xla_ext_triton::interpret",
-        [tensors[path] for path in operands],
-        number,
-    )
-    count = len(arguments.written)
-    return [*results[count:], *results[:count]]

@@ -27,7 +27,7 @@ class Interpretation:
         grid: three numbers of blocks.
         values: the arguments by name, None for tensors, which are in `operands` or `outputs`.
         operands: the paths of the tensors that are operands, in their order.
-        written: those of them that the kernel writes to: the first results.
+        written: those of them that the kernel writes to: the last results.
         outputs: the other results, with shapes and dtypes.
     """
 
@@ -51,13 +51,13 @@ class Interpretation:
                     for name, value in self.values.items()
                 }
             )
-        return [tensors[name] for name in (*self.written, *self.outputs)]
+        return [tensors[name] for name in (*self.outputs, *self.written)]
 
     def fake(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         by_name = dict(zip(self.operands, operands, strict=True))
-        return [torch.empty_like(by_name[name]) for name in self.written] + [
+        return [
             operands[0].new_empty(shape, dtype=dtype) for shape, dtype in self.outputs.values()
-        ]
+        ] + [torch.empty_like(by_name[name]) for name in self.written]
 
 
 # By the number that a program has; the same call has the same number.

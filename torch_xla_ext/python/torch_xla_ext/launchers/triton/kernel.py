@@ -86,7 +86,7 @@ class TritonKernel:
             TypeError, ValueError: with the parameter's name.
         """
         for name, type_ in self.signature.items():
-            value = part(values, name)
+            value = part_of(values, name)
             if type_ == "constexpr":
                 if _constant(value) != self.constants[name]:
                     raise ValueError(
@@ -120,7 +120,7 @@ class TritonKernel:
             raise TypeError(f"{self.name}: {name} is a {type_}, not {value!r}: {error}") from None
 
 
-def part(values: Mapping[str, object], path: str) -> object:
+def part_of(values: Mapping[str, object], path: str) -> object:
     """``sizes.0``: the first element of the tuple `sizes`."""
     name, *indices = path.split(".")
     value = values[name]
@@ -270,7 +270,9 @@ def _read(compiled: object, values: Mapping[str, object]) -> TritonKernel:
         capability=metadata.target.arch,
         signature=signature,
         constants={
-            n: _constant(part(values, n)) for n, type_ in signature.items() if type_ == "constexpr"
+            n: _constant(part_of(values, n))
+            for n, type_ in signature.items()
+            if type_ == "constexpr"
         },
         multiples_of_16=tuple(multiples),
         num_warps=metadata.num_warps,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 
 import torch
 
@@ -165,6 +166,7 @@ def _written_parameters(
         if parameter.default is not inspect.Parameter.empty
     }
     values = dict(zip(names, args, strict=False)) | dict(keywords)
+    values |= {k: v(values) for k, v in values.items() if isinstance(v, FunctionType)}
     layer = kernel
     while layer is not function:
         if type(layer).__name__ == "Autotuner":

@@ -1,0 +1,132 @@
+"""Programs on four devices under SPMD: right numbers, or an error of one sentence."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+from testing.scripts import run_script
+
+os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
+
+
+@pytest.fixture(scope="module")
+def mesh() -> xs.Mesh:
+    xr.use_spmd()
+    assert xr.global_runtime_device_count() == 4
+    return xs.Mesh(np.arange(4), (4,), ("x",))
+
+
+@pytest.mark.parametrize("rows", [6, 12])
+def test_compiled_chunks_of_a_batch(mesh: xs.Mesh, rows: int) -> None:
+    """XLA chooses the shardings of chunks when it computes them, and not always the same.
+
+    A program that met another sharding did not start, and then each wait was for ever.
+    """
+
+    def loss_of(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x @ weight.t()).sum()
+
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        total = 0
+        for chunk in x.chunk(2):
+            loss = loss_of(chunk, weight)
+            loss.backward()
+            total = total + loss.detach()
+        return total
+
+    compiled = torch.compile(step, backend="openxla")
+    x, weight = torch.randn(rows, 6), torch.randn(16, 6, requires_grad=True)
+    x_on_devices = x.to("xla")
+    xs.mark_sharding(x_on_devices, mesh, ("x", None))
+    weight_on_devices = weight.detach().to("xla").requires_grad_()
+    for _ in range(3):
+        total = compiled(x_on_devices, weight_on_devices)
+        torch_xla.sync()
+        torch.testing.assert_close(total.cpu(), step(x, weight))
+    torch.testing.assert_close(weight_on_devices.grad.cpu(), weight.grad)
+    torch_xla._XLAC._xla_wait_device_ops([])
+
+
+@pytest.mark.parametrize("first", [("x", None), (None, "x"), (None, None)])
+@pytest.mark.parametrize("second", [("x", None), (None, "x"), (None, None)])
+@pytest.mark.parametrize("is_computed", [False, True])
+def test_marked_again(mesh: xs.Mesh, first: tuple, second: tuple, is_computed: bool) -> None:
+    values = torch.arange(64.0).view(8, 8)
+    tensor = values.to("xla")
+    if is_computed:
+        tensor = tensor * 1
+        torch_xla.sync()  # the program may not have started when the next line runs
+    xs.mark_sharding(tensor, mesh, first)
+    before = tensor + 1  # still to be computed
+    xs.mark_sharding(tensor, mesh, second)
+    expected = values.to("xla")
+    xs.mark_sharding(expected, mesh, second)
+    spec = torch_xla._XLAC._get_xla_sharding_spec
+    assert spec(tensor) == spec(expected)
+    assert torch.equal((tensor * 2).cpu(), values * 2)
+    assert torch.equal(before.cpu(), values + 1)
+
+
+def test_mark_of_a_tensor_on_the_host(mesh: xs.Mesh) -> None:
+    with pytest.raises(RuntimeError, match=r"shape \[4, 4\] is on cpu: move it") as error:
+        xs.mark_sharding(torch.ones(4, 4), mesh, ("x", None))
+    assert "\n" not in str(error.value)
+
+
+LATE = """
+import numpy as np, torch, torch_xla, torch_xla.distributed.spmd as xs, torch_xla.runtime as xr
+if {count}:
+    xr.global_runtime_device_count()
+    torch.manual_seed(0)
+else:
+    x = torch.ones(8, 4).to("xla")
+xr.use_spmd()
+xr.use_spmd()
+y = torch.arange(8.0).to("xla")
+xs.mark_sharding(y, xs.Mesh(np.arange(4), (4,), ("x",)), ("x",))
+print(y.sum().item())
+"""
+
+
+@pytest.mark.parametrize("count", [True, False])
+def test_use_spmd_after_a_device_was_used(count: bool) -> None:
+    code = LATE.format(count=count)
+    done = run_script(code, timeout=60, CPU_NUM_DEVICES="4", XLA_USE_SPMD="0")
+    if count:
+        assert done.stdout == "28.0\n", done.stderr
+    else:
+        last = done.stderr.rstrip().splitlines()[-1]
+        assert last.startswith("RuntimeError: use_spmd() comes too late") and done.returncode == 1
+
+
+def test_devices_under_spmd(mesh: xs.Mesh) -> None:
+    assert torch_xla._XLAC._xla_device_kind("xla:0") not in ("", "SPMD")
+    assert isinstance(torch_xla._XLAC._xla_get_device_attributes("xla:0"), dict)
+    if xr.device_type() != "CPU":
+        info = xm.get_memory_info("xla:0")
+        assert 0 < info["bytes_used"] <= info["peak_bytes_used"] < info["bytes_limit"]
+    for ask in (
+        lambda: torch.ones(2, device="xla:1"),
+        lambda: torch.ones(2).to("xla:1"),
+        lambda: xm.get_memory_info("xla:1"),
+    ):
+        with pytest.raises((IndexError, RuntimeError), match="no device xla:1: after use_spmd"):
+            ask()
+
+
+def test_reading_inside_a_manual_region(mesh: xs.Mesh) -> None:
+    tensor = torch.arange(16.0).view(4, 4).to("xla")
+    xs.mark_sharding(tensor, mesh, ("x", None))
+    part = xs.enable_manual_sharding(tensor, ("x", None), mesh=mesh).global_tensor * 2
+    with pytest.raises(RuntimeError, match="pass it to disable_manual_sharding first"):
+        part.cpu()
+    part = xs.enable_manual_sharding(tensor, ("x", None), mesh=mesh).global_tensor * 2
+    whole = xs.disable_manual_sharding(part, ("x", None), (4, 4), mesh=mesh).global_tensor
+    assert torch.equal(whole.cpu(), torch.arange(16.0).view(4, 4) * 2)

@@ -1,0 +1,79 @@
+// Interposes on functions that look up a device: a number without a device is
+// an error of one sentence, and the device of SPMD has a kind, attributes and
+// memory (runtime_fixes/devices.h).
+//
+// This works because the upstream binary calls the first one through its PLT,
+// and PjRtComputationClient's through its vtable, which refers to them by their
+// symbols. The upstream functions are called from here.
+#include "torch_xla_ext/csrc/runtime_fixes/devices.h"
+
+#include <dlfcn.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
+
+#define STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+#define CLIENT "_ZN9torch_xla7runtime21PjRtComputationClient"
+
+namespace torch_xla {
+namespace bridge {
+
+torch::lazy::BackendDevice AtenDeviceToXlaDevice(const c10::Device& device) {
+  static const auto upstream = UpstreamFunction(
+      &AtenDeviceToXlaDevice,
+      "_ZN9torch_xla6bridge21AtenDeviceToXlaDeviceERKN3c106DeviceE");
+  try {
+    return upstream(device);
+  } catch (const std::out_of_range&) {
+    const bool is_spmd = UseVirtualDevice(/*force_spmd=*/false);
+    const auto client = runtime::GetComputationClientIfInitialized();
+    torch_xla_ext::CheckDeviceExists(
+        device.index(),
+        is_spmd ? 1
+                : reinterpret_cast<runtime::PjRtComputationClient*>(client)
+                      ->GetLocalDevices()
+                      .size(),
+        is_spmd);
+    throw;
+  }
+}
+
+}  // namespace bridge
+
+namespace runtime {
+
+std::string PjRtComputationClient::GetDeviceKind(const std::string& device) {
+  using Upstream = std::string(PjRtComputationClient*, const std::string&);
+  static Upstream* const upstream = UpstreamFunction(
+      static_cast<Upstream*>(nullptr), CLIENT "13GetDeviceKindERK" STRING);
+  return upstream(this, torch_xla_ext::AnyOf(device, GetLocalDevices()));
+}
+
+PjRtComputationClient::DeviceAttributes
+PjRtComputationClient::GetDeviceAttributes(const std::string& device) {
+  using Upstream = DeviceAttributes(PjRtComputationClient*, const std::string&);
+  static Upstream* const upstream =
+      UpstreamFunction(static_cast<Upstream*>(nullptr),
+                       CLIENT "19GetDeviceAttributesERK" STRING);
+  return upstream(this, torch_xla_ext::AnyOf(device, GetLocalDevices()));
+}
+
+ComputationClient::MemoryInfo PjRtComputationClient::GetMemoryInfo(
+    const std::string& device) {
+  using Upstream =
+      ComputationClient::MemoryInfo(PjRtComputationClient*, const std::string&);
+  static Upstream* const upstream = UpstreamFunction(
+      static_cast<Upstream*>(nullptr), CLIENT "13GetMemoryInfoERK" STRING);
+  return torch_xla_ext::MemoryInfoOf(
+      device, GetLocalDevices(),
+      [this](const std::string& one) { return upstream(this, one); });
+}
+
+}  // namespace runtime
+}  // namespace torch_xla
+
+#undef CLIENT
+#undef STRING

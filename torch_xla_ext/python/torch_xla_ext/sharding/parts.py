@@ -1,0 +1,102 @@
+"""What a call's arguments are for the parts that devices may have of its arrays.
+
+Numbers of a call that depend on its shapes, such as a grid of blocks, are given as functions. A
+function cannot be part of a program's name, and what it reads may have changed when XLA compiles
+the program. So these functions are called when the call is traced, once for each part that the
+rule and the number of devices admit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from torch_xla_ext.sharding.plan import Shape
+from torch_xla_ext.sharding.rule import Rule
+
+Value = TypeVar("Value")
+Shapes = tuple[Shape | None, ...]
+
+
+class Array(Protocol):
+    """A tensor, or the type of one."""
+
+    shape: Shape
+
+
+class Parts(Generic[Value]):
+    """What a function returns for each part that a device may have; its repr has all of it."""
+
+    def __init__(
+        self,
+        function: Callable[[Shapes, Shapes], Value],
+        rule: Rule,
+        operands: Sequence[Shape | None],
+        results: Sequence[Shape],
+        num_devices: int,
+    ) -> None:
+        """Calls the function.
+
+        Args:
+            function: of the operands' and the results' shapes. TypeError and ValueError say that
+                the kernel refuses them.
+            operands, results: the whole arrays'.
+        """
+        self._values: dict[tuple[Shapes, Shapes], Value | TypeError | ValueError] = {}
+        for shapes in divisions(rule, operands, results, num_devices):
+            try:
+                self._values[shapes] = function(*shapes)
+            except (TypeError, ValueError) as error:
+                self._values[shapes] = error
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def at(self, operands: Sequence[Array | None], results: Sequence[Array]) -> Value:
+        """The value for a device's part: arrays of these shapes.
+
+        Raises:
+            TypeError, ValueError: the function did.
+        """
+        value = self._values[_shapes(operands), _shapes(results)]
+        if isinstance(value, (TypeError, ValueError)):
+            raise value
+        return value
+
+
+def divisions(
+    rule: Rule, operands: Sequence[Shape | None], results: Sequence[Shape], num_devices: int
+) -> Iterator[tuple[Shapes, Shapes]]:
+    """The shapes of a device's operands and results, for each way to share the call."""
+    sizes = rule.sizes(operands)
+    seen = set()
+    for counts in _counts(list(sizes.items()), num_devices):
+        parts = []
+        for declared, arrays in ((rule.operands, operands), (rule.results, results)):
+            shapes: list[Shape | None] = []
+            for dims, shape in zip(declared, arrays, strict=True):
+                part = list(shape or ())
+                for i, dim in enumerate(rule.dims(len(part), dims) if shape is not None else ()):
+                    for factor in dim:
+                        part[i] //= counts.get(factor, 1)
+                shapes.append(None if shape is None else tuple(part))
+            parts.append(tuple(shapes))
+        if tuple(parts) not in seen:
+            seen.add(tuple(parts))
+            yield tuple(parts)
+
+
+def _counts(sizes: list[tuple[str, int]], num_devices: int) -> Iterator[dict[str, int]]:
+    """The numbers of parts of each factor, with which all devices have equal ones."""
+    if not sizes:
+        yield {}
+        return
+    (name, size), *rest = sizes
+    for count in range(1, num_devices + 1):
+        if num_devices % count == 0 and size % count == 0:
+            for others in _counts(rest, num_devices // count):
+                yield {name: count, **others}
+
+
+def _shapes(arrays: Sequence[Array | None]) -> Shapes:
+    return tuple(None if array is None else tuple(array.shape) for array in arrays)

@@ -1,0 +1,104 @@
+"""Marks that divide a dimension unequally: XLA's partitioner is not right for them.
+
+Scatters abort the process, operations in place fail, and sorts and slices gave wrong numbers
+where a mesh does not divide a dimension. Such a dimension stays whole on every device, which is
+right and takes memory; a warning says it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch_xla import runtime
+from torch_xla.distributed.spmd.xla_sharded_tensor import XLAShardedTensor
+from torch_xla.distributed.spmd.xla_sharding import Mesh, ShardingSpec
+
+# As of mark_sharding: for each dimension the axes of the mesh that divide it.
+Spec = tuple[object, ...]
+Tensor = torch.Tensor | XLAShardedTensor
+
+_warned: set[tuple[object, ...]] = set()
+
+
+def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
+    """mark_sharding, annotate_custom_sharding."""
+
+    @functools.wraps(original)
+    def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
+        if len(t.shape) == len(partition_spec):  # else the original says what is wrong
+            partition_spec = even_spec(original.__name__, t.shape, mesh, partition_spec)
+        return original(t, mesh, partition_spec)
+
+    return mark
+
+
+def xla_spec(original: Callable[..., object]) -> Callable[..., object]:
+    """ShardingSpec.xla_spec, for the batches of a loader."""
+
+    @functools.wraps(original)
+    def spec(self: ShardingSpec, t: torch.Tensor) -> object:
+        if self.minibatch or not self.can_apply(t):
+            return original(self, t)
+        even = even_spec("ShardingSpec", t.shape, self.mesh, self.partition_spec)
+        if even == tuple(self.partition_spec):
+            return original(self, t)
+        return original(ShardingSpec(self.mesh, even), t)
+
+    return spec
+
+
+def parameter_spec(original: Callable[..., Spec]) -> Callable[..., Spec]:
+    """_prepare_spmd_partition_spec of FSDPv2: the largest dimension that can be divided."""
+
+    @functools.wraps(original)
+    def prepare(
+        param: torch.Tensor, extra_data_axis: str | None = None, shard_maximal: bool = False
+    ) -> Spec:
+        spec = original(param, extra_data_axis, shard_maximal)
+        count = runtime.global_runtime_device_count()
+        fitting = [size for size in param.shape if size % count == 0]
+        if not shard_maximal or not fitting:
+            return spec
+        (axis,) = {axis for axis in spec if axis is not None}
+        dim = list(param.shape).index(max(fitting))
+        return (None,) * dim + (axis,) + (None,) * (len(spec) - dim - 1)
+
+    return prepare
+
+
+def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tuple[int, int, int]]:
+    """The dimensions that the mesh does not divide: each one, its size, and the number of parts."""
+    by_name = mesh.shape()
+    found = []
+    for dim, (size, axes) in enumerate(zip(shape, spec, strict=True)):
+        parts = [
+            by_name[axis] if isinstance(axis, str) else mesh.mesh_shape[axis]
+            for axis in (axes if isinstance(axes, tuple) else (axes,))
+            if axis is not None
+        ]
+        count = math.prod(parts)
+        if size % count:
+            found.append((dim, int(size), count))
+    return found
+
+
+def even_spec(caller: str, shape: Sequence[int], mesh: Mesh, spec: Spec) -> Spec:
+    """The spec without the dimensions that the mesh does not divide; warns once of each."""
+    uneven = uneven_dimensions(shape, mesh, spec)
+    for dim, size, count in uneven:
+        key = caller, tuple(shape), dim, count
+        if key in _warned:
+            continue
+        _warned.add(key)
+        warnings.warn(
+            f"{caller}: dimension {dim} of a tensor of {list(shape)} cannot be divided equally "
+            f"among {count} devices, so every device has all of it; to divide it, pad it to "
+            f"{-(-size // count) * count}",
+            stacklevel=3,
+        )
+    whole = {dim for dim, _, _ in uneven}
+    return tuple(None if dim in whole else axes for dim, axes in enumerate(spec))
