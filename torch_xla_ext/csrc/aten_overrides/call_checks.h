@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/aten_overrides/pooling.h"
+
 namespace torch_xla_ext::aten_overrides {
 
 // Whether the sizes of an argument are known.
@@ -379,6 +381,7 @@ inline void CheckAvgPool2d(const at::Tensor& self, at::IntArrayRef kernel,
                            at::IntArrayRef stride, at::IntArrayRef padding,
                            bool ceil_mode, bool count_include_pad,
                            std::optional<int64_t> divisor) {
+  CheckPool("avg_pool", kernel, stride, padding);
   at::meta::avg_pool2d(self, kernel, stride, padding, ceil_mode,
                        count_include_pad, divisor);
   TORCH_CHECK(!divisor || *divisor != 0, "divisor must be not zero");
@@ -388,9 +391,18 @@ inline void CheckAvgPool3d(const at::Tensor& self, at::IntArrayRef kernel,
                            at::IntArrayRef stride, at::IntArrayRef padding,
                            bool ceil_mode, bool count_include_pad,
                            std::optional<int64_t> divisor) {
+  CheckPool("avg_pool", kernel, stride, padding);
   at::meta::avg_pool3d(self, kernel, stride, padding, ceil_mode,
                        count_include_pad, divisor);
   TORCH_CHECK(!divisor || *divisor != 0, "divisor must be not zero");
+}
+
+inline void CheckMaxPool2d(const at::Tensor& self, at::IntArrayRef kernel,
+                           at::IntArrayRef stride, at::IntArrayRef padding,
+                           at::IntArrayRef dilation, bool ceil_mode) {
+  CheckPool("max_pool", kernel, stride, padding);
+  at::meta::max_pool2d_with_indices(self, kernel, stride, padding, dilation,
+                                    ceil_mode);
 }
 
 inline void CheckRandom(at::Tensor&, int64_t from, std::optional<int64_t> to,
@@ -441,7 +453,6 @@ inline void RegisterCallChecks(torch::Library& m) {
                       adaptive_max_pool2d_backward)
   TORCH_XLA_EXT_CHECK(adaptive_max_pool2d, adaptive_max_pool2d)
   TORCH_XLA_EXT_CHECK(add, add_Tensor)
-  TORCH_XLA_EXT_CHECK(addcdiv, addcdiv)
   TORCH_XLA_EXT_CHECK(addcmul, addcmul)
   TORCH_XLA_EXT_CHECK(all, all_dim)
   TORCH_XLA_EXT_CHECK(all, all)
@@ -514,9 +525,9 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(lt, lt_Tensor)
   TORCH_XLA_EXT_CHECK(max_pool2d_with_indices_backward,
                       max_pool2d_with_indices_backward)
-  TORCH_XLA_EXT_CHECK(max_pool2d_with_indices, max_pool2d_with_indices)
   TORCH_XLA_EXT_CHECK(maximum, maximum)
   TORCH_XLA_EXT_CHECK(minimum, minimum)
+  TORCH_XLA_EXT_CHECK(mse_loss, mse_loss)
   TORCH_XLA_EXT_CHECK(mul, mul_Tensor)
   TORCH_XLA_EXT_CHECK(ne, ne_Scalar)
   TORCH_XLA_EXT_CHECK(ne, ne_Tensor)
@@ -546,6 +557,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(sinh, sinh)
   TORCH_XLA_EXT_CHECK(softplus_backward, softplus_backward)
   TORCH_XLA_EXT_CHECK(softshrink_backward, softshrink_backward)
+  TORCH_XLA_EXT_CHECK(smooth_l1_loss, smooth_l1_loss)
   TORCH_XLA_EXT_CHECK(sort, sort_stable)
   TORCH_XLA_EXT_CHECK(sqrt, sqrt)
   TORCH_XLA_EXT_CHECK(sub, sub_Tensor)
@@ -578,6 +590,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(masked_fill_Scalar, CheckMaskedFillOfNumber)
   TORCH_XLA_EXT_CHECK(masked_fill_Tensor, CheckMaskedFill)
   TORCH_XLA_EXT_CHECK(max_dim, CheckMax)
+  TORCH_XLA_EXT_CHECK(max_pool2d_with_indices, CheckMaxPool2d)
   TORCH_XLA_EXT_CHECK(min_dim, CheckMin)
   TORCH_XLA_EXT_CHECK(mm, CheckMm)
   TORCH_XLA_EXT_CHECK(multinomial, CheckMultinomial)
@@ -605,9 +618,7 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(hardsigmoid)
   TORCH_XLA_EXT_CHECK(leaky_relu)
   TORCH_XLA_EXT_CHECK(mish)
-  TORCH_XLA_EXT_CHECK(mse_loss)
   TORCH_XLA_EXT_CHECK(silu)
-  TORCH_XLA_EXT_CHECK(smooth_l1_loss)
   TORCH_XLA_EXT_CHECK(softplus)
 #undef TORCH_XLA_EXT_CHECK
 }
