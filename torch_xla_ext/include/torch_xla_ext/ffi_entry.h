@@ -147,6 +147,8 @@ inline std::string AttributeType(XLA_FFI_AttrType type, const void* attribute) {
   }
 }
 
+namespace {  // NOLINT: as in params.h
+
 template <typename Params>
 Status DecodeFields(const XLA_FFI_Attrs& attributes, const std::string& prefix,
                     Params* params);
@@ -235,6 +237,8 @@ Status DecodeAttributes(const XLA_FFI_Attrs& attributes, Params* params,
                        ") and got ", attributes.size - known,
                        " attributes more");
 }
+
+}  // namespace
 
 inline Status GetStream(const XLA_FFI_CallFrame& frame, void** stream) {
   XLA_FFI_Stream_Get_Args args = {};

@@ -155,6 +155,8 @@ Status CallLaunch(std::index_sequence<kIndices...>, const BufferView* views,
   }
 }
 
+namespace {  // NOLINT: as in params.h
+
 // Whether the signature has sizes that are parameters.
 template <const Signature& kSignature, typename Params>
 constexpr bool HasSizeParams() {
@@ -179,6 +181,8 @@ std::vector<NamedSize> SizesOf(const Params& params) {
   });
   return sizes;
 }
+
+}  // namespace
 
 // Checks that results that are operands share the operands' buffers. In another
 // buffer, everything that the kernel does not write would be missing.

@@ -59,6 +59,11 @@ struct IsNested : std::false_type {};
 template <typename T>
 struct IsNested<T, std::void_t<decltype(T::Fields())>> : std::true_type {};
 
+// Internal linkage, here and wherever code is made from a struct of parameters:
+// two kernels of one library may have structs of one name, such as Params, and
+// the linker would keep one of two functions of one name, for both kernels.
+namespace {  // NOLINT: see above
+
 template <typename Params>
 std::string ParamsText();
 
@@ -88,6 +93,8 @@ std::string ParamType() {
     return "f64";
   }
 }
+
+}  // namespace
 
 // The T of another argument, so that `0` does for an int64_t.
 template <typename T>
@@ -192,6 +199,8 @@ std::string NumberText(T value) {
     return std::to_string(value);
   }
 }
+
+namespace {  // NOLINT: as above
 
 // Calls `visit` with each field of Params.
 template <typename Params, typename Visitor>
@@ -324,6 +333,7 @@ std::string ParamsText() {
   return text;
 }
 
+}  // namespace
 }  // namespace internal
 
 template <typename Params, typename T>

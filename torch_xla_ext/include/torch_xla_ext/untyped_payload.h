@@ -45,12 +45,16 @@ inline constexpr uint8_t kUntypedPayloadMagic = 1;
 inline constexpr uint8_t kUntypedPayloadVersion = 1;
 inline constexpr int kMaxRank = 64;  // torch's
 
+namespace {  // NOLINT: as in params.h
+
 // What caller and kernel must agree on: the signature and the parameters.
 template <typename Params>
 std::string SchemaText(const Signature& signature) {
   return std::string(signature.text) + "\nparams(" +
          internal::ParamsText<Params>() + ")";
 }
+
+}  // namespace
 
 constexpr uint64_t SchemaHash(std::string_view schema) {
   uint64_t hash = 0xcbf29ce484222325;
