@@ -3,7 +3,7 @@
 ``torch_xla_ext.custom_call`` is the function: import from this package by ``from``.
 """
 
-from torch_xla_ext.custom_call.arguments import array_of
+from torch_xla_ext.custom_call.arguments import Request, array_of, tensors_of
 from torch_xla_ext.custom_call.call import (
     Local,
     call_operator,
@@ -17,6 +17,7 @@ from torch_xla_ext.custom_call.call import (
 
 __all__ = [
     "Local",
+    "Request",
     "array_of",
     "call_operator",
     "custom_call",
@@ -25,4 +26,5 @@ __all__ = [
     "parts",
     "prepare",
     "prepare_operator",
+    "tensors_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
@@ -17,10 +18,34 @@ from torch_xla_ext.sharding import rule as rules
 from xla_kernels import kernel_symbols
 from xla_kernels.signature import ffi_attributes, untyped_payload
 from xla_kernels.signature.schema import ArrayType, Schema
-from xla_kernels.traits import Traits
+from xla_kernels.traits import NONE, Traits
 
 # Targets and APIs that were found. A registration is never undone.
 _known: set[tuple[str, str]] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A call as it is asked for.
+
+    Attributes:
+        inputs: as tensors_of returns them, or meta tensors.
+        target, outputs, attributes, payload, api, aliases, has_side_effect, traits: as of
+            custom_call.
+        is_checked: whether the arrays and parameters have been checked against the kernel's
+            signature. Then `attributes` are what parameter_values returned.
+    """
+
+    target: str
+    inputs: Sequence[torch.Tensor | None]
+    outputs: Sequence[object]
+    attributes: Mapping[str, object] | None = None
+    payload: bytes | str | None = None
+    api: str | None = None
+    aliases: Mapping[int, int] | None = None
+    has_side_effect: bool = False
+    traits: Traits = NONE
+    is_checked: bool = False
 
 
 class Arguments(NamedTuple):
@@ -116,38 +141,32 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
     )
 
 
-def checked(
-    target: str,
-    tensors: list[torch.Tensor | None],
-    outputs: Sequence[object],
-    attributes: Mapping[str, object] | None,
-    payload: bytes | str | None,
-    api: str | None,
-    aliases: Mapping[int, int] | None,
-    has_side_effect: bool,
-    traits: Traits,
-    is_checked: bool = False,
-) -> Arguments:
-    """Checks what C++ cannot; the arguments are those of custom_call and call_operator."""
-    given_api = api
+def checked(request: Request) -> Arguments:
+    """Checks what C++ cannot.
+
+    Raises:
+        TypeError, ValueError: as custom_call.
+    """
+    target, tensors, payload, api = request.target, request.inputs, request.payload, request.api
     if api is None:
         api = "untyped" if payload is not None else registration.default_api(target)
     elif not isinstance(api, str) or api not in APIS:
         raise ValueError(
             f"custom call {target!r}: api must be 'untyped', 'ffi' or None, but is {api!r}"
         )
-    if not isinstance(has_side_effect, bool):
+    if not isinstance(request.has_side_effect, bool):
         raise TypeError(
             f"custom call {target!r}: has_side_effect must be a bool, but is of type "
-            f"{type(has_side_effect).__name__}"
+            f"{type(request.has_side_effect).__name__}"
         )
-    types = result_types(target, outputs)
+    types = result_types(target, request.outputs)
+    traits = request.traits
     if not traits.built_in or platform_of(torch_xla.runtime.device_type()) != "CUDA":
-        _check_registered(target, api, given_api if payload is None else api)
+        _check_registered(target, api, request.api if payload is None else api)
     present = [tensor for tensor in tensors if tensor is not None]
     schema = registration.schema(target, api)
     if schema is not None:
-        if not is_checked:
+        if not request.is_checked:
             schema.check_counts(len(tensors), len(types))
     elif len(present) != len(tensors):
         raise TypeError(
@@ -156,7 +175,7 @@ def checked(
         )
     arrays = [t if t is None else ArrayType(t.shape, t.dtype) for t in tensors] + types
     try:
-        handed = _payload_of(target, api, schema, arrays, attributes, payload, is_checked)
+        handed = _payload_of(request, api, schema, arrays)
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise
@@ -166,9 +185,9 @@ def checked(
         [array.shape for array in types],
         [array.dtype for array in types],
         target,
-        _present_aliases(target, tensors, aliases),
+        _present_aliases(target, tensors, request.aliases),
         APIS[api].call_version,
-        has_side_effect,
+        request.has_side_effect,
         "",
         traits.result_layouts,
         traits.num_hidden_results,
@@ -272,15 +291,10 @@ def _present_aliases(
 
 
 def _payload_of(
-    target: str,
-    api: str,
-    schema: Schema | None,
-    arrays: list[ArrayType | None],
-    values: Mapping[str, object] | None,
-    payload: bytes | str | None,
-    is_checked: bool,
+    request: Request, api: str, schema: Schema | None, arrays: list[ArrayType | None]
 ) -> bytes | str:
     """What the kernel is handed: a payload, or the text of attributes."""
+    target, values, payload = request.target, request.attributes, request.payload
     if payload is not None:
         if api == "ffi":
             raise TypeError(
@@ -294,7 +308,7 @@ def _payload_of(
         return payload
     if schema is not None:
         values = values or {}
-        if not is_checked:
+        if not request.is_checked:
             values = untyped_payload.parameter_values(schema, values)
             schema.check(tuple(arrays), schema.sizes(values))
         if api == "untyped":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import torch_xla
 
 from torch_xla_ext import sharding
 from torch_xla_ext.custom_call import arguments, reference
-from torch_xla_ext.custom_call.arguments import Arguments
+from torch_xla_ext.custom_call.arguments import Arguments, Request
 from torch_xla_ext.registry import registration
 from torch_xla_ext.sharding import Parts, Shape
 from xla_kernels import transforms
@@ -136,74 +137,50 @@ def custom_call(
             f"custom_call: target must be a str, but is of type {type(target).__name__}; the order "
             "is custom_call(target, inputs, outputs)"
         )
-    tensors = arguments.tensors_of(target, inputs)
-    transforms.refuse(target, tensors)
-    checked = _checked(
+    request = Request(
         target,
-        tensors,
+        arguments.tensors_of(target, inputs),
         outputs,
         attributes,
         payload,
         api,
         aliases,
         has_side_effect,
-        sharding_rule,
-        local,
         traits,
     )
+    transforms.refuse(target, request.inputs)
+    checked = _checked(request, sharding_rule, local)
     if has_side_effect and aliases is None:
-        _warn_of_lost_writes(checked, tensors)
-    return _call(checked, tensors, outputs, attributes, payload)
+        _warn_of_lost_writes(checked, request.inputs)
+    return _call(request, checked)
 
 
-def _checked(
-    target: str,
-    tensors: list[torch.Tensor | None],
-    outputs: Sequence[object],
-    attributes: Mapping[str, object] | None,
-    payload: bytes | str | None,
-    api: str | None,
-    aliases: Mapping[int, int] | None,
-    has_side_effect: bool,
-    sharding_rule: str | None,
-    local: Local | None,
-    traits: Traits,
-) -> Arguments:
+def _checked(request: Request, sharding_rule: str | None, local: Local | None) -> Arguments:
     """The arguments of custom_call, checked."""
-    types = arguments.result_types(target, outputs)
-    types = types[: len(types) - traits.num_hidden_results]
-    caller = f"custom call {target!r}"
+    target = request.target
+    types = arguments.result_types(target, request.outputs)
+    types = types[: len(types) - request.traits.num_hidden_results]
     if sharding_rule is None:
         sharding_rule = registration.sharding_rule(target)
-    rule = arguments.rule_of(caller, sharding_rule, tensors, types, aliases)
-    checked = arguments.checked(
-        target, tensors, outputs, attributes, payload, api, aliases, has_side_effect, traits
-    )
+    caller = f"custom call {target!r}"
+    rule = arguments.rule_of(caller, sharding_rule, request.inputs, types, request.aliases)
+    checked = arguments.checked(request)
     if not torch_xla.runtime.is_spmd():
         return checked
-    call = _partitioned_call(
-        target, rule, tensors, outputs, attributes, payload, api, aliases, local, traits
-    )
-    return arguments.partitioned(checked, call)
+    return arguments.partitioned(checked, _partitioned_call(caller, request, rule, local))
 
 
 def _partitioned_call(
-    target: str,
-    rule: sharding.Rule | None,
-    tensors: Sequence[torch.Tensor | None],
-    outputs: Sequence[object],
-    attributes: Mapping[str, object] | None,
-    payload: bytes | str | None,
-    api: str | None,
-    aliases: Mapping[int, int] | None,
-    given: Local | None,
-    traits: Traits,
+    caller: str, request: Request, rule: sharding.Rule | None, given: Local | None
 ) -> sharding.PartitionedCall:
     """The call as XLA asks about it."""
-    metas = [None if t is None else t.to("meta") for t in tensors]
-    types = [ArrayType.of(value) for value in outputs]
-    count = len(types) - traits.num_hidden_results
+    metas = [None if t is None else t.to("meta") for t in request.inputs]
+    types = [ArrayType.of(value) for value in request.outputs]
+    count = len(types) - request.traits.num_hidden_results
     dtypes = [each.dtype for each in types]
+    names = [f"inputs[{i}]" for i in range(len(metas))]
+    arrays = [None if meta is None else arguments.array_of(meta) for meta in metas]
+    whole = dataclasses.replace(request, inputs=metas)  # which keeps no tensor alive
 
     def local(operands: Sequence[Shape | None], results: Sequence[Shape]) -> sharding.LocalCall:
         own = [
@@ -212,22 +189,22 @@ def _partitioned_call(
         ]
         shapes = [*results, *(each.shape for each in types[count:])]
         own_types = [ArrayType(tuple(s), d) for s, d in zip(shapes, dtypes, strict=True)]
-        made = {"outputs": own_types, "attributes": attributes, "payload": payload}
+        part = dataclasses.replace(whole, inputs=own, outputs=own_types)
         if given is not None:
-            made |= given.arguments(own, own_types[:count])
-            if [ArrayType.of(each).dtype for each in made["outputs"]] != dtypes:
+            part = dataclasses.replace(part, **given.arguments(own, own_types[:count]))
+            if [ArrayType.of(each).dtype for each in part.outputs] != dtypes:
                 raise ValueError(
-                    f"the part has the results {list(map(ArrayType.of, made['outputs']))}, where "
+                    f"the part has the results {list(map(ArrayType.of, part.outputs))}, where "
                     f"the whole call has {types}"
                 )
-        return local_call(target, own, **made, api=api, aliases=aliases, traits=traits)
+        return local_call(part)
 
     return sharding.PartitionedCall(
-        f"custom call {target!r}",
+        caller,
         rule,
-        {f"inputs[{i}]": t if t is None else arguments.array_of(t) for i, t in enumerate(tensors)},
+        dict(zip(names, arrays, strict=True)),
         [arguments.array_of(each) for each in types[:count]],
-        aliases or {},
+        request.aliases or {},
         local,
         owner=None,
         values=(given and given.values,),
@@ -266,51 +243,21 @@ def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | No
 
 
 def call_operator(
-    target: str,
-    inputs: Sequence[torch.Tensor | None],
-    outputs: Sequence[object],
-    *,
-    attributes: Mapping[str, object] | None = None,
-    payload: bytes | str | None = None,
-    api: str | None = None,
-    aliases: Mapping[int, int] | None = None,
-    partitioned: sharding.PartitionedCall | None = None,
-    traits: Traits = NONE,
-    is_checked: bool = False,
+    request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> list[torch.Tensor]:
     """custom_call for an operator, which has taken care of transforms and shardings.
 
     Args:
         partitioned: the call in a program for several devices.
-        is_checked: whether the operator has checked the arrays and parameters against the kernel's
-            signature. Then `attributes` are what parameter_values returned.
     """
-    tensors = arguments.tensors_of(target, inputs)
-    transforms.refuse(target, tensors)
-    checked = arguments.checked(
-        target, tensors, outputs, attributes, payload, api, aliases, False, traits, is_checked
-    )
-    checked = arguments.partitioned(checked, partitioned)
-    return _call(checked, tensors, outputs, attributes, payload)
+    transforms.refuse(request.target, request.inputs)
+    return _call(request, arguments.partitioned(arguments.checked(request), partitioned))
 
 
 def prepare_operator(
-    target: str,
-    inputs: Sequence[torch.Tensor | None],
-    outputs: Sequence[object],
-    *,
-    attributes: Mapping[str, object] | None = None,
-    payload: bytes | str | None = None,
-    api: str | None = None,
-    aliases: Mapping[int, int] | None = None,
-    partitioned: sharding.PartitionedCall | None = None,
-    traits: Traits = NONE,
-    is_checked: bool = False,
+    request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> object | None:
     """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
-
-    Args:
-        all: as of call_operator.
 
     Returns:
         The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
@@ -319,13 +266,10 @@ def prepare_operator(
     Raises:
         TypeError, ValueError: as call_operator.
     """
-    if reference.replacement(target) is not None:
+    if reference.replacement(request.target) is not None:
         return None
-    tensors = arguments.tensors_of(target, inputs)
-    checked = arguments.checked(
-        target, tensors, outputs, attributes, payload, api, aliases, False, traits, is_checked
-    )
-    return _XLAC._xla_prepare_custom_call(*arguments.partitioned(checked, partitioned))
+    checked = arguments.partitioned(arguments.checked(request), partitioned)
+    return _XLAC._xla_prepare_custom_call(*checked)
 
 
 def prepare(
@@ -333,14 +277,9 @@ def prepare(
     inputs: Sequence[torch.Tensor | None],
     outputs: Sequence[object],
     *,
-    attributes: Mapping[str, object] | None = None,
-    payload: bytes | str | None = None,
-    api: str | None = None,
-    aliases: Mapping[int, int] | None = None,
-    has_side_effect: bool = False,
     sharding_rule: str | None = None,
     local: Local | None = None,
-    traits: Traits = NONE,
+    **options: object,
 ) -> object | None:
     """What custom_call does once for operands of such shapes and dtypes, as prepare_operator.
 
@@ -349,42 +288,13 @@ def prepare(
     """
     if reference.replacement(target) is not None:
         return None
-    checked = _checked(
-        target,
-        arguments.tensors_of(target, inputs),
-        outputs,
-        attributes,
-        payload,
-        api,
-        aliases,
-        has_side_effect,
-        sharding_rule,
-        local,
-        traits,
-    )
-    return _XLAC._xla_prepare_custom_call(*checked)
+    request = Request(target, arguments.tensors_of(target, inputs), outputs, **options)
+    return _XLAC._xla_prepare_custom_call(*_checked(request, sharding_rule, local))
 
 
-def local_call(
-    target: str,
-    inputs: Sequence[torch.Tensor | None],
-    outputs: Sequence[object],
-    *,
-    attributes: Mapping[str, object] | None = None,
-    payload: bytes | str | None = None,
-    api: str | None = None,
-    aliases: Mapping[int, int] | None = None,
-    traits: Traits = NONE,
-    is_checked: bool = False,
-) -> sharding.LocalCall:
-    """What each device calls of an operator's call.
-
-    Args:
-        all: as of call_operator, for meta tensors of a device's shapes.
-    """
-    checked = arguments.checked(
-        target, inputs, outputs, attributes, payload, api, aliases, False, traits, is_checked
-    )
+def local_call(request: Request) -> sharding.LocalCall:
+    """What each device calls: the call of meta tensors of a device's shapes."""
+    checked = arguments.checked(request)
     return sharding.LocalCall(checked.output_shapes, checked.output_dtypes, checked.payload)
 
 
@@ -396,21 +306,16 @@ def is_cacheable(target: str) -> bool:
     return not transforms.may_apply() and reference.replacement(target) is None
 
 
-def _call(
-    checked: Arguments,
-    tensors: list[torch.Tensor | None],
-    outputs: Sequence[object],
-    attributes: Mapping[str, object] | None,
-    payload: bytes | str | None,
-) -> list[torch.Tensor]:
+def _call(request: Request, checked: Arguments) -> list[torch.Tensor]:
     """Makes the call, or calls the reference implementation, which gets the original arguments."""
     target = checked.target
     replaced = reference.replacement(target)
     if replaced is not None:
         _XLAC._xla_prepare_custom_call(*checked)
-        if payload is not None:
-            attributes = {"payload": payload}
-        results = replaced(tensors, outputs, attributes or {})
+        attributes = request.attributes or {}
+        if request.payload is not None:
+            attributes = {"payload": request.payload}
+        results = replaced(request.inputs, request.outputs, attributes)
         _check_reference(target, results, checked.output_shapes, checked.output_dtypes)
         return results
     if torch.is_grad_enabled() and any([tensor.requires_grad for tensor in checked.operands]):

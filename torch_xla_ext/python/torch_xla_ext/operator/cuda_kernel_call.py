@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_xla_ext.custom_call import compiled_kernel
+from torch_xla_ext.custom_call import Request, compiled_kernel, tensors_of
 from torch_xla_ext.operator.kernel_call import Checked, KernelCall
 from torch_xla_ext.registry import registration
 from xla_kernels.launch import TARGET
@@ -40,7 +40,7 @@ class CudaKernelCall(KernelCall):
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         return self.kernel.calls.reference_results(args, types, least)
 
-    def _arguments(self, checked: Checked) -> dict[str, object]:
+    def _request(self, checked: Checked) -> Request:
         tensors = [checked.args[name] for name in self.operands]
         types = [ArrayType.of(result) for result in checked.results]
         launch, words = self.kernel.calls.prepared(
@@ -51,14 +51,14 @@ class CudaKernelCall(KernelCall):
             result: sum(tensor is not None for tensor in tensors[:index])
             for result, index in self._aliases.items()
         }
-        return {
-            "target": TARGET,
-            "inputs": present,
-            "outputs": checked.results,
-            "attributes": launch.attributes(words),
-            "api": "ffi",
-            "aliases": counted,
-        }
+        return Request(
+            TARGET,
+            tensors_of(TARGET, present),
+            checked.results,
+            attributes=launch.attributes(words),
+            api="ffi",
+            aliases=counted,
+        )
 
     def _operand_types(self, checked: Checked) -> list[ArrayType | None]:
         tensors = [checked.args[name] for name in self.operands]

@@ -8,7 +8,14 @@ import torch
 import torch_xla
 
 from torch_xla_ext import sharding
-from torch_xla_ext.custom_call import array_of, call_operator, local_call, prepare_operator
+from torch_xla_ext.custom_call import (
+    Request,
+    array_of,
+    call_operator,
+    local_call,
+    prepare_operator,
+    tensors_of,
+)
 from torch_xla_ext.operator import sharding_rule
 from torch_xla_ext.registry import registration
 from torch_xla_ext.sharding import rule as rules
@@ -54,22 +61,24 @@ class KernelCall(OperatorCall):
         return {}
 
     def on_xla(self, *values: Value) -> Tensors:
-        return self._returned(call_operator(**self._custom_call(values)))
+        return self._returned(call_operator(*self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
         """The part of on_xla that is done once for each set of shapes, dtypes and values."""
-        return prepare_operator(**self._custom_call(values))
+        return prepare_operator(*self._custom_call(values))
 
-    def _custom_call(self, values: Sequence[Value]) -> dict[str, object]:
+    def _custom_call(
+        self, values: Sequence[Value]
+    ) -> tuple[Request, sharding.PartitionedCall | None]:
         """The arguments of call_operator."""
         checked = self.checked(values, self._num_results)
-        arguments = self._arguments(checked)
+        request = self._request(checked)
         if torch_xla.runtime.is_spmd() and not checked.has_symbols(self.operands):
-            arguments["partitioned"] = self._partitioned(checked)
-        return arguments
+            return request, self._partitioned(checked)
+        return request, None
 
-    def _arguments(self, checked: Checked) -> dict[str, object]:
-        """The arguments of call_operator for these operands."""
+    def _request(self, checked: Checked) -> Request:
+        """The call for these operands."""
         tensors = [checked.args[name] for name in self.operands]
         name, api = self.target, None
         if self.schema is not None:
@@ -77,17 +86,17 @@ class KernelCall(OperatorCall):
             name, api = registration.call_with_schema(self.target, self.schema.text)
         if self.payload is not None:
             tensors = [tensor for tensor in tensors if tensor is not None]
-        return {
-            "target": name,
-            "inputs": tensors,
-            "outputs": checked.results,
-            "attributes": checked.parameters if self.schema else None,
-            "payload": self.payload(**checked.args) if self.payload else None,
-            "api": api,
-            "aliases": self._aliases,
-            "traits": self.traits,
-            "is_checked": self.schema is not None and not checked.has_symbols(self.operands),
-        }
+        return Request(
+            name,
+            tensors_of(name, tensors),
+            checked.results,
+            attributes=checked.parameters if self.schema else None,
+            payload=self.payload(**checked.args) if self.payload else None,
+            api=api,
+            aliases=self._aliases,
+            traits=self.traits,
+            is_checked=self.schema is not None and not checked.has_symbols(self.operands),
+        )
 
     @cached_property
     def _aliases(self) -> dict[int, int]:
@@ -110,7 +119,7 @@ class KernelCall(OperatorCall):
                 if shape is not None
             }
             own_values = tuple((values | own).values())
-            return local_call(**self._arguments(self.checked(own_values, self._num_results)))
+            return local_call(self._request(self.checked(own_values, self._num_results)))
 
         shapes = checked.results[: self._num_returned]
         return sharding.PartitionedCall(
