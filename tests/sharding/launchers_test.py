@@ -208,6 +208,8 @@ def test_rules_that_are_refused(line: xs.Mesh) -> None:
     with pytest.raises(ValueError, match="bernoulli has random results, which devices with"):
         register("aten::bernoulli", sharding_rule=lambda self, generator: "... -> ...")
     x = sharded(torch.randn(8, 6), line, ("x", None))
+    with pytest.raises(NotImplementedError, match="bernoulli has random results, of which"):
+        run_torch_operator("aten::bernoulli", x.sigmoid())
     with pytest.raises(ValueError, match=r"'n -> n' has 1 dimensions for operand inputs\[0\]"):
         run_torch_operator("aten::tanh", x, sharding_rule="n -> n")
     with pytest.raises(ValueError, match=r"add_scaled: sharding_rule .* has 1 operands, but"):

@@ -98,6 +98,10 @@ def test_definition(rule: object, message: str) -> None:
             "k is num_kv_heads of the signature, and head_dim of value_cache",
         ),
         (
+            "t k _, t k _, t, _ _ k _, _ _ k _ -> _ _ k _, _ _ k _; sum t",
+            "result 0 shares the buffer of operand 3, whose values each device has",
+        ),
+        (
             "_ k _, _ k _, _, _ _ k _, _ _ k _ -> _ _ k _, k _ _ _",
             "result 1 shares the buffer of operand 4, so it must be sharded in the same way",
         ),

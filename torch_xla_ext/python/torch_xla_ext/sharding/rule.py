@@ -268,3 +268,10 @@ def check_aliases(rule: Rule, aliases: dict[int, int]) -> None:
                 f"sharding_rule {rule.text!r}: result {result} shares the buffer of operand "
                 f"{operand}, so it must be sharded in the same way"
             )
+        for name in rule.sums:
+            if name not in names(rule.results[result]):
+                raise ValueError(
+                    f"sharding_rule {rule.text!r}: result {result} shares the buffer of operand "
+                    f"{operand}, whose values each device has, so it cannot be a sum over {name} "
+                    "of the devices' results"
+                )

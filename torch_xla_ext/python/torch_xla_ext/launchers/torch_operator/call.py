@@ -11,6 +11,7 @@ import torch
 import torch_xla
 from torch.utils import _pytree as pytree
 
+from torch_xla_ext import sharding
 from torch_xla_ext.custom_call import Local, custom_call, is_cacheable, prepare
 from torch_xla_ext.launchers.torch_operator import support
 from torch_xla_ext.launchers.torch_operator.argument_encoding import encode
@@ -191,6 +192,12 @@ class Operator:
             rule = rule(**{a.name: v for a, v in zip(self.arguments, values, strict=True)})
         if rule is not None:
             self._check_not_random()
+        elif self._is_random and sharding.num_devices() > 1:
+            raise NotImplementedError(
+                f"{self.overload.name()} has random results, of which each of "
+                f"{sharding.num_devices()} devices would draw its own; use an operator of "
+                "torch_xla's, whose random numbers all devices have in common"
+            )
         metas = pytree.tree_map(_meta, list(values))
 
         def arguments(
