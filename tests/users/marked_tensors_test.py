@@ -28,6 +28,9 @@ def gradient(x: torch.Tensor) -> torch.Tensor:
 
 PROGRAMS = {
     "linear": lambda x: torch.nn.functional.linear(x, x + 1),
+    "linear with other tensors": lambda x: torch.nn.functional.linear(
+        x, torch.ones(3, 4, device=x.device), torch.ones(3, device=x.device)
+    ),
     "t": lambda x: x.t() + 1,
     "a row": lambda x: x[1],
     "columns": lambda x: x[:, 1:3],

@@ -16,12 +16,12 @@ namespace {
 constexpr c10::DispatchKey kBeforePython = c10::DispatchKey::PythonTLSSnapshot;
 
 // What dispatches to Python, for a mode or a subclass, enters here first. As in
-// PyTorch, but functionalization is left to those whom Python calls.
+// PyTorch, but functionalization is left to those whom Python calls. An
+// operator that calls others, such as linear(), does so with functionalization:
+// those that dispatch to Python, too, enter here again.
 void EnterPython(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const at::impl::MaybeSetTLSOnEntryGuard guard;
-  const c10::impl::ExcludeDispatchKeyGuard later(
-      c10::DispatchKey::Functionalize);
   op.redispatchBoxed(
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kBeforePython)
                  .remove(c10::DispatchKey::Functionalize),
