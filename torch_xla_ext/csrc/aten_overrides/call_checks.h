@@ -244,12 +244,6 @@ inline void CheckIsLong(const char* name, const at::Tensor& target) {
       target.scalar_type());
 }
 
-inline void CheckNllLoss(const at::Tensor&, const at::Tensor& target,
-                         const std::optional<at::Tensor>&, int64_t,
-                         c10::SymInt) {
-  CheckIsLong("nll_loss", target);
-}
-
 inline void CheckMultiMarginLoss(const at::Tensor&, const at::Tensor& target,
                                  const at::Scalar&, const at::Scalar&,
                                  const std::optional<at::Tensor>&, int64_t) {
@@ -595,8 +589,6 @@ inline void RegisterCallChecks(torch::Library& m) {
   TORCH_XLA_EXT_CHECK(mm, CheckMm)
   TORCH_XLA_EXT_CHECK(multinomial, CheckMultinomial)
   TORCH_XLA_EXT_CHECK(mv, CheckMv)
-  TORCH_XLA_EXT_CHECK(nll_loss2d_forward, CheckNllLoss)
-  TORCH_XLA_EXT_CHECK(nll_loss_forward, CheckNllLoss)
   TORCH_XLA_EXT_CHECK(put_, CheckPut)
   TORCH_XLA_EXT_CHECK(random__from, CheckRandom)
   TORCH_XLA_EXT_CHECK(random__to, CheckRandomTo)
