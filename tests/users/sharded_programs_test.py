@@ -65,6 +65,10 @@ def test_marked_again(mesh: xs.Mesh, first: tuple, second: tuple, is_computed: b
         torch_xla.sync()  # the program may not have started when the next line runs
     xs.mark_sharding(tensor, mesh, first)
     before = tensor + 1  # still to be computed
+    if first not in (second, (None, None)):
+        with pytest.raises(RuntimeError, match=r"has the sharding {devices=.*clear_sharding"):
+            xs.mark_sharding(tensor, mesh, second)
+        xs.clear_sharding(tensor)
     xs.mark_sharding(tensor, mesh, second)
     expected = values.to("xla")
     xs.mark_sharding(expected, mesh, second)
@@ -85,6 +89,7 @@ import numpy as np, torch, torch_xla, torch_xla.distributed.spmd as xs, torch_xl
 if {count}:
     xr.global_runtime_device_count()
     torch.manual_seed(0)
+    torch.ones(2, device=torch_xla.device())
 else:
     x = torch.ones(8, 4).to("xla")
 xr.use_spmd()

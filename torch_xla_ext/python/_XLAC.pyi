@@ -357,6 +357,9 @@ def _xla_is_read_by_pending_values(tensors: list[torch.Tensor]) -> bool:
 def _xla_compute_pending_values(tensor: torch.Tensor, /) -> None:
     """If programs have grown, computes all pending values of the tensor's device."""
 
+def _xla_has_live_tensors() -> bool:
+    """Whether any XLA tensor exists."""
+
 def _xla_pause_computing_pending_values(begins: bool, /) -> None:
     """While paused, _xla_compute_pending_values does nothing: a step is being traced."""
 

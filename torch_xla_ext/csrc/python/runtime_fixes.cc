@@ -36,6 +36,15 @@ void DefineRuntimeFixes(py::module_& module) {
       "Whether a value that has not been computed yet needs the data of any of "
       "these tensors, which have data.");
 
+  module.def(
+      "_xla_has_live_tensors",
+      [] {
+        return !torch_xla::XLAGraphExecutor::Get()
+                    ->GetLiveTensors(/*device=*/nullptr)
+                    .empty();
+      },
+      "Whether any XLA tensor exists.");
+
   module.def("_xla_pause_computing_pending_values",
              &PauseComputingPendingValues);
   module.def("_xla_compute_pending_values", &ComputePendingValues,

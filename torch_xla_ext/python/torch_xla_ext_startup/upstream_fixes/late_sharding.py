@@ -7,6 +7,7 @@ later were on different ones, for torch_xla, and the next program was a segmenta
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 
 import torch
@@ -22,6 +23,7 @@ def mark_sharding(
     """_xla_mark_sharding, with which mark_sharding ends."""
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
+        is_marked = tensor.device.type == "xla" and _XLAC._get_xla_sharding_spec(tensor) != ""
         try:
             original(tensor, sharding)
             return
@@ -35,6 +37,12 @@ def mark_sharding(
                 raise RuntimeError(
                     "mark_sharding needs xr.use_spmd(): call it once, right after the imports"
                 ) from None
+            if is_marked:
+                raise RuntimeError(
+                    f"mark_sharding: the tensor of shape {list(tensor.shape)} has the sharding "
+                    f"{_XLAC._get_xla_sharding_spec(tensor)} already: to give it another one, call "
+                    "torch_xla.distributed.spmd.clear_sharding(tensor) first"
+                ) from None
         # The program that computes the value may still have to be started.
         _XLAC._xla_wait_device_ops([])
         if _XLAC._get_xla_sharding_spec(tensor):
@@ -46,15 +54,21 @@ def mark_sharding(
 
 def use_spmd(original: Callable[..., None]) -> Callable[..., None]:
     """use_spmd."""
+    is_used = False
 
     @functools.wraps(original)
     def use(auto: bool | None = False) -> None:
-        if _XLAC._xla_get_spmd_config_is_locked() and not runtime.is_spmd():
-            raise RuntimeError(
-                "use_spmd() comes too late: this process has used an XLA device without it, so "
-                "that its tensors are on single devices; call use_spmd() right after the imports, "
-                'before torch_xla.device(), .to("xla") and capture'
-            )
+        nonlocal is_used
+        # Upstream's own tests delete XLA_USE_SPMD between two calls.
+        if _XLAC._xla_get_spmd_config_is_locked() and not (is_used or runtime.is_spmd()):
+            gc.collect()
+            if _XLAC._xla_has_live_tensors():
+                raise RuntimeError(
+                    "use_spmd() comes too late: this process has XLA tensors, which are on single "
+                    'devices; call use_spmd() right after the imports, before .to("xla") and '
+                    "capture"
+                )
         original(auto)
+        is_used = True
 
     return use
