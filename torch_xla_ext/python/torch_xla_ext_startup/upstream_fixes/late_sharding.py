@@ -23,7 +23,7 @@ def mark_sharding(
     """_xla_mark_sharding, with which mark_sharding ends."""
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
-        is_marked = tensor.device.type == "xla" and _XLAC._get_xla_sharding_spec(tensor) != ""
+        spec = _XLAC._get_xla_sharding_spec(tensor) if tensor.device.type == "xla" else ""
         try:
             original(tensor, sharding)
             return
@@ -37,10 +37,10 @@ def mark_sharding(
                 raise RuntimeError(
                     "mark_sharding needs xr.use_spmd(): call it once, right after the imports"
                 ) from None
-            if is_marked:
+            if spec not in ("", "{replicated}"):
                 raise RuntimeError(
                     f"mark_sharding: the tensor of shape {list(tensor.shape)} has the sharding "
-                    f"{_XLAC._get_xla_sharding_spec(tensor)} already: to give it another one, call "
+                    f"{spec} already: to give it another one, call "
                     "torch_xla.distributed.spmd.clear_sharding(tensor) first"
                 ) from None
         # The program that computes the value may still have to be started.
