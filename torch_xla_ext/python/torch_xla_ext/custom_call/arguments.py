@@ -262,7 +262,7 @@ def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
 
 
 def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
-    """What a sharding plan has to know of an operand or result."""
+    """Describes an operand or result for a sharding plan."""
     shape = tuple(value.shape)
     return sharding.Array(shape, prod(shape) * value.dtype.itemsize)
 

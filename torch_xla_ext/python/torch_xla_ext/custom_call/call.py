@@ -46,7 +46,7 @@ def parts(
     outputs: Sequence[ArrayType],
     aliases: Mapping[int, int] | None = None,
 ) -> Parts | None:
-    """What a function of arguments of the user returns for each part that a device may have.
+    """Calls a function of the user for each part of the arguments that a device may have.
 
     Args:
         caller: what errors begin with.
@@ -257,7 +257,7 @@ def call_operator(
 def prepare_operator(
     request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> object | None:
-    """What call_operator does once for operands of such shapes and dtypes: checks, and encoding.
+    """Does call_operator's part that is the same for all operands of such shapes and dtypes.
 
     Returns:
         The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
@@ -281,7 +281,7 @@ def prepare(
     local: Local | None = None,
     **options: object,
 ) -> object | None:
-    """What custom_call does once for operands of such shapes and dtypes, as prepare_operator.
+    """Prepares a custom_call for operands of such shapes and dtypes, as prepare_operator does.
 
     Args:
         all: as of custom_call.
@@ -293,7 +293,7 @@ def prepare(
 
 
 def local_call(request: Request) -> sharding.LocalCall:
-    """What each device calls: the call of meta tensors of a device's shapes."""
+    """Returns what a device calls, for a request with meta tensors of the device's shapes."""
     checked = arguments.checked(request)
     return sharding.LocalCall(checked.output_shapes, checked.output_dtypes, checked.payload)
 

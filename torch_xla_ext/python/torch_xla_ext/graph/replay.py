@@ -46,12 +46,12 @@ class Replay:
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def python_mismatch(self) -> str | None:
-        """What of Python's state is not as it was when the step was captured."""
+        """Returns the part of Python's state that has changed since the step was captured."""
         changed = self._state.difference()
         return f"{changed} changed" if changed else None
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """What is not as it was when the step was captured, besides values of tensors."""
+        """Returns what has changed since the step was captured, besides values of tensors."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
         if self._sharded:

@@ -136,7 +136,8 @@ class KernelCall(OperatorCall):
     @property
     def cached_environment(self) -> Sequence[str] | None:
         """The environment variables that `prepared` depends on; None if they are not known."""
-        functions = (self.check, self.attributes, self.sizes, self.results, self.payload)
+        rule = self.sharding_rule if callable(self.sharding_rule) else None
+        functions = (self.check, self.attributes, self.sizes, self.results, self.payload, rule)
         if self.environment is None and any(function is not None for function in functions):
             return None
         return list(self.environment or ())

@@ -97,8 +97,8 @@ def define_operator(
             takes dimensions in front (``x: F32[*batch, n]``) and returns them.
         promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
             their dtypes, as for torch.addcmul.
-        environment: the environment variables that `check`, `attributes`, `sizes`, `results` and
-            `payload` read, often none. It promises that these functions depend on nothing else but
+        environment: the environment variables that `check`, `attributes`, `sizes`, `results`,
+            `payload` and a function `sharding_rule` read, often none. It promises that these functions depend on nothing else but
             the arguments (of tensors: dtype, shape and device), so that their results can be cached
             for calls with XLA tensors. None makes no such promise: they run at every call.
         sharding_rule: the dimensions of sharded XLA tensors that devices may share, as
