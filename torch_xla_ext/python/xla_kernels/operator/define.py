@@ -98,9 +98,10 @@ def define_operator(
         promotes: whether, under torch.autocast, floating-point arguments are cast to the widest of
             their dtypes, as for torch.addcmul.
         environment: the environment variables that `check`, `attributes`, `sizes`, `results`,
-            `payload` and a function `sharding_rule` read, often none. It promises that these functions depend on nothing else but
-            the arguments (of tensors: dtype, shape and device), so that their results can be cached
-            for calls with XLA tensors. None makes no such promise: they run at every call.
+            `payload` and a function `sharding_rule` read, often none. It promises that these
+            functions depend on nothing else but the arguments (of tensors: dtype, shape and
+            device), so that their results can be cached for calls with XLA tensors. None makes no
+            such promise: they run at every call.
         sharding_rule: the dimensions of sharded XLA tensors that devices may share, as
             in ``"n (k g) _, _ k -> n (k g) _"``: those with a name, whose indices the kernel
             computes independently (torch_xla_ext.sharding.rule describes the notation, which omits
