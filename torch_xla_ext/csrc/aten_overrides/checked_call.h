@@ -1,0 +1,122 @@
+// Kernels that check a call before the XLA kernel of the operator traces it:
+// with PyTorch's functions for meta tensors, or with others of their arguments.
+#ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CHECKED_CALL_H_
+#define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CHECKED_CALL_H_
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace torch_xla_ext::aten_overrides {
+
+// Whether the sizes of an argument are known.
+inline bool IsToBeChecked(const at::Tensor& tensor) {
+  return !tensor.defined() ||
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+inline bool IsToBeChecked(const std::optional<at::Tensor>& tensor) {
+  return !tensor || IsToBeChecked(*tensor);
+}
+inline bool IsToBeChecked(const at::ITensorListRef& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    if (!IsToBeChecked(tensor)) return false;
+  }
+  return true;
+}
+template <typename Other>
+bool IsToBeChecked(const Other&) {
+  return true;
+}
+
+// An argument as a meta tensor. That of an in-place operator is itself.
+inline at::Tensor Described(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
+  at::Tensor meta =
+      at::detail::empty_meta(tensor.sizes(), tensor.scalar_type());
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    meta.unsafeGetTensorImpl()->set_wrapped_number(true);
+  }
+  return meta;
+}
+inline at::Tensor& Described(at::Tensor& tensor) { return tensor; }
+inline std::optional<at::Tensor> Described(
+    const std::optional<at::Tensor>& tensor) {
+  if (!tensor) return std::nullopt;
+  return Described(*tensor);
+}
+struct DescribedList {
+  std::vector<at::Tensor> tensors;
+  operator at::ITensorListRef() const { return at::TensorList(tensors); }
+};
+inline DescribedList Described(const at::ITensorListRef& tensors) {
+  DescribedList list;
+  for (const at::Tensor& tensor : tensors) {
+    list.tensors.push_back(Described(tensor));
+  }
+  return list;
+}
+template <typename Other>
+const Other& Described(const Other& other) {
+  return other;
+}
+
+// Names a private member, as an explicit instantiation may: a kernel that is
+// registered in place of another one calls that.
+template <auto kMember>
+struct MemberOfOperator {
+  friend c10::KernelFunction KernelOf(const c10::OperatorHandle& op,
+                                      c10::DispatchKey key) {
+    return (op.*kMember)->op.lookup(c10::DispatchKeySet(key));
+  }
+};
+c10::KernelFunction KernelOf(const c10::OperatorHandle& op,
+                             c10::DispatchKey key);
+template struct MemberOfOperator<&c10::OperatorHandle::operatorDef_>;
+
+// The kernel of an operator `Op`, such as at::_ops::add_Tensor, that calls
+// `kCheck` before the kernel that was registered.
+template <typename Op, auto kCheck, typename Schema = typename Op::schema>
+struct CheckedCall;
+
+template <typename Op, auto kCheck, typename Result, typename... Args>
+struct CheckedCall<Op, kCheck, Result(Args...)> {
+  struct Checked {
+    c10::OperatorHandle op;
+    c10::KernelFunction kernel;
+  };
+
+  static const Checked& Get() {
+    static const auto* const checked = [] {
+      const c10::OperatorHandle op =
+          c10::Dispatcher::singleton().findSchemaOrThrow(Op::name,
+                                                         Op::overload_name);
+      return new Checked{op, KernelOf(op, c10::DispatchKey::XLA)};
+    }();
+    return *checked;
+  }
+
+  static Result Call(c10::DispatchKeySet keys, Args... args) {
+    if ((IsToBeChecked(args) && ...)) kCheck(Described(args)...);
+    const Checked& checked = Get();
+    return checked.kernel.template call<Result, Args...>(
+        checked.op, keys, std::forward<Args>(args)...);
+  }
+
+  static void Register(torch::Library& m) {
+    Get();
+    std::string name = Op::name;
+    if (*Op::overload_name != '\0')
+      name += std::string(".") + Op::overload_name;
+    m.impl(name.c_str(), TORCH_FN(Call));
+  }
+};
+
+}  // namespace torch_xla_ext::aten_overrides
+
+#endif  // TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_CHECKED_CALL_H_
