@@ -1,4 +1,4 @@
-"""Views by as_strided, and of diagonals: stock torch_xla steps through the view instead of memory."""
+"""Views by as_strided and of diagonals, which stock torch_xla takes for slices of the view."""
 
 from __future__ import annotations
 
