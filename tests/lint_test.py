@@ -69,9 +69,9 @@ def _listed_tests(build: Path) -> set[str]:
     for node in ast.walk(ast.parse(build.read_text())):  # Starlark is Python here
         if isinstance(node, ast.Constant) and str(node.value).removesuffix(".py").endswith("_test"):
             listed.add(str(node.value).removesuffix(".py"))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "wheel_tests":
-            if not any(keyword.arg == "tests" for keyword in node.keywords):
-                listed |= {file.stem for file in build.parent.glob("*_test.py")}
+        is_list = isinstance(node, ast.Call) and ast.unparse(node.func) == "wheel_tests"
+        if is_list and not any(keyword.arg == "tests" for keyword in node.keywords):
+            listed |= {file.stem for file in build.parent.glob("*_test.py")}
     return listed
 
 
