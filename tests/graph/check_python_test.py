@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch_xla
+from testing.steps import on_device
 
 from torch_xla_ext import CaptureError, capture
-
-
-def on_device(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to("xla")
 
 
 class Server:
