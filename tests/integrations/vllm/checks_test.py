@@ -96,19 +96,7 @@ def test_speculation(options: dict[str, object], text: str, models: Path) -> Non
 
 # Of a checkpoint's config.json.
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-INTEGERS = {"num_bits": 8, "type": "int", "symmetric": True}
-INT8 = {
-    "quant_method": "compressed-tensors",
-    "format": "int-quantized",
-    "config_groups": {
-        "group_0": {
-            "targets": ["Linear"],
-            "weights": INTEGERS | {"strategy": "channel", "dynamic": False},
-            "input_activations": INTEGERS | {"strategy": "token", "dynamic": True},
-        }
-    },
-    "ignore": ["lm_head"],
-}
+INT8 = families.compressed_tensors("int")
 
 
 @pytest.mark.parametrize(

@@ -206,3 +206,19 @@ def check_tokens(llm: LLM, model: str) -> None:
     print(f"{model}: {sum(equal)} of {16 * len(answers)} tokens, at most {max(behind)} behind")
     assert sum(equal) >= 16 * len(answers) - 2
     assert max(behind) < min(distances) / MARGIN
+
+
+def compressed_tensors(numbers: str) -> dict[str, object]:
+    """The quantization_config of a checkpoint with 8-bit weights and inputs, "int" or "float"."""
+    each = {"num_bits": 8, "type": numbers, "symmetric": True}
+    group = {
+        "targets": ["Linear"],
+        "weights": each | {"strategy": "channel", "dynamic": False},
+        "input_activations": each | {"strategy": "token", "dynamic": True},
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": f"{numbers}-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+    }

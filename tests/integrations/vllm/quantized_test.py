@@ -132,22 +132,10 @@ def compressed(path: str, parent: nn.Module, names: list[str]) -> Checkpoint:
     return tensors
 
 
-_FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
 KINDS: dict[Callable[..., Checkpoint], dict] = {
     online: {},
     stored: {"quant_method": "fp8", "activation_scheme": "static"},
-    compressed: {
-        "quant_method": "compressed-tensors",
-        "format": "float-quantized",
-        "config_groups": {
-            "group_0": {
-                "targets": ["Linear"],
-                "weights": _FLOAT8 | {"strategy": "channel", "dynamic": False},
-                "input_activations": _FLOAT8 | {"strategy": "token", "dynamic": True},
-            }
-        },
-        "ignore": ["lm_head"],
-    },
+    compressed: families.compressed_tensors("float"),
 }
 
 
