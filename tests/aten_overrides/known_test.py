@@ -39,7 +39,7 @@ def test_surprises() -> None:
     wrong, error = Outcome("wrong", "1 instead of 2"), Outcome("error", "no kernel")
     found = {ADD: {0: wrong, 1: RIGHT, 2: error, 3: RIGHT, 4: wrong, 5: error}}
     assert sweep.surprises(found, FAULTS) == [
-        "mended: add, lazy, float32, sample 1: it is right; the list says: wrong",
+        "fixed: add, lazy, float32, sample 1: it is right; the list says: wrong",
         "changed: add, lazy, float32, sample 2: error, not wrong: no kernel",
         "new: add, lazy, float32, sample 4: wrong: 1 instead of 2",
     ]

@@ -275,7 +275,7 @@ def surprises(found: dict[Place, Outcomes], faults: known.Faults) -> list[str]:
             elif fault is not None and outcome.what == "right":
                 if fault.varies:
                     continue
-                lines.append(f"mended: {where}: it is right; the list says: {fault.what}")
+                lines.append(f"fixed: {where}: it is right; the list says: {fault.what}")
             elif fault is not None and outcome.what != fault.what:
                 lines.append(
                     f"changed: {where}: {outcome.what}, not {fault.what}: {outcome.message}"

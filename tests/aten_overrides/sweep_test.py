@@ -20,7 +20,7 @@ def found() -> dict[known.Place, sweep.Outcomes]:
 
 @pytest.mark.parametrize("mode", cases.MODES)
 def test_only_known_faults(found: dict[known.Place, sweep.Outcomes], mode: str) -> None:
-    """After a mend, `--write-known` takes a fault off the list (known_faults.toml says how)."""
+    """After a fix, `--write-known` takes a fault off the list (known_faults.toml says how)."""
     its_own = {place: outcomes for place, outcomes in found.items() if place.mode == mode}
     print(sweep.counts(its_own))
     lines = sweep.surprises(its_own, known.read())

@@ -73,7 +73,7 @@ def bring_up() -> Device:
             front.load(found.plugin)
             front.create_client(_options(found))
             _load_front_end()
-            _install_mends(found)
+            _install_fixes(found)
             _device = found
         return _device
 
@@ -146,8 +146,8 @@ def _load_front_end() -> None:
         _loader.load()
 
 
-def _install_mends(found: Device) -> None:
-    from torch_xla_gpu.mends import attention, checks, compiled, on_cpu
+def _install_fixes(found: Device) -> None:
+    from torch_xla_gpu.upstream_fixes import attention, checks, compiled, on_cpu
 
     with warnings.catch_warnings():  # of kernels that take the place of torch-tpu's
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")

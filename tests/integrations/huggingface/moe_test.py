@@ -191,7 +191,7 @@ class Block(nn.Module):
         return result
 
 
-def mended(use: Any) -> Block:
+def fixed(use: Any) -> Block:
     forward = types.FunctionType(Block.forward.__code__, globals(), "forward")  # one of its own
     return type("Block", (Block,), {"forward": moe.without_reads(forward)})(use)
 
@@ -207,7 +207,7 @@ USES = {
 @pytest.mark.parametrize("use", USES)
 def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -> None:
     """They are right in transformers' own way, and a warning says that they are slow."""
-    block = mended(USES[use])
+    block = fixed(USES[use])
     x, chosen = torch.randn(5, 4), torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2], [1, 0]])
     expected = Block.forward(block, x, chosen)
     with caplog.at_level(logging.WARNING, "torch_xla_ext.mixtures"):
@@ -218,7 +218,7 @@ def test_other_uses_of_the_indices(use: str, caplog: pytest.LogCaptureFixture) -
 
 def test_a_row_that_is_not_chosen_has_no_effect() -> None:
     """An expert never sees it, so that it cannot overflow."""
-    block = mended(lambda x, rows: x[rows] + (x[rows] * 1e38).square().clamp(max=1) * 0)
+    block = fixed(lambda x, rows: x[rows] + (x[rows] * 1e38).square().clamp(max=1) * 0)
     x = torch.tensor([[1e-30], [torch.inf], [2.0]]).requires_grad_()
     on_device = x.detach().to("xla").requires_grad_()
     chosen = torch.tensor([[0], [0], [1]])
