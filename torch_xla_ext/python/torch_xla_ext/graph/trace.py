@@ -17,6 +17,7 @@ from torch_xla_ext.graph import watch
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
+from torch_xla_ext.graph.parallel_compilation import Compiler
 from torch_xla_ext.graph.python_state import PythonState
 from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.result_plan import Known, Plans
@@ -53,6 +54,7 @@ class Tracer:
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
             the host are constants then, and what counts them for all threads is not asked.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
+        compiler: compiles the program while the caller goes on; without it, `run` does.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Tracer:
         check_python: bool,
         again: TraceFingerprint | None,
         as_compiling: bool,
+        compiler: Compiler | None = None,
     ) -> None:
         self._check_python, self._again = check_python, again
+        self._compiler = compiler
         self._as_compiling = as_compiling
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[Known] = []
@@ -320,7 +324,7 @@ class Tracer:
         gradients = self._plans().of_gradients(new)
         lowered = InPlaceProgram([known[number].tensor for number in written], new, saved)
         sources = self._find_sources(lowered)
-        key = lowered.compile()
+        key = lowered.compile(self._compiler)
         text = ""
         if self._again is None or self._again.program != key:
             text = _XLAC._get_xla_tensors_text(lowered.results)
@@ -450,4 +454,5 @@ class Tracer:
             list(self._copies),
             copied_back,
             [self._known[number].tensor for number in state],
+            lowered.compilation,
         )
