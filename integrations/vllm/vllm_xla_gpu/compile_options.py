@@ -10,6 +10,17 @@ import torch_xla_ext
 _FEW_TOKENS = 256
 
 
+def threads() -> int | None:
+    """That compile programs, if the user says how many."""
+    count = os.environ.get("VLLM_XLA_COMPILE_THREADS")
+    return None if count is None else int(count)
+
+
+def is_tuned(num_tokens: int, is_fp8: bool) -> bool:
+    """Whether XLA tries kernels for a step's products, on operands that it allocates for that."""
+    return is_fp8 or num_tokens <= _FEW_TOKENS
+
+
 def step_options(num_tokens: int, is_fp8: bool) -> contextlib.AbstractContextManager[None]:
     """XLA's options for a step, which shorten the start of an engine.
 
