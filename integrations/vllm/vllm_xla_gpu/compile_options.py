@@ -12,6 +12,17 @@ _FEW_TOKENS = 256
 _IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
 
 
+def threads() -> int | None:
+    """That compile programs, if the user says how many."""
+    count = os.environ.get("VLLM_XLA_COMPILE_THREADS")
+    return None if count is None else int(count)
+
+
+def is_tuned(num_tokens: int, is_fp8: bool) -> bool:
+    """Whether XLA tries kernels for a step's products, on operands that it allocates for that."""
+    return is_fp8 or num_tokens <= _FEW_TOKENS
+
+
 def step_options(
     num_tokens: int, is_fp8: bool, num_devices: int
 ) -> contextlib.AbstractContextManager[None]:

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
 from torch_xla_ext.graph import CapturedStep
-from vllm_xla_gpu import moe, overrides
+from vllm_xla_gpu import memory, moe, overrides
 from vllm_xla_gpu.batch import (
     KNOWN,
     NO_ADAPTER,
@@ -38,7 +39,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
-from vllm_xla_gpu.compile_options import step_options
+from vllm_xla_gpu.compile_options import is_tuned, step_options, threads
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -347,22 +348,37 @@ class XlaGpuModelRunner(TPUModelRunner):
             if self.lora_config is not None:
                 self._write_warmup_adapters()
             calls = list(self._calls_beside_steps())
+            is_fp8 = self.vllm_config.quant_config is not None
+            tuned = [n for n in self.num_tokens_paddings if is_tuned(n, is_fp8)]
             with (
                 self.start.part("compiling"),
-                torch_xla_ext.parallel_compilation(),
+                torch_xla_ext.parallel_compilation(self._tuning_threads()),
                 self.start.part("tracing"),
             ):
-                self._prepare_steps()
-                for function, operands in calls:
-                    function.prepare(*operands)
+                self._prepare_steps(tuned)  # which take longest
+                with (
+                    self.start.part("compiling"),
+                    torch_xla_ext.parallel_compilation(threads()),
+                    self.start.part("tracing"),
+                ):
+                    self._prepare_steps(n for n in self.num_tokens_paddings if n not in tuned)
+                    for function, operands in calls:
+                        function.prepare(*operands)
             with self.start.part("first runs"):
                 for function, operands in calls:
                     function(*operands)
                 self._record_graphs()
         self._update_num_xla_graphs("all programs")
 
-    def _prepare_steps(self) -> None:
-        for num_tokens in self.num_tokens_paddings:
+    def _tuning_threads(self) -> int | None:
+        """As many as the largest weight has room for beside the caches: XLA allocates copies."""
+        count = self._devices.count if self._devices is not None else 1
+        largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
+        most = threads() or len(os.sched_getaffinity(0))
+        return memory.room_for(largest * 3 // 2, self.device, most)
+
+    def _prepare_steps(self, sizes: Iterable[int]) -> None:
+        for num_tokens in sizes:
             packed = torch.from_numpy(pack_empty(self._shape(num_tokens))).to(self.device)
             with self._options(num_tokens):
                 self._receive[num_tokens].prepare(packed)

@@ -77,6 +77,7 @@ class CapturedStep:
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
+        self._verifies = self._verify_all or self._last_verified >= 2
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._replays: list[tuple[Key, Replay]] = []
         self._compiler_options: bytes | None = None  # of the first trace, and of all
@@ -290,6 +291,7 @@ class CapturedStep:
         if self._compiler_options is None:
             self._compiler_options = xla_options.current()
         arguments = (self._function, leaves, spec, views, self._check_python, again)
+        arguments += (self._verifies,)
         try:
             with xla_options.exactly(self._compiler_options):
                 if again is not None:
@@ -310,7 +312,7 @@ class CapturedStep:
         key.tensors = descriptions
         key.others = {number: weakly(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
-        if not self._verify_all and self._last_verified < 2:
+        if not self._verifies:
             replay.fingerprint = None
         _log.info(
             "%s: captured: %d inputs, %d of them written in place",

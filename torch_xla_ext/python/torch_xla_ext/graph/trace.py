@@ -53,6 +53,7 @@ class Tracer:
         check_python: whether the function may read, and must not change, Python objects.
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
             the host are constants then, and what counts them for all threads is not asked.
+        is_verified: whether the fingerprint is compared with that of a later trace.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
         compiler: compiles the program while the caller goes on; without it, `run` does.
     """
@@ -65,11 +66,12 @@ class Tracer:
         views: list[int],
         check_python: bool,
         again: TraceFingerprint | None,
+        is_verified: bool,
         as_compiling: bool,
         compiler: Compiler | None = None,
     ) -> None:
         self._check_python, self._again = check_python, again
-        self._compiler = compiler
+        self._is_verified, self._compiler = is_verified, compiler
         self._as_compiling = as_compiling
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[Known] = []
@@ -162,6 +164,8 @@ class Tracer:
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         executed = watch.ExecutedCode()
+        # What code runs matters to the check of Python only, and watching it takes long.
+        seen = executed.in_this_thread if self._check_python else contextlib.nullcontext
 
         def watched() -> watch.WatchedTensors:
             return watch.WatchedTensors(self._see, self._name_of, self._calls)
@@ -175,8 +179,8 @@ class Tracer:
             watch.answers_as_compiling() if self._as_compiling else contextlib.nullcontext(),
             contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
             contextlib.nullcontext() if self._again else watch.transfers_refused(self._calls),
-            executed.in_this_thread(),
-            watch.functions_of_backward(executed.in_this_thread, watched),
+            seen(),
+            watch.functions_of_backward(seen, watched),
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
             watched(),
@@ -326,7 +330,7 @@ class Tracer:
         sources = self._find_sources(lowered)
         key = lowered.compile(self._compiler)
         text = ""
-        if self._again is None or self._again.program != key:
+        if self._is_verified and (self._again is None or self._again.program != key):
             text = _XLAC._get_xla_tensors_text(lowered.results)
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
