@@ -67,8 +67,7 @@ class CudaKernelCall(KernelCall):
         if device.current().platform == "Host":
             # A reference does not have the kernel's workspaces.
             least = self._num_returned or len(self.in_place)
-            args = [*tensors, *checked.parameters.values()]
-            return self.kernel.calls.reference_results(args, results, least)
+            return self.kernel.calls.operator_results(tensors, results, checked.parameters, least)
         types = [None if tensor is None else ArrayType.of(tensor) for tensor in tensors]
         launch, words = self.kernel.calls.prepared(types, results, checked.parameters)
         compiled_kernel.register()

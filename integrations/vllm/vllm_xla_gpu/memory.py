@@ -52,6 +52,14 @@ def allocator_peak(device: torch.device) -> int:
     return info.get("peak_bytes_used") or info.get("bytes_used", 0)
 
 
+def room_for(size: int, device: torch.device, most: int) -> int:
+    """How often this many bytes fit into the device's free memory: at least once, to try."""
+    if os.environ["PJRT_DEVICE"] == "CPU":
+        return most
+    info = xm.get_memory_info(device)
+    return max(1, min(most, (info["bytes_limit"] - info["bytes_used"]) // size))
+
+
 def gpu_memory() -> int:
     """Bytes of this process's smallest GPU, as NVIDIA's driver tells."""
     driver = ctypes.CDLL("libcuda.so.1")
