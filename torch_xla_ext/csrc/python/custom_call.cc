@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/registry/builtin_targets.h"
+#include "torch_xla_ext/csrc/registry/one_result.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/registry/text.h"
 #include "torch_xla_ext/csrc/upstream.h"
@@ -82,6 +84,10 @@ Calls the target `target` with XLA's API version `api_version` (0 to 4).
 As upstream's, but that everything it is given is part of the program's hash:
 calls that differ in `backend_config`, `api_version`, `has_side_effect` or
 `frontend_attributes` alone are different programs. No layout is constrained.
+
+An untyped function for the Host gets the buffer itself of one result, and an
+array of the buffers of several; from _xla_gpu_custom_call always an array. A
+kernel made with kernel.h, which takes an array, is refused for one result.
 )doc";
 
 constexpr char kCallKeyDoc[] = R"doc(
@@ -159,6 +165,15 @@ PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
                             : TargetApi::kUntyped;
   CheckIsNotXlas(config.target, CurrentPlatform(), api);
   config.target = CurrentName(config.target, CurrentPlatform(), api);
+  if (api == TargetApi::kUntyped && outputs.dtypes.size() == 1 &&
+      CurrentPlatform() == std::string_view(kHostPlatform)) {
+    if (!config.single_result_is_tuple) {
+      CheckTakesBuffer(config.target);
+    } else if (config.api_version ==
+               xla::API_VERSION_STATUS_RETURNING_UNIFIED) {
+      config.target = NameWithOneResult(config.target);
+    }
+  }
   return {kind, std::move(config), std::move(outputs)};
 }
 
