@@ -40,7 +40,7 @@ namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 inline constexpr int kMaxArguments = 32;  // operands and results together
 inline constexpr int kMaxDims = 8;        // in a signature; a star is one
 inline constexpr int kMaxVariables = 4;
-inline constexpr int kMaxOptions = 17;
+inline constexpr int kMaxOptions = 20;
 inline constexpr int kMaxConstraints = 8;
 inline constexpr int kMaxChoices = 8;
 inline constexpr int64_t kNamed = -1;
