@@ -6,12 +6,9 @@ import torch
 
 from torch_xla_gpu import custom_call, device, kernels
 from torch_xla_gpu.custom_call import compiled_kernel
+from xla_kernels import ArrayType, Checked, OperatorCall, Tensors, Value, overlap
 from xla_kernels.launch import TARGET
-from xla_kernels.operator import tensor_checks
-from xla_kernels.operator.checked import Checked, OperatorCall
-from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import ffi_attributes
-from xla_kernels.signature.schema import ArrayType
 
 
 class KernelCall(OperatorCall):
@@ -101,6 +98,6 @@ def _own_buffer(
     if is_written:
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
         return tensor if whole and tensor.is_contiguous() else custom_call.copy(tensor)
-    if any(tensor_checks.overlap(tensor, other) for other in written):
+    if any(overlap(tensor, other) for other in written):
         return custom_call.copy(tensor)
     return tensor
