@@ -15,9 +15,11 @@ other kernels there; fusions and transposes are the same. FILE.optimized.txt get
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import re
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 # As XLA describes the device in its dumps (*.gpu_target_config.pbtxt).
@@ -51,8 +53,12 @@ BITS |= {"f64": 64, "s64": 64, "u64": 64, "c64": 64, "c128": 128}
 NO_KERNELS = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 
 
-def compiled(program: bytes) -> str:
-    """The optimized program in XLA's text."""
+def compiled(program: bytes, handlers: Sequence[str] = ()) -> str:
+    """The optimized program in XLA's text.
+
+    Args:
+        handlers: for targets of the program, as of --handler.
+    """
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
     toolkit = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"
     flags = f"--xla_gpu_autotune_level=0 --xla_gpu_cuda_data_dir={toolkit}"
@@ -65,6 +71,11 @@ def compiled(program: bytes) -> str:
     (device,) = topologies.get_topology_desc(
         platform="cuda", target_config=H100, topology="1x1x1", topology_name="1x1x1"
     ).devices
+    for name, library, symbol in (each.split(":") for each in handlers):
+        import jax
+
+        function = getattr(ctypes.CDLL(os.path.realpath(library)), symbol)
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(function), platform="CUDA")
     options = xla_client.CompileOptions()
     with mlir.make_ir_context():
         module = ir.Module.parse(program)
@@ -107,8 +118,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+")
-    for file in parser.parse_args().files:
-        text = compiled(file.read_bytes())
+    parser.add_argument(
+        "--handler",
+        metavar="TARGET:LIBRARY:SYMBOL",
+        action="append",
+        default=[],
+        help="an FFI handler for a target that the program calls; XLA only looks at it, so that "
+        "the one for the Host does: MySquare:./libsquare_host.so:MySquareHostFfi",
+    )
+    args = parser.parse_args()
+    for file in args.files:
+        text = compiled(file.read_bytes(), args.handler)
         file.with_name(file.name + ".optimized.txt").write_text(text)
         rows = kernels(text)
         print(f"{file}: {len(rows)} kernels, {sum(row[0] + row[1] for row in rows):.0f} MB")

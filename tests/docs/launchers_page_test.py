@@ -3,6 +3,7 @@
 import ctypes
 import re
 import runpy
+import struct
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,13 +71,19 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     include = torch_xla_ext.include_dir()
     options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-isystem", include]
     subprocess.run(["g++", *options, "scale.cc", "-o", "libscale.so"], check=True)
+    (source,) = re.findall(r"```c\n(.*?)```", PAGE, re.DOTALL)
+    Path("double_it.c").write_text(source)
+    (command,) = re.findall(r"# (gcc .*)$", PAGE, re.MULTILINE)
+    subprocess.run(command.split(), check=True)
     rows = 3
     x, weight, positions = torch.randn(rows, 4096), torch.randn(4096), torch.arange(rows)
     normed = torch.nn.functional.rms_norm(x, (4096,), weight, 1e-6)
-    expected = [x * positions[:, None], *[normed] * 4, 2 * x, 2 * x]
+    expected = [x * positions[:, None], *[normed] * 4, 2 * x, 2 * x, 2 * x, 2 * x]
     names = {
         "torch": torch,
         "torch_xla": torch_xla,
+        "ctypes": ctypes,
+        "struct": struct,
         "torch_xla_ext": torch_xla_ext,
         "rms_norm": rms_norm,
         "rows": rows,

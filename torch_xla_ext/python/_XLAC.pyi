@@ -33,6 +33,7 @@ def _xla_gpu_custom_call(
     num_hidden_results: int = 0,
     payload_is_backend_config: bool = False,
     runs_first_alone: bool = False,
+    operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
     """Calls the kernel that is registered as `target` with the buffers of `inputs`."""
 
@@ -62,6 +63,7 @@ def _xla_prepare_custom_call(
     num_hidden_results: int = 0,
     payload_is_backend_config: bool = False,
     runs_first_alone: bool = False,
+    operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> _XlaPreparedCall:
     """Checks the arguments of _xla_gpu_custom_call."""
 

@@ -41,15 +41,25 @@ class KernelCall(OperatorCall):
         results = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         if self.payload is not None:
             payload = self.payload(**checked.args)
-            layouts = self.traits.result_layouts
-            return custom_call.call(self.target, present, results, payload=payload, layouts=layouts)
+            return custom_call.call(
+                self.target,
+                present,
+                results,
+                payload=payload,
+                layouts=self.traits.result_layouts,
+                operand_layouts=self.traits.operand_layouts,
+            )
         return custom_call.call(
             kernels.called_name(self.target, self.schema.text),
             present,
             results,
             attributes=ffi_attributes.of_kernel(self.schema, tensors, checked.parameters),
             aliases=self._aliases(checked),
-            layouts=self.traits.result_layouts,
+            layouts={**self.traits.result_layouts, **self.schema.result_layouts},
+            operand_layouts={
+                **self.traits.operand_layouts,
+                **self.schema.operand_layouts(tensors),
+            },
         )
 
     def _aliases(self, checked: Checked) -> dict[int, int]:
@@ -77,6 +87,8 @@ class CudaKernelCall(KernelCall):
             results,
             attributes=launch.attributes(words),
             aliases=self._aliases(checked),
+            layouts=self.schema.result_layouts,
+            operand_layouts=self.schema.operand_layouts(tensors),
         )
 
 

@@ -71,7 +71,7 @@ def test_a_compiled_function_is_one_program() -> None:
 
 def test_the_layout_of_a_result() -> None:
     results = ArrayType((2, 3), torch.float32), ArrayType((4, 5), torch.float32)
-    text = stablehlo._module("own", (), results, None, b"", (), ((1, (1, 0)),), False)
+    text = stablehlo._module("own", (), results, None, b"", (), ((1, (1, 0)),), (), False)
     row_major, column_major = (f"dense<[{order}]> : tensor<2xindex>" for order in ("1, 0", "0, 1"))
     assert f"result_layouts = [{row_major}, {column_major}]" in text
 

@@ -8,11 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from testing.xla import custom_call_lines
 from torch import Tensor
 
 import torch_xla_ext
 from cuda_source.sources import ADD_TO, SCALE, SQUARE, attributes
-from torch_xla_ext import CudaKernel, cuda_kernel
+from torch_xla_ext import CudaKernel, cuda_kernel, define_operator
 
 on_a_gpu = pytest.mark.usefixtures("on_a_gpu")
 
@@ -33,6 +34,10 @@ def parameters(*tensors: Tensor) -> list[str]:
 
 def i32(number: int) -> str:
     return "x" + struct.pack("<i", number).hex()
+
+
+def i64(number: int) -> str:
+    return "x" + struct.pack("<q", number).hex()
 
 
 def f32(number: float) -> str:
@@ -294,6 +299,36 @@ def test_parameters_of_a_signature(device: torch.device) -> None:
         kernel[1, 1](x, cache, 0.5, 1)
     with pytest.raises(TypeError, match="outputs and aliases follow from its signature"):
         kernel[1, 1](x, cache, 0.5, True, outputs=[x])
+
+
+@on_a_gpu
+def test_layouts(device: torch.device) -> None:
+    text = """__global__ void f(const float* x, long long row, long long column, float* out,
+                                int stride, const float* bias, int of_bias) {}"""
+    kernel = cuda_kernel(
+        text,
+        "f",
+        signature="(x: F32[m, n]{0, 1}, bias?: F32[n]) -> (out: F32[n, m, 2]{1, 2, 0})",
+        arguments="x x.stride[0] x.stride[1] out out.stride[0] bias bias.stride[0]",
+        grid=1,
+        block=1,
+        reference=lambda x, bias: torch.stack([x.t() + bias[:, None]] * 2, 2),
+    )
+    x, bias = torch.zeros(3, 5, device=device), torch.zeros(5, device=device)
+    (out,) = kernel(x, bias)
+    words = ["t0", i64(1), i64(3), "r0", i32(6), "t1", i32(1)]
+    assert parameters(out) == words
+    (line,) = custom_call_lines(out)
+    assert "operand_layout_constraints={f32[3,5]{0,1}, f32[5]{0}}" in line
+    assert "(f32[5,3,2]{1,2,0}) custom-call(" in line
+    assert parameters(*kernel(x, None))[-2:] == ["x" + bytes(8).hex(), i32(0)]
+    define_operator(
+        "kernel_test::f(Tensor x, Tensor? bias=None) -> Tensor", target=kernel, replace=True
+    )
+    assert custom_call_lines(torch.ops.kernel_test.f(x, bias)) == [line]
+    for word in ("x.stride[2]", "y.stride[0]", "x.stride"):
+        with pytest.raises(ValueError, match=re.escape(f"parameter {word!r} is not in the signat")):
+            cuda_kernel(text, "f", signature="(x: F32[m, n]) -> (out: F32[m])", arguments=word)
 
 
 @on_a_gpu

@@ -359,37 +359,33 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
   return result;
 }
 
-std::map<int64_t, std::vector<int64_t>> ParseResultLayouts(
-    const std::string& target, const py::handle& layouts,
-    const OutputTypes& outputs) {
+std::map<int64_t, std::vector<int64_t>> ParseLayouts(
+    const std::string& target, const char* argument, const char* what,
+    const py::handle& layouts, const std::vector<size_t>& ranks) {
   if (layouts.is_none()) return {};
-  const char* const argument = "result_layouts";
   if (!PyDict_Check(layouts.ptr())) {
-    throw py::type_error(
-        Where(target, {argument}) +
-        "must be a dict {output: dimensions}, but is of type " +
-        TypeName(layouts));
+    throw py::type_error(Where(target, {argument}) + "must be a dict {" + what +
+                         ": dimensions}, but is of type " + TypeName(layouts));
   }
   std::map<int64_t, std::vector<int64_t>> result;
   for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(layouts)) {
-    const int64_t output =
-        ParseIndex(target, argument, "output", key, outputs.shapes.size());
-    const size_t index = static_cast<size_t>(output);
+    const auto index = static_cast<size_t>(
+        ParseIndex(target, argument, what, key, ranks.size()));
     std::vector<int64_t> layout =
         ParseShape(target, {argument, index}, value, /*element_size=*/1);
     std::vector<int64_t> sorted = layout;
     std::sort(sorted.begin(), sorted.end());
-    bool is_permutation = sorted.size() == outputs.shapes[index].size();
+    bool is_permutation = sorted.size() == ranks[index];
     for (size_t i = 0; is_permutation && i < sorted.size(); ++i) {
       is_permutation = sorted[i] == static_cast<int64_t>(i);
     }
     if (!is_permutation) {
       throw py::value_error(
-          Where(target, {argument, index}) + "must have each of the output's " +
-          std::to_string(outputs.shapes[index].size()) +
-          " dimensions once, but is " + std::string(py::str(value)));
+          Where(target, {argument, index}) + "must have each of the " + what +
+          "'s " + std::to_string(ranks[index]) + " dimensions once, but is " +
+          std::string(py::str(value)));
     }
-    result[output] = std::move(layout);
+    result[static_cast<int64_t>(index)] = std::move(layout);
   }
   return result;
 }

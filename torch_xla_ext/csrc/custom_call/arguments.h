@@ -42,11 +42,13 @@ std::map<int64_t, int64_t> ParseAliases(const std::string& target,
                                         const pybind11::handle& inputs,
                                         const OutputTypes& outputs);
 
-// A dict {output: layout}, or None. A layout has each of the output's
-// dimensions once: their order in memory, the one that changes slowest first.
-std::map<int64_t, std::vector<int64_t>> ParseResultLayouts(
-    const std::string& target, const pybind11::handle& layouts,
-    const OutputTypes& outputs);
+// The argument `argument`, a dict {output: layout} or {input: layout} of arrays
+// that have these ranks, or None. A layout has each of an array's dimensions
+// once: their order in memory, the one that changes slowest first. `what` is
+// "output" or "input".
+std::map<int64_t, std::vector<int64_t>> ParseLayouts(
+    const std::string& target, const char* argument, const char* what,
+    const pybind11::handle& layouts, const std::vector<size_t>& ranks);
 
 // At least 0, and fewer than there are outputs.
 void CheckNumHiddenResults(const std::string& target, int64_t num_hidden,

@@ -28,6 +28,12 @@ std::vector<torch::lazy::Value> WithAliasedLast(
   return operands;
 }
 
+// `shape` in row-major order.
+xla::Shape RowMajor(xla::Shape shape) {
+  xla::LayoutUtil::SetToDefaultLayout(&shape);
+  return shape;
+}
+
 // `shape` with its dimensions in the order `layout` in memory.
 xla::Shape WithLayout(const xla::Shape& shape,
                       const std::vector<int64_t>& layout) {
@@ -59,8 +65,9 @@ void CheckStatic(const std::string& target, size_t index,
                  const xla::Shape& shape) {
   if (shape.is_static()) return;
   throw std::invalid_argument(
-      "custom call " + Quoted(target) + ": operand " + std::to_string(index) +
-      " has the dynamic shape " + shape.ToString() +
+      "custom call " + Quoted(target.substr(0, target.find('#'))) +
+      ": operand " + std::to_string(index) + " has the dynamic shape " +
+      shape.ToString() +
       ": a kernel needs sizes that do not change while the program runs");
 }
 
@@ -77,9 +84,12 @@ xla::XlaOp BuildPartitionedCall(const std::vector<xla::XlaOp>& inputs,
 
 }  // namespace
 
-xla::Shape RowMajor(xla::Shape shape) {
-  xla::LayoutUtil::SetToDefaultLayout(&shape);
-  return shape;
+xla::Shape OperandShape(const CustomCallConfig& config, size_t index,
+                        const xla::Shape& shape) {
+  const auto layout = config.operand_layouts.find(static_cast<int64_t>(index));
+  return layout == config.operand_layouts.end()
+             ? RowMajor(shape)
+             : WithLayout(shape, layout->second);
 }
 
 xla::Shape ResultShape(const CustomCallConfig& config,
@@ -124,9 +134,12 @@ torch::lazy::hash_t CustomCallConfig::Hash() const {
   for (const auto& [result, operand] : aliases) {
     hash = HashCombine(hash, MHash(result, operand));
   }
-  hash = HashCombine(hash, MHash(num_hidden_results, result_layouts.size()));
-  for (const auto& [result, layout] : result_layouts) {
-    hash = HashCombine(hash, MHash(result, layout));
+  hash = HashCombine(hash, MHash(num_hidden_results, result_layouts.size(),
+                                 operand_layouts.size()));
+  for (const auto* layouts : {&operand_layouts, &result_layouts}) {
+    for (const auto& [index, layout] : *layouts) {
+      hash = HashCombine(hash, MHash(index, layout));
+    }
   }
   return hash;
 }
@@ -146,6 +159,10 @@ std::string CustomCallConfig::ToString() const {
   if (!partition.empty()) out << ", partition=" << partition;
   for (const auto& [result, operand] : aliases) {
     out << ", result " << result << "=operand " << operand;
+  }
+  for (const auto& [operand, layout] : operand_layouts) {
+    out << ", layout of operand " << operand << "=";
+    for (const int64_t dimension : layout) out << dimension;
   }
   for (const auto& [result, layout] : result_layouts) {
     out << ", layout of result " << result << "=";
@@ -181,7 +198,8 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
       for (const xla::XlaOp& input : inputs) {
         const xla::Shape& shape = torch_xla::ShapeHelper::ShapeOfXlaOp(input);
         CheckStatic(config.target, operand_shapes.size(), shape);
-        operand_shapes.push_back(RowMajor(shape));
+        operand_shapes.push_back(
+            OperandShape(config, operand_shapes.size(), shape));
       }
     }
     if (is_partitioned) {

@@ -24,13 +24,16 @@ struct CustomCallConfig {
   std::string payload;
   int api_version = 0;
   bool has_side_effect = false;
-  // Forces row-major layouts of operands and results, instead of whatever the
-  // producer and the compiler choose. An untyped kernel sees only pointers, so
+  // Forces layouts of operands and results, row-major ones unless the members
+  // below say otherwise, instead of whatever the producer and the compiler
+  // choose. An untyped kernel sees only pointers, so
   // it has to know the layout.
   bool row_major = false;
-  // The order in memory of a result's dimensions, of row-major calls with a
-  // tuple of results: result to dimensions, the one that changes slowest first.
-  // Results that are not here are row-major.
+  // The order in memory of an operand's dimensions, of calls with `row_major`:
+  // operand to dimensions, the one that changes slowest first. Operands that
+  // are not here are row-major.
+  std::map<int64_t, std::vector<int64_t>> operand_layouts;
+  // The same of results, which are a tuple.
   std::map<int64_t, std::vector<int64_t>> result_layouts;
   // How many of the last results have no tensor: workspaces, say, whose shape
   // XLA changes when it compiles the program, so that nothing may read them.
@@ -70,8 +73,9 @@ using OperandAlias =
 xla::Shape ResultShape(const CustomCallConfig& config,
                        const xla::Shape& results);
 
-// `shape` in row-major order.
-xla::Shape RowMajor(xla::Shape shape);
+// `shape` in the order in memory that operand `index` of the call has.
+xla::Shape OperandShape(const CustomCallConfig& config, size_t index,
+                        const xla::Shape& shape);
 
 // The aliases of a call whose results are a tuple, or not.
 std::vector<OperandAlias> OperandAliases(const CustomCallConfig& config,

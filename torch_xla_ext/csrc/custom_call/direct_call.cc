@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "torch_xla_ext/csrc/registry/one_result.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/registry/text.h"
 #include "torch_xla_ext/csrc/upstream.h"
@@ -9,10 +10,7 @@
 namespace torch_xla_ext {
 namespace {
 
-// The untyped ABI of API version 3. The first argument of a CUDA target is a
-// cudaStream_t.
-using HostTarget = void (*)(void* out, const void** in, const char* opaque,
-                            size_t opaque_len, XlaCustomCallStatus* status);
+// The untyped ABI of API version 3. The first argument is a cudaStream_t.
 using CudaTarget = void (*)(void* stream, void** buffers, const char* opaque,
                             size_t opaque_len, XlaCustomCallStatus* status);
 
@@ -79,8 +77,11 @@ void CallTarget(const std::string& target, const std::string& platform,
     out.push_back(tensor.mutable_data_ptr());
   }
   XlaCustomCallStatus status;
-  if (platform == kHostPlatform) {
-    reinterpret_cast<HostTarget>(function)(
+  if (platform == kHostPlatform && out.size() == 1) {
+    CallWithOneResult(reinterpret_cast<HostFunction>(function), target, out[0],
+                      in.data(), payload.data(), payload.size(), &status);
+  } else if (platform == kHostPlatform) {
+    reinterpret_cast<HostFunction>(function)(
         out.data(), in.data(), payload.data(), payload.size(), &status);
   } else {
     std::vector<void*> buffers;

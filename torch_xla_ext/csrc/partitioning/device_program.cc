@@ -155,8 +155,11 @@ std::string Attributes(const CustomCallConfig& config, const DeviceCall& call) {
   }
   if (!config.row_major) return out.str();
   std::vector<std::string> operands;
-  for (const auto& shape : call.operand_shapes) {
-    operands.push_back(Layout(RowMajorOrder(shape.size())));
+  for (size_t i = 0; i < call.operand_shapes.size(); ++i) {
+    const auto layout = config.operand_layouts.find(static_cast<int64_t>(i));
+    operands.push_back(Layout(layout == config.operand_layouts.end()
+                                  ? RowMajorOrder(call.operand_shapes[i].size())
+                                  : layout->second));
   }
   std::vector<std::string> results;
   for (size_t i = 0; i < num_results; ++i) {

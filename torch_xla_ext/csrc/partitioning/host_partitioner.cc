@@ -63,8 +63,10 @@ HloInstruction* AddCall(const CustomCallConfig& config, const DeviceCall& call,
                         const PartitionedHlo::PartitioningState& state) {
   std::vector<xla::Shape> operand_shapes;
   for (size_t i = 0; i < operands.size(); ++i) {
-    operand_shapes.push_back(RowMajor(xla::ShapeUtil::MakeShape(
-        config.operand_types[i], call.operand_shapes[i])));
+    operand_shapes.push_back(
+        OperandShape(config, i,
+                     xla::ShapeUtil::MakeShape(config.operand_types[i],
+                                               call.operand_shapes[i])));
   }
   std::vector<xla::PrimitiveType> result_types;
   std::vector<xla::Shape> results;

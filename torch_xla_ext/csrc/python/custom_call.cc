@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "torch_xla_ext/csrc/pjrt_shim/first_execution.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
 #include "torch_xla_ext/csrc/registry/builtin_targets.h"
+#include "torch_xla_ext/csrc/registry/one_result.h"
 #include "torch_xla_ext/csrc/registry/registration.h"
 #include "torch_xla_ext/csrc/registry/text.h"
 #include "torch_xla_ext/csrc/upstream.h"
@@ -64,10 +66,15 @@ Args:
   runs_first_alone: programs with the target get the device for themselves when
     they run for the first time: XLA loads something that may not meet other
     work, such as a CUDA graph that is being captured.
+  operand_layouts: {input: dimensions}, or None: as result_layouts.
 
 Returns:
-  A list of XLA tensors, one for each shape. Operands and results are row-major
-  when the kernel runs, however the inputs were made.
+  A list of XLA tensors, one for each shape. Operands and results have these
+  layouts when the kernel runs, however the inputs were made.
+
+  An untyped function for the Host gets an array of the results' buffers, also
+  of one result. One that takes `out` for the buffer, as _xla_custom_call passes
+  it, is a failure.
 
 Raises:
   TypeError, ValueError: at once, for a wrong argument.
@@ -82,6 +89,10 @@ Calls the target `target` with XLA's API version `api_version` (0 to 4).
 As upstream's, but that everything it is given is part of the program's hash:
 calls that differ in `backend_config`, `api_version`, `has_side_effect` or
 `frontend_attributes` alone are different programs. No layout is constrained.
+
+An untyped function for the Host gets the buffer itself of one result, and an
+array of the buffers of several; from _xla_gpu_custom_call always an array. A
+kernel made with kernel.h, which takes an array, is refused for one result.
 )doc";
 
 constexpr char kCallKeyDoc[] = R"doc(
@@ -159,6 +170,15 @@ PreparedCall Prepare(torch::lazy::OpKind kind, OutputTypes outputs,
                             : TargetApi::kUntyped;
   CheckIsNotXlas(config.target, CurrentPlatform(), api);
   config.target = CurrentName(config.target, CurrentPlatform(), api);
+  if (api == TargetApi::kUntyped && outputs.dtypes.size() == 1 &&
+      CurrentPlatform() == std::string_view(kHostPlatform)) {
+    if (!config.single_result_is_tuple) {
+      CheckTakesBuffer(config.target);
+    } else if (config.api_version ==
+               xla::API_VERSION_STATUS_RETURNING_UNIFIED) {
+      config.target = NameWithOneResult(config.target);
+    }
+  }
   return {kind, std::move(config), std::move(outputs)};
 }
 
@@ -186,6 +206,7 @@ struct GpuCallArguments {
   int64_t num_hidden_results;
   bool payload_is_backend_config;
   bool runs_first_alone;
+  const py::object& operand_layouts;
 };
 
 // The same, checked.
@@ -206,8 +227,19 @@ GpuCall ParseGpuCall(const GpuCallArguments& args) {
                                  args.output_dtypes);
   config.aliases =
       ParseAliases(config.target, args.aliases, args.inputs, tensors.outputs);
+  std::vector<size_t> operand_ranks, result_ranks;
+  for (const torch_xla::XLATensorPtr& input : tensors.inputs) {
+    operand_ranks.push_back(input->shape().get().dimensions().size());
+  }
+  for (const auto& shape : tensors.outputs.shapes) {
+    result_ranks.push_back(shape.size());
+  }
+  config.operand_layouts =
+      ParseLayouts(config.target, "operand_layouts", "input",
+                   args.operand_layouts, operand_ranks);
   config.result_layouts =
-      ParseResultLayouts(config.target, args.result_layouts, tensors.outputs);
+      ParseLayouts(config.target, "result_layouts", "output",
+                   args.result_layouts, result_ranks);
   CheckNumHiddenResults(config.target, args.num_hidden_results,
                         tensors.outputs);
   config.num_hidden_results = args.num_hidden_results;
@@ -237,11 +269,13 @@ void DefineGpuCall(py::module_& module, const char* name, Function function,
                  const py::object& aliases, std::optional<int> api_version,
                  bool has_side_effect, const std::string& partition,
                  const py::object& result_layouts, int64_t num_hidden_results,
-                 bool payload_is_backend_config, bool runs_first_alone) {
+                 bool payload_is_backend_config, bool runs_first_alone,
+                 const py::object& operand_layouts) {
         return function(GpuCallArguments{
             inputs, payload, output_shapes, output_dtypes, target, aliases,
             api_version, has_side_effect, partition, result_layouts,
-            num_hidden_results, payload_is_backend_config, runs_first_alone});
+            num_hidden_results, payload_is_backend_config, runs_first_alone,
+            operand_layouts});
       },
       py::arg("inputs"), py::arg("payload"), py::arg("output_shapes"),
       py::arg("output_dtypes"), py::arg("target") = kDefaultGpuCustomCallTarget,
@@ -249,7 +283,8 @@ void DefineGpuCall(py::module_& module, const char* name, Function function,
       py::arg("has_side_effect") = false, py::arg("partition") = "",
       py::arg("result_layouts") = py::none(), py::arg("num_hidden_results") = 0,
       py::arg("payload_is_backend_config") = false,
-      py::arg("runs_first_alone") = false, doc);
+      py::arg("runs_first_alone") = false,
+      py::arg("operand_layouts") = py::none(), doc);
 }
 
 // Whether it is a payload of torch_xla.experimental.triton, which carries a

@@ -25,9 +25,11 @@ Args:
   platform: "CUDA" or "Host" (the CPU).
   api_version: what the function is: 0, untyped; 1, an FFI handler.
 
+A function that is registered under a name that is there already replaces the
+other one in calls that are traced from then on.
+
 Raises:
-  ValueError: an unknown platform or version, an empty name, or a name that is
-    registered with another function.
+  ValueError: an unknown platform or version, or an empty name.
   RuntimeError: XLA or the GPU plugin refuses the target.
 )doc";
 

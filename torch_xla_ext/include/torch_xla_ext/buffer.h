@@ -1,8 +1,8 @@
 // Views of a call's operands and results, which a launch function takes.
 //
-// All arrays are row-major and in the platform's memory: in a CUDA launch
-// function, in GPU memory. A view is cheap to copy and valid until the launch
-// function returns.
+// All arrays are in the platform's memory, in a CUDA launch function in GPU
+// memory, and row-major unless the signature gives them a layout. A view is
+// cheap to copy and valid until the launch function returns.
 #ifndef TORCH_XLA_EXT_BUFFER_H_
 #define TORCH_XLA_EXT_BUFFER_H_
 
@@ -23,6 +23,9 @@ struct BufferView {
   DType dtype = DType::kAbsent;
   int rank = 0;
   const int64_t* dims = nullptr;
+  // The dimensions in the order of memory, the one that changes fastest first;
+  // null for a row-major array.
+  const int* layout = nullptr;
 };
 
 namespace internal {
@@ -45,6 +48,18 @@ class AnyView {
     int64_t size = 1;
     for (int i = 0; i < view_.rank; ++i) size *= view_.dims[i];
     return size;
+  }
+  // How many elements lie between two neighbors along a dimension.
+  int64_t stride(int i) const {
+    int64_t stride = 1;
+    if (view_.layout == nullptr) {
+      for (int j = i + 1; j < view_.rank; ++j) stride *= view_.dims[j];
+    } else {
+      for (int j = 0; view_.layout[j] != i; ++j) {
+        stride *= view_.dims[view_.layout[j]];
+      }
+    }
+    return stride;
   }
   size_t size_bytes() const {
     return static_cast<size_t>(size()) * FindDType(view_.dtype)->byte_width;

@@ -137,7 +137,9 @@ class ArgumentChecker {
     }
     std::vector<std::string> names;
     for (const DType option : options) {
-      if (came == option) return Status::Ok();
+      if (came == option || (came == U8 && IsPassedAsBytes(option))) {
+        return Status::Ok();
+      }
       const std::string name = DTypeName(option);
       if (std::find(names.begin(), names.end(), name) == names.end()) {
         names.push_back(name);

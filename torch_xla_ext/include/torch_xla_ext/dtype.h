@@ -29,6 +29,11 @@ enum class DType : uint8_t {
   kC128 = 18,
   kF8E5M2 = 19,
   kF8E4M3FN = 20,
+  kF8E3M4 = 29,
+  kF8E8M0FNU = 33,
+  // A byte with two values of F4E2M1FN, the first one in its low bits, as
+  // torch.float4_e2m1fn_x2. XLA has a type of single values only.
+  kF4E2M1FNX2 = 200,
 };
 
 inline constexpr DType PRED = DType::kPred;
@@ -48,6 +53,15 @@ inline constexpr DType BF16 = DType::kBF16;
 inline constexpr DType C128 = DType::kC128;
 inline constexpr DType F8E5M2 = DType::kF8E5M2;
 inline constexpr DType F8E4M3FN = DType::kF8E4M3FN;
+inline constexpr DType F8E3M4 = DType::kF8E3M4;
+inline constexpr DType F8E8M0FNU = DType::kF8E8M0FNU;
+inline constexpr DType F4E2M1FNX2 = DType::kF4E2M1FNX2;
+
+// Whether torch_xla has no tensors of this type, so that an array of U8 passes
+// for one: its bytes are the elements.
+constexpr bool IsPassedAsBytes(DType dtype) {
+  return dtype == F8E3M4 || dtype == F8E8M0FNU || dtype == F4E2M1FNX2;
+}
 
 // A type's name, the size of one element, and the C++ type that holds one.
 // Types that C++17 lacks are stored as their bits.
@@ -58,15 +72,26 @@ struct DTypeInfo {
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-    {DType::kPred, "PRED", 1},         {DType::kS8, "S8", 1},
-    {DType::kS16, "S16", 2},           {DType::kS32, "S32", 4},
-    {DType::kS64, "S64", 8},           {DType::kU8, "U8", 1},
-    {DType::kU16, "U16", 2},           {DType::kU32, "U32", 4},
-    {DType::kU64, "U64", 8},           {DType::kF16, "F16", 2},
-    {DType::kF32, "F32", 4},           {DType::kF64, "F64", 8},
-    {DType::kC64, "C64", 8},           {DType::kBF16, "BF16", 2},
-    {DType::kC128, "C128", 16},        {DType::kF8E5M2, "F8E5M2", 1},
+    {DType::kPred, "PRED", 1},
+    {DType::kS8, "S8", 1},
+    {DType::kS16, "S16", 2},
+    {DType::kS32, "S32", 4},
+    {DType::kS64, "S64", 8},
+    {DType::kU8, "U8", 1},
+    {DType::kU16, "U16", 2},
+    {DType::kU32, "U32", 4},
+    {DType::kU64, "U64", 8},
+    {DType::kF16, "F16", 2},
+    {DType::kF32, "F32", 4},
+    {DType::kF64, "F64", 8},
+    {DType::kC64, "C64", 8},
+    {DType::kBF16, "BF16", 2},
+    {DType::kC128, "C128", 16},
+    {DType::kF8E5M2, "F8E5M2", 1},
     {DType::kF8E4M3FN, "F8E4M3FN", 1},
+    {DType::kF8E3M4, "F8E3M4", 1},
+    {DType::kF8E8M0FNU, "F8E8M0FNU", 1},
+    {DType::kF4E2M1FNX2, "F4E2M1FNX2", 1},
 };
 
 // A type's place in kDTypes by its name, or -1. (Comparing an address with null
@@ -103,7 +128,8 @@ constexpr auto NativeValue() {
     return int32_t();
   } else if constexpr (dtype == S64) {
     return int64_t();
-  } else if constexpr (dtype == U8 || dtype == F8E5M2 || dtype == F8E4M3FN) {
+  } else if constexpr (dtype == U8 || dtype == F8E5M2 || dtype == F8E4M3FN ||
+                       IsPassedAsBytes(dtype)) {
     return uint8_t();
   } else if constexpr (dtype == U16 || dtype == F16 || dtype == BF16) {
     return uint16_t();

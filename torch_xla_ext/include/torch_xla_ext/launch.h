@@ -81,6 +81,13 @@ View MakeView(const BufferView& view) {
   }
 }
 
+// The view of an argument, with its layout.
+template <typename View>
+View ViewOf(BufferView view, const Argument& argument) {
+  if (argument.layout_size > 0) view.layout = argument.layout;
+  return MakeView<View>(view);
+}
+
 template <const Signature& kSignature, typename View, size_t kIndex>
 constexpr void CheckViewType() {
   constexpr const Argument& kArgument = kSignature.arguments[kIndex];
@@ -144,14 +151,14 @@ Status CallLaunch(std::index_sequence<kIndices...>, const BufferView* views,
                  kIndices>(),
    ...);
   if constexpr (Traits::kHasParams) {
-    return kLaunch(
-        stream...,
-        MakeView<typename Traits::template View<kIndices>>(views[kIndices])...,
-        params);
+    return kLaunch(stream...,
+                   ViewOf<typename Traits::template View<kIndices>>(
+                       views[kIndices], kSignature.arguments[kIndices])...,
+                   params);
   } else {
-    return kLaunch(
-        stream...,
-        MakeView<typename Traits::template View<kIndices>>(views[kIndices])...);
+    return kLaunch(stream...,
+                   ViewOf<typename Traits::template View<kIndices>>(
+                       views[kIndices], kSignature.arguments[kIndices])...);
   }
 }
 

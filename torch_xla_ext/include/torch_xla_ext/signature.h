@@ -11,6 +11,9 @@
 //     is the same size wherever it appears; with a star, it is any number of
 //     dimensions. `[]` is a scalar. A name that is also a parameter's (int32_t
 //     or int64_t) equals the parameter;
+//   - an array is row-major, or has the layout in braces after its dimensions,
+//     as XLA writes it, the dimension that changes fastest first:
+//     `x: F32[n, k]{0, 1}` is column-major;
 //   - an operand with a question mark is optional;
 //   - a result without dtype and dimensions, `-> (cache)`, shares the buffer of
 //     the operand of that name.
@@ -37,7 +40,7 @@ namespace [[gnu::visibility("hidden")]] torch_xla_ext {
 inline constexpr int kMaxArguments = 32;  // operands and results together
 inline constexpr int kMaxDims = 8;        // in a signature; a star is one
 inline constexpr int kMaxVariables = 4;
-inline constexpr int kMaxOptions = 17;
+inline constexpr int kMaxOptions = 20;
 inline constexpr int kMaxConstraints = 8;
 inline constexpr int kMaxChoices = 8;
 inline constexpr int64_t kNamed = -1;
@@ -60,6 +63,10 @@ struct Argument {
   int num_dims = 0;
   int star = -1;   // the dimension with a star
   int alias = -1;  // of a result: the operand whose buffer it shares
+  // The dimensions in the order of memory, the one that changes fastest first;
+  // empty for a row-major array.
+  int layout_size = 0;
+  int layout[kMaxDims] = {};
   Dim dims[kMaxDims];
 };
 
@@ -224,7 +231,11 @@ class SignatureParser {
     }
     dtype_names_[num_dtype_names_++] = Word();
     if (!Accept("[")) throw "expected `[` and a shape after a dtype";
-    if (Accept("]")) return;
+    if (!Accept("]")) ParseDims(argument);
+    if (Accept("{")) ParseLayout(argument);
+  }
+
+  constexpr void ParseDims(Argument* argument) {
     do {
       if (argument->num_dims == kMaxDims) throw "too many dimensions";
       ParseDim(&argument->dims[argument->num_dims]);
@@ -235,6 +246,24 @@ class SignatureParser {
       ++argument->num_dims;
     } while (Accept(","));
     if (!Accept("]")) throw "expected `,` or `]` after a dimension";
+  }
+
+  constexpr void ParseLayout(Argument* argument) {
+    if (argument->star >= 0)
+      throw "a layout needs a fixed number of dimensions";
+    do {
+      const int64_t dim = Number();
+      if (dim >= argument->num_dims) throw "a layout's dimension is not there";
+      for (int i = 0; i < argument->layout_size; ++i) {
+        if (argument->layout[i] == dim)
+          throw "a dimension is twice in a layout";
+      }
+      argument->layout[argument->layout_size++] = static_cast<int>(dim);
+    } while (Accept(","));
+    if (!Accept("}")) throw "expected `,` or `}` after a layout's dimension";
+    if (argument->layout_size != argument->num_dims) {
+      throw "a layout must have each dimension once";
+    }
   }
 
   // A result that is an operand: only its name is written.

@@ -143,6 +143,7 @@ def _payload(target: str, api_version: int, config: bytes) -> UntypedPayload | b
 def _parse(text: str) -> Iterator[CustomCall]:
     for name, results, operands, rest in _CALL.findall(text):
         target = _unquoted(re.match("custom_call_target=" + _QUOTED, rest)[1]).decode()
+        target = target.removesuffix("#one-result")  # csrc/registry/one_result.h
         # A single-quoted brace form is how HLO prints attributes; quoted, anything else.
         quoted = re.search("backend_config=" + _QUOTED, rest)
         braced = re.search(r"backend_config=(\{.*\})", rest)

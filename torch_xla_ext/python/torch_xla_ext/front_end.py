@@ -33,6 +33,12 @@ class TorchXla(FrontEnd):
     launch = staticmethod(compiled_kernel.launch)
     prepare_launch = staticmethod(compiled_kernel.prepare_launch)
     launch_prepared = staticmethod(_XLAC._xla_call_prepared)
+    launch_now = staticmethod(compiled_kernel.launch_now)
+
+    def agreed(self, key: str, choose: Callable[[], str]) -> str:
+        from torch_xla_ext.plugin import rendezvous  # which few programs need
+
+        return rendezvous.agreed(key, choose)
 
     def platform(self) -> str:
         return registration.device_platform()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from xla_kernels.launch import Call
+    from xla_kernels.launch import Call, Launch
     from xla_kernels.signature.schema import Schema
 
 
@@ -114,6 +114,34 @@ class FrontEnd(abc.ABC):
         Raises:
             NotImplementedError: under a transform of PyTorch, or in a backward pass.
         """
+
+    def launch_now(
+        self,
+        launch: Launch,
+        parameters: Sequence[str],
+        operands: Sequence[int],
+        results: Sequence[int],
+        stream: int,
+    ) -> None:
+        """Enqueues a launch on a CUDA stream of the current context, without XLA.
+
+        Args:
+            parameters: the launch's words.
+            operands, results: the arrays' addresses.
+
+        Raises:
+            RuntimeError: the driver refuses it.
+            NotImplementedError: this front end cannot.
+        """
+        raise NotImplementedError(f"{self.name} launches kernels in XLA's programs only")
+
+    def agreed(self, key: str, choose: Callable[[], str]) -> str:
+        """What `choose` returns in one of the program's processes, in all of them.
+
+        Args:
+            key: that of the question, the same in all processes.
+        """
+        return choose()
 
     @abc.abstractmethod
     def prepare_launch(self, call: Call) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -119,6 +119,7 @@ class Call(NamedTuple):
             results but for the hidden ones.
         local_values: what `local` depends on, in its repr; None for a `local` that is called for
             all parts when the call is made.
+        operand_layouts, result_layouts: as of traits.Traits.
     """
 
     launch: Launch
@@ -131,6 +132,8 @@ class Call(NamedTuple):
     sharding_rule: str | None = None
     local: Callable[[Sequence[torch.Tensor], Sequence[ArrayType]], Call] | None = None
     local_values: object = None
+    operand_layouts: Mapping[int, Sequence[int]] = MappingProxyType({})
+    result_layouts: Mapping[int, Sequence[int]] = MappingProxyType({})
 
     def attributes(self) -> dict[str, object]:
         """The target's attributes."""

@@ -13,8 +13,10 @@ class Traits:
     Attributes:
         built_in: XLA:GPU runs the target itself: on CUDA no kernel of its name is registered, and
             its payload is XLA's GpuBackendConfig in JSON.
-        result_layouts: {result: dimensions}: the order in memory of a result's dimensions, the one
-            that changes slowest first. Other results are row-major.
+        operand_layouts: {operand: dimensions}: the order in memory of an operand's dimensions, the
+            one that changes slowest first. Other operands are row-major. A signature's layouts
+            need not be repeated here.
+        result_layouts: the same of results.
         num_hidden_results: how many of the last results get no tensor: workspaces whose size XLA
             sets when it compiles the program.
         runs_first_alone: programs with the target get the device for themselves when they first
@@ -22,6 +24,7 @@ class Traits:
     """
 
     built_in: bool = False
+    operand_layouts: Mapping[int, Sequence[int]] = dataclasses.field(default_factory=dict)
     result_layouts: Mapping[int, Sequence[int]] = dataclasses.field(default_factory=dict)
     num_hidden_results: int = 0
     runs_first_alone: bool = False

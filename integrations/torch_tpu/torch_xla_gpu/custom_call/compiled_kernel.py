@@ -76,6 +76,8 @@ def prepare_launch(call: Call) -> _Prepared:
         call.results,
         attributes=call.attributes(),
         aliases=call.aliases,
+        layouts=call.result_layouts,
+        operand_layouts=call.operand_layouts,
         has_side_effect=call.has_side_effect,
     )
     return _Prepared(made, frozenset(call.aliases.values()))

@@ -72,6 +72,7 @@ def call(
     payload: bytes | None = None,
     aliases: Mapping[int, int] | None = None,
     layouts: Mapping[int, Sequence[int]] | None = None,
+    operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
     """Calls a target with tensors of the device, now or in the program that is being traced.
 
@@ -84,6 +85,7 @@ def call(
         aliases: {result: input}: results in an operand's buffer. The operand is donated: nothing
             else may read the tensor's old value afterwards.
         layouts: {result: dimensions}, the slowest first, of results that are not row-major.
+        operand_layouts: {input: dimensions}, the same of inputs.
     """
     types = [ArrayType.of(tensor) for tensor in inputs]
     prepared = prepare(
@@ -94,6 +96,7 @@ def call(
         payload=payload,
         aliases=aliases,
         layouts=layouts,
+        operand_layouts=operand_layouts,
     )
     return prepared(inputs)
 
@@ -107,6 +110,7 @@ def prepare(
     payload: bytes | None = None,
     aliases: Mapping[int, int] | None = None,
     layouts: Mapping[int, Sequence[int]] | None = None,
+    operand_layouts: Mapping[int, Sequence[int]] | None = None,
     has_side_effect: bool = False,
 ) -> Prepared:
     """The call without its operands; the arguments are those of `call`.
@@ -121,7 +125,8 @@ def prepare(
         ffi_attributes.encode(attributes or {}) if payload is None else None,
         payload,
         tuple(sorted((aliases or {}).items())),
-        tuple((result, tuple(dims)) for result, dims in sorted((layouts or {}).items())),
+        _sorted(layouts),
+        _sorted(operand_layouts),
         has_side_effect,
     )
     return Prepared(
@@ -150,6 +155,10 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
     return Prepared(_COPY, _registered(_COPY, text), meta, [])([tensor])[0]
 
 
+# Layouts by the numbers of operands or results.
+_Layouts = tuple[tuple[int, tuple[int, ...]], ...]
+
+
 @functools.lru_cache(maxsize=4096)
 def _registered(target: str, text: str) -> str:
     key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -166,7 +175,8 @@ def _module(
     attributes: str | None,
     payload: bytes | None,
     aliases: tuple[tuple[int, int], ...],
-    layouts: tuple[tuple[int, tuple[int, ...]], ...],
+    layouts: _Layouts,
+    operand_layouts: _Layouts,
     has_side_effect: bool,
 ) -> str:
     """The text of the module."""
@@ -175,7 +185,10 @@ def _module(
     declared = zip(arguments, operand_types, strict=True)
     values = ["%0"] if len(results) == 1 else [f"%0#{i}" for i in range(len(results))]
     config = attributes if payload is None else ffi_attributes.string(payload)
-    dims = [dict(layouts).get(i, range(len(each.shape))) for i, each in enumerate(results)]
+    orders = [dict(layouts).get(i, range(len(each.shape))) for i, each in enumerate(results)]
+    operand_orders = [
+        dict(operand_layouts).get(i, range(len(each.shape))) for i, each in enumerate(operands)
+    ]
     alias_attributes = [
         "#stablehlo.output_operand_alias<output_tuple_indices = "
         f"[{result if len(results) > 1 else ''}], operand_index = {operand}, "
@@ -192,14 +205,18 @@ def _module(
       api_version = {_TYPED_FFI if payload is None else _STATUS_RETURNING} : i32,
       backend_config = {config},
       has_side_effect = {str(has_side_effect).lower()},
-      operand_layouts = [{", ".join(_layout(range(len(each.shape))) for each in operands)}],
-      result_layouts = [{", ".join(map(_layout, dims))}],
+      operand_layouts = [{", ".join(map(_layout, operand_orders))}],
+      result_layouts = [{", ".join(map(_layout, orders))}],
       output_operand_aliases = [{", ".join(alias_attributes)}]
     }} : ({", ".join(operand_types)}) -> ({", ".join(result_types)})
     return {", ".join(values)} : {", ".join(result_types)}
   }}
 }}
 """
+
+
+def _sorted(layouts: Mapping[int, Sequence[int]] | None) -> _Layouts:
+    return tuple((i, tuple(dims)) for i, dims in sorted((layouts or {}).items()))
 
 
 def _type(array: ArrayType) -> str:

@@ -64,6 +64,7 @@ class Arguments(NamedTuple):
     num_hidden_results: int
     payload_is_backend_config: bool
     runs_first_alone: bool
+    operand_layouts: Mapping[int, Sequence[int]]
 
 
 def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
@@ -179,6 +180,10 @@ def checked(request: Request) -> Arguments:
     except TypeError:
         _refuse_dynamic(target, arrays)  # a symbolic size cannot be hashed
         raise
+    operand_layouts, result_layouts = traits.operand_layouts, traits.result_layouts
+    if schema is not None and schema.has_layouts:
+        operand_layouts = {**operand_layouts, **schema.operand_layouts(tensors)}
+        result_layouts = {**result_layouts, **schema.result_layouts}
     return Arguments(
         present,
         handed,
@@ -189,10 +194,11 @@ def checked(request: Request) -> Arguments:
         APIS[api].call_version,
         request.has_side_effect,
         "",
-        traits.result_layouts,
+        result_layouts,
         traits.num_hidden_results,
         traits.built_in,
         traits.runs_first_alone,
+        operand_layouts,
     )
 
 

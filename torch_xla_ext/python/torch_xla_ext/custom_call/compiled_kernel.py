@@ -42,7 +42,11 @@ def _keywords(call: Call) -> dict[str, object]:
         "has_side_effect": call.has_side_effect,
         "sharding_rule": call.sharding_rule,
         "local": _local(call),
-        "traits": Traits(num_hidden_results=int(call.num_hidden_results)),
+        "traits": Traits(
+            operand_layouts=dict(call.operand_layouts),
+            result_layouts=dict(call.result_layouts),
+            num_hidden_results=int(call.num_hidden_results),
+        ),
     }
 
 
@@ -93,10 +97,22 @@ def run(
     parameters: Sequence[str],
     stream: int,
 ) -> None:
-    """Launches on a CUDA stream, with PyTorch's own contiguous CUDA tensors."""
+    """Launches on a CUDA stream, with PyTorch's own CUDA tensors, in the kernel's layouts."""
+    addresses = ([tensor.data_ptr() for tensor in each] for each in (operands, results))
+    launch_now(launch, parameters, *addresses, stream)
+
+
+def launch_now(
+    launch: Launch,
+    parameters: Sequence[str],
+    operands: Sequence[int],
+    results: Sequence[int],
+    stream: int,
+) -> None:
+    """Implements FrontEnd.launch_now."""
     _XLAC._xla_launch_compiled_kernel(
         attributes=launch.attributes(parameters),
-        operands=[tensor.data_ptr() for tensor in operands],
-        results=[tensor.data_ptr() for tensor in results],
+        operands=list(operands),
+        results=list(results),
         stream=stream,
     )

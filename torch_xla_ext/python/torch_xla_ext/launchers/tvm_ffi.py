@@ -237,6 +237,11 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
     words = arguments.split() if isinstance(arguments, str) else arguments
     if schema is None:
         return ["args", "rets"] if words is None else list(words)
+    if schema.has_layouts:
+        raise ValueError(
+            f"custom-call target {name!r}: a function of TVM-FFI gets row-major arrays: its "
+            "signature must not have layouts"
+        )
     known = {a.name: f"args.{i}" for i, a in enumerate(schema.operands)}
     known |= {a.name: f"rets.{i}" for i, a in enumerate(schema.results)}
     known |= {p.name: f"attrs.{p.name}" for p in schema.parameters}

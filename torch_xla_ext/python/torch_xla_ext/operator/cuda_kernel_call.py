@@ -10,6 +10,7 @@ from torch_xla_ext.registry import registration
 from xla_kernels.launch import TARGET
 from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature.schema import ArrayType
+from xla_kernels.traits import Traits
 
 
 class CudaKernelCall(KernelCall):
@@ -58,6 +59,10 @@ class CudaKernelCall(KernelCall):
             attributes=launch.attributes(words),
             api="ffi",
             aliases=counted,
+            traits=Traits(
+                operand_layouts=self.schema.operand_layouts(tensors),
+                result_layouts=self.schema.result_layouts,
+            ),
         )
 
     def _operand_types(self, checked: Checked) -> list[ArrayType | None]:

@@ -208,8 +208,36 @@ class KernelCall(OperatorCall):
         ]
         written = [results[i] for i in self.in_place]
         operands = [_operand(tensor, written) for tensor in inputs]
-        self._run_target(platform, checked, operands, results, stream)
+        if self.schema is not None and self.schema.has_layouts:
+            self._run_with_layouts(platform, checked, operands, results, stream)
+        else:
+            self._run_target(platform, checked, operands, results, stream)
         return results
+
+    def _run_with_layouts(
+        self,
+        platform: str,
+        checked: Checked,
+        operands: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor],
+        stream: int,
+    ) -> None:
+        """The same with arrays in the layouts of the signature, and `results` row-major.
+
+        Of such an array, the target's function gets a tensor whose dimensions are in the order of
+        memory.
+        """
+        layouts = self.schema.operand_layouts([checked.args[name] for name in self.operands])
+        ordered = [_permuted(each, layouts.get(i)) for i, each in enumerate(operands)]
+        outputs = []
+        for i, result in enumerate(results):
+            order = self.schema.result_layouts.get(i)
+            shared = [ordered[j] for j, each in enumerate(operands) if each is result]
+            outputs.append(shared[0] if shared else _permuted(result, order))
+        self._run_target(platform, checked, ordered, outputs, stream)
+        for i, (result, output) in enumerate(zip(results, outputs, strict=True)):
+            if (order := self.schema.result_layouts.get(i)) is not None:
+                result.permute(*order).copy_(output)
 
     def _run_target(
         self,
@@ -236,6 +264,11 @@ class KernelCall(OperatorCall):
         return untyped_payload.encode(
             self.schema, arrays + list(checked.results), checked.parameters
         )
+
+
+def _permuted(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """A contiguous tensor with the dimensions in this order; itself without one."""
+    return tensor if order is None else tensor.permute(*order).contiguous()
 
 
 def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:

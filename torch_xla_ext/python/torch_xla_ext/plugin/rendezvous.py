@@ -17,7 +17,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 import torch_xla
@@ -101,6 +101,34 @@ def connect(environ: Mapping[str, str]) -> Store:
         ) from None
     _stores[os.getpid()] = store
     return store
+
+
+def agreed(key: str, choose: Callable[[], str]) -> str:
+    """What one of the program's processes has chosen: the one that asks first.
+
+    Args:
+        key: of the question, the same in all processes.
+        choose: called in that process.
+
+    Raises:
+        RuntimeError: its choice failed there, or takes longer than the store's timeout.
+    """
+    store = _stores.get(os.getpid())
+    if store is None or Processes.from_environ(os.environ).count == 1:
+        return choose()
+    if store.add(f"agreed/{key}/asked", 1) == 1:
+        answer = "?"
+        try:
+            answer = "=" + choose()
+        finally:
+            store.set(f"agreed/{key}", answer)
+        return answer[1:]
+    answer = store.get(f"agreed/{key}").decode()
+    if answer == "?":
+        raise RuntimeError(
+            "another process of this program failed to choose for all; see its error"
+        )
+    return answer[1:]
 
 
 def _host(environ: Mapping[str, str]) -> str:

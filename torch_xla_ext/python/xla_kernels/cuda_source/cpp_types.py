@@ -43,7 +43,11 @@ _ELEMENTS = {
     "__nv_bfloat16": torch.bfloat16,
     "__nv_fp8_e4m3": torch.float8_e4m3fn,
     "__nv_fp8_e5m2": torch.float8_e5m2,
+    "__nv_fp8_e8m0": torch.float8_e8m0fnu,
+    "__nv_fp4x2_e2m1": torch.float4_e2m1fn_x2,
 }
+# Those that tensors of bytes pass for, too (signature.dtypes.PASSED_AS_BYTES).
+_BYTES = ("__nv_fp8_e8m0", "__nv_fp4x2_e2m1")
 # How source text may name types, beside the names that the compiler uses.
 _SYNONYMS = {
     **{"int8_t": "signed char", "uint8_t": "unsigned char"},
@@ -59,6 +63,7 @@ CPP_NAMES = {
     **{"S64": "int64_t", "U64": "uint64_t"},
     **{"F16": "__half", "BF16": "__nv_bfloat16", "F32": "float", "F64": "double"},
     **{"F8E4M3FN": "__nv_fp8_e4m3", "F8E5M2": "__nv_fp8_e5m2"},
+    **{"F8E8M0FNU": "__nv_fp8_e8m0", "F4E2M1FNX2": "__nv_fp4x2_e2m1", "F8E3M4": "unsigned char"},
 }
 
 
@@ -122,6 +127,8 @@ class Parameter:
 
     def accepts(self, dtype: torch.dtype) -> bool:
         """Whether the pointer may refer to an array of this dtype."""
+        if dtype == torch.uint8 and self.element in _BYTES:
+            return True
         return _ELEMENTS.get(self.element, dtype) == dtype
 
     def check_dtype(self, where: str, dtype: torch.dtype) -> None:

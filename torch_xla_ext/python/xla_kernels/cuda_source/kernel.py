@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from xla_kernels.cuda_source.configuration import Configuration, Number
 from xla_kernels.cuda_source.kernel_calls import Calls, Outputs, Reference
 from xla_kernels.cuda_source.kernel_signature import Signature
 from xla_kernels.cuda_source.machine_code import SourceCode
+from xla_kernels.cuda_source.python_code import PythonCode
 from xla_kernels.launch import Grid
 from xla_kernels.plugin.driver import compute_capability
 
@@ -40,6 +40,7 @@ def cuda_kernel(
     cluster: int | Sequence[int] = 1,
     cooperative: bool = False,
     dependent: bool = False,
+    configs: Sequence[Mapping[str, object]] = (),
     reference: Reference | None = None,
 ) -> CudaKernel:
     """Makes a callable of a CUDA kernel in source text, without nvcc.
@@ -87,6 +88,12 @@ def cuda_kernel(
         cooperative: whether blocks may synchronize with each other (grid.sync()).
         dependent: whether it may start before the kernel before it ends (programmatic dependent
             launch); the kernel then has to wait for it.
+        configs: with a signature, what to choose from for each set of shapes, on the GPU, as
+            triton.autotune does: dicts of the same names, ``[{"TILE": 64}, {"TILE": 128}]``. A
+            value is what the name's field ``{TILE}`` stands for, or without one a macro of the
+            source, and ``call["TILE"]`` in functions of grid, block and shared_bytes. Each is timed
+            when a call is first traced, on arrays of its own; the choice is kept on disk beside the
+            compiled kernels.
         reference: on the CPU, computes the results in place of the kernel. It gets the arguments of
             the call and returns what the call does: a tensor, or several.
 
@@ -126,6 +133,7 @@ def cuda_kernel(
             **configuration,
         ),
         reference=reference,
+        configs=configs,
     )
 
 
@@ -157,16 +165,23 @@ class CudaKernel:
         arguments: str | Sequence[str] | None,
         configuration: Configuration,
         reference: Reference | None,
+        configs: Sequence[Mapping[str, object]] = (),
     ) -> None:
         self.name = name
         self.signature: Signature | None = None
         if signature is not None:
             self.signature = Signature.parse(name, signature, parameters, arguments)
-        self.calls = Calls(name, code, self.signature, configuration, reference)
+            if self.signature.schema.has_layouts and isinstance(code, PythonCode):
+                raise ValueError(
+                    f"cuda_kernel {name!r}: a kernel of {code.library} gets row-major arrays: its "
+                    "signature must not have layouts"
+                )
+        configs = _checked_configs(name, configs, self.signature)
+        self.calls = Calls(name, code, self.signature, configuration, reference, configs)
         if signature is None:
             if parameters or arguments is not None:
                 raise TypeError(f"{self._where}: parameters and arguments require a signature")
-            if fields := _fields(name):
+            if fields := codes.name_fields(name):
                 raise TypeError(f"{self._where}: {{{fields[0]}}} in the name requires a signature")
 
     @classmethod
@@ -185,6 +200,7 @@ class CudaKernel:
         cluster: int | Sequence[int] = 1,
         cooperative: bool = False,
         dependent: bool = False,
+        configs: Sequence[Mapping[str, object]] = (),
         reference: Reference | None = None,
     ) -> CudaKernel:
         """Makes a callable of a kernel that is compiled: a file of `save`, a cubin or PTX.
@@ -201,6 +217,11 @@ class CudaKernel:
             TypeError, ValueError: a wrong argument, or the file has no such kernel.
         """
         name, code = codes.load(Path(path), name, prototype)
+        if macros := _macros(name, configs):
+            raise ValueError(
+                f"cuda_kernel {name!r}: a compiled kernel has no macros: {macros[0]} of its "
+                f"configs must be in its name, as in f<{{{macros[0]}}}>"
+            )
         return cls(
             name,
             code,
@@ -211,6 +232,7 @@ class CudaKernel:
                 name, grid, block, shared_bytes, cluster, cooperative, dependent
             ),
             reference=reference,
+            configs=configs,
         )
 
     def check(self, *args: object, architectures: str | Sequence[str] | None = None) -> None:
@@ -281,6 +303,11 @@ class CudaKernel:
             As `compile`.
         """
         code = self._source_code("save")
+        if macros := _macros(self.name, [variant.config for variant in self.calls.variants]):
+            raise ValueError(
+                f"{self._where}: a saved kernel has no macros: {macros[0]} of its configs must be "
+                f"in its name, as in f<{{{macros[0]}}}>"
+            )
         names = self._instances(instances)
         compiled: dict[tuple[str, str], Instance] = {
             (name, architecture): code.instance(name, architecture)
@@ -360,12 +387,20 @@ class CudaKernel:
             raise TypeError(f"{self._where}: {what} needs the source, but it is {self.calls.code}")
         return self.calls.code
 
+    def _config_options(self) -> dict[str, list[str]]:
+        """The texts that fields of configurations may stand for."""
+        configs = [variant.config for variant in self.calls.variants]
+        return {
+            key: list(dict.fromkeys(str(_number(config[key])) for config in configs))
+            for key in configs[0]
+        }
+
     def _instances(self, given: Sequence[str] | None) -> list[str]:
         if given is not None:
             return list(given)
-        if not (fields := _fields(self.name)):
+        if not (fields := codes.name_fields(self.name)):
             return [self.name]
-        options = self.signature.type_options()
+        options = {**self.signature.type_options(), **self._config_options()}
         if unknown := [field for field in fields if field not in options]:
             raise TypeError(
                 f"{self._where}: {{{unknown[0]}}} is not a dtype: name the instances, as in "
@@ -374,14 +409,52 @@ class CudaKernel:
         return codes.all_names(self.name, {field: options[field] for field in fields})
 
 
+def _checked_configs(
+    name: str, configs: Sequence[Mapping[str, object]], signature: Signature | None
+) -> list[Mapping[str, object]]:
+    where = f"cuda_kernel {name!r}: configs"
+    if isinstance(configs, (str, Mapping)) or not isinstance(configs, Sequence):
+        raise TypeError(f"{where} must be a list of dicts, but is a {type(configs).__name__}")
+    if not configs:
+        return []
+    if signature is None:
+        raise TypeError(f"{where} require a signature")
+    known = {each.name for each in (*signature.schema.arguments, *signature.schema.parameters)}
+    known |= {dim.name for each in signature.schema.arguments for dim in each.dims}
+    known |= set(signature.schema.variables)
+    for config in configs:
+        if not isinstance(config, Mapping):
+            raise TypeError(f"{where} must be dicts, but one is a {type(config).__name__}")
+        if set(config) != set(configs[0]):
+            raise ValueError(
+                f"{where} must have the same names, but have {', '.join(map(str, configs[0]))} and "
+                f"{', '.join(map(str, config))}"
+            )
+        for key, value in config.items():
+            if not isinstance(key, str) or not key.isidentifier() or key in known:
+                raise ValueError(
+                    f"{where}: {key!r} must be a name that the signature does not have"
+                )
+            if not isinstance(value, (int, str)):
+                raise TypeError(
+                    f"{where}: {key} must be an int, bool or str, but is a {type(value).__name__}"
+                )
+    return list(configs)
+
+
+def _number(value: object) -> object:
+    return int(value) if isinstance(value, bool) else value
+
+
+def _macros(name: str, configs: Sequence[Mapping[str, object]]) -> list[str]:
+    """The names in configurations that the kernel's name does not have."""
+    fields = codes.name_fields(name)
+    return [key for key in (configs[0] if configs else ()) if key not in fields]
+
+
 def _this_or(architecture: str) -> int | str:
     """GPU 0's compute capability, or without a GPU an architecture."""
     try:
         return compute_capability()
     except RuntimeError:
         return architecture
-
-
-def _fields(name: str) -> list[str]:
-    """The names in braces."""
-    return [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]

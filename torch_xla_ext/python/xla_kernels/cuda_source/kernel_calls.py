@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
 from xla_kernels import front_end, transforms
 from xla_kernels import launch as launches
-from xla_kernels.cuda_source import argument_binding
+from xla_kernels.cuda_source import argument_binding, tuning
 from xla_kernels.cuda_source.configuration import Configuration
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
 from xla_kernels.cuda_source.kernel_signature import Bound, Signature
-from xla_kernels.cuda_source.machine_code import Code, For, Kernel
+from xla_kernels.cuda_source.machine_code import Code, For, Kernel, SourceCode, name_fields
 from xla_kernels.launch import Call, Launch
 from xla_kernels.plugin.driver import compute_capability
 from xla_kernels.signature import examples as made_up
@@ -27,6 +29,21 @@ _MOST_CACHED = 256
 _MOST_CHECKED = 4096
 
 
+class Variant(NamedTuple):
+    """A kernel with one of its configurations."""
+
+    config: Mapping[str, object]
+    code: Code
+
+
+def _variant(code: Code, config: Mapping[str, object]) -> Code:
+    """The code with macros for what the kernel's name does not have."""
+    if not isinstance(code, SourceCode):
+        return code
+    fields = set(name_fields(code.source.name))
+    return code.with_macros({name: each for name, each in config.items() if name not in fields})
+
+
 class Calls:
     """Makes a kernel's calls.
 
@@ -35,6 +52,7 @@ class Calls:
         code: where its machine code comes from.
         signature: None if it has none.
         configuration: how it is launched unless a call says it.
+        variants: one for each of its configurations, or one.
     """
 
     def __init__(
@@ -44,9 +62,15 @@ class Calls:
         signature: Signature | None,
         configuration: Configuration,
         reference: Reference | None,
+        configs: Sequence[Mapping[str, object]] = (),
     ) -> None:
         self.name = name
         self.code = code
+        self.variants = [Variant({}, code)]
+        if configs:
+            self.variants = [Variant(dict(config), _variant(code, config)) for config in configs]
+        # The numbers of the variants that were chosen, by the calls.
+        self._choices: dict[Hashable, int] = {}
         self.signature = signature
         self.configuration = configuration
         self._reference = reference
@@ -85,14 +109,81 @@ class Calls:
         configuration: Configuration,
     ) -> tuple[Launch, list[str]]:
         """The same for another target than this process's GPU."""
-        bound = self.signature.bind(operands, results, parameters)
+        given = target, operands, results, parameters, configuration
+        return self._prepared_variant(self.variants[self._chosen(*given)], *given)
+
+    def _prepared_variant(
+        self,
+        variant: Variant,
+        target: For,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration,
+    ) -> tuple[Launch, list[str]]:
+        bound = self.signature.bind(operands, results, parameters).with_config(variant.config)
         expression = self.signature.expression(self.name, bound)
-        declared = self.code.parameters(expression, target)
+        declared = variant.code.parameters(expression, target)
         arguments = []
         if declared is not None:
             arguments = self.signature.arguments_for(self.where, declared, bound)
-        kernel = self.code.kernel(expression, target, arguments)
+        kernel = variant.code.kernel(expression, target, arguments)
         return self._launch(configuration, kernel, arguments, bound.values, results)
+
+    def _chosen(
+        self,
+        target: For,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration,
+    ) -> int:
+        """The number of the variant for a call: on a GPU, the fastest."""
+        if len(self.variants) == 1 or not isinstance(target, int):
+            return 0
+        key = (*map(tuple, (operands, results, parameters.items())), configuration)
+        if key not in self._choices:
+            given = target, operands, results, parameters, configuration
+            self._choices[key] = tuning.choose(
+                self.where,
+                [variant.config for variant in self.variants],
+                self._tuned_source(*given),
+                tuning.Arrays(
+                    [each for each in operands if each is not None],
+                    results,
+                    self.signature.aliases(operands),
+                ),
+                [functools.partial(self._prepared_variant, each, *given) for each in self.variants],
+            )
+        return self._choices[key]
+
+    def _tuned_source(
+        self,
+        target: For,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration,
+    ) -> object:
+        """What the times of a call depend on besides its arrays: machine code and launches.
+
+        The first variant that compiles stands for the code of all, which has one source.
+        """
+        launches_, digest = [], ""
+        bound = self.signature.bind(operands, results, parameters)
+        for variant in self.variants:
+            values = bound.with_config(variant.config).values
+            try:
+                launch = configuration.launch(b"", "", self.name, values)
+                launches_.append([launch.grid, launch.block, launch.cluster, launch.shared])
+                if not digest:
+                    given = target, operands, results, parameters, configuration
+                    digest = self._prepared_variant(variant, *given)[0].digest
+            except (RuntimeError, TypeError, ValueError) as error:
+                launches_.append(str(error))
+        numbers = [[name, repr(value)] for name, value in parameters.items()]
+        absent = [operand is None for operand in operands]
+        return [self.name, digest, launches_, numbers, absent]
 
     def _launch(
         self,
@@ -172,17 +263,21 @@ class Calls:
         parameters: Mapping[str, object],
     ) -> None:
         """Checks a call, whose grid and block may be known only when it is made."""
-        if self.configuration.is_complete:
-            self.prepared_for(target, operands, results, parameters, self.configuration)
-        else:
-            bound = self.signature.bind(operands, results, parameters)
-            self._check_words(target, self.signature.expression(self.name, bound), bound)
+        for variant in self.variants:
+            if self.configuration.is_complete:
+                given = target, operands, results, parameters, self.configuration
+                self._prepared_variant(variant, *given)
+            else:
+                bound = self.signature.bind(operands, results, parameters)
+                bound = bound.with_config(variant.config)
+                expression = self.signature.expression(self.name, bound)
+                self._check_words(variant.code, target, expression, bound)
 
-    def _check_words(self, target: For, expression: str, bound: Bound) -> None:
+    def _check_words(self, code: Code, target: For, expression: str, bound: Bound) -> None:
         """Compares the parameters of a kernel with a call's arguments."""
-        parameters = self.code.parameters(expression, target)
+        parameters = code.parameters(expression, target)
         arguments = self.signature.arguments_for(self.where, parameters, bound)
-        self.code.kernel(expression, target, arguments).words(self.where, arguments)
+        code.kernel(expression, target, arguments).words(self.where, arguments)
 
     def _check_made_up(self, target: For, chosen: Mapping[str, str]) -> None:
         """Checks a call with these dtypes: an error is one that all made-up sizes have."""
@@ -217,7 +312,7 @@ class Calls:
                 if bound is None or not self.signature.may_be(self.name, expression, bound):
                     continue
                 try:
-                    self._check_words(target, expression, bound)
+                    self._check_words(self.code, target, expression, bound)
                     errors.append(None)
                 except (TypeError, ValueError) as error:
                     errors.append(error)
@@ -531,7 +626,15 @@ class Calls:
         results = self.signature.results(operands, parameters)
         launch, words = self.prepared_for(target, operands, results, parameters, configuration)
         present = [tensor for tensor in tensors if tensor is not None]
-        return Call(launch, present, results, words, self.signature.aliases(operands))
+        return Call(
+            launch,
+            present,
+            results,
+            words,
+            self.signature.aliases(operands),
+            operand_layouts=self.signature.schema.operand_layouts(operands),
+            result_layouts=self.signature.schema.result_layouts,
+        )
 
 
 def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:

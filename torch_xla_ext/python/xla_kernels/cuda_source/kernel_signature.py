@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from xla_kernels.signature.schema import ArrayType, Schema
 
 _NONE = "none"
 _SIZE = ".size"
+_STRIDE = re.compile(r"(\w+)\.stride\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class Bound:
     operands: dict[str, int]
     results: dict[str, int]
     dtypes: dict[str, torch.dtype]
+
+    def with_config(self, config: Mapping[str, object]) -> Bound:
+        """With the values of one of the kernel's configurations."""
+        return dataclasses.replace(self, values={**self.values, **config}) if config else self
 
 
 @dataclass(frozen=True)
@@ -79,17 +85,25 @@ class Signature:
     def check_words(self, where: str, words: Sequence[str]) -> None:
         """Raises ValueError for words that name nothing, and for arrays that no word names."""
         schema = self.schema
-        arrays = {argument.name for argument in schema.arguments}
+        ranks = {
+            each.name: 0 if any(dim.star for dim in each.dims) else len(each.dims)
+            for each in schema.arguments
+        }
+        arrays = set(ranks)
         numbers = {dim.name for argument in schema.arguments for dim in argument.dims if dim.name}
         numbers -= {d.name for argument in schema.arguments for d in argument.dims if d.star}
         numbers |= {parameter.name for parameter in schema.parameters}
         known = arrays | numbers | {_NONE} | {name + _SIZE for name in arrays}
         for word in words:
+            stride = _STRIDE.fullmatch(word)
+            if stride is not None and int(stride[2]) < ranks.get(stride[1], 0):
+                continue
             if word not in known:
                 raise ValueError(
                     f"{where}: the kernel's parameter {word!r} is not in the signature, which has "
                     f"{', '.join(sorted(arrays))}, {', '.join(sorted(numbers)) or 'no numbers'}, "
-                    f"and {min(arrays)}{_SIZE}; pass arguments='…', a word for each parameter"
+                    f"{min(arrays)}{_SIZE} and {min(arrays)}.stride[0]; pass arguments='…', a word "
+                    "for each parameter"
                 )
         if missing := arrays - set(words):
             raise ValueError(
@@ -180,7 +194,7 @@ class Signature:
         fields = {
             key: int(value) if isinstance(value, bool) else value
             for key, value in bound.values.items()
-            if isinstance(value, int)
+            if isinstance(value, (int, str))
         }
         for variable, dtype in bound.dtypes.items():
             fields[variable] = cpp_types.CPP_NAMES[xla_name(dtype)]
@@ -245,6 +259,10 @@ class Signature:
         if word.endswith(_SIZE):
             array = bound.values[word.removesuffix(_SIZE)]
             return Argument(array.size if array is not None else 0)
+        if (stride := _STRIDE.fullmatch(word)) is not None:
+            array, dim = bound.values[stride[1]], int(stride[2])
+            declared = next(each for each in self.schema.arguments if each.name == stride[1])
+            return Argument(declared.strides(array.shape)[dim] if array is not None else 0)
         if word not in bound.values:
             raise ValueError(f"{where}: the size {word} does not follow from what is given")
         value = bound.values[word]

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import string
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,14 @@ class SourceCode(_CppCode):
         self._instances: dict[tuple[str, str], Instance] = {}
         self._architectures: dict[int, str] = {}
         self._is_unchecked = False
+
+    def with_macros(self, macros: Mapping[str, object]) -> SourceCode:
+        """The same source with these macros defined."""
+        if not macros:
+            return self
+        defined = [f"-D{name}={_macro(value)}" for name, value in macros.items()]
+        options = (*self.source.options, *defined)
+        return SourceCode(dataclasses.replace(self.source, options=options))
 
     def declared(self) -> tuple[Parameter, ...] | None:
         return cpp_types.parameters_in(self.source.text, self.source.name)
@@ -363,6 +372,15 @@ def _function(path: Path, read: binary.Binary, name: str | None) -> str:
 def _is_named(text: str, name: str) -> bool:
     """Whether a demangled name, perhaps of a template with its result's type, is `name`."""
     return text.startswith(f"{name}(") or text.removeprefix("void ").startswith(f"{name}(")
+
+
+def _macro(value: object) -> object:
+    return int(value) if isinstance(value, bool) else value
+
+
+def name_fields(name: str) -> list[str]:
+    """The names in braces of a kernel's name: those of what it depends on."""
+    return [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]
 
 
 def all_names(name: str, options: Mapping[str, Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xla_kernels.signature.dtypes import TORCH_TYPES, xla_name
+from xla_kernels.signature.dtypes import PASSED_AS_BYTES, TORCH_TYPES, xla_name
 
 if TYPE_CHECKING:
     from xla_kernels.signature.schema import Argument, ArrayType, Constraint, Dim, Schema, Sizes
@@ -103,7 +103,7 @@ class _Call:
                 reason = f"; {argument.dtype} is that of {label}"
             else:
                 options, reason = self._options(argument.dtype)
-        if came not in options:
+        if came not in options and not (came == "U8" and set(options) & set(PASSED_AS_BYTES)):
             raise TypeError(
                 f"{self._where(argument.label)} expected dtype {_alternatives(options)} but got "
                 f"{came}{reason}"
@@ -242,7 +242,7 @@ class _Call:
                 f"{self._where(argument.label)} {argument.dtype} does not follow from the operands "
                 "that are given"
             )
-        return TORCH_TYPES[options[0]]
+        return torch.uint8 if options[0] in PASSED_AS_BYTES else TORCH_TYPES[options[0]]
 
 
 def _that_of(label: str) -> str:

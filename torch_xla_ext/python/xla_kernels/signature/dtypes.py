@@ -21,8 +21,14 @@ XLA_TYPES = {
     torch.complex128: ("C128", 18),
     torch.float8_e5m2: ("F8E5M2", 19),
     torch.float8_e4m3fn: ("F8E4M3FN", 20),
+    torch.float8_e8m0fnu: ("F8E8M0FNU", 33),
+    # Two values of F4E2M1FN in a byte. XLA has a type of single values only.
+    torch.float4_e2m1fn_x2: ("F4E2M1FNX2", 200),
 }
+# Of these, torch_xla has no tensors: a tensor of torch.uint8 passes for one, with the same bytes.
+PASSED_AS_BYTES = ("F8E8M0FNU", "F4E2M1FNX2", "F8E3M4")
 TORCH_TYPES = {name: dtype for dtype, (name, _) in XLA_TYPES.items()}
+TORCH_TYPES["F8E3M4"] = torch.uint8  # torch has none
 TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items()}
 
 

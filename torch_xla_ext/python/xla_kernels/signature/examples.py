@@ -6,7 +6,9 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from xla_kernels.signature.dtypes import TORCH_TYPES
+import torch
+
+from xla_kernels.signature.dtypes import PASSED_AS_BYTES, TORCH_TYPES
 from xla_kernels.signature.schema import Argument, ArrayType, Constraint, Schema
 
 # What each size is, as far as the signature lets it. Round numbers, of which most are multiples of
@@ -94,4 +96,5 @@ def _array(argument: Argument, sizes: Mapping[str, int], chosen: Mapping[str, st
         dim.factor * sizes[dim.name] + dim.offset if dim.name else dim.offset
         for dim in argument.dims
     )
-    return ArrayType(shape, TORCH_TYPES[chosen.get(argument.dtype, argument.dtype)])
+    dtype = chosen.get(argument.dtype, argument.dtype)
+    return ArrayType(shape, torch.uint8 if dtype in PASSED_AS_BYTES else TORCH_TYPES[dtype])

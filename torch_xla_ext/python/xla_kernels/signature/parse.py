@@ -61,7 +61,10 @@ def _written(arguments: tuple[Argument, ...]) -> str:
         if argument.in_place:
             return argument.name
         dims = ",".join(dim.text.replace(" ", "") for dim in argument.dims)
-        return f"{argument.name}{'?' if argument.optional else ''}:{argument.dtype}[{dims}]"
+        text = f"{argument.name}{'?' if argument.optional else ''}:{argument.dtype}[{dims}]"
+        if argument.layout is not None:
+            text += "{" + ",".join(map(str, argument.layout)) + "}"
+        return text
 
     return ",".join(map(one, arguments))
 
@@ -79,6 +82,17 @@ def _check_names(schema: Schema, where: str) -> None:
     for result in schema.results:
         if result.optional:
             raise ValueError(f"{where}: result {result.name} must not be optional")
+    for argument in schema.arguments:
+        if argument.layout is None:
+            continue
+        if any(dim.star for dim in argument.dims):
+            raise ValueError(f"{where}: {argument.name} has a layout, so its rank must be fixed")
+        if sorted(argument.layout) != list(range(len(argument.dims))):
+            raise ValueError(
+                f"{where}: the layout of {argument.name} must have each of its "
+                f"{len(argument.dims)} dimensions once, from 0, the one that changes fastest "
+                f"first, but is {list(argument.layout)}"
+            )
     sizes = {dim.name for argument in schema.arguments for dim in argument.dims}
     for constraint in schema.constraints:
         if constraint.name not in sizes:

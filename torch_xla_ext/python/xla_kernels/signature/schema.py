@@ -92,6 +92,8 @@ class Argument:
 
     Attributes:
         alias: of a result that is in an operand's buffer, the operand's index; else None.
+        layout: the order in memory of the dimensions, as XLA writes it: the one that changes
+            fastest first. None for row-major arrays.
     """
 
     label: str  # "operand 1 (b)"
@@ -100,6 +102,21 @@ class Argument:
     dtype: str  # XLA's name, or that of a variable
     dims: tuple[Dim, ...]
     alias: int | None = None
+    layout: tuple[int, ...] | None = None
+
+    @property
+    def slowest_first(self) -> tuple[int, ...] | None:
+        """The dimensions in the order of memory; None for row-major arrays."""
+        return None if self.layout is None else self.layout[::-1]
+
+    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The strides of an array of this shape, in elements."""
+        order = range(len(shape) - 1, -1, -1) if self.layout is None else self.layout
+        strides, step = [0] * len(shape), 1
+        for dim in order:
+            strides[dim] = step
+            step *= shape[dim]
+        return tuple(strides)
 
     @property
     def in_place(self) -> bool:
@@ -165,7 +182,7 @@ class Constraint:
 
 
 _SIGNATURE = re.compile(r" *(\w+) *\((.*?)\) *-> *\((.*?)\) *(?:where (.*))?")
-_ARGUMENT = re.compile(r" *(\w+) *(\?)? *(?:: *(\w+) *\[(.*?)\])? *,?")
+_ARGUMENT = re.compile(r" *(\w+) *(\?)? *(?:: *(\w+) *\[(.*?)\] *(?:\{([\d, ]*)\})?)? *,?")
 _DIM = re.compile(r"(?P<star>\*)?(?:(?P<factor>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?P<offset>[+-]\d+)?")
 _MULTIPLE = re.compile(r" *(\w+) *% *(\w+) *== *0 *")
 _PARAMETER = re.compile(r"\s*(\w+)\s*:\s*(?:(\{)|(\w+(?:\[\])?)(?: in \[(\S+), (\S+)\])?)")
@@ -190,15 +207,18 @@ def _dim(text: str) -> Dim:
 
 def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple[Argument, ...]:
     result = []
-    for index, (name, optional, dtype, dims) in enumerate(_ARGUMENT.findall(text)):
+    for index, (name, optional, dtype, dims, layout) in enumerate(_ARGUMENT.findall(text)):
         label = f"{kind} {index} ({name})"
         if dtype:
             parsed = tuple(_dim(part) for part in dims.split(",") if part.strip())
-            result.append(Argument(label, name, bool(optional), dtype, parsed))
+            order = tuple(map(int, layout.split(","))) if layout.strip() else None
+            result.append(Argument(label, name, bool(optional), dtype, parsed, layout=order))
         else:
             (alias,) = (i for i, operand in enumerate(operands) if operand.name == name)
             operand = operands[alias]
-            result.append(Argument(label, name, False, operand.dtype, operand.dims, alias))
+            result.append(
+                Argument(label, name, False, operand.dtype, operand.dims, alias, operand.layout)
+            )
     return tuple(result)
 
 
@@ -269,6 +289,11 @@ def _counts(operands: int, results: int) -> str:
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((operands, "operand"), (results, "result"))
     )
+
+
+def _layouts(arguments: Sequence[Argument]) -> dict[int, tuple[int, ...]]:
+    orders = ((i, argument.slowest_first) for i, argument in enumerate(arguments))
+    return {i: order for i, order in orders if order is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +376,29 @@ class Schema:
         known.update(self.size_parameters)
         dims = [dim.name for result in self.results[:num_results] for dim in result.dims]
         return tuple(dict.fromkeys(name for name in dims if name and name not in known))
+
+    @property
+    def has_layouts(self) -> bool:
+        """Whether an operand or result is not row-major."""
+        return any(argument.layout is not None for argument in self.arguments)
+
+    def operand_layouts(self, operands: Sequence[object | None]) -> dict[int, tuple[int, ...]]:
+        """The layouts of operands that are not row-major, as traits.Traits has them.
+
+        Args:
+            operands: of a call, None for one that is left out. The others are counted.
+        """
+        present = [
+            argument
+            for argument, operand in zip(self.operands, operands, strict=True)
+            if operand is not None
+        ]
+        return _layouts(present)
+
+    @cached_property
+    def result_layouts(self) -> dict[int, tuple[int, ...]]:
+        """The same of results."""
+        return _layouts(self.results)
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
     def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:

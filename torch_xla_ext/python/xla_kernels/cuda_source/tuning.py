@@ -1,0 +1,172 @@
+"""Chooses among the configurations of a kernel: the fastest on this device, for such arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xla_kernels import front_end
+from xla_kernels.cuda_source import cache, device_timer
+from xla_kernels.launch import Launch
+from xla_kernels.signature.schema import ArrayType
+
+# "0": the first configuration, without trying any.
+VARIABLE = "TORCH_XLA_EXT_TUNING"
+# Configurations that take so much longer than the best are not timed again.
+_NEAR = 1.15
+_ROUNDS = 4
+_log = logging.getLogger(__name__)
+
+
+class Arrays(NamedTuple):
+    """The arrays of a call.
+
+    Attributes:
+        aliases: {result: operand}: results in an operand's buffer.
+    """
+
+    operands: Sequence[ArrayType]
+    results: Sequence[ArrayType]
+    aliases: Mapping[int, int]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.operands))
+
+
+# A launch and its parameters, as kernel_calls makes them; raises if there can be none.
+Prepared = Callable[[], tuple[Launch, Sequence[str]]]
+
+
+def choose(
+    where: str,
+    configs: Sequence[Mapping[str, object]],
+    source: object,
+    arrays: Arrays,
+    prepared: Sequence[Prepared],
+) -> int:
+    """The number of the fastest configuration.
+
+    It is tried out once, and kept on disk with the compiled kernels. Processes of one program
+    choose the same: the one that asks first.
+
+    Args:
+        where: what messages begin with.
+        source: what the kernel is, with the numbers of its launches, for json.
+        prepared: makes the launch of each configuration.
+
+    Raises:
+        RuntimeError: none of them can be launched.
+    """
+    if os.environ.get(VARIABLE) == "0":
+        return 0
+    described = [
+        [str(array) for array in (*arrays.operands, *arrays.results)],
+        sorted(arrays.aliases.items()),
+    ]
+    device = device_timer.device_name()
+    key = cache.key_of(["tuning", device, source, described, list(map(dict, configs))])
+
+    def chosen() -> str:
+        number = _load(key, len(configs))
+        if number is None:
+            times = _times(where, configs, arrays, prepared)
+            number = min(times, key=times.__getitem__)
+            _store(key, {"config": number, "milliseconds": times, "device": device})
+            print(
+                f"torch_xla_ext: {where}: {_text(configs[number])} takes {times[number]:.4g} ms "
+                f"for {arrays} on {device}; the slowest of {len(times)} configurations takes "
+                f"{max(times.values()):.4g} ms",
+                file=sys.stderr,
+            )
+        return str(number)
+
+    return int(front_end.current().agreed(key, chosen))
+
+
+def _text(config: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _times(
+    where: str,
+    configs: Sequence[Mapping[str, object]],
+    arrays: Arrays,
+    prepared: Sequence[Prepared],
+) -> dict[int, float]:
+    """Milliseconds by configuration, of those that can be launched."""
+    launchers: dict[int, device_timer.Launcher] = {}
+    errors: list[Exception] = []
+
+    def leave_out(number: int, error: Exception) -> None:
+        # Too much shared memory, for instance, or a static_assert.
+        errors.append(error)
+        launchers.pop(number, None)
+        _log.warning("%s: %s is left out: %s", where, _text(configs[number]), error)
+
+    for number, prepare in enumerate(prepared):
+        try:
+            launchers[number] = _launcher(*prepare())
+        except (RuntimeError, TypeError, ValueError) as error:
+            leave_out(number, error)
+    times: dict[int, float] = {}
+    with device_timer.timer(arrays.operands, arrays.results, arrays.aliases) as timer:
+        for number, launcher in list(launchers.items()):
+            try:
+                times[number] = timer.milliseconds(launcher)
+            except RuntimeError as error:
+                leave_out(number, error)
+        # Again, in turn: the first one may have met another clock.
+        for _ in range(_ROUNDS):
+            best = min(times.values(), default=0)
+            for number in [each for each, time in times.items() if time <= _NEAR * best]:
+                times[number] = min(times[number], timer.milliseconds(launchers[number]))
+    if not times:
+        raise RuntimeError(f"{where}: none of its configurations can be launched: {errors[0]}")
+    return times
+
+
+def _launcher(launch: Launch, words: Sequence[str]) -> device_timer.Launcher:
+    run = front_end.current().launch_now
+    return lambda operands, results, stream: run(launch, words, operands, results, stream)
+
+
+def _folder() -> Path | None:
+    kernels = cache.folder()
+    return None if kernels is None else kernels / "tuned"
+
+
+def _load(key: str, count: int) -> int | None:
+    if (folder := _folder()) is None:
+        return None
+    try:
+        number = json.loads((folder / key).read_text())["config"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("the choice %s cannot be read: %s", folder / key, error)
+        return None
+    return number if isinstance(number, int) and 0 <= number < count else None
+
+
+def _store(key: str, choice: Mapping[str, object]) -> None:
+    if (folder := _folder()) is None:
+        return
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=".new-", delete=False) as file:
+            temporary = file.name
+            json.dump(choice, file)
+        Path(temporary).replace(folder / key)
+    except OSError as error:
+        _log.warning("the choice cannot be written to %s: %s", folder, error)
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
