@@ -28,6 +28,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
+#include "torch_xla_ext/csrc/aten_overrides/foreach.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -44,6 +45,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/sorting.h"
 #include "torch_xla_ext/csrc/aten_overrides/strides.h"
 #include "torch_xla_ext/csrc/aten_overrides/views.h"
+#include "torch_xla_ext/csrc/runtime_fixes/eager_mode.h"
 
 namespace torch_xla_ext {
 namespace aten_overrides {
@@ -97,7 +99,9 @@ class CountingLibrary {
         "xla::" + std::string(overload.substr(0, overload.find('.'))));
     library_.impl(name, [kernel, counter](Arguments... arguments) -> Result {
       const Called called(*counter);
-      return kernel(std::forward<Arguments>(arguments)...);
+      return CallAsOneOperator([&]() -> Result {
+        return kernel(std::forward<Arguments>(arguments)...);
+      });
     });
   }
 
@@ -498,6 +502,8 @@ void RegisterViews(torch::Library& m) {
 void RegisterForFunctionalization(torch::Library& m) {
   // factories.h
   RegisterFactories(m);
+  // foreach.h
+  RegisterForeach(m);
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);

@@ -42,8 +42,11 @@ void ErrorGenerator::operator&(const std::basic_ostream<char>& stream) const {
     if (first != std::string::npos) text += ": " + says.substr(first);
     text = text.substr(0, text.find_last_not_of(" \n") + 1);
   }
+  // A text of several lines ends with a line of its own, as upstream's.
+  const char* const separator =
+      text.find('\n') == std::string::npos ? " (" : "\n(";
   std::ostringstream message;
-  message << text << " (" << file_ << ':' << line_ << ')';
+  message << text << separator << file_ << ':' << line_ << ')';
   throw std::runtime_error(message.str());
 }
 
