@@ -51,6 +51,25 @@ FIXES = (
         replaces={"torch.random:_seed_custom_device": f"{_HERE}.random_seed:seed_custom_device"},
     ),
     Fix(
+        "generators",
+        versions="torch 2.8",
+        reason='torch.Generator(device="xla") is refused, as not of an accelerator',
+        test="tests/users/random_seed_test.py",
+        replaces={"torch:Generator": f"{_HERE}.generators:generator"},
+    ),
+    Fix(
+        "functionalize",
+        versions="torch 2.8",
+        reason="torch.func.functionalize fails an assertion for XLA tensors",
+        test="tests/users/own_tensors_test.py",
+        replaces={
+            "torch._functorch.eager_transforms:functionalize": (
+                f"{_HERE}.functionalize:functionalize"
+            )
+        },
+        everywhere=True,
+    ),
+    Fix(
         "fused_optimizers",
         versions="torch 2.8",
         reason="optimizers refuse fused=True for XLA tensors",
@@ -127,9 +146,10 @@ FIXES = (
     Fix(
         "norm",
         versions="torch 2.8",
-        reason="Tensor.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
+        reason="torch.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
         test="tests/aten_overrides/dtype_argument_test.py",
-        replaces={"torch:Tensor.norm": f"{_HERE}.patched_functions:norm"},
+        replaces={"torch.functional:norm": f"{_HERE}.patched_functions:norm"},
+        everywhere=True,
     ),
     Fix(
         "fake_devices",
