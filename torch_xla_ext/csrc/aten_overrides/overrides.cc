@@ -99,9 +99,11 @@ class CountingLibrary {
         "xla::" + std::string(overload.substr(0, overload.find('.'))));
     library_.impl(name, [kernel, counter](Arguments... arguments) -> Result {
       const Called called(*counter);
-      return CallAsOneOperator([&]() -> Result {
-        return kernel(std::forward<Arguments>(arguments)...);
-      });
+      return CallAsOneOperator(
+          [&]() -> Result {
+            return kernel(std::forward<Arguments>(arguments)...);
+          },
+          arguments...);
     });
   }
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -35,6 +36,10 @@ inline void AddTensors(const std::vector<at::Tensor>& list,
                        std::vector<at::Tensor>* tensors) {
   tensors->insert(tensors->end(), list.begin(), list.end());
 }
+inline void AddTensors(const std::optional<at::Tensor>& tensor,
+                       std::vector<at::Tensor>* tensors) {
+  if (tensor) tensors->push_back(*tensor);
+}
 template <typename... Results>
 void AddTensors(const std::tuple<Results...>& results,
                 std::vector<at::Tensor>* tensors) {
@@ -47,10 +52,12 @@ void AddTensors(const std::tuple<Results...>& results,
 template <typename Other>
 void AddTensors(const Other&, std::vector<at::Tensor>*) {}
 
-// Calls a kernel that is made of several operators. In eager mode they run as
-// one program, as an operator of upstream does.
-template <typename Kernel>
-auto CallAsOneOperator(const Kernel& kernel) -> decltype(kernel()) {
+// Calls a kernel that is made of several operators, and may write to its
+// arguments. In eager mode they run as one program, as an operator of upstream
+// does.
+template <typename Kernel, typename... Arguments>
+auto CallAsOneOperator(const Kernel& kernel, const Arguments&... arguments)
+    -> decltype(kernel()) {
   using Result = decltype(kernel());
   if constexpr (std::is_void_v<Result>) {
     kernel();
@@ -63,8 +70,9 @@ auto CallAsOneOperator(const Kernel& kernel) -> decltype(kernel()) {
       const DelayedExecution delay;
       return kernel();
     };
-    Result result = delayed();
     std::vector<at::Tensor> tensors;
+    (AddTensors(arguments, &tensors), ...);  // before the kernel moves them
+    Result result = delayed();
     AddTensors(result, &tensors);
     ExecuteTogether(tensors);
     return result;

@@ -30,6 +30,16 @@ FIXES = (
         adds=True,
     ),
     Fix(
+        "quantized_operators",
+        versions="torch 2.8",
+        reason="torch.ops.quantized_decomposed is empty until its module is imported",
+        test="tests/wheel/import_test.py",
+        replaces={
+            "torch:ops.quantized_decomposed": f"{_HERE}.operator_namespace:quantized_decomposed"
+        },
+        adds=True,
+    ),
+    Fix(
         "module_parameters",
         versions="torch 2.8",
         reason="a module that moves gets new parameters, so that tied weights become two",
