@@ -71,7 +71,7 @@ FIXES = (
         "functionalize",
         versions="torch 2.8",
         reason="torch.func.functionalize fails an assertion for XLA tensors",
-        test="tests/users/own_tensors_test.py",
+        test="tests/users/dispatch_modes_test.py",
         replaces={
             "torch._functorch.eager_transforms:functionalize": (
                 f"{_HERE}.functionalize:functionalize"
