@@ -210,6 +210,9 @@ class _XlaCapturedProgram:
         argument_state: list[int],
         ends_step: bool,
     ) -> None: ...
+    def find_computation(self) -> None:
+        """Has to be called before the first run if the program was compiled later."""
+
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
         """The indices of the arguments of which a run needs copies."""
 
@@ -292,6 +295,16 @@ def _xla_is_row_major(tensor: torch.Tensor, /) -> bool:
 
 def _xla_views(tensors: list[torch.Tensor], /) -> list[torch.Tensor]:
     """An XLA tensor over the memory of each tensor, which it does not own."""
+
+@final
+class _XlaUncompiledProgram:
+    """A program that has been lowered to HLO."""
+
+    def compile(self) -> None:
+        """Compiles it, once, in any thread."""
+
+def _xla_capture_lower(tensors: list[torch.Tensor], hash: bytes) -> _XlaUncompiledProgram | None:
+    """Lowers what the tensors are computed by; None if it is compiled."""
 
 def _xla_capture_signature(arguments: list[torch.Tensor], /) -> tuple[bytes, list[int]]:
     """What a program depends on besides values; the arguments that are unshared views."""

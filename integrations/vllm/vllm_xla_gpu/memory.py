@@ -13,7 +13,7 @@ import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
 from vllm_xla_gpu.limits import UnsupportedError
-from xla_kernels.plugin.options import client_create_options
+from xla_kernels import client_create_options
 
 logger = init_logger("vllm.xla_gpu")
 
@@ -50,6 +50,14 @@ def allocator_peak(device: torch.device) -> int:
     """The most bytes that XLA's allocator had in use so far; 0 if it does not tell."""
     info = allocator_info(device) or {}
     return info.get("peak_bytes_used") or info.get("bytes_used", 0)
+
+
+def room_for(size: int, device: torch.device, most: int) -> int:
+    """How often this many bytes fit into the device's free memory: at least once, to try."""
+    if os.environ["PJRT_DEVICE"] == "CPU":
+        return most
+    info = xm.get_memory_info(device)
+    return max(1, min(most, (info["bytes_limit"] - info["bytes_used"]) // size))
 
 
 def gpu_memory() -> int:

@@ -6,9 +6,9 @@ import bisect
 import contextlib
 import dataclasses
 import functools
+import os
 import random
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 import torch_xla
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
-from vllm.logger import init_logger
 from vllm.model_executor.layers import rotary_embedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.utils import (
@@ -28,7 +27,8 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
-from vllm_xla_gpu import moe, overrides
+from torch_xla_ext.graph import CapturedStep
+from vllm_xla_gpu import memory, moe, overrides
 from vllm_xla_gpu.batch import (
     KNOWN,
     NO_ADAPTER,
@@ -39,7 +39,7 @@ from vllm_xla_gpu.batch import (
     pack_empty,
     step_sizes,
 )
-from vllm_xla_gpu.compile_options import step_options
+from vllm_xla_gpu.compile_options import is_tuned, step_options, threads
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -51,6 +51,7 @@ from vllm_xla_gpu.sampling import (
     make_key,
     penalized,
     penalty_operands,
+    sampling_operands,
     write_bias,
 )
 from vllm_xla_gpu.speculation import Drafter
@@ -63,27 +64,53 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.outputs import LogprobsTensors
 
+    from vllm_xla_gpu.start import Start
     from vllm_xla_gpu.tensor_parallel import Devices
 
-logger = init_logger("vllm.xla_gpu")
+    Operands = tuple[torch.Tensor, ...]
 
 overrides.apply("runner")
 
 
+@dataclasses.dataclass(frozen=True)
+class _CapturedByRows:
+    """A function of tensors whose first has a row for each sequence.
+
+    Attributes:
+        steps: the captured functions, by the number of rows.
+        place: puts a tensor where they expect it.
+    """
+
+    steps: dict[int, CapturedStep]
+    place: Callable[[torch.Tensor], torch.Tensor]
+
+    def __call__(self, *tensors: torch.Tensor) -> object:
+        return self.steps[len(tensors[0])](*map(self.place, tensors))
+
+    def prepare(self, *tensors: torch.Tensor) -> None:
+        self.steps[len(tensors[0])].prepare(*map(self.place, tensors))
+
+
 class XlaGpuModelRunner(TPUModelRunner):
     def __init__(
-        self, vllm_config: VllmConfig, device: torch.device, devices: Devices | None = None
+        self,
+        vllm_config: VllmConfig,
+        device: torch.device,
+        start: Start,
+        devices: Devices | None = None,
     ) -> None:
         """Makes a runner without a model.
 
         Args:
             vllm_config: of the engine.
             device: torch_xla's.
+            start: of the engine, which is told what takes long.
             devices: those that share the model, if they are several.
         """
         super().__init__(vllm_config, device)
         # Where it would make masks that no program here reads.
         self.input_batch.device = torch.device("cpu")
+        self.start = start
         self._devices = devices
         self._peers = None if devices is None else devices.peers
         self._drafter = Drafter.of_config(vllm_config)
@@ -119,9 +146,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return functools.partial(getattr(TPUModelRunner, name)._torchdynamo_orig_callable, self)
 
     @staticmethod
-    def _captured(
-        function: Callable[..., Any], sizes: Iterable[int]
-    ) -> dict[int, Callable[..., Any]]:
+    def _captured(function: Callable[..., Any], sizes: Iterable[int]) -> dict[int, CapturedStep]:
         """The function for each size, its first argument."""
         # vLLM's code names much that changes from step to step, and that no model reads.
         return {
@@ -129,7 +154,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             for size in sizes
         }
 
-    def _captured_by_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _captured_by_rows(self, function: Callable[..., Any]) -> _CapturedByRows:
         """The function of tensors whose first has a row for each sequence."""
 
         def is_logits(tensor: torch.Tensor) -> bool:
@@ -142,13 +167,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             """XLA would choose how they are divided, and the next program depends on that."""
             return tree_map_only(torch.Tensor, place, function(*tensors))
 
-        captured = self._captured(placed_results, self.num_reqs_paddings)
-
-        def call(*tensors: torch.Tensor) -> object:
-            # vLLM compiles with tensors that are not placed.
-            return captured[len(tensors[0])](*map(place, tensors))
-
-        return call
+        return _CapturedByRows(self._captured(placed_results, self.num_reqs_paddings), place)
 
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
@@ -307,11 +326,11 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _start_empty_steps(self) -> None:
         for num_tokens in self.num_tokens_paddings:
-            with self._options(num_tokens):
-                self._start(num_tokens, pack_empty(self._shape(num_tokens)))
+            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
 
     def _options(self, num_tokens: int) -> contextlib.AbstractContextManager[None]:
-        return step_options(num_tokens, is_fp8=self.vllm_config.quant_config is not None)
+        is_fp8 = self.vllm_config.quant_config is not None
+        return step_options(num_tokens, is_fp8, 1 if self._devices is None else self._devices.count)
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
@@ -320,24 +339,71 @@ class XlaGpuModelRunner(TPUModelRunner):
             torch_xla.sync(wait=True)
 
     @torch.no_grad()
-    def _precompile_backbone(self) -> None:
-        start = time.perf_counter()
-        if self.lora_config is not None:
-            self._write_warmup_adapters()
-        self._start_empty_steps()
-        for num_seqs, keep in self._keep.items():
-            keep(self._snapshot[num_seqs]())
-            self._with_penalties(self._logits[num_seqs], num_seqs)
-            self._bias(self._logits[num_seqs], torch.zeros(num_seqs, self.vocab_size))
-        torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
-        logger.info("Steps are compiled after %.1f s.", time.perf_counter() - start)
-        self._update_num_xla_graphs("steps")
-
     def capture_model(self) -> None:
-        super().capture_model()
-        self._record_graphs()
+        """Compiles all programs, several at a time, and runs them once.
 
-    @torch.no_grad()
+        vLLM compiles and runs one after the other.
+        """
+        with self.maybe_setup_dummy_loras(self.lora_config):
+            if self.lora_config is not None:
+                self._write_warmup_adapters()
+            calls = list(self._calls_beside_steps())
+            is_fp8 = self.vllm_config.quant_config is not None
+            tuned = [n for n in self.num_tokens_paddings if is_tuned(n, is_fp8)]
+            with (
+                self.start.part("compiling"),
+                torch_xla_ext.parallel_compilation(self._tuning_threads()),
+                self.start.part("tracing"),
+            ):
+                self._prepare_steps(tuned)  # which take longest
+                with (
+                    self.start.part("compiling"),
+                    torch_xla_ext.parallel_compilation(threads()),
+                    self.start.part("tracing"),
+                ):
+                    self._prepare_steps(n for n in self.num_tokens_paddings if n not in tuned)
+                    for function, operands in calls:
+                        function.prepare(*operands)
+            with self.start.part("first runs"):
+                for function, operands in calls:
+                    function(*operands)
+                self._record_graphs()
+        self._update_num_xla_graphs("all programs")
+
+    def _tuning_threads(self) -> int | None:
+        """As many as the largest weight has room for beside the caches: XLA allocates copies."""
+        count = self._devices.count if self._devices is not None else 1
+        largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
+        most = threads() or len(os.sched_getaffinity(0))
+        return memory.room_for(largest * 3 // 2, self.device, most)
+
+    def _prepare_steps(self, sizes: Iterable[int]) -> None:
+        for num_tokens in sizes:
+            packed = torch.from_numpy(pack_empty(self._shape(num_tokens))).to(self.device)
+            with self._options(num_tokens):
+                self._receive[num_tokens].prepare(packed)
+                self._run[num_tokens].prepare()
+
+    def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | _CapturedByRows, Operands]]:
+        """What a step with these numbers of sequences may call after the model."""
+        for num_seqs in self.num_reqs_paddings:
+            logits = self._logits[num_seqs]
+            tokens = self._placed(torch.zeros(num_seqs, 1, dtype=torch.int64))
+            wishes = SamplingMetadata.from_input_batch(
+                self.input_batch, num_seqs, self.device, also_if_greedy=True
+            )
+            yield self._snapshot[num_seqs], ()
+            yield self._keep[num_seqs], (tokens,)
+            yield self._bias, (logits, torch.zeros(num_seqs, self.vocab_size))
+            yield self._penalize, (logits, *penalty_operands(self.input_batch, num_seqs))
+            yield self._best, (logits,)
+            yield self._sampled, (logits, *sampling_operands(wishes))
+            yield self.gather_logprobs, (logits, tokens)
+            masks = self.require_structured_out_cpu, self.grammar_bitmask_cpu
+            required, mask = (tensor[:num_seqs].to(self.device) for tensor in masks)
+            bits = self.structured_decode_arange.to(self.device)
+            yield self.structured_decode, (required, mask, logits, bits)
+
     def _record_graphs(self) -> None:
         """Runs all steps until each has its CUDA graph, or requests would wait for that.
 
@@ -346,16 +412,12 @@ class XlaGpuModelRunner(TPUModelRunner):
         """
         for _ in range(2):
             self._start_empty_steps()
-        torch_xla.sync(wait=True)
+        torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
 
     def _write_warmup_adapters(self) -> None:
         """Compiles what writes an adapter to its slot."""
         for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
             self._adapter_manager.activate_adapter(adapter)
-
-    def maybe_select_dummy_loras(self, *args: object) -> contextlib.AbstractContextManager[None]:
-        """vLLM compiles what samples inside; no adapter takes part in that."""
-        return contextlib.nullcontext()
 
     def _adapters(self, num_seqs: int) -> np.ndarray | int:
         """The slots of the requests' adapters, which are written there if they are not."""
@@ -368,13 +430,6 @@ class XlaGpuModelRunner(TPUModelRunner):
         slots = {name: slot for slot, name in enumerate(self._adapter_manager.lora_index_to_id)}
         names = self.input_batch.request_lora_mapping[:num_seqs].tolist()
         return np.array([slots[name] if name else NO_ADAPTER for name in names])
-
-    # Parts of a step.
-    def _precompile_select_hidden_states(self) -> None:
-        pass
-
-    def _precompile_compute_logits(self) -> None:
-        pass
 
     @torch.no_grad()
     def execute_model(
@@ -470,9 +525,7 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _sample_from_logits(self, logits: torch.Tensor, wishes: SamplingMetadata) -> torch.Tensor:
         if wishes.all_greedy:
             return self._best(logits)
-        return self._sampled(
-            logits, wishes.temperature, wishes.min_p, wishes.top_k, wishes.top_p, wishes.keys
-        )
+        return self._sampled(logits, *sampling_operands(wishes))
 
     def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
         operands = penalty_operands(self.input_batch, num_seqs)

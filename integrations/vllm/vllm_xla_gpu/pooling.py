@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch_xla
 from vllm.sampling_params import SamplingParams
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.pool.metadata import PoolingMetadata
@@ -33,12 +33,9 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         batch = Batch.unpack(self._packed[num_tokens], self._shape(num_tokens))
         return self._placed(self._hidden_of(batch, batch.input_ids))
 
-    @torch.no_grad()
-    def capture_model(self) -> None:
-        self._start_empty_steps()
-        torch_xla.sync(wait=True)
-        self._update_num_xla_graphs("steps")
-        self._record_graphs()
+    def _calls_beside_steps(self) -> Iterator[Any]:
+        """None."""
+        return iter(())
 
     def get_supported_pooling_tasks(self) -> list[PoolingTask]:
         """As vLLM's runner for GPUs tells them."""

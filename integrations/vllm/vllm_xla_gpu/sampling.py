@@ -46,6 +46,11 @@ def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, to
     return torch.from_numpy(tokens), torch.from_numpy(penalties)
 
 
+def sampling_operands(wishes: SamplingMetadata) -> tuple[torch.Tensor, ...]:
+    """Those that a program reads if not all tokens are the best."""
+    return wishes.temperature, wishes.min_p, wishes.top_k, wishes.top_p, wishes.keys
+
+
 def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
     """Logits after OpenAI's presence and frequency penalties, and the repetition penalty of CTRL.
 

@@ -20,10 +20,12 @@ from vllm_xla_gpu.limits import UnsupportedError, padded_head_dim
 from vllm_xla_gpu.model_runner import XlaGpuModelRunner
 from vllm_xla_gpu.pooling import XlaGpuPoolingRunner
 from vllm_xla_gpu.processes import Peers, settings
+from vllm_xla_gpu.start import Start
 from vllm_xla_gpu.tensor_parallel import Devices
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 logger = init_logger("vllm.xla_gpu")
 
@@ -31,11 +33,16 @@ logger = init_logger("vllm.xla_gpu")
 class XlaGpuWorker(TPUWorker):
     def __init__(self, vllm_config: VllmConfig, *args: object, **kwargs: object) -> None:
         super().__init__(vllm_config, *args, **kwargs)
+        self.start = Start()
         self._num_devices = self.parallel_config.tensor_parallel_size
         # To vLLM there is one device: XLA divides the program.
         self.parallel_config.tensor_parallel_size = self.parallel_config.world_size = 1
 
     def init_device(self) -> None:
+        with self.start.part("devices"):
+            self._init_device()
+
+    def _init_device(self) -> None:
         """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
         gc.collect()  # an engine before this one, whose caches are on the device
         self._peers = Peers.of_engine()
@@ -63,12 +70,25 @@ class XlaGpuWorker(TPUWorker):
                 path = self._peers.program_folder(path)
             # What another wheel or plugin compiled has other keys.
             xr.initialize_cache(path, readonly=False)
-        self.model_runner = self._runner_class()(self.vllm_config, self.device, devices)
+        make_runner = self._runner_class()
+        self.model_runner = make_runner(self.vllm_config, self.device, self.start, devices)
 
     def _runner_class(self) -> type[XlaGpuModelRunner]:
         if self.model_config.runner_type != "pooling":
             return XlaGpuModelRunner
         return XlaGpuPoolingRunner
+
+    def load_model(self) -> None:
+        with self.start.part("weights"):
+            super().load_model()
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        with self.start.part("caches"):
+            super().initialize_from_config(kv_cache_config)
+
+    def compile_or_warm_up_model(self) -> None:
+        super().compile_or_warm_up_model()
+        self.start.report()
 
     def sleep(self, level: int = 1) -> None:
         raise UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
@@ -89,7 +109,8 @@ class XlaGpuWorker(TPUWorker):
     def determine_available_memory(self) -> int:
         """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
         if memory.allocator_info(self.device) is not None:
-            self._run_without_caches()
+            with self.start.part("measuring memory"):
+                self._run_without_caches()
         found = memory.DeviceMemory.current(
             self.device, self.model_runner.weights, self._earlier_peak
         )

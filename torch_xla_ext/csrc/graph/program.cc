@@ -68,16 +68,16 @@ Program::Program(Description description)
     state_.push_back(std::move(state));
   }
   description_.state.clear();
-  if (description_.written.empty() && description_.outputs.empty()) return;
-  computation_ = torch_xla::XLAGraphExecutor::Get()->GetComputationCache()->Get(
-      description_.hash);
-  if (computation_ == nullptr) {
-    throw std::runtime_error(description_.name +
-                             ": its program was not compiled");
-  }
+  FindComputation();
   is_written_.resize(description_.parameters.size());
   data_.resize(description_.parameters.size());
   for (size_t i : description_.written) is_written_[i] = true;
+}
+
+void Program::FindComputation() {
+  if (IsEmpty()) return;
+  computation_ = torch_xla::XLAGraphExecutor::Get()->GetComputationCache()->Get(
+      description_.hash);
 }
 
 at::Tensor Program::Find(const Source& source,
@@ -464,6 +464,10 @@ std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
 std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
                                      StartFunction start) {
   std::vector<torch::lazy::BackendDataPtr> results;
+  if (computation_ == nullptr && !IsEmpty()) {
+    throw std::runtime_error(description_.name +
+                             ": its program was not compiled");
+  }
   if (computation_ != nullptr) {
     const std::lock_guard<std::mutex> guard(*run_mutex_);
     const bool is_first = result_shapes_.empty();

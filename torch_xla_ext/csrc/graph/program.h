@@ -61,7 +61,12 @@ class Program {
     bool ends_step = false;  // as torch_xla.sync() does
   };
 
+  // Another thread may still compile the program.
   explicit Program(Description description);
+
+  // Has to be called before the first run if the program was not compiled when
+  // this object was made.
+  void FindComputation();
 
   const Description& description() const { return description_; }
 
@@ -148,6 +153,10 @@ class Program {
                   const std::vector<at::Tensor>& arguments,
                   const std::vector<at::Tensor>& state) const;
   bool StorageGroupsMatch();
+  // Whether there is nothing to compute.
+  bool IsEmpty() const {
+    return description_.written.empty() && description_.outputs.empty();
+  }
   std::vector<Input> Gather(const std::vector<at::Tensor>& arguments,
                             const std::vector<at::Tensor>& state) const;
   // Whether each parameter of the state has the data that it had after the last

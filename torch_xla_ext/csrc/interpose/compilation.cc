@@ -1,12 +1,20 @@
 // Interposes on PjRtComputationClient::Compile: reductions become those of
 // PyTorch (runtime_fixes/reductions.h), and on the CPU, it fails before too
-// many programs crash the process (runtime_fixes/memory_mappings.h).
+// many programs crash the process (runtime_fixes/memory_mappings.h). Programs
+// can be compiled later (runtime_fixes/lowered.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.
 #include <dlfcn.h>
 
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
 
@@ -27,7 +35,20 @@ struct Computations {
 // `instances` is a std::vector of a class that is not declared here; it is
 // passed by address. torch_xla compiles one program at a time.
 struct CompileInstances {
-  char* begin;
+  char* begin = nullptr;
+  char* end = nullptr;
+  char* end_of_room = nullptr;
+};
+
+// What an instance has behind its XlaComputation.
+struct CompileSettings {
+  std::string device;
+  std::vector<std::string> devices;
+  const void* output_shape;  // nobody reads it
+  bool parameter_is_tupled_arguments, is_sharded;
+  bool allow_spmd_sharding_propagation_to_output, use_auto_spmd_partitioning;
+  std::vector<int64_t> auto_spmd_mesh_shape, auto_spmd_mesh_ids;
+  bool eager_mode;
 };
 
 // The program of the instance, which begins with an XlaComputation.
@@ -39,7 +60,41 @@ google::protobuf::MessageLite* ProgramOf(const CompileInstances& instances) {
 Computations Compile(void* client,
                      CompileInstances* instances) __asm__(COMPILE);
 
+// Owns what upstream's frame had.
+class OwnedInstances {
+ public:
+  explicit OwnedInstances(CompileInstances* instances)
+      : instances_(std::exchange(*instances, CompileInstances())) {}
+  ~OwnedInstances() {
+    static_cast<xla::HloModuleProto*>(ProgramOf(instances_))->~HloModuleProto();
+    reinterpret_cast<CompileSettings*>(instances_.end - sizeof(CompileSettings))
+        ->~CompileSettings();
+    ::operator delete(instances_.begin);
+  }
+  OwnedInstances(const OwnedInstances&) = delete;
+  OwnedInstances& operator=(const OwnedInstances&) = delete;
+
+  CompileInstances* get() { return &instances_; }
+
+ private:
+  CompileInstances instances_;
+};
+
+torch::lazy::ComputationPtr CompileOwned(void* client,
+                                         OwnedInstances* instances) {
+  const Computations results = Compile(client, instances->get());
+  auto* const result = static_cast<torch::lazy::ComputationPtr*>(results.begin);
+  torch::lazy::ComputationPtr computation = std::move(*result);
+  result->~shared_ptr();
+  ::operator delete(results.begin);
+  return computation;
+}
+
 Computations Compile(void* client, CompileInstances* instances) {
+  if (IsOnlyLowering()) {
+    const auto owned = std::make_shared<OwnedInstances>(instances);
+    StopLowered([client, owned] { return CompileOwned(client, owned.get()); });
+  }
   using Upstream = Computations (*)(void*, CompileInstances*);
   static const auto upstream =
       reinterpret_cast<Upstream>(dlsym(RTLD_NEXT, COMPILE));

@@ -20,6 +20,7 @@
 #include "torch_xla_ext/csrc/graph/saved_state.h"
 #include "torch_xla_ext/csrc/graph/shared_memory.h"
 #include "torch_xla_ext/csrc/graph/storage.h"
+#include "torch_xla_ext/csrc/graph/uncompiled_program.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
 
 namespace torch_xla_ext {
@@ -32,6 +33,7 @@ using graph::ProgramOnSharedMemory;
 using graph::SavedState;
 using graph::Source;
 using graph::StorageOf;
+using graph::UncompiledProgram;
 
 // The strides that the tensor has in PyTorch; nothing if it is row-major.
 std::optional<std::vector<int64_t>> StridesOf(const at::Tensor& tensor) {
@@ -103,6 +105,16 @@ std::unique_ptr<View> ViewOf(const at::Tensor& tensor) {
   return meta->get_backward_view().view_fn().clone_and_set();
 }
 
+torch::lazy::hash_t HashOf(const std::string& bytes) {
+  torch::lazy::hash_t hash;
+  if (bytes.size() != sizeof hash) {
+    throw py::value_error("hash must have " + std::to_string(sizeof hash) +
+                          " bytes, but has " + std::to_string(bytes.size()));
+  }
+  std::memcpy(&hash, bytes.data(), bytes.size());
+  return hash;
+}
+
 Program MakeProgram(const std::string& hash, std::string name,
                     const std::vector<std::pair<int, size_t>>& parameters,
                     std::vector<std::string> names,
@@ -112,12 +124,7 @@ Program MakeProgram(const std::string& hash, std::string name,
                     const std::vector<at::Tensor>& outputs,
                     std::vector<int64_t> argument_state, bool ends_step) {
   Program::Description description;
-  if (hash.size() != sizeof description.hash) {
-    throw py::value_error("hash must have " +
-                          std::to_string(sizeof description.hash) +
-                          " bytes, but has " + std::to_string(hash.size()));
-  }
-  std::memcpy(&description.hash, hash.data(), hash.size());
+  description.hash = HashOf(hash);
   description.name = std::move(name);
   for (const auto& [kind, index] : parameters) {
     description.parameters.push_back({static_cast<Source::Kind>(kind), index});
@@ -144,6 +151,9 @@ void DefineProgram(py::module_& module) {
            py::arg("parameters"), py::arg("names"), py::arg("state"),
            py::arg("constants"), py::arg("written"), py::arg("outputs"),
            py::arg("argument_state"), py::arg("ends_step"))
+      .def("find_computation", &Program::FindComputation,
+           "Has to be called before the first run if the program was not "
+           "compiled when this object was made.")
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("remember_shardings", &Program::RememberShardings)
@@ -154,6 +164,18 @@ void DefineProgram(py::module_& module) {
             return program.Run(arguments);
           },
           py::call_guard<py::gil_scoped_release>());
+  py::class_<UncompiledProgram>(module, "_XlaUncompiledProgram")
+      .def("compile", &UncompiledProgram::Compile,
+           py::call_guard<py::gil_scoped_release>(),
+           "Compiles it, once, in any thread.");
+  module.def(
+      "_xla_capture_lower",
+      [](const std::vector<at::Tensor>& tensors, const std::string& hash) {
+        return UncompiledProgram::Of(tensors, HashOf(hash));
+      },
+      py::call_guard<py::gil_scoped_release>(), py::arg("tensors"),
+      py::arg("hash"),
+      "Lowers what the tensors are computed by; None if it is compiled.");
 }
 
 void DefineSharedMemory(py::module_& module) {

@@ -25,6 +25,7 @@ if not hasattr(torch_xla._XLAC, "_xla_registered_custom_call_targets"):
 from torch_xla_ext.custom_call import custom_call
 from torch_xla_ext.front_end import TorchXla
 from torch_xla_ext.graph.errors import CaptureError
+from torch_xla_ext.graph.parallel_compilation import parallel_compilation
 from torch_xla_ext.graph.step import capture
 from torch_xla_ext.launchers.tvm_ffi import tvm_ffi_call
 from torch_xla_ext.registry.ffi_handlers import register_ffi_type
@@ -61,6 +62,7 @@ __all__ = [
     "define_operator",
     "include_dir",
     "ops",
+    "parallel_compilation",
     "profile",
     "register_cuda_custom_call",
     "register_custom_call",

@@ -187,7 +187,8 @@ class XLAGraphExecutor {
   struct Async;  // only passed on
 
   struct CachedComputation {
-    CachedComputation() = delete;  // always the upstream binary's
+    CachedComputation(torch::lazy::ComputationPtr computation, bool is_sharded)
+        : computation(std::move(computation)), is_sharded(is_sharded) {}
     // Upstream's pointer is to a derived class.
     torch::lazy::ComputationPtr computation;
     bool is_sharded;

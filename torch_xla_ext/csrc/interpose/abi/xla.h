@@ -33,6 +33,13 @@ class MessageLite {
 
 namespace xla {
 
+// Only destroyed.
+class HloModuleProto : public google::protobuf::MessageLite {
+ public:
+  HloModuleProto() = delete;
+  ~HloModuleProto();
+};
+
 // A protocol buffer: constructed, copied and destroyed by the upstream binary.
 // Nothing here accesses its members.
 class OpSharding : public google::protobuf::MessageLite {

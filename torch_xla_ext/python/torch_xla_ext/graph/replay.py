@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -30,13 +31,16 @@ class Replay:
         copied: list[int],
         copied_back: list[int],
         state_tensors: list[torch.Tensor],
+        compilation: Future[None] | None = None,
     ) -> None:
+        """`compilation` ends when the program is compiled, unless it is already."""
         self.num_inputs, self.num_written = len(fingerprint.names), num_written
         # Until the last call that is compared with it.
         self.fingerprint: TraceFingerprint | None = fingerprint
-        self.registrations = _XLAC._xla_capture_registrations()
+        self._registrations = _XLAC._xla_capture_registrations()
         self.calls = 1
         self.replaces_another = False  # whose second trace was another program
+        self._compilation = compilation
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
         if self._sharded:
@@ -44,6 +48,13 @@ class Replay:
         self._copied, self._copied_back = copied, copied_back
         self._program, self._state, self._names = program, state, fingerprint.names
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
+
+    def is_outdated(self) -> str | None:
+        """Why it must not be run any more."""
+        if self._registrations != _XLAC._xla_capture_registrations():  # it has the older function
+            return "a kernel was registered"
+        is_lost = self._compilation is not None and self._compilation.cancelled()
+        return "its program was not compiled" if is_lost else None
 
     def python_mismatch(self) -> str | None:
         """Returns the part of Python's state that has changed since the step was captured."""
@@ -65,7 +76,7 @@ class Replay:
 
     def run_if_matches(self, arguments: list[torch.Tensor]) -> tuple[Any] | None:
         """Runs it if that is certain to be right without looking at everything in Python."""
-        if self._copied:
+        if self._copied or self._compilation is not None:
             return None
         try:
             new = self._program.run_if_matches(arguments)
@@ -74,6 +85,10 @@ class Replay:
         return None if new is None else (self._finish(arguments, arguments, new),)
 
     def run(self, arguments: list[torch.Tensor]) -> Any:
+        if self._compilation is not None:
+            self._compilation.result()
+            self._program.find_computation()
+            self._compilation = None
         inputs = arguments
         if self._copied:
             inputs = list(arguments)

@@ -16,9 +16,11 @@ import torch_xla
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext import xla_options
+from torch_xla_ext.graph import parallel_compilation
 from torch_xla_ext.graph.capture_key import Key, modes, weakly
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
+from torch_xla_ext.graph.parallel_compilation import Compiler
 from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.tensors import Description, argument_names, shardings_of
 from torch_xla_ext.graph.trace import DisturbedError, NotRepeatableError, Tracer
@@ -75,6 +77,7 @@ class CapturedStep:
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
         self._verify_all = verify is True
+        self._verifies = self._verify_all or self._last_verified >= 2
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._replays: list[tuple[Key, Replay]] = []
         self._compiler_options: bytes | None = None  # of the first trace, and of all
@@ -153,6 +156,40 @@ class CapturedStep:
         """
         return self._call(args, {}, may_differ=False)
 
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Traces and compiles what a call with these arguments runs, and runs nothing.
+
+        In a block of torch_xla_ext.parallel_compilation another thread compiles it.
+
+        Raises:
+            CaptureError: as a call, and for a function that makes or changes Python objects, such
+                as an optimizer's state, in its first call: that call has been made then.
+        """
+        if getattr(_tracing, "active", False):
+            raise CaptureError(f"{self._name}.prepare() is called by a captured function")
+        with _lock:
+            leaves, spec = pytree.tree_flatten((args, kwargs))
+            key, arguments, views = self._key(leaves, spec)
+            reasons = []
+            self._drop_outdated(reasons)
+            for known, replay in self._replays:
+                reason = known.difference(key) or replay.python_mismatch()
+                reason = reason or replay.mismatch(arguments)
+                if reason is None:
+                    return
+                reasons.append(reason)
+            self._check_count(key, reasons)
+            descriptions = [Description.of(tensor) for tensor in arguments]
+            try:
+                replay = self._trace(leaves, spec, views, compiler=parallel_compilation.current())
+            except NotRepeatableError as result:
+                self._finish_lazily(result)
+                raise CaptureError(
+                    f"{self._name} was run, not prepared, because it made or changed {result.name}:"
+                    " call it once, and prepare other calls"
+                ) from result
+            self._keep(key, replay, descriptions)
+
     def _call(self, args: tuple, kwargs: dict[str, Any], *, may_differ: bool) -> Any:
         if getattr(_tracing, "active", False):
             return self._function(*args, **kwargs)  # a part of the step that is being captured
@@ -170,12 +207,8 @@ class CapturedStep:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         key, arguments, views = self._key(leaves, spec)
         reasons = []
-        registrations = _XLAC._xla_capture_registrations()
+        self._drop_outdated(reasons)
         for known, replay in list(self._replays):
-            if replay.registrations != registrations:  # its program has the older function
-                self._drop(replay)
-                reasons.append("a kernel was registered")
-                continue
             reason = known.difference(key) or (replay.python_mismatch() if may_differ else None)
             if reason is None:
                 is_verified = self._is_verified(replay, replay.calls + 1)
@@ -219,12 +252,7 @@ class CapturedStep:
         views: list[int],
         reasons: list[str],
     ) -> Any:
-        if len(self._replays) >= self._max_captures:
-            raise CaptureError(
-                f"{self._name} was captured {self._max_captures} times, the limit set by "
-                f"max_captures; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase "
-                "max_captures"
-            )
+        self._check_count(key, reasons)
         if reasons:
             _log.warning(
                 "%s: captured again (%d of at most %d): %s",
@@ -235,7 +263,16 @@ class CapturedStep:
             replay = self._trace(leaves, spec, views)
         except NotRepeatableError as result:
             return self._finish_lazily(result)
-        return self._add(key, replay, arguments, descriptions)
+        self._keep(key, replay, descriptions)
+        return replay.run(arguments)
+
+    def _check_count(self, key: Key, reasons: list[str]) -> None:
+        if len(self._replays) >= self._max_captures:
+            raise CaptureError(
+                f"{self._name} was captured {self._max_captures} times, the limit set by "
+                f"max_captures; now {reasons[-1]}. {self._remedy(key, reasons[-1])}, or increase "
+                "max_captures"
+            )
 
     def _trace(
         self,
@@ -243,6 +280,7 @@ class CapturedStep:
         spec: pytree.TreeSpec,
         views: list[int],
         again: TraceFingerprint | None = None,
+        compiler: Compiler | None = None,
     ) -> Replay:
         """Traces the function; if it reads a value, once more as torch.compile would.
 
@@ -253,39 +291,33 @@ class CapturedStep:
         if self._compiler_options is None:
             self._compiler_options = xla_options.current()
         arguments = (self._function, leaves, spec, views, self._check_python, again)
+        arguments += (self._verifies,)
         try:
             with xla_options.exactly(self._compiler_options):
                 if again is not None:
-                    return Tracer(*arguments, as_compiling=again.as_compiling).run()
+                    return Tracer(*arguments, again.as_compiling).run()
                 try:
-                    return Tracer(*arguments, as_compiling=self._as_compiling).run()
+                    return Tracer(*arguments, self._as_compiling, compiler).run()
                 except ReadError as error:
                     if self._as_compiling or not error.can_repeat:
                         raise
-                    return Tracer(*arguments, as_compiling=True).run()
+                    return Tracer(*arguments, True, compiler).run()
         except CaptureError as error:
             raise CaptureError(f"{self._name}: {error}") from error
         finally:
             _tracing.active = _trace_runs = False
 
-    def _add(
-        self,
-        key: Key,
-        replay: Replay,
-        arguments: list[torch.Tensor],
-        descriptions: list[Description],
-    ) -> Any:
+    def _keep(self, key: Key, replay: Replay, descriptions: list[Description]) -> None:
         self._changed, self._disturbances = None, 0
         key.tensors = descriptions
         key.others = {number: weakly(value) for number, value in key.others.items()}
         self._replays.append((key, replay))
-        if not self._verify_all and self._last_verified < 2:
+        if not self._verifies:
             replay.fingerprint = None
         _log.info(
             "%s: captured: %d inputs, %d of them written in place",
             *(self._name, replay.num_inputs, replay.num_written),
         )
-        return replay.run(arguments)
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
         """Whether the call is traced again: calls 2, 4, 8, …"""
@@ -324,7 +356,8 @@ class CapturedStep:
         if calls == 2 and not replay.replaces_another:
             _log.warning("%s: captured again, because %s", self._name, difference)
             again.replaces_another = True
-            return self._add(key, again, arguments, descriptions)
+            self._keep(key, again, descriptions)
+            return again.run(arguments)
         replayed = ""
         if calls > 3 and not self._verify_all:
             replayed = f". Calls after call {calls // 2} of this capture replayed the older program"
@@ -333,6 +366,12 @@ class CapturedStep:
             "that capture compares at each call has changed. Pass what changes as an argument, "
             f"best as a tensor on the device{replayed}"
         )
+
+    def _drop_outdated(self, reasons: list[str]) -> None:
+        for _, replay in list(self._replays):
+            if reason := replay.is_outdated():
+                self._drop(replay)
+                reasons.append(reason)
 
     def _drop(self, replay: Replay) -> None:
         self._replays = [pair for pair in self._replays if pair[1] is not replay]
@@ -443,9 +482,10 @@ def capture(
 
     Returns:
         A callable with the same arguments and results; its method `repeat` does what a call does
-        right after another one, between which nothing has changed in Python. Results do not require
-        gradients. Objects that the function makes are made at each replay, from the parts that
-        pickle would store. A copy of the callable, by copy or pickle, has captures of its own.
+        right after another one, between which nothing has changed in Python, and `prepare` traces
+        and compiles what a call runs, and runs nothing. Results do not require gradients. Objects
+        that the function makes are made at each replay, from the parts that pickle would store. A
+        copy of the callable, by copy or pickle, has captures of its own.
 
     Raises:
         CaptureError: the function does something on the host that a replay would not repeat: it

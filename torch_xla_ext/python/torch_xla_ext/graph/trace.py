@@ -17,6 +17,7 @@ from torch_xla_ext.graph import watch
 from torch_xla_ext.graph.bytecode import finds_by_strings, names_of, strings_of
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import is_library
+from torch_xla_ext.graph.parallel_compilation import Compiler
 from torch_xla_ext.graph.python_state import PythonState
 from torch_xla_ext.graph.replay import Replay
 from torch_xla_ext.graph.result_plan import Known, Plans
@@ -52,7 +53,9 @@ class Tracer:
         check_python: whether the function may read, and must not change, Python objects.
         again: the fingerprint of an earlier trace, with which this one is compared. Numbers from
             the host are constants then, and what counts them for all threads is not asked.
+        is_verified: whether the fingerprint is compared with that of a later trace.
         as_compiling: whether torch.compiler.is_compiling() is true for the function.
+        compiler: compiles the program while the caller goes on; without it, `run` does.
     """
 
     def __init__(
@@ -63,9 +66,12 @@ class Tracer:
         views: list[int],
         check_python: bool,
         again: TraceFingerprint | None,
+        is_verified: bool,
         as_compiling: bool,
+        compiler: Compiler | None = None,
     ) -> None:
         self._check_python, self._again = check_python, again
+        self._is_verified, self._compiler = is_verified, compiler
         self._as_compiling = as_compiling
         self._function, self._leaves, self._spec, self._views = function, list(leaves), spec, views
         self._known: list[Known] = []
@@ -158,6 +164,8 @@ class Tracer:
             leaves[positions[number]] = copy
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         executed = watch.ExecutedCode()
+        # What code runs matters to the check of Python only, and watching it takes long.
+        seen = executed.in_this_thread if self._check_python else contextlib.nullcontext
 
         def watched() -> watch.WatchedTensors:
             return watch.WatchedTensors(self._see, self._name_of, self._calls)
@@ -171,8 +179,8 @@ class Tracer:
             watch.answers_as_compiling() if self._as_compiling else contextlib.nullcontext(),
             contextlib.nullcontext() if self._again else watch.host_random_numbers_refused(),
             contextlib.nullcontext() if self._again else watch.transfers_refused(self._calls),
-            executed.in_this_thread(),
-            watch.functions_of_backward(executed.in_this_thread, watched),
+            seen(),
+            watch.functions_of_backward(seen, watched),
             torch.autograd.grad_mode._force_original_view_tracking(True),  # views that are returned
             watch.leaves_of_backward(self._see),
             watched(),
@@ -320,9 +328,9 @@ class Tracer:
         gradients = self._plans().of_gradients(new)
         lowered = InPlaceProgram([known[number].tensor for number in written], new, saved)
         sources = self._find_sources(lowered)
-        key = lowered.compile()
+        key = lowered.compile(self._compiler)
         text = ""
-        if self._again is None or self._again.program != key:
+        if self._is_verified and (self._again is None or self._again.program != key):
             text = _XLAC._get_xla_tensors_text(lowered.results)
         # Afterwards, for a replay keeps the values that tensors have outside the trace.
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
@@ -450,4 +458,5 @@ class Tracer:
             list(self._copies),
             copied_back,
             [self._known[number].tensor for number in state],
+            lowered.compilation,
         )

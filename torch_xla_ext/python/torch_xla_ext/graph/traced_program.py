@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 
 import torch
 import torch_xla
 from torch_xla import runtime
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
+
+from torch_xla_ext.graph.parallel_compilation import Compiler
 
 _XLAC = torch_xla._XLAC
 
@@ -112,7 +115,10 @@ class InPlaceProgram:
         parameters: a tensor for each of its parameters.
         ids: these tensors' ids, -1 for a constant.
         places: of each of `written`, the place of its former value among the parameters.
+        compilation: ends when the program is compiled; None if `compile` has waited for that.
     """
+
+    compilation: Future[None] | None = None
 
     def __init__(
         self, written: Sequence[torch.Tensor], new: Sequence[torch.Tensor], saved: object
@@ -138,8 +144,11 @@ class InPlaceProgram:
         addresses = map(_XLAC._xla_capture_data_address, self.parameters)
         return {address: place for place, address in enumerate(addresses)}
 
-    def compile(self) -> bytes:
-        """Compiles it, unless it is compiled. Returns the key by which torch_xla finds it."""
+    def compile(self, compiler: Compiler | None = None) -> bytes:
+        """Compiles it, unless it is compiled. Returns the key by which torch_xla finds it.
+
+        A compiler does that while the caller goes on, and then `compilation` says when it ends.
+        """
         with alias_with_buffer_donor_config(), contextlib.ExitStack() as stack:
             donated = [self.parameters[place] for place in self.places]
             for tensor in donated:
@@ -150,6 +159,8 @@ class InPlaceProgram:
                 before = _XLAC._xla_capture_set_alias(value, parameter)
                 stack.callback(_XLAC._xla_capture_set_alias, value, before)
             key = _XLAC._get_graph_hash(self.results)
-            if self.results:
+            if self.results and compiler is not None:
+                self.compilation = compiler.start(self.results, key)
+            elif self.results:
                 _XLAC._xla_warm_up_cache(self.results, [])
         return key

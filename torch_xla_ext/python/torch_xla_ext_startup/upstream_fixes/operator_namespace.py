@@ -4,7 +4,7 @@ torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose module upstream's i
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 
 import torch
 
@@ -14,9 +14,9 @@ _Namespace = torch._ops._OpNamespace
 class _Operators(_Namespace):
     """A namespace, until an operator is asked for that only the module defines."""
 
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(self, name: str, define: Callable[[], None]) -> None:
         super().__init__(name)
-        self._defined_by = module
+        self._define = define
 
     def __getattr__(self, name: str) -> torch._ops.OpOverloadPacket:
         try:
@@ -24,19 +24,27 @@ class _Operators(_Namespace):
         except AttributeError:
             if name.startswith("__"):
                 raise
-        importlib.import_module(self._defined_by)
+        self._define()
         self.__class__ = _Namespace
         return getattr(self, name)
+
+
+def _define_ours() -> None:
+    import torch_xla_ext  # noqa: F401
+
+
+def _define_quantized() -> None:
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
 
 
 # Each returns the namespace that a program has used already, if it has.
 
 
 def xla_gpu(original: _Namespace | None) -> _Namespace:
-    return _Operators("xla_gpu", "torch_xla_ext") if original is None else original
+    return _Operators("xla_gpu", _define_ours) if original is None else original
 
 
 def quantized_decomposed(original: _Namespace | None) -> _Namespace:
     if original is not None:
         return original
-    return _Operators("quantized_decomposed", "torch.ao.quantization.fx._decomposed")
+    return _Operators("quantized_decomposed", _define_quantized)

@@ -1,0 +1,37 @@
+// A program that has been traced and lowered, to be compiled by another thread.
+#ifndef TORCH_XLA_EXT_CSRC_GRAPH_UNCOMPILED_PROGRAM_H_
+#define TORCH_XLA_EXT_CSRC_GRAPH_UNCOMPILED_PROGRAM_H_
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/lazy/core/hash.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
+
+namespace torch_xla_ext::graph {
+
+class UncompiledProgram {
+ public:
+  // Lowers what the tensors are computed by, whose hash is `hash`. Returns
+  // nothing if that is compiled already.
+  static std::optional<UncompiledProgram> Of(
+      const std::vector<at::Tensor>& tensors, const torch::lazy::hash_t& hash);
+
+  // Compiles it, once, and adds it to torch_xla's cache of programs. Needs
+  // neither the tensors nor what they are computed from.
+  void Compile();
+
+ private:
+  UncompiledProgram(CompileFunction compile, const torch::lazy::hash_t& hash)
+      : compile_(std::move(compile)), hash_(hash) {}
+
+  CompileFunction compile_;
+  torch::lazy::hash_t hash_;
+};
+
+}  // namespace torch_xla_ext::graph
+
+#endif  // TORCH_XLA_EXT_CSRC_GRAPH_UNCOMPILED_PROGRAM_H_

@@ -1,0 +1,38 @@
+// Compiling a program later than it is lowered to HLO, and in another thread.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOWERED_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOWERED_H_
+
+#include <torch/csrc/lazy/backend/lowering_context.h>
+
+#include <functional>
+
+namespace torch_xla_ext {
+
+// Compiles a program that has been lowered, once, in any thread. Refers to no
+// tensor and to no data.
+using CompileFunction = std::function<torch::lazy::ComputationPtr()>;
+
+// Thrown in place of compiling a program. No std::exception, for it is no
+// error.
+struct OnlyLowered {};
+
+// While it lives, what this thread would compile is lowered, and then throws
+// OnlyLowered.
+class LoweringScope {
+ public:
+  LoweringScope();
+  ~LoweringScope();
+  LoweringScope(const LoweringScope&) = delete;
+  LoweringScope& operator=(const LoweringScope&) = delete;
+
+  CompileFunction compile;  // of the program that has been lowered last
+};
+
+// What compiles programs asks, before it does, whether this thread has a scope,
+// and if so calls the second function, which throws OnlyLowered.
+bool IsOnlyLowering();
+[[noreturn]] void StopLowered(CompileFunction compile);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_LOWERED_H_
