@@ -34,6 +34,7 @@ NEEDS = {
     "tests/integrations/huggingface": ("transformers", "//tests/integrations/huggingface:all"),
     "tests/integrations/torch_tpu": ("torch_tpu", "//tests/integrations/torch_tpu:torch_tpu_test"),
     "tests/integrations/vllm": ("vllm", "//tests/integrations/vllm:all"),
+    "tests/users/pure_functions_test.py": ("jax", "//tests/users:pure_functions_test"),
     "tests/wheel/install_test.py": (None, "//tests/wheel:install_test"),
     "tests/wheel/reproducible_test.py": (None, "//tests/wheel:reproducible_test"),
     "tests/wheel/structure_test.py": (None, "//tests/wheel:structure_test"),

@@ -34,6 +34,7 @@ NORMS: dict[str, Function] = {
 }
 NORMS |= {
     "norm": lambda x, t: x.norm(dtype=t),
+    "torch.norm": lambda x, t: torch.norm(x, dtype=t),
     "norm of rows": lambda x, t: x.norm(dim=1, dtype=t),
     "norm 1": lambda x, t: torch.norm(x, 1, 1, dtype=t),
     "norm of all": lambda x, t: torch.ops.aten.norm.ScalarOpt_dtype(x, 2, dtype=t),

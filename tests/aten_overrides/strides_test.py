@@ -169,3 +169,17 @@ def test_gradients() -> None:
         (y.reshape(-1) * torch.arange(6.0, device=device)).sum().backward()
         gradients.append(own.grad.cpu())
     assert torch.equal(*gradients)
+
+
+def test_steps_through_a_view_that_is_not_row_major() -> None:
+    x = torch.arange(12.0).view(3, 4)
+    y = x.to("xla")
+    for size, stride in (((2, 2), (1, 4)), ((4, 2), (3, 1))):  # PyTorch's strides, and XLA's
+        with pytest.raises(RuntimeError, match=r"this view has the strides .1, 4."):
+            y.t().as_strided(size, stride)
+    assert y.t().as_strided((4, 3), (1, 4)).tolist() == x.t().tolist()
+    assert y.t().as_strided((4, 3), y.t().stride()).tolist() == x.t().tolist()
+    assert y.t().as_strided((1,), (1,)).tolist() == x.t().as_strided((1,), (1,)).tolist()
+    windows = y.t().contiguous().as_strided((3, 2), (3, 1))
+    assert windows.tolist() == x.t().contiguous().as_strided((3, 2), (3, 1)).tolist()
+    assert y[1:].as_strided((2, 2), (4, 1)).tolist() == x[1:, :2].tolist()

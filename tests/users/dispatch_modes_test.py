@@ -235,3 +235,31 @@ def test_a_subclass_of_two_tensors() -> None:
         return both.a, both.b, (both * 2).a
 
     check(run)
+
+
+def test_functionalize() -> None:
+    def run(device: str) -> object:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            x.add_(1)
+            y = x.clone()
+            y.view(2, 2)[0] = 7
+            return y
+
+        x = torch.arange(4.0, device=device)
+        rows = torch.arange(8.0, device=device).view(2, 4)
+        return (
+            torch.func.functionalize(function)(x),
+            x,
+            torch.func.vmap(torch.func.functionalize(function))(rows),
+            torch.func.functionalize(lambda x: x.t(), remove="mutations_and_views")(rows),
+        )
+
+    check(run)
+
+
+def test_what_make_fx_cannot_functionalize() -> None:
+    traced = make_fx(torch.func.functionalize(lambda x: x.clone().add_(1)))
+    with pytest.raises(RuntimeError, match=r'trace it with tensors on "cpu"'):
+        traced(torch.ones(2, device="xla"))
+    graph = traced(torch.ones(2))
+    assert graph(torch.ones(2, device="xla")).tolist() == [2, 2]

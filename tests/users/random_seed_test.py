@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -143,3 +145,50 @@ def test_in_a_compiled_function() -> None:
     x = torch.zeros(4, device="xla")
     function(x)  # which compiles it, and draws while it does
     assert [function(x).tolist() for _ in range(3)] == [function(x).tolist()] * 3
+
+
+DRAWN = {
+    "rand": lambda g: torch.rand(4, device="xla", generator=g),
+    "randperm": lambda g: torch.randperm(9, device="xla", generator=g),
+    "exponential_": lambda g: torch.zeros(4, device="xla").exponential_(2.0, generator=g),
+    "cauchy_": lambda g: torch.zeros(4, device="xla").cauchy_(generator=g),
+    "geometric_": lambda g: torch.zeros(9, device="xla").geometric_(0.1, generator=g),
+    "log_normal_": lambda g: torch.zeros(4, device="xla").log_normal_(generator=g),
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla", "xla:0", torch.device("xla")])
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_generator_says_which_numbers_follow(name: str, device: str | torch.device) -> None:
+    draw = DRAWN[name]
+    generator = torch.Generator(device=device).manual_seed(5)
+    assert isinstance(generator, torch.Generator)
+    assert generator.device.type == torch.device(device).type
+    first, second = draw(generator).tolist(), draw(generator).tolist()
+    assert first != second
+    assert draw(generator.manual_seed(5)).tolist() == first
+    copy = pickle.loads(pickle.dumps(generator))
+    assert copy.device == generator.device
+    assert draw(copy).tolist() == draw(generator.clone_state()).tolist() == second
+
+
+def test_other_generators_are_pytorchs() -> None:
+    assert type(torch.Generator()) is torch._C.Generator
+    assert isinstance(torch.default_generator, torch.Generator)
+    with pytest.raises(RuntimeError, match="META device type not an accelerator"):
+        torch.Generator(device="meta")
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda x: x.exponential_(-1.0), "exponential_ expects lambda > 0.0"),
+        (lambda x: x.cauchy_(0, -1.0), "cauchy_ expects sigma > 0.0"),
+        (lambda x: x.geometric_(2.0), r"geometric_ expects p in \(0, 1\)"),
+        (lambda x: x.log_normal_(0, -1.0), "log_normal_ expects std > 0.0"),
+        (lambda x: x.int().cauchy_(), "expects a floating point dtype"),
+    ],
+)
+def test_wrong_parameters(call: Callable[[torch.Tensor], object], text: str) -> None:
+    with pytest.raises(RuntimeError, match=text):
+        call(torch.zeros(2, device="xla"))

@@ -45,6 +45,15 @@ def test_the_package_is_imported_when_it_is_needed() -> None:
     ]
 
 
+def test_quantized_operators_are_there_without_an_import() -> None:
+    code = (
+        "import sys, torch, torch_xla\n"
+        "print('torch.ao.quantization.fx._decomposed' in sys.modules)\n"
+        "print(torch.ops.quantized_decomposed.quantize_per_channel)\n"
+    )
+    assert run(code) == ["False", "quantized_decomposed.quantize_per_channel"]
+
+
 @pytest.mark.parametrize("first", ["torch_xla", "torch_xla_ext"])
 def test_upstreams_kernels_are_replaced_without_our_package(first: str) -> None:
     code = (

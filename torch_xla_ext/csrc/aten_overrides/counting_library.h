@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "torch_xla_ext/csrc/runtime_fixes/eager_mode.h"
+
 namespace torch_xla_ext::aten_overrides {
 
 // Registers kernels that count their calls under the names of upstream's
@@ -26,7 +28,11 @@ class CountingLibrary {
         "xla::" + std::string(overload.substr(0, overload.find('.'))));
     library_.impl(name, [kernel, counter](Arguments... arguments) -> Result {
       const Called called(*counter);
-      return kernel(std::forward<Arguments>(arguments)...);
+      return CallAsOneOperator(
+          [&]() -> Result {
+            return kernel(std::forward<Arguments>(arguments)...);
+          },
+          arguments...);
     });
   }
 

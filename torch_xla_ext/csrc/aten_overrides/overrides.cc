@@ -20,6 +20,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/counting_library.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
+#include "torch_xla_ext/csrc/aten_overrides/foreach.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
 #include "torch_xla_ext/csrc/aten_overrides/interpolation.h"
 #include "torch_xla_ext/csrc/aten_overrides/layer_norm.h"
@@ -424,6 +425,8 @@ void RegisterViews(torch::Library& m) {
 void RegisterForFunctionalization(torch::Library& m) {
   // factories.h
   RegisterFactories(m);
+  // foreach.h
+  RegisterForeach(m);
   // views.h
   m.impl("_pack_padded_sequence", PackPaddedSequence);
   m.impl("as_strided", AsStridedAsView);

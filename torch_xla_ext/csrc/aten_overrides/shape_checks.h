@@ -64,7 +64,45 @@ struct ShapeCheck<InPlace, Functional, kCheck,
   }
 };
 
+// Random numbers in place. PyTorch's functions in Python refuse a generator.
+inline at::Tensor& CheckRandom(const char* name, at::Tensor& self,
+                               bool is_right, const char* parameter,
+                               const char* bounds, double value) {
+  TORCH_CHECK(self.is_floating_point() || std::string(name) == "geometric_",
+              name, " expects a floating point dtype, but got ",
+              self.scalar_type());
+  TORCH_CHECK(is_right, name, " expects ", parameter, bounds, ", but found ",
+              parameter, "=", value);
+  return self;
+}
+
+using RandomGenerator = std::optional<at::Generator>;
+
+inline at::Tensor& CheckExponential(at::Tensor& self, double lambd,
+                                    RandomGenerator) {
+  return CheckRandom("exponential_", self, lambd > 0, "lambda", " > 0.0",
+                     lambd);
+}
+
+inline at::Tensor& CheckCauchy(at::Tensor& self, double, double sigma,
+                               RandomGenerator) {
+  return CheckRandom("cauchy_", self, sigma > 0, "sigma", " > 0.0", sigma);
+}
+
+inline at::Tensor& CheckGeometric(at::Tensor& self, double p, RandomGenerator) {
+  return CheckRandom("geometric_", self, 0 < p && p < 1, "p", " in (0, 1)", p);
+}
+
+inline at::Tensor& CheckLogNormal(at::Tensor& self, double, double std,
+                                  RandomGenerator) {
+  return CheckRandom("log_normal_", self, std > 0, "std", " > 0.0", std);
+}
+
 inline void RegisterShapeChecks(torch::Library& m) {
+  m.impl("cauchy_", CheckCauchy);
+  m.impl("exponential_", CheckExponential);
+  m.impl("geometric_", CheckGeometric);
+  m.impl("log_normal_", CheckLogNormal);
 #define TORCH_XLA_EXT_CHECK(name, overload)                         \
   ShapeCheck<at::_ops::name##_##overload, at::_ops::name##overload, \
              &at::meta::name##_>::Register(m);

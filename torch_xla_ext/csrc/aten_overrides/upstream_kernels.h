@@ -190,10 +190,22 @@ struct Matched<at::Tensor(const at::Tensor&, const at::Tensor&, Others...),
   // The operator with a number in place of `other`.
   static at::Tensor OfNumber(const at::Tensor& self, const at::Scalar& other,
                              Others... others) {
-    return Call(self, at::native::wrapped_scalar_tensor(other), others...);
+    return Call(self, at::native::wrapped_scalar_tensor(NumberFor(self, other)),
+                others...);
   }
 
  private:
+  // A whole number beside floats is a float, not an int64 that the program
+  // converts.
+  static at::Scalar NumberFor(const at::Tensor& self, const at::Scalar& other) {
+    constexpr int64_t kExact = int64_t{1} << 53;
+    if (!self.is_floating_point() || !other.isIntegral(false)) return other;
+    const int64_t value = other.toLong();
+    return -kExact <= value && value <= kExact
+               ? at::Scalar(static_cast<double>(value))
+               : other;
+  }
+
   static at::Tensor Operand(const at::Tensor& tensor, at::ScalarType dtype) {
     const bool is_unchanged = IsInteger(tensor) || dtype == at::kComplexHalf;
     return is_unchanged ? tensor : tensor.to(dtype);

@@ -3,6 +3,7 @@
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_VIEWS_H_
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/detach_ops.h>
@@ -171,6 +172,25 @@ inline at::Tensor BaseOf(const at::Tensor& self) {
   return base;
 }
 
+// Whether the steps lead to the same elements through the view itself, with the
+// strides that it says it has, and through the tensor that it is a view of.
+inline bool LeadToTheSame(const at::Tensor& strided, at::IntArrayRef size,
+                          at::IntArrayRef stride) {
+  constexpr int64_t kMost = int64_t{1} << 20;  // elements to compare
+  const int64_t begin = strided.storage_offset();
+  const int64_t end =
+      begin + at::detail::computeStorageNbytes(
+                  strided.sizes(), strided.strides(), /*itemsize_bytes=*/1);
+  if (end > kMost || !IsWithin(end, size, stride, begin)) return false;
+  const at::AutoDispatchSkipFunctionalize guard;
+  const at::Tensor places = at::arange(end, at::kLong);
+  const at::Tensor of_view =
+      at::as_strided(places, strided.sizes(), strided.strides(), begin)
+          .contiguous();
+  return at::equal(at::as_strided(of_view, size, stride, 0),
+                   at::as_strided(places, size, stride, begin));
+}
+
 // From where as_strided steps through the elements of a view of an XLA tensor.
 struct Steps {
   bool is_of_base;
@@ -194,8 +214,20 @@ inline Steps StepsOf(const at::Tensor& self, const at::Tensor& strided,
       "is a view of, but the size and stride are the view's own. Please call "
       "as_strided() of that tensor, or without an offset, which begins at the "
       "first element of the view.");
-  if ((!offset || begin == 0) &&
+  const bool is_whole = size == self.sizes();
+  const bool is_of_base = !strided.is_contiguous() && is_whole &&
+                          stride == strided.strides() &&
+                          offset.value_or(begin) == begin;
+  if (!is_of_base && (!offset || begin == 0) &&
       IsWithin(self.numel(), size, stride, offset.value_or(0))) {
+    TORCH_CHECK(
+        strided.is_contiguous() || (is_whole && stride == self.strides()) ||
+            LeadToTheSame(strided, size, stride),
+        "as_strided: in PyTorch, this view has the strides ", strided.strides(),
+        ", but XLA tensors say that they are row-major, so that the stride ",
+        stride,
+        " may be of either. Please call as_strided() of the tensor "
+        "that this is a view of, or of view.contiguous().");
     return {/*is_of_base=*/false, offset};
   }
   TORCH_CHECK(

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
@@ -27,6 +29,20 @@ bool IsShared(const torch_xla::XLATensorPtr& tensor) {
 bool IsSame(const std::weak_ptr<torch::lazy::BackendData>& data,
             const torch::lazy::BackendDataPtr& other) {
   return !data.owner_before(other) && !other.owner_before(data);
+}
+
+// Whether PT_XLA_DEBUG asks for a message at each execution, which upstream's
+// function writes.
+bool ReportsExecutions() {
+  static const bool reports = [] {
+    if (const char* level = std::getenv("PT_XLA_DEBUG_LEVEL")) {
+      return std::atoi(level) > 1;
+    }
+    const char* flag = std::getenv("PT_XLA_DEBUG");
+    return flag != nullptr &&
+           (std::string_view(flag) == "1" || std::string_view(flag) == "true");
+  }();
+  return reports;
 }
 
 }  // namespace
@@ -457,7 +473,7 @@ std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,
     const bool is_first = result_shapes_.empty();
     std::optional<Turn> turn(
         Prepare(inputs, !is_first && start == &graph::Start));
-    if (is_first && computation_->is_sharded) {
+    if ((is_first && computation_->is_sharded) || ReportsExecutions()) {
       turn.reset();  // upstream locks the device
       results = StartSharded(inputs);
     } else {

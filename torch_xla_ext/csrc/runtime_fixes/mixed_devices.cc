@@ -4,7 +4,6 @@
 #include <torch/csrc/lazy/python/python_util.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -12,43 +11,24 @@
 #include <string_view>
 #include <vector>
 
+#include "torch_xla_ext/csrc/runtime_fixes/python_frames.h"
+
 namespace torch_xla_ext {
 namespace {
-
-// The folders of PyTorch's and torch_xla's packages, and of this project's.
-std::vector<std::string> LibraryFolders() {
-  const pybind11::gil_scoped_acquire gil;
-  std::vector<std::string> folders;
-  const auto modules = pybind11::module_::import("sys").attr("modules");
-  for (const char* name :
-       {"torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup"}) {
-    const pybind11::object module = modules.attr("get")(name);
-    if (!pybind11::hasattr(module, "__path__")) continue;
-    for (const auto folder : module.attr("__path__")) {
-      folders.push_back(pybind11::cast<std::string>(folder) + "/");
-    }
-  }
-  return folders;
-}
-
-bool IsInLibrary(const std::string& file,
-                 const std::vector<std::string>& folders) {
-  return file.rfind("<frozen", 0) == 0 ||
-         std::any_of(folders.begin(), folders.end(),
-                     [&file](const std::string& folder) {
-                       return file.rfind(folder, 0) == 0;
-                     });
-}
 
 // The innermost line of Python that runs, outside PyTorch and torch_xla where
 // there is one: "file:line", or "" in a thread without Python.
 std::string UsersLine() {
   std::string innermost;
-  const std::vector<std::string> folders = LibraryFolders();
+  const pybind11::gil_scoped_acquire gil;
+  const std::vector<std::string> folders = FoldersOf(
+      {"torch", "torch_xla", "torch_xla_ext", "torch_xla_ext_startup"});
   for (const torch::lazy::SourceLocation& frame :
        torch::lazy::GetPythonFrames()) {
     const std::string line = frame.file + ":" + std::to_string(frame.line);
-    if (!IsInLibrary(frame.file, folders)) return line;
+    const bool is_in_library =
+        frame.file.rfind("<frozen", 0) == 0 || IsInFolders(frame.file, folders);
+    if (!is_in_library) return line;
     if (innermost.empty()) innermost = line;
   }
   return innermost;

@@ -1,12 +1,22 @@
-"""``torch.ops.xla_gpu`` in programs that do not import torch_xla_ext."""
+"""Operators of modules that ``import torch_xla`` does not import: ``torch.ops.xla_gpu``, of
+torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose module upstream's import takes along.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+_Namespace = torch._ops._OpNamespace
 
-class _Operators(torch._ops._OpNamespace):
-    """``torch.ops.xla_gpu``, until an operator is asked for that only the package defines."""
+
+class _Operators(_Namespace):
+    """A namespace, until an operator is asked for that only the module defines."""
+
+    def __init__(self, name: str, define: Callable[[], None]) -> None:
+        super().__init__(name)
+        self._define = define
 
     def __getattr__(self, name: str) -> torch._ops.OpOverloadPacket:
         try:
@@ -14,12 +24,27 @@ class _Operators(torch._ops._OpNamespace):
         except AttributeError:
             if name.startswith("__"):
                 raise
-        import torch_xla_ext  # noqa: F401
-
-        self.__class__ = torch._ops._OpNamespace
+        self._define()
+        self.__class__ = _Namespace
         return getattr(self, name)
 
 
-def xla_gpu(original: torch._ops._OpNamespace | None) -> torch._ops._OpNamespace:
-    """The namespace, unless a program has used it already."""
-    return _Operators("xla_gpu") if original is None else original
+def _define_ours() -> None:
+    import torch_xla_ext  # noqa: F401
+
+
+def _define_quantized() -> None:
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+
+# Each returns the namespace that a program has used already, if it has.
+
+
+def xla_gpu(original: _Namespace | None) -> _Namespace:
+    return _Operators("xla_gpu", _define_ours) if original is None else original
+
+
+def quantized_decomposed(original: _Namespace | None) -> _Namespace:
+    if original is not None:
+        return original
+    return _Operators("quantized_decomposed", _define_quantized)

@@ -6,14 +6,14 @@ packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer h
 torch.nn.utils.clip_grad_norm_ becomes a copy of an older version of PyTorch's, which refuses
 foreach=True. It is PyTorch's again.
 
-torch.Tensor.norm refuses a dtype unless it is told which norm: PyTorch's Python code does not know
-XLA tensors. The one that it computes by default is norm 2 of all elements. torch.norm itself stays
-as it is, since TorchScript compiles its source.
+torch.norm refuses a dtype unless it is told which norm: PyTorch's Python code does not know XLA
+tensors. The one that it computes by default is norm 2 of all elements.
 """
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable
 
 import torch
@@ -62,18 +62,23 @@ def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """torch.Tensor.norm."""
+    """torch.norm, which Tensor.norm calls."""
 
     @functools.wraps(original)
     def norm(
-        self: torch.Tensor,
+        input: torch.Tensor,
         p: float | str | None = "fro",
         dim: int | list[int] | None = None,
         keepdim: bool = False,
+        out: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        if dtype is not None and p == "fro" and self.device.type == "xla":
+        if dtype is not None and p == "fro" and input.device.type == "xla":
             p = 2
-        return original(self, p, dim, keepdim, dtype)
+        return original(input, p, dim, keepdim, out, dtype)
 
-    return norm
+    # TorchScript compiles the original's source, with the names that this function knows.
+    scriptable = types.FunctionType(
+        norm.__code__, original.__globals__, "norm", norm.__defaults__, norm.__closure__
+    )
+    return functools.wraps(original)(scriptable)

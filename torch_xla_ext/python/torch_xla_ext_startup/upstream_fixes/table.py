@@ -30,6 +30,16 @@ FIXES = (
         adds=True,
     ),
     Fix(
+        "quantized_operators",
+        versions="torch 2.8",
+        reason="torch.ops.quantized_decomposed is empty until its module is imported",
+        test="tests/wheel/import_test.py",
+        replaces={
+            "torch:ops.quantized_decomposed": f"{_HERE}.operator_namespace:quantized_decomposed"
+        },
+        adds=True,
+    ),
+    Fix(
         "module_parameters",
         versions="torch 2.8",
         reason="a module that moves gets new parameters, so that tied weights become two",
@@ -49,6 +59,25 @@ FIXES = (
         reason="torch.manual_seed sets the seeds of all devices but XLA's",
         test="tests/users/random_seed_test.py",
         replaces={"torch.random:_seed_custom_device": f"{_HERE}.random_seed:seed_custom_device"},
+    ),
+    Fix(
+        "generators",
+        versions="torch 2.8",
+        reason='torch.Generator(device="xla") is refused, as not of an accelerator',
+        test="tests/users/random_seed_test.py",
+        replaces={"torch:Generator": f"{_HERE}.generators:generator"},
+    ),
+    Fix(
+        "functionalize",
+        versions="torch 2.8",
+        reason="torch.func.functionalize fails an assertion for XLA tensors",
+        test="tests/users/dispatch_modes_test.py",
+        replaces={
+            "torch._functorch.eager_transforms:functionalize": (
+                f"{_HERE}.functionalize:functionalize"
+            )
+        },
+        everywhere=True,
     ),
     Fix(
         "fused_optimizers",
@@ -127,9 +156,10 @@ FIXES = (
     Fix(
         "norm",
         versions="torch 2.8",
-        reason="Tensor.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
+        reason="torch.norm of an XLA tensor refuses a dtype unless it gets the norm's order",
         test="tests/aten_overrides/dtype_argument_test.py",
-        replaces={"torch:Tensor.norm": f"{_HERE}.patched_functions:norm"},
+        replaces={"torch.functional:norm": f"{_HERE}.patched_functions:norm"},
+        everywhere=True,
     ),
     Fix(
         "fake_devices",
@@ -350,6 +380,16 @@ FIXES = (
             "torch_xla.experimental.scan_layers:scan_layers": (
                 f"{_HERE}.scan_layers:scan_layers_of_any_kind"
             )
+        },
+        everywhere=True,
+    ),
+    Fix(
+        "assume_pure",
+        versions="torch_xla 2.8",
+        reason="assume_pure loses what a function writes to an argument, and fails in 64 bits",
+        test="tests/users/pure_functions_test.py",
+        replaces={
+            "torch_xla.experimental.assume_pure:assume_pure": f"{_HERE}.assume_pure:assume_pure"
         },
         everywhere=True,
     ),

@@ -1,0 +1,21 @@
+// Interposes on torch::lazy::GetPythonFrames: the upstream binary reads the
+// stack of Python without this project's frames.
+//
+// This works because the upstream binary calls it through its PLT.
+#include "torch_xla_ext/csrc/runtime_fixes/python_frames.h"
+
+#include <torch/csrc/lazy/python/python_util.h>
+
+#include <vector>
+
+#include "torch_xla_ext/csrc/interpose/upstream_function.h"
+
+namespace torch::lazy {
+
+std::vector<SourceLocation> GetPythonFrames() {
+  static const auto upstream = torch_xla::UpstreamFunction(
+      &GetPythonFrames, "_ZN5torch4lazy15GetPythonFramesEv");
+  return torch_xla_ext::WithoutOwnFrames(upstream());
+}
+
+}  // namespace torch::lazy

@@ -1,0 +1,27 @@
+// Frames of Python, by the package that their file belongs to.
+#ifndef TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
+#define TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_
+
+#include <torch/csrc/lazy/core/ir_metadata.h>
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace torch_xla_ext {
+
+// The folders of those of these packages that are imported. Needs the GIL.
+std::vector<std::string> FoldersOf(std::initializer_list<const char*> packages);
+
+bool IsInFolders(const std::string& file,
+                 const std::vector<std::string>& folders);
+
+// The frames without those of this project's packages. PT_XLA_DEBUG tells the
+// cause of an execution by the innermost functions of torch_xla, and operations
+// remember the lines that made them: a wrapper of ours is neither.
+std::vector<torch::lazy::SourceLocation> WithoutOwnFrames(
+    std::vector<torch::lazy::SourceLocation> frames);
+
+}  // namespace torch_xla_ext
+
+#endif  // TORCH_XLA_EXT_CSRC_RUNTIME_FIXES_PYTHON_FRAMES_H_

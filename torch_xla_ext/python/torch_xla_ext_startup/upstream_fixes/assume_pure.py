@@ -1,0 +1,123 @@
+"""torch_xla.experimental.assume_pure of functions that JAX cannot trace as PyTorch runs them.
+
+The decorator traces a function with JAX, once for each shape, which only saves the time of tracing.
+JAX has no numbers of 64 bits here, does not see XLA tensors of a closure, and loses what is written
+to an argument. Such a function runs as it is, with a warning, and is traced at each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch.utils import _pytree
+
+_WIDE = (torch.int64, torch.uint64, torch.float64, torch.complex128)
+
+
+class _WritesError(Exception):
+    """What is traced writes to an argument."""
+
+
+def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable], Callable]:
+    """torch_xla.experimental.assume_pure.assume_pure."""
+
+    @functools.wraps(original)
+    def assume_pure(fn: Callable) -> Callable:
+        traced = original(_refusing_writes(fn))
+        reasons: dict[object, str | None] = {}
+
+        @functools.wraps(fn)
+        def pure(*args: object, **kwargs: object) -> object:
+            leaves, structure = _pytree.tree_flatten((args, kwargs))
+            if any(isinstance(x, torch.Tensor) and x.device.type == "jax" for x in leaves):
+                return traced(*args, **kwargs)  # inside another one's trace
+            key = (structure, *map(_signature, leaves))
+            if key not in reasons:
+                reasons[key] = _argument_reason(leaves)
+                if reasons[key] is None:
+                    return first_call(key, args, kwargs)
+                _warn(reasons[key])
+            return traced(*args, **kwargs) if reasons[key] is None else fn(*args, **kwargs)
+
+        def first_call(key: object, args: tuple, kwargs: dict[str, object]) -> object:
+            reason = None
+            try:
+                result = traced(*args, **kwargs)
+            except _WritesError:
+                reason = "it writes to an argument"
+            except Exception as error:
+                reason = f"JAX cannot trace it ({type(error).__name__}: {error})"
+            else:
+                reason = _result_reason(result, fn, args, kwargs)
+            if reason is not None:
+                result = fn(*args, **kwargs)  # raises its own error, if it has one
+                _warn(reason)
+            reasons[key] = reason
+            return result
+
+        return pure
+
+    return assume_pure
+
+
+def _warn(reason: str) -> None:
+    text = f"assume_pure: the function is traced at each call, because {reason}"
+    warnings.warn(text, stacklevel=3)
+
+
+def _signature(leaf: object) -> object:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.shape, leaf.device
+    return type(leaf), repr(leaf)
+
+
+def _argument_reason(leaves: list[object]) -> str | None:
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor) and leaf.device.type != "xla":
+            return f"an argument is on {leaf.device}"
+        if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDE:
+            return f"an argument is of {leaf.dtype}"
+    return None
+
+
+def _result_reason(
+    result: object, fn: Callable, args: tuple, kwargs: dict[str, object]
+) -> str | None:
+    """Whether JAX returns integers or complex numbers in 32 bits that PyTorch has in 64."""
+    narrow = (torch.int32, torch.complex64)
+    if not any(getattr(leaf, "dtype", None) in narrow for leaf in _pytree.tree_leaves(result)):
+        return None
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(leaf: object) -> object:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        with mode:
+            return torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+
+    fake_args, fake_kwargs = _pytree.tree_map(fake, (args, kwargs))
+    try:
+        with mode:
+            results = _pytree.tree_leaves(fn(*fake_args, **fake_kwargs))
+    except Exception:  # such as tensors of a closure, which are on another device
+        return None
+    wide = [x.dtype for x in results if isinstance(x, torch.Tensor) and x.dtype in _WIDE]
+    return f"a result is of {wide[0]}" if wide else None
+
+
+def _refusing_writes(fn: Callable) -> Callable:
+    @functools.wraps(fn)
+    def function(*args: object, **kwargs: object) -> object:
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if hasattr(leaf, "_elem")]
+        before = [tensor._elem for tensor in tensors]
+        result = fn(*args, **kwargs)
+        if any(tensor._elem is not old for tensor, old in zip(tensors, before, strict=True)):
+            raise _WritesError
+        return result
+
+    return function
