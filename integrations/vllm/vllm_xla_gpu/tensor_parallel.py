@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from torch_xla_ext import sharding
+from vllm_xla_gpu import weights
 from vllm_xla_gpu.attention import XlaGpuAttention
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
@@ -129,29 +130,40 @@ class Devices:
         sizes: dict[torch.Tensor, int] = {}
         for module in model.modules():
             dim = _divided_dimension(module)
-            for tensor in _tensors(module).values():
+            for tensor in weights.tensors_of(module).values():
                 sizes[tensor] = self._bytes_of_one(tensor, dim)
             if isinstance(module, BaseLinearLayerWithLoRA):
                 for part, dim in zip(stacks(module), adapter_dimensions(module), strict=True):
                     sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
-    def place_model(self, model: nn.Module) -> None:
-        """Moves a model whose weights and adapters are on the host."""
+    def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
+        """The weight on the devices, in the parts that `place_model` divides it into."""
+        is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
+        parts = weight.split(module.output_sizes) if is_split else [weight]
+        return self.send(parts, [_divided_dimension(module)] * len(parts))
+
+    def place_model(
+        self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]
+    ) -> None:
+        """Moves a model whose weights and adapters are on the host.
+
+        Args:
+            model: the model.
+            sent: what `send_weight` has returned of weights that have no values any more.
+        """
         for module in model.modules():
             if isinstance(module, BaseLinearLayerWithLoRA):
                 self._place_adapters(module)
             if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
-                _split(module)
-        placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
-        for module in model.modules():
-            for name, tensor in _tensors(module).items():
-                if tensor not in placed:
-                    on_devices = self.place(tensor.data, _divided_dimension(module))
-                    if isinstance(tensor, nn.Parameter):
-                        on_devices = nn.Parameter(on_devices, requires_grad=False)
-                    placed[tensor] = on_devices
-                setattr(module, name, placed[tensor])
+                _split(module, sent.get(module.weight))
+
+        def move(module: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+            if tensor in sent:
+                return sent[tensor][0]
+            return self.place(tensor.data, _divided_dimension(module))
+
+        placed = weights.place(model, move)
         for module in model.modules():
             impl = getattr(module, "impl", None)
             if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
@@ -194,14 +206,6 @@ def adapter_dimensions(layer: BaseLinearLayerWithLoRA) -> tuple[int | None, int 
     if isinstance(layer.base_layer, RowParallelLinear):
         return 3, None
     return None, 2 if isinstance(layer.base_layer, ColumnParallelLinear) else None
-
-
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The module's own weights and buffers."""
-    return {
-        **dict(module.named_parameters(recurse=False)),
-        **dict(module.named_buffers(recurse=False)),
-    }
 
 
 def _divided_dimension(module: nn.Module) -> int | None:
@@ -312,22 +316,27 @@ class _UnsummedMethod(LinearMethodBase):
         return Unsummed(self._devices, x, layer.weight)
 
 
-def _split(layer: QKVParallelLinear | MergedColumnParallelLinear) -> None:
+def _split(
+    layer: QKVParallelLinear | MergedColumnParallelLinear,
+    parts: Sequence[torch.Tensor] | None = None,
+) -> None:
+    """`parts` are those of the weight, if it has been divided already."""
     if layer.bias is not None and layer.skip_bias_add:
         raise UnsupportedError(
             f"vllm-xla-gpu does not support tensor_parallel_size above 1 for {layer.prefix}, whose "
             "bias is added later; serve the model on one GPU"
         )
-    weights = layer.weight.data.split(layer.output_sizes)
+    if parts is None:
+        parts = layer.weight.data.split(layer.output_sizes)
     biases = (
-        [None] * len(weights) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
+        [None] * len(parts) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
     )
-    scales, input_scale = [None] * len(weights), getattr(layer, "input_scale", None)
+    scales, input_scale = [None] * len(parts), getattr(layer, "input_scale", None)
     if getattr(layer, "weight_scale", None) is not None:
         scales = layer.weight_scale.data.split(layer.output_sizes)
     layer.sharded = nn.ModuleList(
         ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)
-        for weight, bias, scale in zip(weights, biases, scales, strict=True)
+        for weight, bias, scale in zip(parts, biases, scales, strict=True)
     )
     layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
     layer.quant_method = _ColumnsMethod()
