@@ -33,7 +33,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from torch_xla_ext import sharding
 from vllm_xla_gpu import weights
-from vllm_xla_gpu.attention import XlaGpuAttention
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -163,12 +162,10 @@ class Devices:
                 return sent[tensor][0]
             return self.place(tensor.data, _divided_dimension(module))
 
-        placed = weights.place(model, move)
+        weights.place(model, move)
         for module in model.modules():
             impl = getattr(module, "impl", None)
-            if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
-                impl.sinks = placed[impl.sinks]
-            elif isinstance(impl, XlaGpuMla):
+            if isinstance(impl, XlaGpuMla):
                 impl.divide_heads = functools.partial(self.place, dim=1)
 
     def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:

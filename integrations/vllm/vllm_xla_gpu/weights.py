@@ -21,6 +21,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 
+from vllm_xla_gpu.attention import XlaGpuAttention
+
 _MOST_THREADS = 8
 _MOST_WAITING = 2**29  # bytes that are read, or wait for that
 
@@ -45,12 +47,14 @@ class WeightStream:
         self._threads = ThreadPoolExecutor(
             min(_MOST_THREADS, len(os.sched_getaffinity(0))), "weights"
         )
-        self._left: dict[torch.Tensor, int] = {}  # numbers that are not read
+        # How many numbers of each weight have not been read, and have not begun to be read.
+        self._left: dict[torch.Tensor, int] = {}
+        self._unbegun: dict[torch.Tensor, int] = {}
         self._reads: deque[tuple[Future[object], nn.Module, nn.Parameter, torch.Tensor]] = deque()
         self._waiting = 0  # bytes of them
         for module, weight in _streamed(model):
             if weight not in self._left:
-                self._left[weight] = _count(module, weight)
+                self._unbegun[weight] = self._left[weight] = _count(module, weight)
                 loader = weight.weight_loader
                 weight.weight_loader = functools.partial(self._read, module, weight, loader)
 
@@ -65,10 +69,12 @@ class WeightStream:
         **options: object,
     ) -> None:
         """In place of the weight's loader, which writes values of a file to it, or to a part."""
-        if weight in self.sent:  # the files have it twice, and the last counts
+        if self._unbegun[weight] <= 0:  # the files have it twice, and the last counts
+            self._finish_all()
             del self.sent[weight]
-            self._left[weight] = _count(module, weight)
+            self._unbegun[weight] = self._left[weight] = _count(module, weight)
             weight.data = torch.empty(weight.shape, dtype=weight.dtype)
+        self._unbegun[weight] -= values.numel()
         read = self._threads.submit(loader, parameter, values, *arguments, **options)
         self._reads.append((read, module, weight, values))
         self._waiting += values.nbytes
@@ -85,10 +91,13 @@ class WeightStream:
             self.sent[weight] = self._send(module, weight.data)
             weight.data = torch.empty(1, dtype=weight.dtype).expand(weight.shape)
 
-    def finish(self) -> None:
-        """Waits until everything is read."""
+    def _finish_all(self) -> None:
         while self._reads:
             self._finish_one()
+
+    def finish(self) -> None:
+        """Waits until everything is read."""
+        self._finish_all()
         self._threads.shutdown()
 
 
@@ -116,14 +125,8 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def place(
-    model: nn.Module, move: Callable[[nn.Module, torch.Tensor], torch.Tensor]
-) -> dict[torch.Tensor, torch.Tensor]:
-    """Moves a model's weights and buffers.
-
-    Returns:
-        What they have become.
-    """
+def place(model: nn.Module, move: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+    """Moves a model's weights and buffers."""
     placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
     for module in model.modules():
         for name, tensor in tensors_of(module).items():
@@ -133,4 +136,7 @@ def place(
                     moved = nn.Parameter(moved, requires_grad=False)
                 placed[tensor] = moved
             setattr(module, name, placed[tensor])
-    return placed
+    for module in model.modules():
+        impl = getattr(module, "impl", None)
+        if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
+            impl.sinks = placed[impl.sinks]
