@@ -130,22 +130,34 @@ def wheel_test(
         **kwargs
     )
 
-def wheel_tests(name, tests, srcs = [], timeout = "long", preload = [], **kwargs):
+def wheel_tests(
+        name,
+        tests = [],
+        exclude = [],
+        srcs = [],
+        timeout = "long",
+        preload = [],
+        **kwargs):
     """Several wheel_tests in one: torch_xla is imported once, and each file has its own process.
 
     `--test_filter=NAME_test` runs one of the files.
 
     Args:
       name: the test.
-      tests: names of test files, without .py.
+      tests: names of test files, without .py; all of the folder if it is left out.
+      exclude: those that are not among these all, and may have a `*`.
       srcs: the conftest.py and helper modules beside them.
       timeout: for all files together.
       preload: what most files import besides.
       **kwargs: passed to wheel_test: compiles and the like.
     """
+    files = [test + ".py" for test in tests] or native.glob(
+        ["*_test.py"],
+        exclude = [test + ".py" for test in exclude],
+    )
     wheel_test(
         name = name,
-        srcs = [test + ".py" for test in tests] + srcs,
+        srcs = files + srcs,
         preload = ["torch_xla"] + preload,
         timeout = timeout,
         **kwargs

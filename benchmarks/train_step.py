@@ -8,6 +8,11 @@ On several GPUs of one host, `--batch` being that of all GPUs:
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-2b --batch 8 --devices 4
     torchrun --nproc-per-node=4 benchmarks/train_step.py --model llama-2b --batch 8 --way compile
 
+The whole 8B, whose weights are drawn on the devices, with checkpoints of activations:
+
+    PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-8b --batch 4 --length 8192 \\
+        --devices 4 --checkpoints
+
 The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
 eager), and with torch_xla_gpu (torch_tpu: docs/todays_pytorch.md). The models are plain PyTorch in
 bfloat16, with torch.nn.functional.scaled_dot_product_attention and AdamW. Prints one line of JSON:
@@ -22,11 +27,12 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 OURS, PEERS = ("captured", "openxla", "lazy"), ("compile", "eager")
 TORCH_TPU = "torch_tpu"
@@ -81,14 +87,21 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(LlamaLayer(*sizes) for _ in range(self.LAYERS))
         self.norm = RmsNorm(self.WIDTH)
         self.head = nn.Linear(self.WIDTH, self.VOCABULARY, bias=False)
+        self.keeps_activations = True
+        self.register_buffer("angles", self.make_angles(length))
+
+    def make_angles(self, length: int) -> torch.Tensor:
         head_dim = self.WIDTH // self.HEADS
         frequencies = 10000.0 ** -(torch.arange(0, head_dim, 2) / head_dim)
-        self.register_buffer("angles", torch.arange(length)[:, None] * frequencies)
+        return torch.arange(length)[:, None] * frequencies
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x, cos, sin = self.embedding(tokens), self.angles.cos(), self.angles.sin()
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            if self.keeps_activations:
+                x = layer(x, cos, sin)
+            else:
+                x = checkpoint(layer, x, cos, sin, use_reentrant=False)
         return self.head(self.norm(x))
 
     def flops(self, batch: int, length: int) -> float:
@@ -100,6 +113,12 @@ class Llama2b(Llama):
     """2.0 billion parameters: eight layers of the shape of Llama 3's 8B."""
 
     WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 4096, 14336, 8, 32, 8, 32000
+
+
+class Llama8b(Llama2b):
+    """8.0 billion parameters: Llama 3's 8B."""
+
+    LAYERS, VOCABULARY = 32, 128256
 
 
 class LlamaTiny(Llama):
@@ -149,7 +168,13 @@ class Vit(nn.Module):
         return 6 * batch * tokens * (parameters + 2 * self.LAYERS * tokens * self.WIDTH)
 
 
-MODELS = {"llama": Llama, "llama-2b": Llama2b, "llama-tiny": LlamaTiny, "vit": Vit}
+MODELS = {
+    "llama": Llama,
+    "llama-2b": Llama2b,
+    "llama-8b": Llama8b,
+    "llama-tiny": LlamaTiny,
+    "vit": Vit,
+}
 
 
 class Spmd:
@@ -168,13 +193,15 @@ class Spmd:
             self._mesh = xs.Mesh(np.arange(count), (count,), ("devices",))
         self._mark, self._is_divided, self._sharding = xs.mark_sharding, count > 1, sharding
 
-    def divide(self, model: nn.Module, batch: tuple[torch.Tensor, ...]) -> nn.Module:
-        """Marks the batch and, in FSDP, the parameters along their first dimension."""
+    def divide_parameter(self, parameter: torch.Tensor) -> None:
+        """Marks it along its first dimension, in FSDP."""
+        if self._sharding == "fsdp":
+            self.divide(parameter)
+
+    def divide(self, tensor: torch.Tensor) -> None:
+        """Marks it along its first dimension."""
         if self._is_divided:
-            parameters = list(model.parameters()) if self._sharding == "fsdp" else []
-            for tensor in (*parameters, *batch):
-                self._mark(tensor, self._mesh, ("devices", *[None] * (tensor.dim() - 1)))
-        return model
+            self._mark(tensor, self._mesh, ("devices", *[None] * (tensor.dim() - 1)))
 
 
 class Processes:
@@ -208,6 +235,20 @@ class Processes:
         return torch.compile(model) if is_compiled else model
 
 
+def draw(parameters: Iterable[nn.Parameter]) -> None:
+    """Draws matrices; vectors stay as their modules make them."""
+    for parameter in parameters:
+        if parameter.dim() >= 2:
+            nn.init.normal_(parameter, std=0.02)
+
+
+def in_bfloat16(model: nn.Module) -> nn.Module:
+    """Converts the parameters, but not the buffers."""
+    for parameter in list(model.parameters()):
+        parameter.data = parameter.data.bfloat16()
+    return model
+
+
 class Training:
     """A model, its data and its optimizer; `run` is a step."""
 
@@ -228,14 +269,17 @@ class Training:
         else:
             self.device = torch.device("cuda", processes.rank)
         torch.manual_seed(0)
-        self.model = MODELS[args.model](args.length)
-        for parameter in self.model.parameters():
-            if parameter.dim() >= 2:
-                nn.init.normal_(parameter, std=0.02)
-        parameters = dict(self.model.named_parameters())
-        for parameter in parameters.values():
-            parameter.data = parameter.data.bfloat16()
-        self.model.to(self.device)
+        is_large = args.model == "llama-8b"
+        if not is_large:
+            # On the host, so that all ways begin with the same numbers.
+            self.model = MODELS[args.model](args.length)
+            draw(self.model.parameters())
+            in_bfloat16(self.model).to(self.device)
+        else:
+            with torch.device(self.device if self.is_ours else "meta"):
+                self.model = in_bfloat16(MODELS[args.model](args.length))
+        if isinstance(self.model, Llama):
+            self.model.keeps_activations = not args.checkpoints
         self.num_flops = self.model.flops(args.batch, args.length)
         if isinstance(self.model, Llama):
             tokens = torch.randint(self.model.VOCABULARY, (args.batch, args.length + 1))
@@ -247,9 +291,21 @@ class Training:
         self.data, self.labels = batch = tuple(tensor.to(self.device) for tensor in data)
         self.forward: Callable[[torch.Tensor], torch.Tensor] = self.model
         if self.is_ours:
-            spmd.divide(self.model, batch)
+            for parameter in self.model.parameters():
+                spmd.divide_parameter(parameter)
+                if is_large:
+                    draw([parameter])
+                    torch_xla.sync()
+            for tensor in batch:
+                spmd.divide(tensor)
         elif args.way in PEERS:
             self.forward = processes.divide(self.model, args.way == "compile")
+            if is_large:
+                self.model.to_empty(device=self.device)
+                draw(self.model.parameters())
+                for norm in filter(lambda m: isinstance(m, RmsNorm), self.model.modules()):
+                    nn.init.ones_(norm.weight)
+                self.model.angles.copy_(self.model.make_angles(args.length))
         # A captured step reads the learning rate on the device.
         rate = torch.tensor(1e-4, device=self.device) if args.way == "captured" else 1e-4
         # Dynamo does not compile a fused optimizer, and torch-tpu has none.
@@ -318,6 +374,11 @@ def main() -> None:
         default="fsdp",
         help="what several devices share: the batch and the parameters (fsdp), or the batch alone",
     )
+    parser.add_argument(
+        "--checkpoints",
+        action="store_true",
+        help="compute a layer's activations again in the backward pass, of a Llama",
+    )
     parser.add_argument("--steps", type=int, default=20, help="to time, waited and in flight (20)")
     args = parser.parse_args()
     training = Training(args)
@@ -355,6 +416,7 @@ def main() -> None:
         "host_ms": round(1e3 * statistics.median(host), 2),
         "tflops": round(flops / in_flight / 1e12, 1),
         "peak_gb": None if peak is None else round(peak, 2),
+        "tokens_s": round(args.batch * args.length / in_flight / training.num_devices),
         "losses": losses,
     }
     print(json.dumps(row), flush=True)

@@ -59,6 +59,17 @@ def test_kernels_and_integrations_use_public_names() -> None:
     assert not private, "no public names:\n" + "\n".join(private)
 
 
+def test_each_public_module_is_used() -> None:
+    used = layers.python_uses() + layers.attribute_uses()
+    names = {use.name for use in used if use.user.startswith(_OUTSIDE)}
+    idle = [
+        module
+        for module in layers.public_modules()
+        if not any(f"{name}.".startswith(f"{module}.") for name in names)
+    ]
+    assert not idle, f"take out of {layers.FILE.name} what no kernel or integration uses: {idle}"
+
+
 def test_the_page_has_the_tables() -> None:
     page = layers.PAGE.read_text()
     assert page == layers.with_tables(page), "run: python tests/layers.py"
@@ -94,11 +105,11 @@ def test_public_names() -> None:
         "torch_xla_ext",
         "torch_xla_ext.custom_call",
         "torch_xla_ext.debug",
-        "torch_xla_ext.debug.register_reference",
+        "torch_xla_ext.graph.CapturedStep",
         "xla_kernels.define_operator",
     ):
         assert layers.is_public(public), public
-    for private in ("torch_xla_ext.registry.elf", "torch_xla_ext.debug._state"):
+    for private in ("torch_xla_ext.registry.elf", "torch_xla_ext.graph._state"):
         assert not layers.is_public(private), private
 
 

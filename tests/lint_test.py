@@ -63,6 +63,32 @@ def test_the_files_that_conftest_names_exist() -> None:
     assert [name for name in packages if not Path(ROOT, name, "BUILD").exists()] == []
 
 
+def _listed_tests(build: Path) -> set[str]:
+    """The test files that the targets of a BUILD file name; all, for wheel_tests without names."""
+    listed = set()
+    for node in ast.walk(ast.parse(build.read_text())):  # Starlark is Python here
+        if isinstance(node, ast.Constant) and str(node.value).removesuffix(".py").endswith("_test"):
+            listed.add(str(node.value).removesuffix(".py"))
+        is_list = isinstance(node, ast.Call) and ast.unparse(node.func) == "wheel_tests"
+        if is_list and not any(keyword.arg == "tests" for keyword in node.keywords):
+            listed |= {file.stem for file in build.parent.glob("*_test.py")}
+    return listed
+
+
+def test_a_target_runs_each_test() -> None:
+    """Except for those that need a GPU, which run under plain pytest."""
+    tests = [Path(ROOT, name) for name in FILES if name.endswith("_test.py")]
+    builds = {
+        test: next(p / "BUILD" for p in test.parents if (p / "BUILD").exists()) for test in tests
+    }
+    assert [
+        str(test.relative_to(ROOT))
+        for test, build in builds.items()
+        if not test.stem.endswith("_gpu_test") and build != ROOT / "tests/gpu/BUILD"
+        if test.stem not in _listed_tests(build)
+    ] == []
+
+
 def test_starlark_is_only_in_bazel() -> None:
     assert [n for n in FILES if n.endswith(".bzl") and not n.startswith("bazel/")] == []
 

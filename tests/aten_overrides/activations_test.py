@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 from torch.nn import functional
 
 from aten_overrides import optimized  # noqa: F401
@@ -54,12 +55,9 @@ def test_rounded_once(name: str, dtype: torch.dtype, way: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x, grad = (torch.randn(4096, generator=generator) * 3 for _ in range(2))
     x, grad = x.to(dtype), grad.to(dtype)
-    activation = on_device = ACTIVATIONS[name]
-    if way == "openxla":
-        torch._dynamo.reset()
-        on_device = torch.compile(activation, backend="openxla")
+    activation = ACTIVATIONS[name]
     exact = value_and_gradient(activation, x.double(), grad.double())
-    found = value_and_gradient(on_device, x.to("xla"), grad.to("xla"))
+    found = value_and_gradient(run_by(way, activation), x.to("xla"), grad.to("xla"))
     of_torch = value_and_gradient(activation, x, grad)
     for ours, theirs, wanted in zip(found, of_torch, exact, strict=True):
         assert ours.dtype == dtype

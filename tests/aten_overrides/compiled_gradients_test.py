@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 from torch.nn import functional
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -30,18 +31,14 @@ COMPOSED: dict[str, Function] = {
 }
 
 
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize("name", COMPOSED)
-def test_gradients(name: str, is_compiled: bool) -> None:
+def test_gradients(name: str, way: str) -> None:
     results = []
     for device in ("cpu", "xla"):
         x = torch.tensor([[0.3, -1.2, 0.5], [2.0, 0.7, -0.4], [0.1, 0.9, 1.5]], device=device)
         x.requires_grad_()
-        function = COMPOSED[name]
-        if is_compiled and device == "xla":
-            torch._dynamo.reset()
-            function = torch.compile(function, backend="openxla")
-        y = function(x)
+        y = run_by(way if device == "xla" else "lazy", COMPOSED[name])(x)
         (y * torch.linspace(0.5, 1, y.numel(), device=device).view(y.shape)).sum().backward()
         assert x.grad is not None
         torch_xla.sync()  # one program
@@ -83,25 +80,21 @@ def kernels(operator: str) -> set[str]:
     ],
 )
 def test_indices_have_64_bits(function: Function) -> None:
-    torch._dynamo.reset()
     x = torch.tensor([[[0.3, -1.2, 0.5, 3.0], [2.0, 0.7, -0.4, -1.0]]])
-    result, expected = torch.compile(function, backend="openxla")(x.to("xla")), function(x)
+    result, expected = run_by("openxla", function)(x.to("xla")), function(x)
     assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("weight", [None, [0.5, 2.0, 1.0]])
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
-def test_loss_of_one_sample(reduction: str, weight: list[float] | None, is_compiled: bool) -> None:
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
+def test_loss_of_one_sample(reduction: str, weight: list[float] | None, way: str) -> None:
     """Without a dimension for the batch; in stock torch_xla the process ends."""
     found = []
     for device in ("cpu", "xla"):
-        torch._dynamo.reset()
         x = torch.tensor([0.3, -1.2, 0.5], device=device, requires_grad=True)
         weights = None if weight is None else torch.tensor(weight, device=device)
-        function = functional.cross_entropy
-        if is_compiled and device == "xla":
-            function = torch.compile(function, backend="openxla")
+        function = run_by(way if device == "xla" else "lazy", functional.cross_entropy)
         loss = function(x, torch.tensor(1, device=device), weights, reduction=reduction)
         (2 * loss).backward()
         torch_xla.sync()

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 from torch.nn import functional
 from torch_xla.debug import metrics
 
-import torch_xla_ext
 from aten_overrides import cases
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -130,12 +130,9 @@ def test_compiled_and_captured(function: Function, way: str) -> None:
     x = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     expected, on_device = step(x), x.to("xla")
     torch_xla.sync()
-    run = step
-    if way == "captured":
-        run = torch_xla_ext.capture(step)
-    else:
-        torch._dynamo.reset()
-        function = torch.compile(function, backend="openxla", fullgraph=True)
+    run = run_by("captured", step) if way == "captured" else step
+    if way == "openxla":
+        function = run_by(way, function, fullgraph=True)
     for _ in range(2):
         metrics.clear_all()
         torch.testing.assert_close(run(on_device).cpu(), expected, rtol=1e-4, atol=1e-4)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
-
-import torch_xla_ext
+from testing.ways import run_by
 
 WRITES: dict[str, Callable[[torch.Tensor], object]] = {
     "one row": lambda y: y[1].fill_(2.5),
@@ -50,8 +49,7 @@ def test_writes(name: str, shape: str, dtype: torch.dtype, way: str) -> None:
     numbers[-1:] = torch.inf if dtype == torch.float32 else 3
     x = numbers.view(own).to(dtype)
     on_xla = x.to("xla")
-    run = torch_xla_ext.capture(step) if way == "captured" else step
-    result = run(on_xla)
+    result = run_by(way, step)(on_xla)
     torch.testing.assert_close(result.cpu(), step(x), rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(on_xla.cpu(), x, rtol=0, atol=0, equal_nan=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import tomllib
 from collections import defaultdict
@@ -25,7 +26,7 @@ HEADER = """\
 # what      wrong: another number, dtype or shape; error: XLA raises and the CPU does not;
 #           crash: the process ends; hang: it does not end
 # reason    why, in one sentence
-# where     mode, dtype, and the numbers of the samples that fail
+# where     mode, dtypes, and the numbers of the samples that fail
 # varies    if true, they are right on some machines, by the instructions of the CPU
 #
 # sweep_test.py fails where a sample of this list is right, and where one that is not listed fails.
@@ -65,8 +66,8 @@ def read(path: Path = FILE) -> Faults:
             raise ValueError(f"{entry['operator']}: what must be one of {KINDS}: {fault.what}")
         for line in entry["where"]:
             place, _, samples = line.partition(": ")
-            mode, _, dtype = place.rpartition(" ")
-            for sample in _samples(samples):
+            mode, _, dtypes = place.rpartition(" ")
+            for dtype, sample in itertools.product(dtypes.split("/"), _samples(samples)):
                 known = faults[Place(entry["operator"], mode, dtype)]
                 if sample in known:
                     raise ValueError(f"{entry['operator']}: listed twice: {place}: {sample}")
@@ -81,7 +82,10 @@ def write(faults: Faults, path: Path = FILE) -> None:
             entries[place.operator, fault].setdefault(place, []).append(sample)
     text = [HEADER]
     for (operator, fault), places in entries.items():
-        lines = [f"{place.mode} {place.dtype}: {_ranges(s)}" for place, s in places.items()]
+        dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for place, numbers in places.items():
+            dtypes[place.mode, _ranges(numbers)].append(place.dtype)
+        lines = [f"{mode} {'/'.join(d)}: {ranges}" for (mode, ranges), d in dtypes.items()]
         where = "".join(f"  {_quoted(line)},\n" for line in lines)
         where = _quoted(lines[0]) if len(lines) == 1 else f"\n{where}"
         text.append(

@@ -13,14 +13,15 @@ from aten_overrides.sweep import Outcome
 ADD, SUB = Place("add", "lazy", "float32"), Place("sub", "specials", "bfloat16")
 WRONG = Fault("wrong", "It adds one.")
 FAULTS = {ADD: {0: WRONG, 1: WRONG, 2: WRONG, 5: Fault("error", "No kernel.")}, SUB: {3: WRONG}}
+BOOL = {Place("add", "lazy", "bool"): {0: WRONG, 1: WRONG, 2: WRONG}}
 RIGHT = Outcome("right", "")
 
 
 def test_read_and_write(tmp_path: Path) -> None:
     file = tmp_path / "faults.toml"
-    known.write(FAULTS, file)
-    assert '"lazy float32: 0-2"' in file.read_text()
-    assert known.read(file) == FAULTS
+    known.write(FAULTS | BOOL, file)
+    assert 'where = ["lazy bool/float32: 0-2"]' in file.read_text()
+    assert known.read(file) == FAULTS | BOOL
 
 
 def test_refused(tmp_path: Path) -> None:

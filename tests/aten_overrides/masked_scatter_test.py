@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch_xla
-
-import torch_xla_ext
+from testing.ways import run_by
 
 MASKS = {
     "some": torch.tensor([[True, False, True], [False, True, True]]),
@@ -19,7 +18,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("way", ["lazy", "captured", "compiled"])
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
 def test_values_and_gradients(name: str, way: str) -> None:
     mask = MASKS[name]
 
@@ -29,11 +28,7 @@ def test_values_and_gradients(name: str, way: str) -> None:
         weights = torch.arange(1.0, y.numel() + 1, device=y.device).view(y.shape)
         return [y.detach(), *torch.autograd.grad((y * weights).sum(), [x, source])]
 
-    run = {
-        "lazy": step,
-        "captured": torch_xla_ext.capture(step),
-        "compiled": torch.compile(step, backend="openxla"),
-    }[way]
+    run = run_by(way, step)
     for factor in range(1, 3):
         tensors = [torch.rand(2, 3) * factor, mask, torch.rand(3, 5)]
         results = run(*(tensor.to("xla") for tensor in tensors))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
 import torch
 import torch_xla
-
-import torch_xla_ext
+from testing.ways import run_by
 
 functional = torch.nn.functional
 
@@ -45,12 +43,7 @@ def test_running_variance(way: str, momentum: float | None) -> None:
     """Stock torch_xla divides the variance that BatchNorm keeps by n, torch by n - 1."""
     models = [torch.nn.BatchNorm2d(3, momentum=momentum) for _ in range(2)]
     models[1].to("xla")
-    step = models[1]
-    if way == "captured":
-        step = torch_xla_ext.capture(torch.no_grad()(models[1].forward))
-    elif way == "openxla":
-        torch._dynamo.reset()
-        step = torch.compile(step, backend="openxla")
+    step = run_by(way, torch.no_grad()(models[1].forward) if way == "captured" else models[1])
     generator = torch.Generator().manual_seed(0)
     for i in range(3):
         x = torch.randn(2, 3, 2, 2, generator=generator) * (i + 1) + i
@@ -192,11 +185,11 @@ def test_singular_values_of_a_batch() -> None:
         torch.testing.assert_close(product.cpu(), x, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32]
 )
-def test_floor_division(dtype: torch.dtype, is_compiled: bool) -> None:
+def test_floor_division(dtype: torch.dtype, way: str) -> None:
     """Stock torch_xla rounds the rounded quotient: to it, 3.0 // 0.3 is 10."""
 
     def divide(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
@@ -207,10 +200,7 @@ def test_floor_division(dtype: torch.dtype, is_compiled: bool) -> None:
             (x // y) * y + x % y,
         ]
 
-    run = divide
-    if is_compiled:
-        torch._dynamo.reset()
-        run = torch.compile(divide, backend="openxla")
+    run = run_by(way, divide)
     infinity = float("inf")
     x = torch.tensor([1.0, -1, 3, -3, 0.7, -0.3, 6, 5e3, infinity, -1, 0, -5, 2, 5])
     y = torch.tensor([0.1, 0.1, 0.3, 0.3, 0.1, 0.1, 0.2, 0.1, 2, infinity, 0.5, 0, -0.4, -2])
@@ -238,21 +228,17 @@ REDUCTIONS: dict[str, Callable] = {
 }
 
 
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reductions_of_all_dimensions(name: str, is_compiled: bool) -> None:
+def test_reductions_of_all_dimensions(name: str, way: str) -> None:
     """To stock torch_xla, an empty list of dimensions means none of them: x.amax() is x."""
     reduce = REDUCTIONS[name]
 
     def several(x: torch.Tensor) -> list[torch.Tensor]:
         return [reduce(x), reduce(x, ()), reduce(x, (0, 1)), reduce(x, 1), reduce(x[0, 0], 0)]
 
-    run = several
-    if is_compiled:
-        torch._dynamo.reset()
-        run = torch.compile(several, backend="openxla")
     x = torch.tensor([[1.0, -2, 0.5], [4, 0.25, -3]])
-    results = run(x.to("xla"))
+    results = run_by(way, several)(x.to("xla"))
     torch_xla.sync()
     for result, expected in zip(results, several(x), strict=True):
         torch.testing.assert_close(result.cpu(), expected)
@@ -278,26 +264,6 @@ def test_embedding_bag(mode: str) -> None:
     operands = (indices, table, offsets)
     result = functional.embedding_bag(*(operand.to("xla") for operand in operands), mode=mode)
     torch.testing.assert_close(result.cpu(), functional.embedding_bag(*operands, mode=mode))
-
-
-@pytest.mark.parametrize(
-    "size, stride, offset",
-    [((2, 2), (1, 8), 0), ((2, 3), (7, 2), 1), ((3, 2), (1, 3), 2), ((4, 4), (4, 1), 0)],
-)
-def test_write_to_a_view_of_any_strides(
-    size: tuple[int, ...], stride: tuple[int, ...], offset: int
-) -> None:
-    """Stock torch_xla writes to elements that follow one another."""
-
-    def write(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        x.as_strided(size, stride, offset).copy_(values)
-        return x
-
-    x, values = torch.arange(16.0), -torch.arange(1.0, 1 + size[0] * size[1]).reshape(size)
-    result = write(x.to("xla"), values.to("xla")).cpu()
-    assert torch.equal(result, write(x, values))
-    scattered = torch.as_strided_scatter(x.to("xla"), values.to("xla"), size, stride, offset)
-    assert torch.equal(scattered.cpu(), result)
 
 
 @pytest.mark.parametrize("shape, dims", [((0, 3), 0), ((3, 0), (0, 1)), ((0,), None)])
@@ -365,12 +331,7 @@ def test_index_from_an_operator_with_several_results(
     select: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], way: str
 ) -> None:
     """Stock torch_xla ends the process."""
-    step = select
-    if way == "captured":
-        step = torch_xla_ext.capture(select)
-    elif way == "openxla":
-        torch._dynamo.reset()
-        step = torch.compile(select, backend="openxla")
+    step = run_by(way, select)
     generator = torch.Generator().manual_seed(0)
     for _ in range(2):
         x, order = torch.randn(5, 3, generator=generator), torch.randn(5, generator=generator)
@@ -392,12 +353,7 @@ def test_slice_that_begins_before_the_first_element(bounds: tuple, way: str) -> 
         written[..., where] = 7
         return x[..., where] + 1, written, x[where]
 
-    called = step
-    if way == "captured":
-        called = torch_xla_ext.capture(step)
-    elif way == "openxla":
-        torch._dynamo.reset()
-        called = torch.compile(step, backend="openxla")
+    called = run_by(way, step)
     for i in range(2):
         x = torch.arange(20.0).view(2, 10) + i
         results = called(x.to("xla"))
@@ -463,87 +419,6 @@ def test_products_of_integers_and_floats(function: Callable) -> None:
     torch.testing.assert_close(result.cpu(), function(x, n, y, value=0.5))
     with pytest.raises(RuntimeError, match="integers are not divided"):
         torch.addcdiv(x.to("xla"), n.to("xla"), n.to("xla"))
-
-
-def test_as_strided_of_a_view() -> None:
-    """It steps through the view, and beyond it through the tensor that this is a view of."""
-    x = torch.arange(12.0, device="xla").view(3, 4)
-    assert x.as_strided((2, 2), (1, 4), 1).tolist() == [[1, 5], [2, 6]]
-    for rows in (x[1:], x[1:].clone()):
-        assert rows.as_strided((2,), (1,)).tolist() == [4, 5]
-        assert rows[0].as_strided((3, 2), (1, 1)).tolist() == [[4, 5], [5, 6], [6, 7]]
-    x[1:].as_strided((2,), (5,)).fill_(-1)
-    assert x.view(-1).tolist() == [0, 1, 2, 3, -1, 5, 6, 7, 8, -1, 10, 11]
-    assert x[1:].as_strided((2,), (1,), 0).tolist() == [0, 1]
-    assert x[1].as_strided((6,), (1,)).tolist() == [-1, 5, 6, 7, 8, -1]
-    assert torch.equal(x[:, ::2].as_strided((3, 4), (4, 1), 0), x)
-    with pytest.raises(RuntimeError, match="the offset 0 is the first element of the tensor that"):
-        x[1:].as_strided((2, 4), (4, 1), 0)
-    with pytest.raises(RuntimeError, match="reach element 12 of a tensor with 12 elements"):
-        x[1:].as_strided((9,), (1,))
-    weight = torch.ones(3, 4, device="xla", requires_grad=True)
-    with pytest.raises(RuntimeError, match="for which there is no gradient"):
-        weight[1:].as_strided((2,), (1,), 0)
-
-
-def test_writes_to_as_strided_beyond_a_view() -> None:
-    def write(x: torch.Tensor) -> torch.Tensor:
-        x.mul_(2)
-        columns = x[:, ::2]
-        columns.add_(1)
-        whole = columns.as_strided((3, 4), (4, 1), 0)
-        whole[0] = 7
-        columns.sub_(3)
-        x[1:].as_strided((3,), (1,), 0).fill_(-1)
-        return torch.cat([x, whole, x[:, 1:]], 1)
-
-    x = torch.arange(12.0).view(3, 4)
-    assert torch.equal(write(x.to("xla")).cpu(), write(x))
-
-
-@pytest.mark.parametrize("way", ["lazy", "openxla"])
-@pytest.mark.parametrize("wrap", [False, True])
-@pytest.mark.parametrize("shape", [(4, 4), (9, 2), (2, 5), (3, 3, 3), (1, 1)])
-def test_fill_diagonal_of_a_view(shape: tuple[int, ...], wrap: bool, way: str) -> None:
-    """PyTorch's composition is refused: it steps through a view by its offset."""
-
-    def fill(x: torch.Tensor) -> torch.Tensor:
-        x[1].fill_diagonal_(7, wrap)
-        return x + 1
-
-    torch._dynamo.reset()
-    on_device = torch.compile(fill, backend="openxla") if way == "openxla" else fill
-    x = torch.arange(2.0 * math.prod(shape)).view(2, *shape)
-    assert torch.equal(on_device(x.to("xla")).cpu(), fill(x))
-
-
-def test_fill_diagonal_of_unequal_sizes() -> None:
-    with pytest.raises(RuntimeError, match="must be of equal length"):
-        torch.zeros(2, 3, 2, device="xla").fill_diagonal_(1)
-
-
-def test_views_of_consecutive_elements_gather_nothing() -> None:
-    """Nor is a parameter of ``to_empty()`` a view, which stock torch_xla copies when it is read."""
-    x = torch.arange(24.0).view(4, 6)
-    for size, stride, offset in [((4, 6), (6, 1), 0), ((6, 4), (1, 6), 0), ((3, 2), (1, 3), 5)]:
-        view = x.to("xla").as_strided(size, stride, offset)
-        assert "gather" not in torch_xla._XLAC._get_xla_tensors_hlo([view + 1])
-        assert torch.equal(view.cpu(), x.as_strided(size, stride, offset))
-    parameter = torch.nn.Linear(6, 4, device="meta").to_empty(device="xla").weight
-    assert not torch_xla._XLAC._xla_capture_has_own_values(parameter)
-    permuted = torch.empty_permuted((4, 6), (1, 0), device="xla")
-    assert torch.equal(permuted.copy_(x).cpu(), x)
-    with pytest.raises(RuntimeError, match="must have each of the 2 dimensions once"):
-        torch.empty_permuted((4, 6), (1, 1), device="xla")
-
-
-def test_strides_of_0_and_of_windows() -> None:
-    """The stock kernel takes them for a slice's."""
-    x = torch.arange(10.0).view(2, 5)
-    for size, stride in [((2,), (1,)), ((4,), (0,)), ((3, 4), (2, 1)), ((2, 4), (1, 1)), ((), ())]:
-        assert torch.equal(x.to("xla").as_strided(size, stride).cpu(), x.as_strided(size, stride))
-    with pytest.raises(RuntimeError, match="reach element 14 of a tensor with 10 elements"):
-        x.to("xla").as_strided((3, 5), (5, 1))
 
 
 def test_lengths_of_ctc_loss_on_the_cpu() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 from torch.nn import functional
 
 COUNT = 100_000
@@ -58,18 +59,15 @@ def distance(numbers: torch.Tensor, others: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("is_compiled", [False, True], ids=["lazy", "openxla"])
+@pytest.mark.parametrize("way", ["lazy", "openxla"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_distributions(name: str, is_compiled: bool, dtype: torch.dtype) -> None:
+def test_distributions(name: str, way: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     torch_xla.manual_seed(0)
     draw = DRAWS[name]
     ones = torch.ones(COUNT, dtype=dtype)
     expected = draw(ones)
-    if is_compiled:
-        torch._dynamo.reset()
-        draw = torch.compile(draw, backend="openxla")
-    result = draw(ones.to("xla")).cpu()
+    result = run_by(way, draw)(ones.to("xla")).cpu()
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
     result, expected = result.flatten(), expected.flatten()
     # Of equal distributions, one pair of samples in 10,000 is farther apart.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 import torch_xla
 import torch_xla.debug.metrics as metrics
+from testing.ways import run_by
 from torch_xla import backends
 
-import torch_xla_ext
 from aten_overrides import optimized  # noqa: F401
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -100,28 +100,15 @@ def test_scale_of_the_result() -> None:
     torch.testing.assert_close(found.cpu().float(), expected.float())
 
 
-def _lazy(function: Callable) -> Callable:
-    return function
-
-
-def _captured(function: Callable) -> Callable:
-    return torch_xla_ext.capture(function)
-
-
-def _openxla(function: Callable) -> Callable:
-    torch._dynamo.reset()
-    return torch.compile(function, backend="openxla")
-
-
-@pytest.mark.parametrize("way", [_lazy, _captured, _openxla])
-def test_layer(way: Callable[[Callable], Callable]) -> None:
+@pytest.mark.parametrize("way", ["lazy", "captured", "openxla"])
+def test_layer(way: str) -> None:
     """A linear layer that rounds its input, on the device alone."""
 
     def layer(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         rounded = x.clamp(-448, 448).to(E4M3)
         return torch._scaled_mm(rounded, weight.t(), scale, scale, out_dtype=torch.bfloat16)
 
-    run = way(layer)
+    run = run_by(way, layer)
     metrics.clear_counters()
     scale = torch.tensor(0.5)
     weight = torch.randn(32, 64, generator=torch.Generator().manual_seed(0)).to(E4M3)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
-
-import torch_xla_ext
+from testing.ways import run_by
 
 LAST = torch.channels_last
 
@@ -46,7 +45,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["lazy", "compiled", "captured", "inference"])
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured", "inference"])
 @pytest.mark.parametrize("written", ["source", "result"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_writes(name: str, written: str, way: str) -> None:
@@ -56,13 +55,7 @@ def test_writes(name: str, written: str, way: str) -> None:
         (x if written == "source" else y).add_(100)
         return [x, y]
 
-    transforms = {
-        "lazy": lambda step: step,
-        "compiled": lambda step: torch.compile(step, backend="openxla"),
-        "captured": torch_xla_ext.capture,
-        "inference": torch.inference_mode(),
-    }
-    run = transforms[way](step)
+    run = torch.inference_mode()(step) if way == "inference" else run_by(way, step)
     for factor in range(1, 4):
         x = torch.arange(6.0).view(2, 3) * factor
         for result, expected in zip(run(x.to("xla")), step(x), strict=True):
@@ -85,7 +78,7 @@ COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["compiled", "captured"])
+@pytest.mark.parametrize("way", ["openxla", "captured"])
 @pytest.mark.parametrize("written", ["source", "result"])
 @pytest.mark.parametrize("name", COPIES)
 def test_arguments_that_are_views(name: str, written: str, way: str) -> None:
@@ -96,8 +89,7 @@ def test_arguments_that_are_views(name: str, written: str, way: str) -> None:
         (x if written == "source" else y).add_(100)
         return y * 1
 
-    run = torch.compile(step, backend="openxla") if way == "compiled" else None
-    run = run or torch_xla_ext.capture(step)
+    run = run_by(way, step)
     for factor in range(1, 3):
         for kind, view in VIEWS.items():
             x = torch.arange(12.0).view(4, 3) * factor
@@ -109,15 +101,14 @@ def test_arguments_that_are_views(name: str, written: str, way: str) -> None:
             assert torch.equal(on_xla.cpu(), x), kind
 
 
-@pytest.mark.parametrize("way", ["compiled", "captured"])
+@pytest.mark.parametrize("way", ["openxla", "captured"])
 def test_views_that_share_memory(way: str) -> None:
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = x.contiguous()
         z.add_(100)
         return z + y
 
-    run = torch.compile(step, backend="openxla") if way == "compiled" else None
-    run = run or torch_xla_ext.capture(step)
+    run = run_by(way, step)
     for view in (lambda x: x.t(), lambda x: x[:], lambda x: x[:, 1:].t()[:, 1:]):
         for _ in range(3):
             x = torch.arange(9.0).view(3, 3)

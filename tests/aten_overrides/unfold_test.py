@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-import torch_xla_ext
+from testing.ways import run_by
 
 
 @pytest.mark.parametrize(
@@ -29,10 +28,7 @@ def test_traced(way: str) -> None:
         y.unfold(1, 3, 3).add_(1)
         return y
 
-    torch._dynamo.reset()
-    run = (
-        torch_xla_ext.capture(step) if way == "captured" else torch.compile(step, backend="openxla")
-    )
+    run = run_by(way, step)
     for i in range(3):
         x = torch.arange(16.0).view(2, 8) + i
         assert torch.equal(run(x.to("xla")).cpu(), step(x))

@@ -44,8 +44,10 @@ else:
 
 
 def test_from_a_string() -> None:
-    program, *_ = blocks("python")
+    program, check, *_ = blocks("python")
     assert "cuda_kernel(" in program
+    assert "square.check()" in check
+    program += check
     program += """
 assert torch.equal(y.cpu(), x.cpu() ** 2)
 assert square.compile("sm_90a")["square"].startswith(b"\\x7fELF")

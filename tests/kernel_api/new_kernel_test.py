@@ -25,6 +25,7 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {
         "Makefile",
         "my_op.cu",
+        "my_op.cuh",
         "my_op.h",
         "my_op.py",
         "my_op_host.cc",
@@ -39,7 +40,7 @@ def test_builds_and_passes_as_written(tmp_path: Path) -> None:
         text=True,
     )
     assert made.returncode == 0, made.stdout + made.stderr
-    assert "20 passed" in made.stdout
+    assert "21 passed" in made.stdout
     assert "warning:" not in made.stderr, made.stderr  # of the compiler
 
 

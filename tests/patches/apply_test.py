@@ -58,8 +58,8 @@ class Source:
         while released is not None and len(patched) < end:
             released.append(Line())
             patched.append(released[-1])
-        if not all(line[0] == " " for line in lines[-3:]):
-            self.whole.add(name)  # without three lines of context, the file ends here
+        if lines[-1][0] != " ":
+            self.whole.add(name)  # without a line of context, the file ends here
         at = begin
         for line in lines:
             if line[0] == "+":

@@ -20,6 +20,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.spmd import sharded
+from testing.ways import run_by
 
 import torch_xla_ext
 from torch_xla_ext import cuda_kernel, custom_call, run_torch_operator, triton_call, tvm_ffi_call
@@ -79,12 +80,6 @@ def gathers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_XLA_EXT_REFUSE_GATHERS", "0")
 
 
-def run_as(way: str, step: Callable) -> Callable:
-    if way == "openxla":
-        return torch.compile(step, backend="openxla", fullgraph=True)
-    return torch_xla_ext.capture(step) if way == "captured" else step
-
-
 def check(
     line: xs.Mesh,
     step: Callable,
@@ -117,9 +112,19 @@ def check(
 def test_a_registered_operator(line: xs.Mesh, way: str) -> None:
     seen.clear()
     x = torch.randn(ROWS[way], 6)
-    check(line, run_as(way, lambda x: torch.ops.test_launchers.shift(x, 3)), lambda x: x + 3, x)
+    check(
+        line,
+        run_by(way, lambda x: torch.ops.test_launchers.shift(x, 3), fullgraph=True),
+        lambda x: x + 3,
+        x,
+    )
     assert set(seen) == {(ROWS[way] // 4, 6)}
-    check(line, run_as(way, lambda x: torch.logsumexp(x, 1)), lambda x: x.logsumexp(1), x)
+    check(
+        line,
+        run_by(way, lambda x: torch.logsumexp(x, 1), fullgraph=True),
+        lambda x: x.logsumexp(1),
+        x,
+    )
 
 
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
@@ -132,7 +137,7 @@ def test_an_operator_in_place(line: xs.Mesh, way: str) -> None:
         torch.ops.test_launchers.add_(state, x * 2)
         return state.sum()
 
-    function = run_as(way, step)
+    function = run_by(way, step, fullgraph=True)
     with programs.compiled() as compiled:
         for i in range(2):
             total = function(on_xla, other)

@@ -16,9 +16,9 @@ import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.paged import assert_close, int32
 from testing.spmd import sharded
+from testing.ways import run_by
 from testing.xla import PLATFORM
 
-import torch_xla_ext
 from torch_xla_ext import ops
 from torch_xla_ext.sharding import DeviceCall, partitioned_call
 from xla_kernels.attention import cudnn
@@ -240,9 +240,7 @@ def run_as(way: str, step: Callable, caches: list[torch.Tensor]) -> Callable:
             torch.ops.xla.dynamo_set_buffer_donor_(cache, True)
         return step(*args)
 
-    if way == "openxla":
-        return torch.compile(donating, backend="openxla", fullgraph=True)
-    return torch_xla_ext.capture(step) if way == "captured" else step
+    return run_by(way, donating if way == "openxla" else step, fullgraph=True)
 
 
 def one_step(
@@ -412,11 +410,7 @@ def test_compiled_for_each_sharding(num_devices: int, way: str) -> None:
     def add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return ops.simple_add(x, y) * 2
 
-    function = (
-        torch_xla_ext.capture(add)
-        if way == "captured"
-        else torch.compile(add, backend="openxla", fullgraph=True)
-    )
+    function = run_by(way, add, fullgraph=True)
     line = mesh_of(x=num_devices)
     for spec in [("x", None), (None, "x"), ("x", None), None]:
         a, b = torch.randn(8, 12), torch.randn(8, 12)

@@ -9,7 +9,6 @@ import os
 import random
 import struct
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,9 +18,9 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from testing import programs  # before the first computation
 from testing.spmd import sharded
+from testing.ways import run_by
 from testing.xla import register_host_kernels
 
-import torch_xla_ext
 from torch_xla_ext import custom_call, define_operator, ops
 
 os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
@@ -80,12 +79,6 @@ def gathers(program: str) -> list[str]:
 ROWS = {"lazy": 8, "openxla": 32, "captured": 24}
 
 
-def run_as(way: str, step: Callable) -> Callable:
-    if way == "openxla":
-        return torch.compile(step, backend="openxla", fullgraph=True)
-    return torch_xla_ext.capture(step) if way == "captured" else step
-
-
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_a_pending_operand(line: xs.Mesh, num_devices: int, way: str) -> None:
     weight = torch.randn(16, 16)
@@ -95,7 +88,7 @@ def test_a_pending_operand(line: xs.Mesh, num_devices: int, way: str) -> None:
         h = x @ w
         return ops.simple_add(torch.tanh(h), h)
 
-    function = run_as(way, step)
+    function = run_by(way, step, fullgraph=True)
     with programs.compiled() as compiled:
         for _ in range(2):
             x = torch.randn(ROWS[way], 16)
@@ -149,7 +142,7 @@ def test_a_training_step(line: xs.Mesh, way: str, shards_parameters: bool) -> No
                 parameter.sub_(grad)
         return loss.detach()
 
-    function = run_as(way, step)
+    function = run_by(way, step, fullgraph=True)
     with programs.compiled() as compiled:
         for _ in range(3):
             x = torch.randn(960, 16)
@@ -173,7 +166,10 @@ def test_a_training_step(line: xs.Mesh, way: str, shards_parameters: bool) -> No
 
 
 def matrix_vector(way: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return run_as(way, lambda a, b: torch.ops.test_propagation.matrix_vector(a * 1, b) + 1)(a, b)
+    def step(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ops.test_propagation.matrix_vector(a * 1, b) + 1
+
+    return run_by(way, step, fullgraph=True)(a, b)
 
 
 @pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])

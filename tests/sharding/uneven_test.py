@@ -12,11 +12,10 @@ import torch
 import torch_xla
 import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
+from testing.ways import run_by
 from torch import nn
 from torch.nn import functional
 from torch_xla.experimental.spmd_fully_sharded_data_parallel import SpmdFullyShardedDataParallel
-
-import torch_xla_ext
 
 os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
 
@@ -93,7 +92,7 @@ def test_in_place(mesh: xs.Mesh, way: str) -> None:
         t.sub_(t.sum(0, keepdim=True))
         return t.sum()
 
-    function = torch_xla_ext.capture(step) if way == "captured" else step
+    function = run_by(way, step)
     for _ in range(3):
         total = function(tensor)
         torch_xla.sync()

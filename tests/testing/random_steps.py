@@ -11,6 +11,7 @@ import torch_xla
 
 import torch_xla_ext
 from testing.random_programs import Program, State
+from testing.ways import run_by
 
 
 def compare(
@@ -46,11 +47,7 @@ def compare(
         place(state)
     if not views:  # else operations wait for the first call
         torch_xla.sync()
-    if way.startswith("captured"):
-        step = torch_xla_ext.capture(step)
-    elif way == "openxla":
-        torch._dynamo.reset()
-        step = torch.compile(step, backend="openxla")
+    step = run_by(way.removesuffix(" with state"), step)
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
     for call in range(3):
         if pending:

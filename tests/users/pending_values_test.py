@@ -9,23 +9,16 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 
 import torch_xla_ext
 
-Function = Callable[..., torch.Tensor]
-WAYS = {
-    "lazy": lambda function: function,
-    "openxla": lambda function: torch.compile(function, backend="openxla"),
-    "captured": torch_xla_ext.capture,
-}
 
-
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["lazy", "openxla", "captured"])
 def test_a_value_read_before_its_tensor_is_written_to(way: str, device: torch.device) -> None:
-    torch._dynamo.reset()
     s, x = torch.ones(4, device=device), torch.ones(4, device=device)
     torch_xla.sync()
-    add = WAYS[way](lambda s, x: s + x)
+    add = run_by(way, lambda s, x: s + x)
     add(s, x)
     y = s * 2
     s.add_(1)
@@ -37,12 +30,12 @@ def test_a_value_read_before_its_tensor_is_written_to(way: str, device: torch.de
 
 @pytest.mark.parametrize("way", ["lazy", "openxla"])  # a captured step has the backward pass
 def test_a_training_loop_that_logs_a_norm(way: str, device: torch.device) -> None:
-    def train(device: torch.device, way: Callable[[Function], Function]) -> list[float]:
+    def train(device: torch.device, way: str) -> list[float]:
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3).to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         x = torch.ones(2, 4).to(device)
-        function = way(lambda x: model(x))
+        function = run_by(way, lambda x: model(x))
         log = []
         for _ in range(4):
             function(x).square().sum().backward()
@@ -51,9 +44,8 @@ def test_a_training_loop_that_logs_a_norm(way: str, device: torch.device) -> Non
             optimizer.zero_grad()
         return [value.item() for value in log]
 
-    torch._dynamo.reset()
-    expected = train(torch.device("cpu"), WAYS["lazy"])
-    assert train(device, WAYS[way]) == pytest.approx(expected, rel=1e-5)
+    expected = train(torch.device("cpu"), "lazy")
+    assert train(device, way) == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_is_not_needed_is_still_donated(device: torch.device) -> None:

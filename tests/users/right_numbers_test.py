@@ -9,6 +9,7 @@ import ctypes
 import pytest
 import torch
 import torch_xla
+from testing.ways import run_by
 
 import torch_xla_ext
 from torch_xla_ext import ops
@@ -95,12 +96,7 @@ def test_old_value_of_what_is_copied_into(way: str, dtype: torch.dtype) -> None:
         on_device.copy_(x * 3)
         return result
 
-    ways = {
-        "lazy": lambda: step,
-        "openxla": lambda: torch.compile(step, backend="openxla"),
-        "captured": lambda: torch_xla_ext.capture(step),
-    }
-    run = ways[way]()
+    run = run_by(way, step)
     for _ in range(3):
         x = torch.randint(1, 9, (4,)).float()
         result = run(x.to("xla"))

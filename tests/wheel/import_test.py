@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,7 @@ def test_a_checkout_does_not_hide_the_wheel() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "simple_add works" in result.stdout
     assert "for GPUs of compute capability 8.0 and later" in result.stdout
+    assert re.search(r"^NVRTC {9}(12\.|13\.|not installed)", result.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("module", ["torch_xla", "torch_xla_ext"])

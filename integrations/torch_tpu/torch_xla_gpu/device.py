@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch_xla_gpu_versions as versions
 
 from torch_xla_gpu import front
+from xla_kernels import client_create_options
 from xla_kernels.plugin import discovery
-from xla_kernels.plugin.options import client_create_options
 
 # PyTorch's name of the device.
 TYPE = "tpu"

@@ -9,9 +9,8 @@ import torch
 from torch_xla_gpu import device, kernels
 from torch_xla_gpu.custom_call import compiled_kernel
 from torch_xla_gpu.operator_calls import CudaKernelCall, KernelCall
-from xla_kernels import transforms
+from xla_kernels import Value, transforms
 from xla_kernels.front_end import FrontEnd
-from xla_kernels.operator.tensor_checks import Value
 
 
 class TorchTpu(FrontEnd):

@@ -6,8 +6,7 @@ import threading
 from typing import NamedTuple
 
 from torch_xla_gpu import device, front
-from xla_kernels import kernel_symbols, libraries
-from xla_kernels.signature.schema import Schema
+from xla_kernels import Schema, kernel_symbols, libraries
 
 
 class Target(NamedTuple):

@@ -6,12 +6,9 @@ import torch
 
 from torch_xla_gpu import custom_call, device, kernels
 from torch_xla_gpu.custom_call import compiled_kernel
+from xla_kernels import ArrayType, Checked, OperatorCall, Tensors, Value, overlap
 from xla_kernels.launch import TARGET
-from xla_kernels.operator import tensor_checks
-from xla_kernels.operator.checked import Checked, OperatorCall
-from xla_kernels.operator.tensor_checks import Tensors, Value
 from xla_kernels.signature import ffi_attributes
-from xla_kernels.signature.schema import ArrayType
 
 
 class KernelCall(OperatorCall):
@@ -70,8 +67,7 @@ class CudaKernelCall(KernelCall):
         if device.current().platform == "Host":
             # A reference does not have the kernel's workspaces.
             least = self._num_returned or len(self.in_place)
-            args = [*tensors, *checked.parameters.values()]
-            return self.kernel.calls.reference_results(args, results, least)
+            return self.kernel.calls.operator_results(tensors, results, checked.parameters, least)
         types = [None if tensor is None else ArrayType.of(tensor) for tensor in tensors]
         launch, words = self.kernel.calls.prepared(types, results, checked.parameters)
         compiled_kernel.register()
@@ -90,6 +86,6 @@ def _own_buffer(
     if is_written:
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
         return tensor if whole and tensor.is_contiguous() else custom_call.copy(tensor)
-    if any(tensor_checks.overlap(tensor, other) for other in written):
+    if any(overlap(tensor, other) for other in written):
         return custom_call.copy(tensor)
     return tensor

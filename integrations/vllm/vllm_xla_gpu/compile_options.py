@@ -8,6 +8,8 @@ import os
 import torch_xla_ext
 
 _FEW_TOKENS = 256
+# What XLA:GPU puts into CUDA graphs by default, and the collectives of library calls.
+_IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE_FUSION,COLLECTIVES"
 
 
 def threads() -> int | None:
@@ -21,16 +23,22 @@ def is_tuned(num_tokens: int, is_fp8: bool) -> bool:
     return is_fp8 or num_tokens <= _FEW_TOKENS
 
 
-def step_options(num_tokens: int, is_fp8: bool) -> contextlib.AbstractContextManager[None]:
+def step_options(
+    num_tokens: int, is_fp8: bool, num_devices: int
+) -> contextlib.AbstractContextManager[None]:
     """XLA's options for a step, which shorten the start of an engine.
 
     For each product XLA:GPU compiles kernels by Triton, and tries them beside cuBLASLt's. That pays
     where products read the weights as fast as the memory is. With more tokens cuBLASLt's own choice
     is as good. In fp8 trying Triton's took two seconds or more for each product on an H200.
 
+    On several devices each all-reduce would end a CUDA graph, of which a step had more than 60.
+
     Options in XLA_FLAGS stay.
     """
-    options: dict[str, bool | int] = {}
+    options: dict[str, bool | int | str] = {}
+    if num_devices > 1:
+        options["xla_gpu_enable_command_buffer"] = _IN_GRAPHS
     if is_fp8 or num_tokens > _FEW_TOKENS:
         options["xla_gpu_enable_triton_gemm"] = False
     if not is_fp8 and num_tokens > _FEW_TOKENS:

@@ -13,7 +13,7 @@ import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
 from vllm_xla_gpu.limits import UnsupportedError
-from xla_kernels.plugin.options import client_create_options
+from xla_kernels import client_create_options
 
 logger = init_logger("vllm.xla_gpu")
 

@@ -354,7 +354,8 @@ class XlaGpuModelRunner(TPUModelRunner):
             self._start(num_tokens, pack_empty(self._shape(num_tokens)))
 
     def _options(self, num_tokens: int) -> contextlib.AbstractContextManager[None]:
-        return step_options(num_tokens, is_fp8=self.vllm_config.quant_config is not None)
+        is_fp8 = self.vllm_config.quant_config is not None
+        return step_options(num_tokens, is_fp8, 1 if self._devices is None else self._devices.count)
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:

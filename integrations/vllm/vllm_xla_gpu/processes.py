@@ -27,7 +27,7 @@ from torch import distributed
 from torch.distributed import HashStore, PrefixStore, Store
 
 from torch_xla_ext import plugin
-from xla_kernels.plugin.options import Processes
+from xla_kernels import Processes
 
 if TYPE_CHECKING:
     import numpy as np

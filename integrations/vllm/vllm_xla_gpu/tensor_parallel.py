@@ -20,6 +20,7 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
+from vllm.logger import init_logger
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.model_executor.layers.fused_moe import FusedMoE
 from vllm.model_executor.layers.linear import (
@@ -28,10 +29,12 @@ from vllm.model_executor.layers.linear import (
     MergedColumnParallelLinear,
     QKVParallelLinear,
     RowParallelLinear,
+    UnquantizedLinearMethod,
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-from torch_xla_ext import sharding
+from torch_xla_ext import ops, sharding
+from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
 from vllm_xla_gpu import weights
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
@@ -39,6 +42,10 @@ from vllm_xla_gpu.processes import Peers
 from vllm_xla_gpu.sharded_linear import ShardedLinear
 
 _AXIS = "model"
+# Of the sum of a row-parallel layer: with more NCCL's all-reduce is faster than one exchange.
+_MOST_IN_ONE_EXCHANGE = 512 * 1024
+
+logger = init_logger("vllm.xla_gpu")
 
 
 class Devices:
@@ -74,6 +81,24 @@ class Devices:
             )
         self.count, self.peers = count, peers
         self._mesh = xs.Mesh(np.arange(count), (count,), (_AXIS,))
+
+    @functools.cached_property
+    def _peer_memory(self) -> sharding.PeerMemory | None:
+        """What `ops.all_reduce` needs; None where there is no such memory, or no need for it.
+
+        XLA:CPU may run two programs at once, in another order on each device.
+        """
+        if os.environ["PJRT_DEVICE"] == "CPU" or self.count > 8 or self.peers is not None:
+            return None
+        try:
+            return sharding.PeerMemory(self._mesh, WORKSPACE_BYTES)
+        except RuntimeError as error:
+            logger.warning("Sums over GPUs are computed by NCCL, which is slower: %s.", error)
+            return None
+
+    def sums_in_one_exchange(self, num_bytes: int) -> bool:
+        """Whether a sum over the devices of so many bytes is fastest by `ops.all_reduce`."""
+        return num_bytes <= _MOST_IN_ONE_EXCHANGE and self._peer_memory is not None
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
         """The tensor on the devices, divided along a dimension if it can be, or copied to each."""
@@ -116,6 +141,14 @@ class Devices:
             for matrix, spec in matrices
         ]
         result = function(*parts)
+        if self.sums_in_one_exchange(result.nbytes):
+            table = xs.enable_manual_sharding(
+                self._peer_memory.table, (_AXIS, None), mesh=self._mesh
+            )
+            total = ops.all_reduce(result, table.global_tensor)
+            return xs.disable_manual_sharding(
+                total, (None, None), total.shape, mesh=self._mesh
+            ).global_tensor
         results = xs.disable_manual_sharding(
             result[None],
             (_AXIS, None, None),
@@ -137,9 +170,9 @@ class Devices:
         return sum(sizes.values())
 
     def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        """The weight on the devices, in the parts that `place_model` divides it into."""
+        """The weight on the devices, in the parts that `place_model` makes of it."""
         is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
-        parts = weight.split(module.output_sizes) if is_split else [weight]
+        parts = _parts(weight, module.output_sizes, self.count) if is_split else [weight]
         return self.send(parts, [_divided_dimension(module)] * len(parts))
 
     def place_model(
@@ -155,7 +188,9 @@ class Devices:
             if isinstance(module, BaseLinearLayerWithLoRA):
                 self._place_adapters(module)
             if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
-                _split(module, sent.get(module.weight))
+                _split(module, self.count, sent.get(module.weight))
+            elif self._is_row_parallel(module):
+                module.quant_method = _SummedMethod(self)
 
         def move(module: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
             if tensor in sent:
@@ -180,6 +215,14 @@ class Devices:
         layer.lora_a_stacked, layer.lora_b_stacked = (
             tuple(self.place(stack, dim) for stack in part)
             for part, dim in zip(stacks(layer), adapter_dimensions(layer), strict=True)
+        )
+
+    def _is_row_parallel(self, module: nn.Module) -> bool:
+        """Whether `_SummedMethod` may compute the layer."""
+        return (
+            isinstance(module, RowParallelLinear)
+            and isinstance(module.quant_method, UnquantizedLinearMethod)
+            and self._divides(module.weight, 1)
         )
 
     def _bytes_of_one(self, tensor: torch.Tensor, dim: int | None) -> int:
@@ -264,17 +307,35 @@ class Columns:
 
 
 class _ColumnsMethod(LinearMethodBase):
-    """A linear layer whose columns are those of its sharded layers, one after another.
+    """A linear layer whose columns are those of several weights, one after another.
 
-    One weight of queries, keys and values divided into equal parts would give a device the keys of
-    other heads than its queries'.
+    One weight divided into equal parts would give a device the keys of other heads than its
+    queries'. So its rows are in another order: the first device's queries, keys and values, then
+    the second's. One product is faster than several: XLA would join them, at a cost.
     """
+
+    def __init__(self, widths: Sequence[int], count: int) -> None:
+        """Takes the numbers of columns, and of devices, by which they can be divided."""
+        self._count = count
+        self._widths = [width // count for width in widths]
 
     def create_weights(self, *args: object, **kwargs: object) -> None:
         raise NotImplementedError
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
-        """`bias` is None: the sharded layers have it."""
+        """`bias` is None: the sharded layer has it."""
+        (linear,) = layer.sharded
+        of_devices = linear(x).unflatten(-1, (self._count, sum(self._widths)))
+        return Columns([part.flatten(-2) for part in of_devices.split(self._widths, dim=-1)])
+
+
+class _SeparateColumnsMethod(LinearMethodBase):
+    """The same with a product for each weight, where the devices cannot divide one of them."""
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
         return Columns([linear(x) for linear in layer.sharded])
 
 
@@ -300,6 +361,26 @@ class Unsummed:
         return self._devices.summed(of_device, (*self._operands, a), others)
 
 
+class _SummedMethod(LinearMethodBase):
+    """A row-parallel layer whose sum over the devices is one exchange if it is small."""
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+
+    def create_weights(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError
+
+    def apply(
+        self, layer: RowParallelLinear, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The product of x [num_tokens, in_features] and the layer's weight, with its bias."""
+        num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
+        if not self._devices.sums_in_one_exchange(num_bytes):
+            return functional.linear(x, layer.weight, bias)
+        total = self._devices.summed(functional.linear, (x, layer.weight), ())
+        return total if bias is None else total + bias
+
+
 class _UnsummedMethod(LinearMethodBase):
     """A row-parallel layer to which vLLM's layer with adapters adds, and then the bias."""
 
@@ -315,25 +396,44 @@ class _UnsummedMethod(LinearMethodBase):
 
 def _split(
     layer: QKVParallelLinear | MergedColumnParallelLinear,
-    parts: Sequence[torch.Tensor] | None = None,
+    count: int,
+    sent: Sequence[torch.Tensor] | None = None,
 ) -> None:
-    """`parts` are those of the weight, if it has been divided already."""
+    """`sent` are the parts of the weight, if it has been sent already."""
     if layer.bias is not None and layer.skip_bias_add:
         raise UnsupportedError(
             f"vllm-xla-gpu does not support tensor_parallel_size above 1 for {layer.prefix}, whose "
             "bias is added later; serve the model on one GPU"
         )
-    if parts is None:
-        parts = layer.weight.data.split(layer.output_sizes)
-    biases = (
-        [None] * len(parts) if layer.bias is None else layer.bias.data.split(layer.output_sizes)
+    sizes = layer.output_sizes
+    parts = _parts(layer.weight.data, sizes, count) if sent is None else sent
+    biases, scales = (
+        [None] * len(parts) if tensor is None else _parts(tensor.data, sizes, count)
+        for tensor in (layer.bias, getattr(layer, "weight_scale", None))
     )
-    scales, input_scale = [None] * len(parts), getattr(layer, "input_scale", None)
-    if getattr(layer, "weight_scale", None) is not None:
-        scales = layer.weight_scale.data.split(layer.output_sizes)
+    input_scale = getattr(layer, "input_scale", None)
     layer.sharded = nn.ModuleList(
         ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)
         for weight, bias, scale in zip(parts, biases, scales, strict=True)
     )
+    if _are_by_device(sizes, count):
+        layer.quant_method = _ColumnsMethod(sizes, count)
+    else:
+        layer.quant_method = _SeparateColumnsMethod()
     layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
-    layer.quant_method = _ColumnsMethod()
+
+
+def _are_by_device(sizes: Sequence[int], count: int) -> bool:
+    """Whether rows of these sizes are one tensor, in order of devices."""
+    return all(size % count == 0 for size in sizes)
+
+
+def _parts(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
+    """The rows in order of devices: of each, its part of each of the sizes.
+
+    As many tensors as sizes, if a device cannot have an equal part of each.
+    """
+    parts = list(tensor.split(list(sizes)))
+    if not _are_by_device(sizes, count):
+        return parts
+    return [torch.cat([part.unflatten(0, (count, -1)) for part in parts], dim=1).flatten(0, 1)]

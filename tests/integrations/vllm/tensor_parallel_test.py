@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import families
@@ -13,6 +14,9 @@ from testing import programs  # before the first computation
 from vllm import LLM
 from vllm_xla_gpu import tensor_parallel
 from vllm_xla_gpu.limits import LATENT_DIM, UnsupportedError
+
+from torch_xla_ext import sharding
+from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
 
 # Not those of engine_test.py, whose programs XLA would find again.
 PAGES, PAGE_SIZE = 20, 16
@@ -89,6 +93,26 @@ def _experts(config: transformers.PretrainedConfig) -> int:
     """Their number; families have different names for it."""
     names = ("num_local_experts", "num_experts", "n_routed_experts")
     return next((getattr(config, name) for name in names if hasattr(config, name)), 0)
+
+
+@pytest.mark.parametrize("family", ["llama", "glm4_moe"])
+def test_sums_in_one_exchange(family: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on GPUs: row-parallel layers add by all_reduce, experts by XLA."""
+    memory = functools.cached_property(
+        lambda devices: sharding.PeerMemory(devices._mesh, WORKSPACE_BYTES)
+    )
+    memory.__set_name__(tensor_parallel.Devices, "_peer_memory")
+    monkeypatch.setattr(tensor_parallel.Devices, "_peer_memory", memory)
+    model = families.write(family, models)
+    with programs.compiled() as compiled:
+        llm = start(model)
+    families.check_tokens(llm, model)
+    steps = [text for text in compiled if 'custom_call_target="XlaGpuRaggedPaged' in text]
+    layers = families.FAMILIES[family].num_hidden_layers
+    for program in steps:
+        assert program.count('custom_call_target="XlaGpuAllReduce"') == 2 * layers
+        sums = [line for line in programs.collectives(program) if line.startswith("all-reduce")]
+        assert len(sums) == (2 if family == "glm4_moe" else 1)  # the experts', the embedding's
 
 
 def test_another_number_of_devices() -> None:

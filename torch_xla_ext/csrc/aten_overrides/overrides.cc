@@ -9,16 +9,7 @@
 
 #include <ATen/NativeFunctions.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/lazy/core/metrics.h>
 #include <torch/library.h>
-
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <tuple>
-#include <utility>
 
 #include "torch_xla_ext/csrc/aten_overrides/activations.h"
 #include "torch_xla_ext/csrc/aten_overrides/arithmetic.h"
@@ -26,6 +17,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/call_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/composed.h"
 #include "torch_xla_ext/csrc/aten_overrides/copies.h"
+#include "torch_xla_ext/csrc/aten_overrides/counting_library.h"
 #include "torch_xla_ext/csrc/aten_overrides/embedding_bag.h"
 #include "torch_xla_ext/csrc/aten_overrides/factories.h"
 #include "torch_xla_ext/csrc/aten_overrides/indexing.h"
@@ -48,72 +40,6 @@
 namespace torch_xla_ext {
 namespace aten_overrides {
 namespace {
-
-// Types of upstream kernels that have overloads.
-using OfOne = at::Tensor(const at::Tensor&);
-using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
-using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
-using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
-                       std::optional<at::ScalarType>);
-using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
-using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
-                             const std::optional<at::Scalar>&, bool);
-using Any = at::Tensor(const at::Tensor&, int64_t, bool);
-using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
-                                                         int64_t, bool);
-using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
-                             std::optional<at::ScalarType>);
-using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
-                            const at::Tensor&, const at::Scalar&);
-using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
-                             const at::Tensor&);
-using ScatterOfValue = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
-                                  const at::Scalar&);
-using ScatterReducing = at::Tensor(const at::Tensor&, int64_t,
-                                   const at::Tensor&, const at::Tensor&,
-                                   std::string_view);
-using ScatterReducingValue = at::Tensor(const at::Tensor&, int64_t,
-                                        const at::Tensor&, const at::Scalar&,
-                                        std::string_view);
-using ScatterReduce = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
-                                 const at::Tensor&, std::string_view, bool);
-using PadWithValue = at::Tensor(const at::Tensor&, at::IntArrayRef,
-                                const at::Scalar&);
-using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
-    const at::Tensor&, at::OptionalIntArrayRef,
-    const std::optional<at::Scalar>&, bool);
-
-// Registers kernels that count their calls under the names of upstream's
-// counters ("xla::mul"), which programs look at. A kernel that calls upstream's
-// own of this name has been counted there.
-class CountingLibrary {
- public:
-  explicit CountingLibrary(torch::Library& library) : library_(library) {}
-
-  template <typename Result, typename... Arguments>
-  void impl(const char* name, Result (*kernel)(Arguments...)) {
-    const std::string_view overload = name;
-    const auto counter = std::make_shared<torch::lazy::Counter>(
-        "xla::" + std::string(overload.substr(0, overload.find('.'))));
-    library_.impl(name, [kernel, counter](Arguments... arguments) -> Result {
-      const Called called(*counter);
-      return kernel(std::forward<Arguments>(arguments)...);
-    });
-  }
-
- private:
-  struct Called {
-    explicit Called(torch::lazy::Counter& counter)
-        : counter(counter), before(counter.Value()) {}
-    ~Called() {
-      if (counter.Value() == before) counter.AddValue(1);
-    }
-    torch::lazy::Counter& counter;
-    const int64_t before;
-  };
-
-  torch::Library& library_;
-};
 
 void RegisterForXla(torch::Library& library) {
   CountingLibrary m(library);

@@ -8,6 +8,9 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/native/CPUFallback.h>
 
+#include <cstdint>
+#include <optional>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -19,6 +22,40 @@ namespace torch_xla_ext::aten_overrides {
 
 // The kernels of torch_xla, by the names of their operators.
 using Upstream = torch_xla::XLANativeFunctions;
+
+// Types of upstream kernels that have overloads.
+using OfOne = at::Tensor(const at::Tensor&);
+using OfTwo = at::Tensor(const at::Tensor&, const at::Tensor&);
+using ByNumber = at::Tensor(const at::Tensor&, const at::Scalar&);
+using Sum = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef, bool,
+                       std::optional<at::ScalarType>);
+using Extremum = at::Tensor(const at::Tensor&, at::IntArrayRef, bool);
+using Deviation = at::Tensor(const at::Tensor&, at::OptionalIntArrayRef,
+                             const std::optional<at::Scalar>&, bool);
+using Any = at::Tensor(const at::Tensor&, int64_t, bool);
+using ExtremumOfDim = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&,
+                                                         int64_t, bool);
+using ProdOfDim = at::Tensor(const at::Tensor&, int64_t, bool,
+                             std::optional<at::ScalarType>);
+using IndexAdd = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                            const at::Tensor&, const at::Scalar&);
+using IndexCopy = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                             const at::Tensor&);
+using ScatterOfValue = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                  const at::Scalar&);
+using ScatterReducing = at::Tensor(const at::Tensor&, int64_t,
+                                   const at::Tensor&, const at::Tensor&,
+                                   std::string_view);
+using ScatterReducingValue = at::Tensor(const at::Tensor&, int64_t,
+                                        const at::Tensor&, const at::Scalar&,
+                                        std::string_view);
+using ScatterReduce = at::Tensor(const at::Tensor&, int64_t, const at::Tensor&,
+                                 const at::Tensor&, std::string_view, bool);
+using PadWithValue = at::Tensor(const at::Tensor&, at::IntArrayRef,
+                                const at::Scalar&);
+using DeviationAndMean = std::tuple<at::Tensor, at::Tensor>(
+    const at::Tensor&, at::OptionalIntArrayRef,
+    const std::optional<at::Scalar>&, bool);
 
 // Runs an operator on the CPU, through the same fallback as operators that
 // torch_xla does not implement, so that torch.compile knows of it. `Operator`

@@ -11,13 +11,20 @@ import importlib
 # The names of this package, by the modules that have them, which are imported at the first use.
 _MODULES = {
     "ArrayType": "signature.schema",
+    "Checked": "operator.checked",
     "CudaKernel": "cuda_source.kernel",
+    "OperatorCall": "operator.checked",
+    "Processes": "plugin.options",
+    "Schema": "signature.schema",
+    "Tensors": "operator.tensor_checks",
     "Traits": "traits",
     "Value": "operator.tensor_checks",
     "VmapInfo": "operator.batching",
+    "client_create_options": "plugin.options",
     "cuda_kernel": "cuda_source.kernel",
     "define_in_place_operator": "operator.define",
     "define_operator": "operator.define",
+    "overlap": "operator.tensor_checks",
     "register_reference": "references",
 }
 __all__ = list(_MODULES)

@@ -9,9 +9,8 @@ import torch
 
 from torch_xla_gpu import custom_call, device, front
 from torch_xla_gpu.custom_call import call_key
-from xla_kernels import transforms
+from xla_kernels import ArrayType, transforms
 from xla_kernels.launch import TARGET, Call
-from xla_kernels.signature.schema import ArrayType
 
 
 @functools.cache

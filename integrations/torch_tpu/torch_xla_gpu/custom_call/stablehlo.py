@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch_tpu._internal.pallas import tpu_torch_pallas as _front_end
 
+from xla_kernels import ArrayType
 from xla_kernels.signature import ffi_attributes
-from xla_kernels.signature.schema import ArrayType
 
 _ELEMENT_TYPES = {
     torch.bool: "i1",

@@ -36,9 +36,9 @@ class CudaKernelCall(KernelCall):
 
     def _reference(self, checked: Checked, least: int) -> list[torch.Tensor]:
         """At least so many results: a reference does not have the kernel's workspaces."""
-        args = [checked.args[name] for name in self.operands] + list(checked.parameters.values())
+        tensors = [checked.args[name] for name in self.operands]
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
-        return self.kernel.calls.reference_results(args, types, least)
+        return self.kernel.calls.operator_results(tensors, types, checked.parameters, least)
 
     def _request(self, checked: Checked) -> Request:
         tensors = [checked.args[name] for name in self.operands]

@@ -15,6 +15,7 @@ from torch_xla_ext_startup import replacement
 from torch_xla_ext import ops
 from torch_xla_ext.registry.platforms import platform_of
 from torch_xla_ext.registry.registration import registered_targets
+from xla_kernels.cuda_source import nvrtc
 from xla_kernels.plugin import discovery
 from xla_kernels.plugin.errors import CudaRuntimeError, CudaRuntimeWarning
 
@@ -148,6 +149,15 @@ def _check_cuda(report: Report, system: discovery.System) -> None:
         )
 
 
+def _nvrtc(system: discovery.System) -> str | None:
+    """The compiler of cuda_kernel, which also checks its kernels on the CPU."""
+    try:
+        found = nvrtc.find(system)
+    except RuntimeError:
+        return None
+    return f"{'.'.join(map(str, found.version))} ({found.path})"
+
+
 def _self_test(device: str) -> None:
     """Runs the kernel XlaGpuSimpleAdd on `device` and compares its result with torch's."""
     a = torch.arange(1000, dtype=torch.float32)
@@ -173,6 +183,7 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
             "Python": platform.python_version(),
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
+            "NVRTC": _nvrtc(system),
             "kernels": f"for {compiled_for(torch_xla.__version__)}",
             "system": platform.platform(),
         },

@@ -46,6 +46,7 @@ def write(name: str, folder: Path) -> list[Path]:
         "CAMEL": camel,
         "TARGET": f"XlaGpu{camel}",
         "GUARD": f"{name.upper()}_H_",
+        "CUHGUARD": f"{name.upper()}_CUH_",
     }
     files = {}
     for template in sorted(_TEMPLATES.glob("*.in")):

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from xla_kernels.cuda_source import cache, cpp_types, headers, nvrtc
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)([af]?)")
 # From this capability on, code may be compiled for this GPU alone ("sm_90a"), which has all its
 # instructions.
 _FIRST_SPECIFIC = 90
+# What the compiler says of a header that is not there.
+MISSING_HEADER = "cannot open source file"
 # An instantiation of it has a kernel's type in its name, for kernels whose own name does not.
 _PROBE = "torch_xla_ext_type_of"
 
@@ -74,9 +76,9 @@ def compile_instance(source: Source, architecture: str) -> Instance:
     Raises:
         nvrtc.CompilationError: with the compiler's text.
         ValueError: the architecture is none.
-        RuntimeError: NVRTC is missing.
+        nvrtc.MissingError: there is no NVRTC.
     """
-    match = _ARCHITECTURE.fullmatch(architecture)
+    match = ARCHITECTURE.fullmatch(architecture)
     if match is None:
         raise ValueError(f"architecture {architecture!r} is not of the form sm_90 or compute_90")
     compiler = nvrtc.find()
@@ -158,7 +160,7 @@ def _with_lines(log: str, text: str, file: str) -> str:
 
 
 def _remedy(log: str, source: Source) -> str:
-    if header := re.search(r'cannot open source file "([^"]+)"', log):
+    if header := re.search(rf'{MISSING_HEADER} "([^"]+)"', log):
         if header[1] == "nv/target":  # which CUDA's own headers include
             return "\nCCCL's headers are missing: pip install nvidia-cuda-cccl-cu12, for CUDA 12"
         return f"\npass the folder of {header[1]} in include_dirs"

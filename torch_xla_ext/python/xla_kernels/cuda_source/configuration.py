@@ -32,6 +32,11 @@ class Configuration(NamedTuple):
     dependent: bool = False
     block_is_fixed: bool = False
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether a call needs no ``kernel[grid, block]``."""
+        return self.grid is not None and self.block is not None
+
     def at(self, key: object) -> Configuration:
         """That of ``kernel[key]``: grid, block, and perhaps shared_bytes.
 
@@ -61,16 +66,25 @@ class Configuration(NamedTuple):
             TypeError, ValueError: numbers that no launch can have.
         """
         where = f"cuda_kernel {self.name!r}"
-        if self.grid is None or self.block is None:
+        if not self.is_complete:
             raise TypeError(f"{where}: call it as kernel[grid, block](…), or give both beforehand")
 
-        def computed(given: object) -> object:
-            return given(values) if callable(given) else given
+        def computed(name: str) -> object:
+            given = getattr(self, name)
+            if not callable(given):
+                return given
+            try:
+                return given(values)
+            except Exception as error:
+                has = ", ".join(key for key in values if isinstance(key, str)) or "no names"
+                raise ValueError(
+                    f"{where}: {name} raised {type(error).__name__}: {error}; it gets {has}"
+                ) from error
 
-        grid = launches.three(where, computed(self.grid), "grid")
-        block = launches.three(where, computed(self.block), "block")
+        grid = launches.three(where, computed("grid"), "grid")
+        block = launches.three(where, computed("block"), "block")
         cluster = launches.three(where, self.cluster, "cluster")
-        shared = computed(self.shared_bytes)
+        shared = computed("shared_bytes")
         if (
             isinstance(shared, bool)
             or not isinstance(shared, (int, np.integer))

@@ -19,6 +19,8 @@ from xla_kernels.cuda_source.machine_code import SourceCode
 from xla_kernels.launch import Grid
 from xla_kernels.plugin.driver import compute_capability
 
+# The architecture of H100 and H200.
+_DEFAULT = "sm_90a"
 # A kernel of CuPy, Numba or cuTile, which need not be installed.
 LibraryObject = object
 
@@ -211,6 +213,31 @@ class CudaKernel:
             reference=reference,
         )
 
+    def check(self, *args: object, architectures: str | Sequence[str] | None = None) -> None:
+        """Checks the kernel without a GPU: its source, its types, and how it is launched.
+
+        It compiles the source, compares the types of the kernel's parameters with the signature,
+        for all its dtypes, calls `grid`, `block` and `shared_bytes`, and checks their limits.
+        Without `args`, sizes and numbers are made up, several that the signature allows: what fails
+        for all of them is an error. Without a signature, it compiles the source, and checks numbers
+        of `grid` and `block`.
+
+        On the CPU, each call with new shapes is checked so, too, where NVRTC is installed.
+
+        Args:
+            args: those of a call, for a kernel with a signature: tensors on any device, also on
+                meta, and numbers.
+            architectures: as of `save`; by default GPU 0's, or without a GPU "sm_90a".
+
+        Raises:
+            CompilationError: with the compiler's text.
+            TypeError, ValueError: what a call would raise.
+            ImportError: NVRTC is missing.
+        """
+        if isinstance(architectures, str):
+            architectures = [architectures]
+        self.calls.check(args, [_this_or(_DEFAULT)] if architectures is None else architectures)
+
     def compile(
         self, architecture: str | None = None, *, instances: Sequence[str] | None = None
     ) -> dict[str, bytes]:
@@ -225,15 +252,15 @@ class CudaKernel:
 
         Raises:
             CompilationError: with the compiler's text.
+            TypeError: the kernel's parameters are not of the signature's types.
             ValueError: NVRTC does not compile for this architecture.
             RuntimeError: NVRTC is missing, or there is no GPU.
         """
         code = self._source_code("compile")
-        names = self._instances(instances)
-        if architecture is None:
-            capability = compute_capability()
-            return {name: code.kernel(name, capability).module for name in names}
-        return {name: code.instance(name, architecture).module for name in names}
+        target = compute_capability() if architecture is None else architecture
+        modules = {name: code.kernel(name, target).module for name in self._instances(instances)}
+        self.calls.check_types(target, list(modules), named=instances is not None)
+        return modules
 
     def save(
         self,
@@ -254,11 +281,14 @@ class CudaKernel:
             As `compile`.
         """
         code = self._source_code("save")
+        names = self._instances(instances)
         compiled: dict[tuple[str, str], Instance] = {
             (name, architecture): code.instance(name, architecture)
-            for name in self._instances(instances)
+            for name in names
             for architecture in architectures
         }
+        for architecture in architectures:
+            self.calls.check_types(architecture, names, named=instances is not None)
         codes.save(Path(path), compiled, code.declared())
 
     def __getitem__(self, key: object) -> Callable[..., list[torch.Tensor]]:
@@ -342,6 +372,14 @@ class CudaKernel:
                 f'instances=["scale<128>"]'
             )
         return codes.all_names(self.name, {field: options[field] for field in fields})
+
+
+def _this_or(architecture: str) -> int | str:
+    """GPU 0's compute capability, or without a GPU an architecture."""
+    try:
+        return compute_capability()
+    except RuntimeError:
+        return architecture
 
 
 def _fields(name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -12,16 +13,18 @@ from xla_kernels import launch as launches
 from xla_kernels.cuda_source import argument_binding
 from xla_kernels.cuda_source.configuration import Configuration
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
-from xla_kernels.cuda_source.kernel_signature import Signature
-from xla_kernels.cuda_source.machine_code import Code, Kernel
+from xla_kernels.cuda_source.kernel_signature import Bound, Signature
+from xla_kernels.cuda_source.machine_code import Code, For, Kernel
 from xla_kernels.launch import Call, Launch
 from xla_kernels.plugin.driver import compute_capability
+from xla_kernels.signature import examples as made_up
 from xla_kernels.signature.schema import ArrayType
 
 Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
 # The size of a kernel's cache of calls. Each has the machine code.
 _MOST_CACHED = 256
+_MOST_CHECKED = 4096
 
 
 class Calls:
@@ -49,6 +52,8 @@ class Calls:
         self._reference = reference
         self._warned: set[int] = set()
         self._cached: dict[Hashable, object] = {}
+        # The calls that were checked where there is no GPU.
+        self._checked: set[Hashable] = set()
 
     @property
     def where(self) -> str:
@@ -67,28 +72,184 @@ class Calls:
         Returns:
             The launch, and its parameters; operands are counted without those that are absent.
         """
+        configuration = configuration or self.configuration
+        target = compute_capability()
+        return self.prepared_for(target, operands, results, parameters, configuration)
+
+    def prepared_for(
+        self,
+        target: For,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        configuration: Configuration,
+    ) -> tuple[Launch, list[str]]:
+        """The same for another target than this process's GPU."""
         bound = self.signature.bind(operands, results, parameters)
         expression = self.signature.expression(self.name, bound)
-        capability = compute_capability()
-        declared = self.code.parameters(expression, capability)
-        arguments = self.signature.arguments_for(self.where, declared, bound)
-        kernel = self.code.kernel(expression, capability, arguments)
-        configuration = configuration or self.configuration
+        declared = self.code.parameters(expression, target)
+        arguments = []
+        if declared is not None:
+            arguments = self.signature.arguments_for(self.where, declared, bound)
+        kernel = self.code.kernel(expression, target, arguments)
         return self._launch(configuration, kernel, arguments, bound.values, results)
 
     def _launch(
         self,
         configuration: Configuration,
-        kernel: Kernel,
+        kernel: Kernel | None,
         arguments: Sequence[Argument],
         values: Mapping[str | int, object],
         results: Sequence[ArrayType],
     ) -> tuple[Launch, list[str]]:
-        launch = configuration.launch(kernel.module, kernel.digest, kernel.function, values)
+        """The launch; without a kernel, only the checks of its numbers."""
+        code = (b"", "", self.name)
+        if kernel is not None:
+            code = kernel.module, kernel.digest, kernel.function
+        launch = configuration.launch(*code, values)
         _refuse_empty(self.where, launch, results)
-        return launch, kernel.words(self.where, arguments)
+        return launch, [] if kernel is None else kernel.words(self.where, arguments)
 
-    def reference_results(
+    def _check_on_host(
+        self,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None = None,
+        aliases: Sequence[str | int] | None = None,
+    ) -> None:
+        """Checks what a GPU would be given, once for calls that are alike.
+
+        Raises:
+            CompilationError, TypeError, ValueError: as on a GPU.
+        """
+        described = outputs.items() if isinstance(outputs, Mapping) else outputs
+        self._check_once(
+            (configuration, *map(_described_value, (*args, *(described or ()), aliases))),
+            lambda: self._made_for(None, configuration, args, outputs, aliases),
+        )
+
+    def _check_once(self, key: Hashable, check: Callable[[], object]) -> None:
+        try:
+            if key in self._checked:
+                return
+        except TypeError:  # something is not hashable
+            key = None
+        check()
+        if key is not None and len(self._checked) < _MOST_CHECKED:
+            self._checked.add(key)
+
+    def check(self, args: Sequence[object], targets: Sequence[For]) -> None:
+        """Implements CudaKernel.check."""
+        if self.signature is None:
+            if args:
+                raise TypeError(f"{self.where}: check takes arguments only with a signature")
+            for target in targets:
+                self.code.parameters(self.name, target)
+            self._check_numbers()
+            return
+        if args:
+            tensors, parameters = self.signature.checked_arguments(args)
+            operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
+            results = self.signature.results(operands, parameters)
+            for target in targets:
+                self._check_for(target, operands, results, parameters)
+            return
+        for target, chosen in itertools.product(targets, made_up.dtypes(self.signature.schema)):
+            self._check_made_up(target, chosen)
+
+    def _check_numbers(self) -> None:
+        """Checks a launch that does not depend on the arguments."""
+        launch = self.configuration
+        given = launch.grid, launch.block, launch.shared_bytes
+        if launch.is_complete and not any(map(callable, given)):
+            launch.launch(b"", "", self.name, {})
+
+    def _check_for(
+        self,
+        target: For,
+        operands: Sequence[ArrayType | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+    ) -> None:
+        """Checks a call, whose grid and block may be known only when it is made."""
+        if self.configuration.is_complete:
+            self.prepared_for(target, operands, results, parameters, self.configuration)
+        else:
+            bound = self.signature.bind(operands, results, parameters)
+            self._check_words(target, self.signature.expression(self.name, bound), bound)
+
+    def _check_words(self, target: For, expression: str, bound: Bound) -> None:
+        """Compares the parameters of a kernel with a call's arguments."""
+        parameters = self.code.parameters(expression, target)
+        arguments = self.signature.arguments_for(self.where, parameters, bound)
+        self.code.kernel(expression, target, arguments).words(self.where, arguments)
+
+    def _check_made_up(self, target: For, chosen: Mapping[str, str]) -> None:
+        """Checks a call with these dtypes: an error is one that all made-up sizes have."""
+        first = None
+        for example in made_up.examples(self.signature.schema, chosen):
+            try:
+                self._check_for(target, *example)
+                return
+            except (TypeError, ValueError) as error:
+                first = first or type(error)(f"{error}; checked as for {example}")
+        raise first or ValueError(
+            f"{self.where}: no made-up sizes fit the signature; pass a call's arguments to check"
+        )
+
+    def check_types(self, target: For, expressions: Sequence[str], named: bool) -> None:
+        """Compares the types of compiled kernels' parameters with the signature.
+
+        Args:
+            expressions: the kernels' names.
+            named: whether the user has named them. They then need not take all dtypes.
+
+        Raises:
+            TypeError, ValueError: one of them could not be called with what the signature says.
+        """
+        if self.signature is None:
+            return
+        for expression in expressions:
+            errors: list[TypeError | ValueError | None] = []
+            for chosen in made_up.dtypes(self.signature.schema):
+                example = next(made_up.examples(self.signature.schema, chosen), None)
+                bound = None if example is None else self.signature.bind(*example)
+                if bound is None or not self.signature.may_be(self.name, expression, bound):
+                    continue
+                try:
+                    self._check_words(target, expression, bound)
+                    errors.append(None)
+                except (TypeError, ValueError) as error:
+                    errors.append(error)
+            wrong = [error for error in errors if error is not None]
+            if wrong and not (named and None in errors):
+                raise wrong[0]
+
+    def operator_results(
+        self,
+        tensors: Sequence[torch.Tensor | None],
+        results: Sequence[ArrayType],
+        parameters: Mapping[str, object],
+        least: int,
+    ) -> list[torch.Tensor]:
+        """What the reference computes for an operator, whose arguments are checked.
+
+        Args:
+            least: how many of the results it has to return: it does not have the workspaces.
+
+        Raises:
+            CompilationError, TypeError, ValueError: the kernel's source or launch is wrong, as far
+                as this machine can tell.
+        """
+        operands = tuple(None if t is None else ArrayType(tuple(t.shape), t.dtype) for t in tensors)
+        values = tuple(parameters.items())
+        self._check_once(
+            (operands, tuple(results), values),
+            lambda: self.prepared_for(None, operands, results, parameters, self.configuration),
+        )
+        return self._reference_results([*tensors, *parameters.values()], results, least)
+
+    def _reference_results(
         self, args: Sequence[object], types: Sequence[ArrayType], least: int | None = None
     ) -> list[torch.Tensor]:
         """What the reference computes, checked.
@@ -102,11 +263,15 @@ class Calls:
                 f"{self.where}: it runs on a GPU only; give it a reference for the CPU: "
                 "cuda_kernel(…, reference=function)"
             )
+        # Of copies: the caller's tensors do not change, whatever the reference does.
+        copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
         with torch.no_grad():
-            # Of copies: the caller's tensors do not change, whatever the reference does.
-            given = self._reference(
-                *(each.clone() if isinstance(each, torch.Tensor) else each for each in args)
-            )
+            try:
+                given = self._reference(*copies)
+            except Exception as error:
+                raise RuntimeError(
+                    f"{self.where}: its reference raised {type(error).__name__}: {error}"
+                ) from error
         results = [given] if isinstance(given, torch.Tensor) else list(given)
         if not (len(types) if least is None else least) <= len(results) <= len(types):
             raise ValueError(
@@ -127,10 +292,10 @@ class Calls:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         transforms.refuse(self.name, tensors)
         if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-            return self.reference_results(args, types)
+            return self._reference_results(args, types)
 
         def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            return self.reference_results(args, types)
+            return self._reference_results(args, types)
 
         return list(transforms.WithoutDerivative.apply(self.name, call, *tensors))
 
@@ -148,7 +313,9 @@ class Calls:
         if front.platform() == "Host":
             if sharding_rule is not None:
                 args = launches.computed(args)
-            return self._call_reference(args, self._checked_on_host(args, outputs, aliases))
+            types = self._checked_on_host(args, outputs, aliases)
+            self._check_on_host(configuration, args, outputs, aliases)
+            return self._call_reference(args, types)
 
         def made() -> Call:
             call = self._made(configuration, args, outputs, aliases, sharding_rule)
@@ -205,14 +372,7 @@ class Calls:
     ) -> Call:
         """The call with checked arguments, on a GPU."""
         own = args if sharding_rule is None else launches.computed(args)
-        if self.signature is not None:
-            self._refuse_places(outputs, aliases)
-            call = self._made_with_signature(configuration, own)
-        else:
-            given, written = self._given_places(own, outputs, aliases)
-            parameters = self.code.parameters(self.name, compute_capability())
-            places = self._placed(parameters, own, given, written)
-            call = self._made_placed(configuration, parameters, own, places)
+        call = self._made_for(compute_capability(), configuration, own, outputs, aliases)
         if sharding_rule is None:
             return call
         shapeless = [
@@ -233,6 +393,25 @@ class Calls:
             return self._made(configuration, launches.computed(part), types, aliases)
 
         return call._replace(sharding_rule=sharding_rule, local=local)
+
+    def _made_for(
+        self,
+        target: For,
+        configuration: Configuration,
+        args: Sequence[object],
+        outputs: Outputs | None,
+        aliases: Sequence[str | int] | None,
+    ) -> Call | None:
+        """The call for a target; None if nothing is known of the kernel's parameters."""
+        if self.signature is not None:
+            self._refuse_places(outputs, aliases)
+            return self._made_with_signature(target, configuration, args)
+        given, written = self._given_places(args, outputs, aliases)
+        parameters = self.code.parameters(self.name, target)
+        if parameters is None:
+            return None
+        places = self._placed(parameters, args, given, written)
+        return self._made_placed(target, configuration, parameters, args, places)
 
     def _checked_on_host(
         self,
@@ -279,6 +458,7 @@ class Calls:
 
     def _made_placed(
         self,
+        target: For,
         configuration: Configuration,
         parameters: Sequence[Parameter],
         args: Sequence[object],
@@ -304,7 +484,7 @@ class Calls:
         values: dict[str | int, object] = {i: each.value for i, each in enumerate(arguments)}
         names = [parameter.name for parameter in parameters]
         values |= {name: values[i] for i, name in enumerate(names) if name is not None}
-        kernel = self.code.kernel(self.name, compute_capability(), arguments)
+        kernel = self.code.kernel(self.name, target, arguments)
         results = self._result_types(args, places)
         launch, words = self._launch(configuration, kernel, arguments, values, results)
         return Call(launch, operands, results, words, written)
@@ -343,11 +523,13 @@ class Calls:
             stacklevel=6,
         )
 
-    def _made_with_signature(self, configuration: Configuration, args: Sequence[object]) -> Call:
+    def _made_with_signature(
+        self, target: For, configuration: Configuration, args: Sequence[object]
+    ) -> Call:
         tensors, parameters = self.signature.checked_arguments(args)
         operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
         results = self.signature.results(operands, parameters)
-        launch, words = self.prepared(operands, results, parameters, configuration)
+        launch, words = self.prepared_for(target, operands, results, parameters, configuration)
         present = [tensor for tensor in tensors if tensor is not None]
         return Call(launch, present, results, words, self.signature.aliases(operands))
 
@@ -355,6 +537,13 @@ class Calls:
 def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
     """The part of a key for a tensor that describes a result."""
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def _described_value(value: object) -> object:
+    """A value as far as checks depend on it."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype
+    return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)
 
 
 def _refuse_empty(where: str, launch: Launch, results: Sequence[ArrayType]) -> None:

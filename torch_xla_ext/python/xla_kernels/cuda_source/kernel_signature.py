@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -190,6 +191,20 @@ class Signature:
                 f"{self.schema.caller}: {{{error.args[0]}}} in the kernel's name {name!r} is "
                 "neither a dtype variable, a size, nor an integer parameter of this call"
             ) from None
+
+    def may_be(self, name: str, expression: str, bound: Bound) -> bool:
+        """Whether the name with fields is this expression for a call of these dtypes."""
+        types = {
+            variable: cpp_types.CPP_NAMES.get(xla_name(dtype), "")
+            for variable, dtype in bound.dtypes.items()
+        }
+        pattern = "".join(
+            re.escape(text) + ("" if field is None else re.escape(types[field]))
+            if field is None or field in types
+            else re.escape(text) + ".+"
+            for text, field, _, _ in string.Formatter().parse(name)
+        )
+        return re.fullmatch(pattern, expression) is not None
 
     def arguments_for(
         self, where: str, parameters: Sequence[Parameter], bound: Bound

@@ -6,8 +6,9 @@ import base64
 import dataclasses
 import functools
 import json
-import re
+import os
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,14 @@ from xla_kernels.cuda_source.compiler import Instance, Source
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter, label
 
 _FORMAT = "torch_xla_ext CUDA kernel 1"
+# The architecture for which calls on the CPU are checked; empty for no check of the source.
+CHECK_VARIABLE = "TORCH_XLA_EXT_CHECK_KERNELS"
+# PTX: the compiler's front end reads all of the source, and inline assembly may be of newer GPUs.
+_CHECKED = "compute_90a"
+
+# What a kernel is wanted for: a GPU's compute capability, an architecture ("sm_90a"), or None for
+# checks where there is no GPU.
+For = int | str | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +71,22 @@ class Code(Protocol):
     def declared(self) -> tuple[Parameter, ...] | None:
         """The parameters as they are known without a compiler; None if they are not."""
 
-    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
-        """The parameters of the kernel of this name expression, to place arguments."""
+    def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
+        """The parameters of the kernel of this name expression, to place arguments.
 
-    def kernel(self, name: str, capability: int, arguments: Sequence[Argument]) -> Kernel:
-        """The kernel for these arguments, for GPUs of this compute capability."""
+        None if they are not known, which only happens without a GPU.
+        """
+
+    def kernel(self, name: str, target: For, arguments: Sequence[Argument]) -> Kernel | None:
+        """The kernel for these arguments; None if nothing here can tell it, without a GPU."""
 
 
 class _CppCode:
     """What source and files have in common: a name expression says all of a kernel."""
 
-    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
-        return self.kernel(name, capability).parameters
+    def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
+        kernel = self.kernel(name, target)
+        return kernel.parameters if kernel is not None else self.declared()
 
 
 class SourceCode(_CppCode):
@@ -85,6 +98,7 @@ class SourceCode(_CppCode):
         self._kernels: dict[tuple[str, str], Kernel] = {}
         self._instances: dict[tuple[str, str], Instance] = {}
         self._architectures: dict[int, str] = {}
+        self._is_unchecked = False
 
     def declared(self) -> tuple[Parameter, ...] | None:
         return cpp_types.parameters_in(self.source.text, self.source.name)
@@ -98,16 +112,37 @@ class SourceCode(_CppCode):
             return self._instances[key]
 
     def kernel(
-        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
-    ) -> Kernel:
-        if capability not in self._architectures:
-            supported = nvrtc.find().architectures
-            self._architectures[capability] = compiler.architecture_for(capability, supported)
-        architecture = self._architectures[capability]
+        self, name: str, target: For, arguments: Sequence[Argument] | None = None
+    ) -> Kernel | None:
+        if target is None:
+            return self._kernel_to_check(name)
+        architecture = target if isinstance(target, str) else self._architecture(target)
         if (name, architecture) not in self._kernels:
             instance = self.instance(name, architecture)
             self._kernels[name, architecture] = _kernel(instance, self.declared())
         return self._kernels[name, architecture]
+
+    def _architecture(self, capability: int) -> str:
+        if capability not in self._architectures:
+            supported = nvrtc.find().architectures
+            self._architectures[capability] = compiler.architecture_for(capability, supported)
+        return self._architectures[capability]
+
+    def _kernel_to_check(self, name: str) -> Kernel | None:
+        """None if this machine cannot compile it, for a reason that is not the source's."""
+        architecture = os.environ.get(CHECK_VARIABLE, _CHECKED)
+        if not architecture or self._is_unchecked:
+            return None
+        try:
+            return self.kernel(name, architecture)
+        except nvrtc.MissingError:
+            self._is_unchecked = True
+        except nvrtc.CompilationError as error:
+            if compiler.MISSING_HEADER not in str(error):
+                raise
+            self._is_unchecked = True
+            warnings.warn(f"its source is not checked on the CPU: {error}", stacklevel=2)
+        return None
 
 
 class SavedCode(_CppCode):
@@ -122,7 +157,7 @@ class SavedCode(_CppCode):
         self.file = file
         self.instances = instances
         self._declared = declared
-        self._kernels: dict[tuple[str, int], Kernel] = {}
+        self._kernels: dict[tuple[str, int | None], Kernel] = {}
 
     def __str__(self) -> str:
         return "from a file"
@@ -130,19 +165,20 @@ class SavedCode(_CppCode):
     def declared(self) -> tuple[Parameter, ...] | None:
         return self._declared
 
-    def kernel(
-        self, name: str, capability: int, arguments: Sequence[Argument] | None = None
-    ) -> Kernel:
+    def kernel(self, name: str, target: For, arguments: Sequence[Argument] | None = None) -> Kernel:
+        capability = capability_of(target) if isinstance(target, str) else target
         key = name, capability
         if key not in self._kernels:
             self._kernels[key] = _kernel(self._instance(name, capability), self._declared)
         return self._kernels[key]
 
-    def _instance(self, name: str, capability: int) -> Instance:
+    def _instance(self, name: str, capability: int | None) -> Instance:
         of_name = {arch: each for (other, arch), each in self.instances.items() if other == name}
         if not of_name:
             names = sorted({other for other, _ in self.instances})
             raise ValueError(f"{self.file} has no kernel {name!r}; it has {', '.join(names)}")
+        if capability is None:
+            return next(iter(of_name.values()))
         fitting = [arch for arch in of_name if _runs_on(arch, capability)]
         if not fitting:
             raise RuntimeError(
@@ -153,8 +189,20 @@ class SavedCode(_CppCode):
 
 
 def _parts(architecture: str) -> tuple[str, int, str]:
-    kind, number, suffix = re.fullmatch(r"(\w+)_(\d+)([af]?)", architecture).groups()
+    match = compiler.ARCHITECTURE.fullmatch(architecture)
+    if match is None:
+        raise ValueError(f"architecture {architecture!r} is not of the form sm_90 or compute_90")
+    kind, number, suffix = match.groups()
     return kind, int(number), suffix
+
+
+def capability_of(architecture: str) -> int:
+    """90 of "sm_90a".
+
+    Raises:
+        ValueError: it is no architecture.
+    """
+    return _parts(architecture)[1]
 
 
 def _runs_on(architecture: str, capability: int) -> bool:

@@ -28,6 +28,10 @@ class CompilationError(RuntimeError):
     """The compiler refused the source; the text has the compiler's own, with the lines."""
 
 
+class MissingError(RuntimeError, ImportError):
+    """There is no NVRTC; the text says how to get it."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """What a program was compiled to.
@@ -185,7 +189,8 @@ def find(system: discovery.System | None = None) -> Nvrtc:
     """The library that the environment names, or else the one for the plugin's CUDA version.
 
     Raises:
-        RuntimeError: there is none.
+        MissingError: there is none.
+        RuntimeError: the environment names what is none.
     """
     system = system or discovery.System.current()
     with _lock:
@@ -201,7 +206,7 @@ def find(system: discovery.System | None = None) -> Nvrtc:
                 continue
     major = _plugin_majors(system)[0]
     package = "nvidia-cuda-nvrtc-cu12" if major == 12 else "nvidia-cuda-nvrtc"
-    raise RuntimeError(
+    raise MissingError(
         f"NVRTC, which compiles CUDA source, is not installed: pip install {package}, or set "
         f"{LIBRARY_VARIABLE} to the path of libnvrtc.so.{major}; or compile the kernel on another "
         "machine (CudaKernel.save)"

@@ -16,7 +16,7 @@ import torch
 
 from xla_kernels.cuda_source import binary
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
-from xla_kernels.cuda_source.machine_code import Kernel
+from xla_kernels.cuda_source.machine_code import For, Kernel, capability_of
 
 Type = Any  # of an argument, as a library calls it
 
@@ -73,10 +73,13 @@ class PythonCode(abc.ABC):
     def declared(self) -> tuple[Parameter, ...]:
         return tuple(PythonParameter("any", name) for name in self.names)
 
-    def parameters(self, name: str, capability: int) -> tuple[Parameter, ...]:
+    def parameters(self, name: str, target: For) -> tuple[Parameter, ...]:
         return self.declared()
 
-    def kernel(self, name: str, capability: int, arguments: Sequence[Argument]) -> Kernel:
+    def kernel(self, name: str, target: For, arguments: Sequence[Argument]) -> Kernel | None:
+        if target is None:
+            return None  # the library's compiler may want a GPU
+        capability = capability_of(target) if isinstance(target, str) else target
         types = tuple(self.types(arguments))
         key = capability, self.key(types)
         with self._lock:

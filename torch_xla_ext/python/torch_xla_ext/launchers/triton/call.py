@@ -7,7 +7,6 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,15 @@ import torch_xla
 
 from torch_xla_ext.custom_call import compiled_kernel, parts
 from torch_xla_ext.launchers.triton import descriptors
+from torch_xla_ext.launchers.triton.arguments_by_name import (
+    Arguments,
+    Given,
+    bind,
+    bind_partly,
+    by_name,
+    computed,
+    meta,
+)
 from torch_xla_ext.launchers.triton.kernel import (
     TritonKernel,
     compile_jit_function,
@@ -38,120 +46,6 @@ _OPTIONS = (
     *("num_warps", "num_stages", "num_ctas", "maxnreg"),
     *("launch_cooperative_grid", "launch_pdl"),
 )
-
-
-@dataclasses.dataclass
-class _Arguments:
-    """A kernel's arguments by name, of which `outputs` are results, and `options` of compiling."""
-
-    values: dict[str, object]
-    outputs: dict[str, ArrayType]
-    written: list[str]
-    options: dict[str, object]
-
-    @property
-    def operands(self) -> list[str]:
-        """Their paths: "x", or "tensors.0" in a tuple."""
-        return [path for path in tensors_in(self.values) if path not in self.outputs]
-
-    @property
-    def results(self) -> list[ArrayType]:
-        """The outputs, and then the new values of the tensors that are written to."""
-        tensors = tensors_in(self.values)
-        return [*self.outputs.values(), *(ArrayType.of(tensors[path]) for path in self.written)]
-
-    @property
-    def aliases(self) -> dict[int, int]:
-        """Of each of `results` that is in an operand's buffer, the operand's number."""
-        operands, count = self.operands, len(self.outputs)
-        return {count + i: operands.index(path) for i, path in enumerate(self.written)}
-
-
-class _Given(NamedTuple):
-    """What the caller gives, by the parameters' names: arguments, and descriptions of outputs."""
-
-    values: dict[str, object]
-    outputs: dict[str, object]
-
-
-def _by_name(
-    name: str,
-    parameters: Mapping[str, object],
-    args: Sequence[object],
-    outputs: Mapping[str, object] | Sequence[object],
-    keywords: Mapping[str, object],
-) -> _Given:
-    names = list(parameters)
-    given = dict(zip(names, args, strict=False)) | dict(keywords)
-    if len(args) > len(names):
-        raise TypeError(f"{name}: {len(args)} arguments, but its parameters are {names}")
-    unknown = [key for key in given if key not in parameters]
-    if unknown:
-        raise TypeError(f"{name}: there is no parameter {unknown[0]!r}; its parameters are {names}")
-    if not isinstance(outputs, Mapping):
-        free = [key for key in names[len(args) :] if key not in given]
-        if len(outputs) > len(free):
-            raise TypeError(f"{name}: {len(outputs)} outputs, but only {free} are left for them")
-        outputs = dict(zip(free, outputs, strict=False))
-    twice = [key for key in outputs if key in given or key not in parameters]
-    if twice:
-        raise TypeError(
-            f"{name}: output {twice[0]!r} is not one of the remaining parameters: {names}"
-        )
-    return _Given(given, dict(outputs))
-
-
-def _bind(
-    name: str,
-    parameters: Mapping[str, object],
-    given: _Given,
-    aliases: Sequence[str],
-    chosen: Mapping[str, object],
-) -> _Arguments:
-    """The arguments of all parameters.
-
-    Args:
-        parameters: names and defaults, inspect.Parameter.empty without.
-        chosen: what an autotuned kernel's configuration gives.
-    """
-    types = {
-        key: ArrayType.of(value.base if descriptors.is_descriptor(value) else value)
-        for key, value in given.outputs.items()
-    }
-    placeholders = {}
-    for key, type_ in types.items():
-        empty, output = _meta(type_), given.outputs[key]
-        is_descriptor = descriptors.is_descriptor(output)
-        placeholders[key] = descriptors.with_base(output, empty) if is_descriptor else empty
-    values = {}
-    for key, default in parameters.items():
-        for source in (given.values, placeholders, chosen):
-            if key in source:
-                values[key] = source[key]
-                break
-        else:
-            if default is inspect.Parameter.empty:
-                raise TypeError(f"{name}: no argument for the parameter {key!r}")
-            values[key] = default
-    tensors = tensors_in(given.values)
-    for key in aliases:
-        if key not in tensors:
-            raise TypeError(
-                f"{name}: aliases names {key!r}, which is not one of its tensor arguments"
-            )
-    arguments = _Arguments(values, types, list(aliases), {})
-    if not arguments.operands:
-        raise TypeError(f"{name}: none of its arguments is an XLA tensor")
-    if not types and not aliases:
-        raise TypeError(
-            f"{name}: it has neither outputs nor aliases, so the call returns no tensor; "
-            "pass one of them"
-        )
-    return arguments
-
-
-def _meta(type_: ArrayType) -> torch.Tensor:
-    return torch.empty(tuple(type_.shape), dtype=type_.dtype, device="meta")
 
 
 def triton_call(
@@ -210,11 +104,11 @@ def triton_call(
     host = registration.device_platform() == "Host"
     if isinstance(kernel, TritonKernel):
         parameters = _parameters_of_compiled(kernel, options, host)
-        given = _by_name(kernel.name, parameters, args, outputs, keywords)
+        given = by_name(kernel.name, parameters, args, outputs, keywords)
 
-        def bound_compiled(given: _Given) -> _Arguments:
-            given = _computed(parameters, given, {}, sharding_rule)
-            return _bind(kernel.name, parameters, given, aliases, {})
+        def bound_compiled(given: Given) -> Arguments:
+            given = computed(parameters, given, {}, sharding_rule)
+            return bind(kernel.name, parameters, given, aliases, {})
 
         call = _divided(kernel.name, bound_compiled, given, grid, sharding_rule)
         return _launch(lambda _: kernel, call)
@@ -224,17 +118,17 @@ def triton_call(
         key: parameter.default
         for key, parameter in inspect.signature(function.fn).parameters.items()
     }
-    given = _by_name(name, parameters, args, outputs, keywords)
+    given = by_name(name, parameters, args, outputs, keywords)
 
-    def bound(config: object | None, given: _Given = given) -> _Arguments:
+    def bound(config: object | None, given: Given = given) -> Arguments:
         chosen = _tuned_values(config)
-        given = _computed(parameters, given, chosen, sharding_rule)
+        given = computed(parameters, given, chosen, sharding_rule)
         for layer in layers:
             if type(layer).__name__ == "Heuristics":
                 # Triton calls them with the other arguments, by name.
-                others = _bind_partly(parameters, given, chosen)
+                others = bind_partly(parameters, given, chosen)
                 chosen |= {key: value(others | chosen) for key, value in layer.values.items()}
-        arguments = _bind(name, parameters, given, aliases, chosen)
+        arguments = bind(name, parameters, given, aliases, chosen)
         arguments.options = _tuned_options(config) | options
         return arguments
 
@@ -250,7 +144,7 @@ def triton_call(
     if host:
         return _interpret(function, call)
 
-    def compiled(arguments: _Arguments) -> TritonKernel:
+    def compiled(arguments: Arguments) -> TritonKernel:
         return compile_jit_function(
             function, arguments.values, arguments.options, compute_capability()
         )
@@ -261,7 +155,7 @@ def triton_call(
 class _Part(NamedTuple):
     """What a device computes: its arguments, and numbers of blocks."""
 
-    arguments: _Arguments
+    arguments: Arguments
     blocks: tuple[int, int, int]
 
 
@@ -279,13 +173,13 @@ class _Call(NamedTuple):
 
 def _divided(
     name: str,
-    bind: Callable[[_Given], _Arguments],
-    given: _Given,
+    bound: Callable[[Given], Arguments],
+    given: Given,
     grid: Grid,
     sharding_rule: str | None,
 ) -> _Call:
-    def part(given: _Given) -> _Part:
-        arguments = bind(given)
+    def part(given: Given) -> _Part:
+        arguments = bound(given)
         return _Part(arguments, normalized_grid(name, grid, arguments.values))
 
     whole = part(given)
@@ -305,7 +199,7 @@ def _divided(
             key: replaced(value, lambda path, item: own.get(path, item), key)
             for key, value in given.values.items()
         }
-        return part(_Given(values, dict(zip(outputs, map(_meta, results), strict=False))))
+        return part(Given(values, dict(zip(outputs, map(meta, results), strict=False))))
 
     tensors = tensors_in(whole.arguments.values)
     found = parts(
@@ -349,8 +243,8 @@ def compile_triton_kernel(
     signature = inspect.signature(function.fn).parameters
     parameters = {key: parameter.default for key, parameter in signature.items()}
     name = function.fn.__name__
-    given = _by_name(name, parameters, args, outputs, keywords)
-    arguments = _bind(name, parameters, given, (), {})
+    given = by_name(name, parameters, args, outputs, keywords)
+    arguments = bind(name, parameters, given, (), {})
     capability = compute_capability() if capability is None else capability
     return compile_jit_function(function, arguments.values, options, capability)
 
@@ -371,29 +265,6 @@ def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
     return layers, kernel
 
 
-def _bind_partly(
-    parameters: Mapping[str, object], given: _Given, chosen: Mapping[str, object]
-) -> dict[str, object]:
-    """The arguments that a heuristic sees: all that are known before it."""
-    defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
-    return defaults | given.values | dict(chosen) | given.outputs
-
-
-def _computed(
-    parameters: Mapping[str, object],
-    given: _Given,
-    chosen: Mapping[str, object],
-    sharding_rule: str | None,
-) -> _Given:
-    """The arguments of a call with a sharding rule, of which some are functions of the others."""
-    functions = {k: v for k, v in given.values.items() if isinstance(v, FunctionType)}
-    if sharding_rule is None or not functions:
-        return given
-    others = {k: v for k, v in given.values.items() if k not in functions}
-    known = _bind_partly(parameters, _Given(others, given.outputs), chosen)
-    return given._replace(values=given.values | {k: f(known) for k, f in functions.items()})
-
-
 def _tuned_values(config: Kernel | None) -> dict[str, object]:
     return dict(config.kwargs) if config is not None else {}
 
@@ -407,7 +278,7 @@ def _tuned_options(config: Kernel | None) -> dict[str, object]:
 _choices: dict[tuple[object, ...], object] = {}
 
 
-def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid: Grid) -> object:
+def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid: Grid) -> object:
     """The configuration of an autotuned kernel that takes the least time on the device."""
     first = bound(tuner.configs[0])
     tensors = tensors_in(first.values)
@@ -430,7 +301,7 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], _Arguments], grid
     return _choices[key]
 
 
-def _timed(kernel: Kernel, arguments: _Arguments, grid: Grid) -> float:
+def _timed(kernel: Kernel, arguments: Arguments, grid: Grid) -> float:
     """Seconds of 20 calls in one program, on zeros."""
     operands = arguments.operands
 
@@ -482,7 +353,7 @@ class _Constant:
         return int(self.text)
 
 
-def _launch(compiled: Callable[[_Arguments], TritonKernel], divided: _Call) -> list[torch.Tensor]:
+def _launch(compiled: Callable[[Arguments], TritonKernel], divided: _Call) -> list[torch.Tensor]:
     def made(part: _Part) -> Call:
         return _made(compiled(part.arguments), part)
 

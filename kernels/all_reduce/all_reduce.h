@@ -1,0 +1,66 @@
+// XlaGpuAllReduce: the sum of a matrix over the devices of a process, each of
+// which calls the kernel with its own (a one-shot all-reduce).
+//
+// A device writes its matrix into the workspaces of all devices, sets a flag
+// there, waits for the flags in its own workspace, and adds what it was sent:
+// one exchange, where NCCL's algorithms need several. That is fastest for up to
+// some hundred kilobytes. Sums are computed in float32, in the order of ranks,
+// so all devices get the same bits.
+//
+// A workspace is memory that all devices of the process can write to. It lives
+// as long as programs run, begins as zeros, and belongs to calls of this kernel
+// alone, which run one after another, in the same order on all devices.
+#ifndef KERNELS_ALL_REDUCE_ALL_REDUCE_H_
+#define KERNELS_ALL_REDUCE_ALL_REDUCE_H_
+
+#include "torch_xla_ext/kernel.h"
+
+namespace torch_xla_ext::all_reduce {
+
+// `peers` is the device's rank and the addresses of the workspaces by rank.
+inline constexpr Signature kAllReduce = ParseSignature(
+    "XlaGpuAllReduce(x: T[num_rows, num_columns], peers: S64[one, slots]) -> "
+    "(out: T[num_rows, num_columns]) where T: F16 | BF16 | F32");
+
+inline constexpr int kMaxRanks = 8;
+
+// Blocks of threads work independently: block i of a device exchanges its part
+// of the matrix with the blocks i of the other devices, in rounds of at most
+// kBlockBytes. Rounds are numbered, and use two buffers in turn. A device that
+// writes round n + 2 has seen the flags of round n + 1, which its peers set
+// after they had read round n.
+inline constexpr int kMaxBlocks = 64;
+inline constexpr int kBlockBytes = 16384;
+
+struct Workspace {
+  uint32_t rounds[kMaxBlocks];              // finished by this device
+  uint32_t arrived[kMaxBlocks][kMaxRanks];  // the round that a rank has sent
+  alignas(128) char data[kMaxBlocks][2][kMaxRanks][kBlockBytes];
+};
+// op.py allocates it.
+static_assert(sizeof(Workspace) == 16'779'520);
+
+struct Ranks {
+  int rank, count;
+  Workspace* workspaces[kMaxRanks];
+};
+
+inline Status CheckAllReduce(AnyBuffer x, AnyBuffer peers) {
+  const int64_t count = peers.dim(1) - 1;
+  if (peers.dim(0) != 1 || count < 1 || count > kMaxRanks) {
+    return Status::Error(
+        "operand 1 (peers): expected one row of a rank and 1 to ", kMaxRanks,
+        " addresses but got [", peers.dim(0), ", ", peers.dim(1),
+        "]; the call belongs into a region of manual sharding");
+  }
+  if (x.size_bytes() % 16 != 0) {
+    return Status::Error(
+        "operand 0 (x): expected a multiple of 16 bytes but got ",
+        x.size_bytes());
+  }
+  return Status::Ok();
+}
+
+}  // namespace torch_xla_ext::all_reduce
+
+#endif  // KERNELS_ALL_REDUCE_ALL_REDUCE_H_

@@ -1,0 +1,125 @@
+"""all_reduce against PyTorch's sums, on several devices; BUILD sets CPU_NUM_DEVICES."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch_xla
+import torch_xla.distributed.spmd as xs
+import torch_xla.runtime as xr
+
+import torch_xla_ext
+from torch_xla_ext import ops
+from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
+from torch_xla_ext.sharding import PeerMemory
+
+os.environ.setdefault("CPU_NUM_DEVICES", "4")  # before the first device is made
+
+SPEC = ("x", None)
+
+
+class Group:
+    """The devices, and the sum over them of a matrix's blocks of rows."""
+
+    def __init__(self) -> None:
+        xr.use_spmd()
+        self.count = xr.global_runtime_device_count()
+        self.mesh = xs.Mesh(np.arange(self.count), (self.count,), ("x",))
+        self.peers = PeerMemory(self.mesh, WORKSPACE_BYTES)
+
+    def put(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to("xla")
+        xs.mark_sharding(x, self.mesh, SPEC)
+        return x
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        part, peers = (
+            xs.enable_manual_sharding(t, SPEC, mesh=self.mesh).global_tensor
+            for t in (x, self.peers.table)
+        )
+        total = ops.all_reduce(part, peers)
+        return xs.disable_manual_sharding(
+            total, (None, None), total.shape, mesh=self.mesh
+        ).global_tensor
+
+
+@pytest.fixture(scope="module")
+def group() -> Group:
+    group = Group()
+    if group.count == 1:
+        pytest.skip("needs several devices")
+    return group
+
+
+def expected(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Rounded once, in the order of ranks."""
+    total = torch.zeros(len(x) // count, x.shape[1])
+    for part in x.float().chunk(count):
+        total += part
+    return total.to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(1, 8), (3, 8), (16, 4096), (64, 4096), (5, 136), (257, 4096)])
+def test_sums(group: Group, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Up to several rounds of each block."""
+    x = torch.randn(group.count * shape[0], shape[1]).to(dtype)
+    assert torch.equal(group.sum(group.put(x)).cpu(), expected(x, group.count))
+
+
+def test_many_sums_in_a_row(group: Group) -> None:
+    """Sizes change from call to call, so blocks have finished different numbers of rounds."""
+    sizes = [(rows, 8 * columns) for rows in (1, 7, 64) for columns in (1, 100, 1000)]
+    for turn in range(20):
+        inputs = [torch.randn(group.count * rows, columns) for rows, columns in sizes]
+        results = [group.sum(group.put(x)) for x in inputs]
+        torch_xla.sync()
+        for x, result in zip(inputs, results, strict=True):
+            assert torch.equal(result.cpu(), expected(x, group.count)), turn
+
+
+def test_captured_chain(group: Group) -> None:
+    """A sum depends on the one before, as in the layers of a model."""
+    weight = torch.randn(32, 64 * group.count) / 16
+
+    @torch_xla_ext.capture
+    def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            shards = [
+                xs.enable_manual_sharding(t, (None, "x"), mesh=group.mesh).global_tensor
+                for t in (x.repeat(1, 2 * group.count), weight)
+            ]
+            peers = xs.enable_manual_sharding(group.peers.table, SPEC, mesh=group.mesh)
+            total = ops.all_reduce(shards[0] @ shards[1].t(), peers.global_tensor)
+            x = xs.disable_manual_sharding(total, (None, None), (8, 32), mesh=group.mesh)
+            x = x.global_tensor.tanh()
+        return x
+
+    weight_on_devices = weight.to("xla")
+    xs.mark_sharding(weight_on_devices, group.mesh, (None, "x"))
+    for _ in range(5):
+        x = torch.randn(8, 32)
+        result = step(x.to("xla"), weight_on_devices)
+        right = x
+        for _ in range(4):
+            right = (right.repeat(1, 2 * group.count) @ weight.t()).tanh()
+        torch.testing.assert_close(result.cpu(), right, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_operands(group: Group) -> None:
+    table = group.peers.table
+    with pytest.raises(ValueError, match="x: expected a multiple of 16 bytes but got"):
+        ops.all_reduce(torch.zeros(1, 3, device="xla"), table)
+    with pytest.raises(TypeError, match=r"operand 0 \(x\): expected dtype F16, BF16 or F32"):
+        ops.all_reduce(torch.zeros(4, 4, dtype=torch.int32, device="xla"), table)
+
+
+def test_peer_memory_of_a_grid() -> None:
+    xr.use_spmd()
+    count = xr.global_runtime_device_count()
+    mesh = xs.Mesh(np.arange(count), (1, count), ("x", "y"))
+    with pytest.raises(ValueError, match="expected a mesh of one dimension"):
+        PeerMemory(mesh, 16)

@@ -1,0 +1,20 @@
+"""The ways to run a function on the device: "lazy", "captured", or compiled by "openxla"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+import torch_xla_ext
+
+
+def run_by(way: str, function: Callable, fullgraph: bool = False) -> Callable:
+    """The function, or what stands for it; `fullgraph` is torch.compile's."""
+    if way == "captured":
+        return torch_xla_ext.capture(function)
+    if way == "openxla":
+        torch._dynamo.reset()
+        return torch.compile(function, backend="openxla", fullgraph=fullgraph)
+    assert way == "lazy", way
+    return function
