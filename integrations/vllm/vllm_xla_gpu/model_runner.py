@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
+from torch import nn
 from torch.utils._pytree import tree_map_only
 from vllm.forward_context import set_forward_context
 from vllm.model_executor.layers import rotary_embedding
@@ -28,7 +30,7 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
 from torch_xla_ext.graph import CapturedStep
-from vllm_xla_gpu import memory, moe, overrides
+from vllm_xla_gpu import memory, moe, overrides, weights
 from vllm_xla_gpu.batch import (
     KNOWN,
     NO_ADAPTER,
@@ -56,6 +58,7 @@ from vllm_xla_gpu.sampling import (
 )
 from vllm_xla_gpu.speculation import Drafter
 from vllm_xla_gpu.steps import ModelStep, StartedStep
+from vllm_xla_gpu.weights import WeightStream
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -172,8 +175,10 @@ class XlaGpuModelRunner(TPUModelRunner):
     def load_model(self) -> None:
         """As vLLM's loaders do it, with a look at the size before anything is allocated."""
         loader = get_model_loader(self.load_config)
+        is_streamed = self._streams_weights()
         # One device has no room for what several share.
-        device = self.device if self._devices is None else torch.device("cpu")
+        on_host = is_streamed or self._devices is not None
+        device = torch.device("cpu") if on_host else self.device
         # It has those of the engines before, by what a layer says, which is not all that they are.
         rotary_embedding._ROPE_DICT.clear()
         if self.vllm_config.quant_config is not None:
@@ -193,7 +198,10 @@ class XlaGpuModelRunner(TPUModelRunner):
             else:
                 self.weights = self._devices.weights_of_one(model)
             DeviceMemory.current(self.device).check_fits(self.weights)
+            stream = WeightStream(model, self._send_weight) if is_streamed else None
             loader.load_weights(model, self.model_config)
+            if stream is not None:
+                stream.finish()
             process_weights_after_loading(model, self.model_config, device)
         if self._peers is not None:
             self._peers.check_same(
@@ -201,17 +209,34 @@ class XlaGpuModelRunner(TPUModelRunner):
                 "Give all processes the same files of the model",
             )
         moe.merge(model)
+        sent = {} if stream is None else stream.sent
+        if is_streamed and self._devices is None:
+            weights.place(
+                model,
+                lambda _, weight: sent[weight][0] if weight in sent else weight.to(self.device),
+            )
         if self.lora_config is not None:
             model.embedding_modules = {}  # adapters have linear layers only
             model = self.load_lora_model(model, self.vllm_config, self.device)
             write_slots_whole(self._adapter_manager, self._devices)
         if self._devices is not None:
             self.weights = self._devices.weights_of_one(model)  # and of adapters
-            self._devices.place_model(model)
+            self._devices.place_model(model, sent)
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
         self._make_buffers()
+
+    def _streams_weights(self) -> bool:
+        """Whether weights go to the devices one by one, as the files have them."""
+        is_plain = self.vllm_config.quant_config is None and not self.model_config.use_mla
+        # Processes compare all weights on the host.
+        return is_plain and self.load_config.load_format != "dummy" and self._peers is None
+
+    def _send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
+        if self._devices is not None:
+            return self._devices.send_weight(module, weight)
+        return xm.send_cpu_data_to_device([weight], self.device)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """As vLLM's, which counts latent rows twice, as keys and values."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 
 from torch_xla_ext import ops, sharding
 from torch_xla_ext.ops.all_reduce import WORKSPACE_BYTES
-from vllm_xla_gpu.attention import XlaGpuAttention
+from vllm_xla_gpu import weights
 from vllm_xla_gpu.limits import UnsupportedError
 from vllm_xla_gpu.mla import XlaGpuMla
 from vllm_xla_gpu.processes import Peers
@@ -162,36 +162,45 @@ class Devices:
         sizes: dict[torch.Tensor, int] = {}
         for module in model.modules():
             dim = _divided_dimension(module)
-            for tensor in _tensors(module).values():
+            for tensor in weights.tensors_of(module).values():
                 sizes[tensor] = self._bytes_of_one(tensor, dim)
             if isinstance(module, BaseLinearLayerWithLoRA):
                 for part, dim in zip(stacks(module), adapter_dimensions(module), strict=True):
                     sizes |= {stack: self._bytes_of_one(stack, dim) for stack in part}
         return sum(sizes.values())
 
-    def place_model(self, model: nn.Module) -> None:
-        """Moves a model whose weights and adapters are on the host."""
+    def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
+        """The weight on the devices, in the parts that `place_model` makes of it."""
+        is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
+        parts = _parts(weight, module.output_sizes, self.count) if is_split else [weight]
+        return self.send(parts, [_divided_dimension(module)] * len(parts))
+
+    def place_model(
+        self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]
+    ) -> None:
+        """Moves a model whose weights and adapters are on the host.
+
+        Args:
+            model: the model.
+            sent: what `send_weight` has returned of weights that have no values any more.
+        """
         for module in model.modules():
             if isinstance(module, BaseLinearLayerWithLoRA):
                 self._place_adapters(module)
             if isinstance(module, QKVParallelLinear | MergedColumnParallelLinear):
-                _split(module, self.count)
+                _split(module, self.count, sent.get(module.weight))
             elif self._is_row_parallel(module):
                 module.quant_method = _SummedMethod(self)
-        placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
-        for module in model.modules():
-            for name, tensor in _tensors(module).items():
-                if tensor not in placed:
-                    on_devices = self.place(tensor.data, _divided_dimension(module))
-                    if isinstance(tensor, nn.Parameter):
-                        on_devices = nn.Parameter(on_devices, requires_grad=False)
-                    placed[tensor] = on_devices
-                setattr(module, name, placed[tensor])
+
+        def move(module: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+            if tensor in sent:
+                return sent[tensor][0]
+            return self.place(tensor.data, _divided_dimension(module))
+
+        weights.place(model, move)
         for module in model.modules():
             impl = getattr(module, "impl", None)
-            if isinstance(impl, XlaGpuAttention) and impl.sinks is not None:
-                impl.sinks = placed[impl.sinks]
-            elif isinstance(impl, XlaGpuMla):
+            if isinstance(impl, XlaGpuMla):
                 impl.divide_heads = functools.partial(self.place, dim=1)
 
     def _place_adapters(self, layer: BaseLinearLayerWithLoRA) -> None:
@@ -237,14 +246,6 @@ def adapter_dimensions(layer: BaseLinearLayerWithLoRA) -> tuple[int | None, int 
     if isinstance(layer.base_layer, RowParallelLinear):
         return 3, None
     return None, 2 if isinstance(layer.base_layer, ColumnParallelLinear) else None
-
-
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The module's own weights and buffers."""
-    return {
-        **dict(module.named_parameters(recurse=False)),
-        **dict(module.named_buffers(recurse=False)),
-    }
 
 
 def _divided_dimension(module: nn.Module) -> int | None:
@@ -393,38 +394,46 @@ class _UnsummedMethod(LinearMethodBase):
         return Unsummed(self._devices, x, layer.weight)
 
 
-def _split(layer: QKVParallelLinear | MergedColumnParallelLinear, count: int) -> None:
+def _split(
+    layer: QKVParallelLinear | MergedColumnParallelLinear,
+    count: int,
+    sent: Sequence[torch.Tensor] | None = None,
+) -> None:
+    """`sent` are the parts of the weight, if it has been sent already."""
     if layer.bias is not None and layer.skip_bias_add:
         raise UnsupportedError(
             f"vllm-xla-gpu does not support tensor_parallel_size above 1 for {layer.prefix}, whose "
             "bias is added later; serve the model on one GPU"
         )
     sizes = layer.output_sizes
-    of_rows = (layer.weight, layer.bias, getattr(layer, "weight_scale", None))
+    parts = _parts(layer.weight.data, sizes, count) if sent is None else sent
+    biases, scales = (
+        [None] * len(parts) if tensor is None else _parts(tensor.data, sizes, count)
+        for tensor in (layer.bias, getattr(layer, "weight_scale", None))
+    )
     input_scale = getattr(layer, "input_scale", None)
-    if all(size % count == 0 for size in sizes):
-        weight, bias, scale = (_by_device(tensor, sizes, count) for tensor in of_rows)
-        linears = [ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)]
+    layer.sharded = nn.ModuleList(
+        ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)
+        for weight, bias, scale in zip(parts, biases, scales, strict=True)
+    )
+    if _are_by_device(sizes, count):
         layer.quant_method = _ColumnsMethod(sizes, count)
     else:
-        parts = [
-            [None] * len(sizes) if tensor is None else tensor.data.split(sizes)
-            for tensor in of_rows
-        ]
-        linears = [
-            ShardedLinear(weight, bias, weight_scale=scale, input_scale=input_scale)
-            for weight, bias, scale in zip(*parts, strict=True)
-        ]
         layer.quant_method = _SeparateColumnsMethod()
-    layer.sharded = nn.ModuleList(linears)
     layer.weight = layer.bias = layer.weight_scale = layer.input_scale = None
 
 
-def _by_device(
-    tensor: torch.Tensor | None, sizes: Sequence[int], count: int
-) -> torch.Tensor | None:
-    """The rows in order of devices: of each, its part of each of the sizes."""
-    if tensor is None:
-        return None
-    parts = [part.unflatten(0, (count, -1)) for part in tensor.data.split(list(sizes))]
-    return torch.cat(parts, dim=1).flatten(0, 1)
+def _are_by_device(sizes: Sequence[int], count: int) -> bool:
+    """Whether rows of these sizes are one tensor, in order of devices."""
+    return all(size % count == 0 for size in sizes)
+
+
+def _parts(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
+    """The rows in order of devices: of each, its part of each of the sizes.
+
+    As many tensors as sizes, if a device cannot have an equal part of each.
+    """
+    parts = list(tensor.split(list(sizes)))
+    if not _are_by_device(sizes, count):
+        return parts
+    return [torch.cat([part.unflatten(0, (count, -1)) for part in parts], dim=1).flatten(0, 1)]

@@ -40,7 +40,8 @@ inline constexpr size_t kPjRtClientOffset = 8;  // in PjRtComputationClient
 inline constexpr size_t kClientHeartbeatOffset = 52;
 inline constexpr size_t kLostCallbackOffset = 80;
 inline constexpr size_t kServiceHeartbeatOffset = 16;
-// Vtable slot of XLAGraphExecutor's computation cache.
+// Vtable slots of XLAGraphExecutor's computation cache.
+inline constexpr size_t kComputationCacheAddSlot = 0;
 inline constexpr size_t kComputationCacheGetSlot = 1;
 // Vtable slots of PjRtClient.
 inline constexpr size_t kDeserializeExecutableSlot = 23;
