@@ -103,10 +103,22 @@ std::string PlainName(const std::string& hlo_name) {
   return hlo_name.substr(0, hlo_name.find('#'));
 }
 
+// Whether the functions of kernels that are linked into the wheel are in the
+// same library.
+bool IsOfThisLibrary(const Dl_info& info) {
+  Dl_info own;
+  return dladdr(reinterpret_cast<const void*>(&StaticKernelSchemas), &own) !=
+             0 &&
+         own.dli_fbase == info.dli_fbase;
+}
+
 bool IsMadeWithKernelH(const std::string& name, const void* function) {
-  if (StaticKernelSchemas().count(name) != 0) return true;
   Dl_info info;
   if (dladdr(function, &info) == 0 || info.dli_fname == nullptr) return false;
+  // A library may have registered its own function by a static kernel's name.
+  if (StaticKernelSchemas().count(name) != 0 && IsOfThisLibrary(info)) {
+    return true;
+  }
   void* const library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return false;
   const bool has_schema =
