@@ -11,7 +11,7 @@ os.environ.setdefault("CPU_NUM_DEVICES", "2")  # before the first device is made
 def test_blocks() -> None:
     page = Path("docs/distributed.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*is gathered")
         for block in blocks:
