@@ -169,7 +169,7 @@ KERNELS = {
 
 
 def seconds(kernel: torch_xla_ext.CudaKernel, shape: tuple[int, int], operands: int) -> float:
-    """Of one call, in programs of chained calls."""
+    """Time one call, in programs of chained calls."""
     x = torch.randn(shape).to("xla")
     others = [(torch.randn(shape) / shape[1] ** 0.5).to("xla") for _ in range(operands - 1)]
     torch_xla.sync()

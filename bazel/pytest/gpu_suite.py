@@ -134,7 +134,7 @@ def pack(archive: Path, wheel: Path | None, build: bool) -> None:
 
 @dataclass
 class Results:
-    """What is known of tests and files, from one or several files of lines."""
+    """Results of tests and files, read from one or several files of lines."""
 
     tests: dict[tuple[str, str], dict] = field(default_factory=dict)
     ended: dict[str, dict] = field(default_factory=dict)  # files of which nothing is left to run

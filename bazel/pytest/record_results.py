@@ -34,7 +34,7 @@ def name_in_file(nodeid: str) -> str:
 
 
 class Outcome:
-    """What is known of the test that runs: its setup, call and teardown are reported apart."""
+    """The running test's result so far: its setup, call and teardown are reported apart."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -13,7 +13,7 @@ _IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE
 
 
 def threads() -> int | None:
-    """That compile programs, if the user says how many."""
+    """The number of threads that compile programs, if the user sets it."""
     count = os.environ.get("VLLM_XLA_COMPILE_THREADS")
     return None if count is None else int(count)
 
@@ -41,7 +41,7 @@ def step_options(
         options["xla_gpu_enable_command_buffer"] = _IN_GRAPHS
     if is_fp8 or num_tokens > _FEW_TOKENS:
         options["xla_gpu_enable_triton_gemm"] = False
-    if not is_fp8 and num_tokens > _FEW_TOKENS:
+    if not is_tuned(num_tokens, is_fp8):
         options["xla_gpu_autotune_level"] = 0
     flags = os.environ.get("XLA_FLAGS", "")
     return torch_xla_ext.compiler_options(

@@ -396,7 +396,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._update_num_xla_graphs("all programs")
 
     def _tuning_threads(self) -> int | None:
-        """As many as the largest weight has room for beside the caches: XLA allocates copies."""
+        """Limit the threads to the copies of the largest weight that fit beside the caches."""
         count = self._devices.count if self._devices is not None else 1
         largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
         most = threads() or len(os.sched_getaffinity(0))
@@ -410,7 +410,7 @@ class XlaGpuModelRunner(TPUModelRunner):
                 self._run[num_tokens].prepare()
 
     def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | _CapturedByRows, Operands]]:
-        """What a step with these numbers of sequences may call after the model."""
+        """Yield the functions that a step may call after the model, with operands."""
         for num_seqs in self.num_reqs_paddings:
             logits = self._logits[num_seqs]
             tokens = self._placed(torch.zeros(num_seqs, 1, dtype=torch.int64))
