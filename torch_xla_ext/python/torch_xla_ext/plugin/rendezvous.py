@@ -241,8 +241,9 @@ class _Exit:
                 self._see_others_end(listener)
             else:
                 port = int(self._store.get("exit/port"))
-                # The kernel closes it when this process has ended, and not before.
-                self._until_the_end = socket.create_connection((self._host, port), self._timeout)
+                # Detached, since the interpreter closes its sockets while XLA still polls the
+                # coordinator: the kernel closes this one when the process has ended.
+                socket.create_connection((self._host, port), self._timeout).detach()
         except (OSError, RuntimeError) as error:  # rank 0 has gone, with its store
             text = str(error).partition("\n")[0]
             print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
