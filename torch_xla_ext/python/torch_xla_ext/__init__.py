@@ -80,11 +80,11 @@ __version__ = torch_xla.__version__
 _LAZY = {
     "CudaKernel": "xla_kernels.cuda_source.kernel",
     "TritonKernel": "torch_xla_ext.launchers.triton.kernel",
-    "compile_triton_kernel": "torch_xla_ext.launchers.triton.call",
+    "compile_triton_kernel": "torch_xla_ext.launchers.triton.triton_call",
     "cuda_kernel": "xla_kernels.cuda_source.kernel",
     "register_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
     "run_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
-    "triton_call": "torch_xla_ext.launchers.triton.call",
+    "triton_call": "torch_xla_ext.launchers.triton.triton_call",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.launchers.torch_operator import support
-from torch_xla_ext.launchers.torch_operator.call import OfPart, Operator, Rule
+from torch_xla_ext.launchers.torch_operator.operator_overload import OfPart, OperatorOverload, Rule
 from torch_xla_ext.operator import functionalization
 from torch_xla_ext.registry import registration
 
@@ -22,14 +22,14 @@ _registered: set[str] = set()
 
 
 @functools.cache
-def _operator(overload: torch._ops.OpOverload) -> Operator:
+def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
     """Raises NotImplementedError if it cannot be a custom call."""
     reason = support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
             f"operator {overload.name()} cannot be part of an XLA program: {reason}"
         )
-    return Operator(overload)
+    return OperatorOverload(overload)
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def run_operator(
     of_part: OfPart | None = None,
     **kwargs: object,
 ) -> object:
-    """Implements run_torch_operator; `of_part` is as of Operator.call."""
+    """Implements run_torch_operator; `of_part` is as of OperatorOverload.call."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values, sharding_rule, of_part)
@@ -195,7 +195,7 @@ def register_torch_operator(
     return [operator.overload for operator in operators]
 
 
-def _register(operator: Operator) -> None:
+def _register(operator: OperatorOverload) -> None:
     overload = operator.overload
     namespace = overload.namespace
     if namespace not in _libraries:
@@ -221,7 +221,7 @@ def _register(operator: Operator) -> None:
         library.impl(overload, _without_derivative(operator), "AutogradXLA")
 
 
-def _define_twin(operator: Operator) -> torch._ops.OpOverload:
+def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
     """Defines the operator that returns the new values of what `operator` writes to, first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
@@ -271,7 +271,7 @@ def _define_twin(operator: Operator) -> torch._ops.OpOverload:
 
 
 def _in_place(
-    operator: Operator,
+    operator: OperatorOverload,
     twin: torch._ops.OpOverload,
     replace: Callable[[torch.Tensor, torch.Tensor], object],
 ) -> Callable[..., object]:
@@ -303,7 +303,7 @@ class _WithoutDerivative(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: torch.autograd.function.FunctionCtx,
-        operator: Operator,
+        operator: OperatorOverload,
         spec: pytree.TreeSpec,
         *leaves: object,
     ) -> object:
@@ -319,7 +319,7 @@ class _WithoutDerivative(torch.autograd.Function):
         )
 
 
-def _without_derivative(operator: Operator) -> Callable[..., object]:
+def _without_derivative(operator: OperatorOverload) -> Callable[..., object]:
     def kernel(*args: object, **kwargs: object) -> object:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         differentiated = torch.is_grad_enabled() and any(

@@ -120,8 +120,8 @@ def _is_xla(value: object) -> bool:
 def _launch(
     kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
 ) -> None:
-    from torch_xla_ext.launchers.triton.call import triton_call
     from torch_xla_ext.launchers.triton.kernel import tensors_in
+    from torch_xla_ext.launchers.triton.triton_call import triton_call
     from torch_xla_ext.operator import functionalization
 
     function = kernel

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.launchers.triton.call import triton_call as call_kernel
+from torch_xla_ext.launchers.triton.triton_call import triton_call as call_kernel
 from xla_kernels.launch import Grid
 
 # A kernel under @triton.jit.

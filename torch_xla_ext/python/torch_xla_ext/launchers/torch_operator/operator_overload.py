@@ -44,7 +44,7 @@ class _Result(int):
     """The number of a result of the call, after those that are written in place."""
 
 
-class Operator:
+class OperatorOverload:
     """An overload of an operator, and how it is called as a custom call."""
 
     def __init__(self, overload: torch._ops.OpOverload) -> None:
