@@ -98,6 +98,9 @@ def _xla_register_partitioners(
 ) -> None:
     """Registers functions for XLA's questions about the calls that it divides among devices."""
 
+def _xla_set_lowers_whole_calls(lowers: bool) -> None:
+    """Sets whether this thread lowers such calls by their kernels' names."""
+
 # Operators' kernels in PyTorch's dispatcher.
 
 @final
