@@ -32,7 +32,7 @@ define_operator(
 
 
 def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
-    """XLA's own all-reduce, of float32 values.
+    """Sum by XLA's own all-reduce, of float32 values.
 
     XLA:CPU may run the calls of one program in another order on each device, so that they would
     exchange what belongs to different calls.
@@ -51,7 +51,7 @@ def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
 
 
 def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
-    """Sums a matrix over devices of this process: ``torch.ops.xla_gpu.all_reduce``.
+    """Sum a matrix over devices of this process: ``torch.ops.xla_gpu.all_reduce``.
 
     It is called in a region of manual sharding, where each device has a matrix of its own, in place
     of XLA's all-reduce: up to some hundred kilobytes it is faster, because devices exchange data
