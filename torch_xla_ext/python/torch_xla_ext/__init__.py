@@ -100,7 +100,7 @@ install.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:
-    """The folder of headers to compile kernels with: ``g++ -I$(…)``.
+    """Return the folder of headers to compile kernels with: ``g++ -I$(…)``.
 
     It has torch_xla_ext/kernel.h and the headers of XLA that it needs.
     """

@@ -25,7 +25,7 @@ class PeerMemory:
     """
 
     def __init__(self, mesh: xs.Mesh, num_bytes: int) -> None:
-        """Allocates the memory.
+        """Allocate the memory.
 
         Args:
             mesh: of one dimension, with the devices of this process alone.
@@ -66,7 +66,7 @@ def _allocate_on_host(num_bytes: int) -> int:
 
 
 def _on_gpus(devices: list[int], num_bytes: int) -> list[int]:
-    """By NVIDIA's driver, in the contexts that XLA uses, too."""
+    """Allocate by NVIDIA's driver, in the contexts that XLA uses."""
     driver = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: object, allowed: tuple[int, ...] = ()) -> None:

@@ -6,7 +6,7 @@ import functools
 
 @functools.cache
 def compute_capability() -> int:
-    """The compute capability of GPU 0, 90 for 9.0.
+    """Return the compute capability of GPU 0, 90 for 9.0.
 
     Raises:
         RuntimeError: there is no GPU.

@@ -23,7 +23,7 @@ _registered: set[str] = set()
 
 @functools.cache
 def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
-    """Raises NotImplementedError if it cannot be a custom call."""
+    """Raise NotImplementedError if it cannot be a custom call."""
     reason = support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
@@ -34,7 +34,7 @@ def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
 
 @functools.cache
 def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
-    """The operator of a name, and its overload's name if it says one."""
+    """Return the operator of a name, and the overload's name if it is given."""
     match = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name) if isinstance(name, str) else None
     if match is None:
         raise ValueError(
@@ -59,7 +59,7 @@ _chosen: dict[tuple[object, ...], str] = {}
 def _chosen_overload(
     packet: torch._ops.OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str:
-    """The name of the overload that takes these arguments."""
+    """Return the name of the overload that takes these arguments."""
     name = packet._qualified_op_name
     types = (*map(type, args), *map(type, kwargs.values()))
     if not _CHOOSING.issuperset(types):
@@ -76,7 +76,7 @@ def run_torch_operator(
     sharding_rule: str | None = None,
     **kwargs: object,
 ) -> object:
-    """Runs a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
+    """Run a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
 
     ::
 
@@ -121,7 +121,7 @@ def run_operator(
     of_part: OfPart | None = None,
     **kwargs: object,
 ) -> object:
-    """Implements run_torch_operator; `of_part` is as of OperatorOverload.call."""
+    """Implement run_torch_operator; `of_part` is as of OperatorOverload.call."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values, sharding_rule, of_part)
@@ -138,7 +138,7 @@ def run_operator(
 def register_torch_operator(
     name: str, *, sharding_rule: Rule = None
 ) -> list[torch._ops.OpOverload]:
-    """Makes ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
+    """Make ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
 
     The operator then works in lazy and eager mode, and under torch.compile(openxla), torch.export
     and StableHLO export, as with `run_torch_operator`. Derivatives use the operator's own formula;
@@ -222,7 +222,7 @@ def _register(operator: OperatorOverload) -> None:
 
 
 def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
-    """Defines the operator that returns the new values of what `operator` writes to, first."""
+    """Define the operator that returns the new values of what `operator` writes to, first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
     # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
@@ -239,7 +239,7 @@ def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
     twin = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def packed(values: Sequence[object], new: Sequence[torch.Tensor], rest: Sequence) -> object:
-        """The twin's returns: new values in the form of the arguments, and the other results."""
+        """Declare the twin's returns: new values in the form of the arguments, and the results."""
         following = iter(new)
         forms = [v for v, written in zip(values, operator.written, strict=True) if written]
         forms = [pytree.tree_map_only(torch.Tensor, lambda _: next(following), f) for f in forms]
