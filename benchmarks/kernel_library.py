@@ -1,4 +1,4 @@
-"""Calls the kernels of a shared library as XLA does, without torch_xla.
+"""Call the kernels of a shared library as XLA does, without torch_xla.
 
 It serves comparisons with libraries that need another torch or Python than the wheel. The shared
 library contains kernels that use torch_xla_ext/kernel.h, and without_torch_xla.cc:

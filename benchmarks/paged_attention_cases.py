@@ -41,12 +41,12 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Those that have to move: keys and values, queries and results once."""
+        """Bytes that have to move: keys and values, queries and results once."""
         return self.cache_bytes + 2 * sum(self.q_lens) * HEADS * HEAD_DIM * DTYPE.itemsize
 
     @property
     def flops(self) -> int:
-        """Those of the two matrix products, of visible pairs only."""
+        """Floating-point operations of the two matrix products, of visible pairs only."""
         pairs = sum(
             q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
         )

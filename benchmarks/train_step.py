@@ -122,7 +122,7 @@ class Llama8b(Llama2b):
 
 
 class LlamaTiny(Llama):
-    """For trying the script without a GPU."""
+    """A model to try the script without a GPU."""
 
     WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 128, 2, 4, 2, 256
 

@@ -1,4 +1,4 @@
-"""Makes `.venv` in the checkout: torch, the built library, and this checkout's Python files.
+"""Make `.venv` in the checkout: torch, the built library, and this checkout's Python files.
 
 For the rule in bazel/develop.bzl. The environment has
 

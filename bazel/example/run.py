@@ -1,4 +1,4 @@
-"""Runs an example with the built wheel, in a virtual environment that is made once and kept.
+"""Run an example with the built wheel, in a virtual environment that is made once and kept.
 
 For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or where
 TORCH_XLA_EXT_ENV says. It gets torch's CPU build where the package index has one: 200 MB instead of

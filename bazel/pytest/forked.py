@@ -1,4 +1,4 @@
-"""Runs each test file in a process of its own, forked from one that has imported what all need.
+"""Run each test file in a process of its own, forked from one with the common imports.
 
 forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 

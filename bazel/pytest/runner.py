@@ -1,4 +1,4 @@
-"""Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
+"""Run pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
 
 runner.py [--path=FOLDER ...] [--preload=MODULE ...] -- FILE.py... [PYTEST OPTION ...]
 

@@ -1,4 +1,4 @@
-"""Says what the interpreter that runs it is, as JSON, or why the wheel cannot be built for it.
+"""Describe the running interpreter as JSON, or say why the wheel cannot be built for it.
 
 For the repository rule in bazel/python.bzl. Runs on any Python that can be met.
 """

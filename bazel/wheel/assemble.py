@@ -24,7 +24,7 @@ from raw_zip import RawZipWriter
 
 @dataclass(frozen=True)
 class Spec:
-    """What to assemble. Paths in the wheel are the keys, files on disk the values."""
+    """Contents of a wheel. Paths in the wheel are the keys, files on disk the values."""
 
     stock_wheel: str
     out_dir: str

@@ -108,7 +108,7 @@ class Library:
 
     @functools.cached_property
     def relocations(self) -> dict[int, tuple[int, int, int]]:
-        """At an address: type, index into the dynamic symbol table, and addend."""
+        """Relocations by address: type, index into the dynamic symbol table, and addend."""
         result = {}
         for section in self._sections:
             if section[1] == _SHT_RELA:

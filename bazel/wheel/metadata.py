@@ -40,7 +40,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Edits:
-    """What our METADATA says otherwise than the stock wheel's."""
+    """Differences of our METADATA from the stock wheel's."""
 
     version: str
     summary: str

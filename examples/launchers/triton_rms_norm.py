@@ -1,4 +1,4 @@
-"""Runs a Triton kernel, residual addition and RMSNorm in one, inside an XLA program.
+"""Run a Triton kernel, residual addition and RMSNorm in one, inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/launchers/triton_rms_norm.py
 

@@ -1,4 +1,4 @@
-r"""Runs vLLM's own CUDA operators in one XLA program: its RMSNorm and its FlashAttention 3.
+r"""Run vLLM's own CUDA operators in one XLA program: its RMSNorm and its FlashAttention 3.
 
     PJRT_DEVICE=CUDA PJRT_ALLOCATOR_FRACTION=0.5 \
         python examples/launchers/vllm_operators.py

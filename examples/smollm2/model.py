@@ -25,7 +25,7 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class _Reader(gguf.GGUFReader):
-    """With a plain array of the bytes, because slices of a numpy.memmap are slow."""
+    """A reader with a plain array of the bytes: slices of a numpy.memmap are slow."""
 
     def _get(self, *args: object, **kwargs: object) -> np.ndarray:
         self.data = self.data.view(np.ndarray)

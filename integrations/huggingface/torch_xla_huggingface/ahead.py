@@ -32,7 +32,7 @@ class Pass:
 
 
 class Ahead:
-    """What is known of one call of `generate` that chooses greedily, and runs no foreign code.
+    """State of one greedy call of `generate` that runs no foreign code.
 
     Args:
         last: positions that the text can have at most.

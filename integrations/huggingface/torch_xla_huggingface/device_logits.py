@@ -23,7 +23,7 @@ _READS = {
 
 @dataclasses.dataclass
 class _Values:
-    """What several views share.
+    """Values that several views share.
 
     Attributes:
         best: [batch], the largest value's place, on the device.

@@ -35,7 +35,7 @@ class _Unknown(Exception):  # noqa: N818
 
 
 class _Index:
-    """What takes an index's place, so that PyTorch asks it what an operation does."""
+    """A stand-in for an index, which PyTorch asks for the results of operations."""
 
     @classmethod
     def __torch_function__(
@@ -114,7 +114,7 @@ class _Chosen:
 
 
 class _Count:
-    """How many elements are chosen, which only the device knows: as if there were some."""
+    """The number of chosen elements, which only the device knows: it compares as positive."""
 
     def __eq__(self, other: object) -> bool:
         return not self > other
@@ -178,7 +178,7 @@ _KNOWN = {Tensor.__getitem__: _taken, Tensor.index_add_: _added}
 
 
 class _WithoutReads(TorchFunctionMode):
-    """In which indices of an XLA tensor's elements are not read."""
+    """A mode in which indices of an XLA tensor's elements are not read."""
 
     def __torch_function__(
         self,

@@ -1,4 +1,4 @@
-"""Which tensors of a state dict share memory, as the libraries that save safetensors ask.
+"""Find tensors of a state dict that share memory, for the libraries that save safetensors.
 
 They compare addresses of storages. Those of XLA tensors have none, and PyTorch raises
 `RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that

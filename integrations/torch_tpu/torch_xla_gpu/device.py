@@ -21,7 +21,7 @@ _EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
 
 
 class Device(NamedTuple):
-    """What the device runs on.
+    """The device's platform and plugin.
 
     Attributes:
         platform: XLA's: "CUDA" or "Host".

@@ -69,7 +69,7 @@ class KernelCall(OperatorCall):
 
 
 class CudaKernelCall(KernelCall):
-    """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
+    """A KernelCall that launches the kernel on a GPU and runs its reference on the CPU."""
 
     def _call(self, checked: Checked) -> list[torch.Tensor]:
         tensors = [checked.args[name] for name in self.operands]

@@ -38,7 +38,7 @@ def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Of the padded batch; one program is compiled for each.
+    """The shape of a padded batch; one program is compiled for each.
 
     Attributes:
         num_tokens: of all sequences together.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelStep:
-    """What the model computes of a step that has been started.
+    """The model's results of a step that has been started.
 
     Attributes:
         shape: of the padded batch.

@@ -1,4 +1,4 @@
-"""What a front end provides: the process's device, its kernels, and their calls."""
+"""The interface of a front end: the process's device, its kernels, and their calls."""
 
 from __future__ import annotations
 

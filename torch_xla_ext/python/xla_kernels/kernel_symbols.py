@@ -1,4 +1,4 @@
-"""What a library exports of a kernel that is made with torch_xla_ext/kernel.h."""
+"""Symbols that a library exports for a kernel that uses torch_xla_ext/kernel.h."""
 
 from __future__ import annotations
 

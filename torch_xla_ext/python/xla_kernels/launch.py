@@ -61,7 +61,7 @@ NULL = value(bytes(8))
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched.
+    """The launch of a kernel.
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.

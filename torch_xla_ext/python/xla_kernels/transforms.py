@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 
 class WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass through a call an error instead of an incomplete gradient."""
+    """A function whose backward pass is an error instead of an incomplete gradient."""
 
     @staticmethod
     def forward(

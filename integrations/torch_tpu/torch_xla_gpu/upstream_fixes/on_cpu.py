@@ -129,7 +129,7 @@ def _returns_view(operator: torch._ops.OpOverload) -> bool:
 
 
 class _Fallback:
-    """Runs an operator on the CPU, and writes there and here to what it writes to."""
+    """A fallback that runs an operator on the CPU and copies its writes back."""
 
     def __init__(self, operator: torch._ops.OpOverload, warns: bool = False) -> None:
         self._operator = operator

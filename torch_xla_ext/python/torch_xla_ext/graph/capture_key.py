@@ -1,4 +1,4 @@
-"""What a replay was captured for, besides Python's state: arguments and modes of torch."""
+"""The key of a replay besides Python's state: arguments and modes of torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GLOBAL_HOOKS = [
 
 @dataclasses.dataclass
 class Key:
-    """What a replay was captured for, besides Python's state."""
+    """The key of a replay besides Python's state."""
 
     spec: pytree.TreeSpec
     others: dict[int, Any]  # leaves that are no tensors, by their number

@@ -198,7 +198,7 @@ def _with_own_data(arguments: Sequence[object]) -> list[object]:
 
 
 class _Compilation:
-    """Makes a program of what a graph returned, and wrote to its tensor arguments."""
+    """A compilation of a graph's results and of its writes to tensor arguments."""
 
     def __init__(
         self,

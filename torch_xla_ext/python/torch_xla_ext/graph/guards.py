@@ -1,4 +1,4 @@
-"""What Python values were, and whether they are that still; python_state.py finds the values."""
+"""Guards: record Python values and check that they are unchanged; python_state.py finds them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Description = tuple[int, Any, int, list]
 
 
 class Node:
-    """What a value was. `difference` is where a value is not that any more, else None."""
+    """A recorded value. `difference` says where a value differs from it, else None."""
 
     def describe(self) -> Description:
         """The same for csrc/graph/python_guard.cc: kind, object, number, children."""
@@ -161,7 +161,7 @@ class Absent(Node):
 
 
 class Again(Node):
-    """What was met before, where it is compared."""
+    """A value that was recorded before, where it is compared."""
 
     def __init__(self, value: Any) -> None:
         self.address = id(value)
@@ -318,7 +318,7 @@ class Variables(Children):
 
 
 class Globals(Children):
-    """Of a module."""
+    """The globals of a module."""
 
     def describe(self) -> Description:
         return (_DICTIONARY, dict, _ANY_SIZE, self.described_children())

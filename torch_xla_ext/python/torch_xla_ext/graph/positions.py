@@ -1,4 +1,4 @@
-"""How far iterators and random generators on the host have been used."""
+"""Positions of iterators and random generators on the host."""
 
 from __future__ import annotations
 

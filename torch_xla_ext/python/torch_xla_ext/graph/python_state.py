@@ -55,7 +55,7 @@ _MAX_DEPTH = 3  # of modules in modules
 
 
 class PythonState:
-    """What can be reached from `roots`, by name.
+    """The Python state that can be reached from `roots`, by name.
 
     Attributes:
         tensors: the XLA tensors among it, by name. `forget` drops them.

@@ -1,4 +1,4 @@
-"""How a replay makes what the traced step returned, and the gradients that it set."""
+"""Plans by which a replay makes the traced step's results and gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Known:
 
 
 class Plans:
-    """Of one trace.
+    """The plans of one trace.
 
     Args:
         known: the tensors that were there before.

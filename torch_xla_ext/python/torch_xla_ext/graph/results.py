@@ -1,4 +1,4 @@
-"""What a captured step returns, taken apart once and made again at each replay.
+"""Results of a captured step: taken apart once, and made again at each replay.
 
 Tensors, and containers that pytree knows, are made as before. Any other object that the step made
 is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
@@ -40,7 +40,7 @@ class Reference:
 
 
 class Result:
-    """How one result is made."""
+    """The plan for one result."""
 
     def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> Any:
         raise NotImplementedError

@@ -14,7 +14,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Description(NamedTuple):
-    """What a program depends on of one argument, for messages."""
+    """The properties of an argument that a program depends on, for messages."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -39,7 +39,7 @@ class NotRepeatableError(Exception):
 
 
 class DisturbedError(NotRepeatableError):
-    """What is refused, `name`, happened during the trace, perhaps in another thread."""
+    """Something refused, `name`, happened during the trace, perhaps in another thread."""
 
 
 class Tracer:

@@ -1,4 +1,4 @@
-"""What a trace was, so that a later trace of the same step can be compared with it.
+"""Fingerprints of traces, to compare a later trace of the same step.
 
 Python's state is compared by names, and no list of names is complete. The program is: whatever the
 step's Python code did, its effect on tensors is the program with its constants, the tensors that it
@@ -70,7 +70,7 @@ class Operation:
 
 @dataclasses.dataclass
 class TraceFingerprint:
-    """Of one trace.
+    """The fingerprint of one trace.
 
     Attributes:
         program: the hash of its operations.

@@ -21,7 +21,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Source(enum.IntEnum):
-    """Where a program's parameter comes from: csrc/graph/program.h's Source::Kind."""
+    """The origin of a program's parameter: csrc/graph/program.h's Source::Kind."""
 
     ARGUMENT = 0
     STATE = 1
@@ -32,7 +32,7 @@ class Source(enum.IntEnum):
 
 
 class Trace:
-    """What tracing does to tensors and to the device's random numbers, and undoing it.
+    """Changes of a trace to tensors and to the device's random numbers, and undoing them.
 
     Attributes:
         saved: the values of tensors from before the trace, an _XlaSavedState.

@@ -94,7 +94,7 @@ class Calls:
 
 
 class WatchedTensors(TorchFunctionMode):
-    """Calls `see` with each XLA tensor before torch uses it.
+    """A watch that calls `see` with each XLA tensor before torch uses it.
 
     Refuses what brings a value to the host, where a replay would not be. `name_of` says which
     tensor it was, if it is known. A factor that torch would read, such as the learning rate of SGD,
@@ -325,7 +325,7 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
 
 
 class ByAThreadError(CaptureError):
-    """What is refused has happened, but perhaps in another thread of the process."""
+    """Something refused happened, but perhaps in another thread of the process."""
 
 
 def _refuse(text: str) -> None:

@@ -14,7 +14,7 @@ from xla_kernels.traits import Traits
 
 
 class CudaKernelCall(KernelCall):
-    """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
+    """A KernelCall that launches the kernel on a GPU and runs its reference on the CPU."""
 
     def prepared(self, *values: Value) -> object | None:
         if registration.device_platform() == "Host":

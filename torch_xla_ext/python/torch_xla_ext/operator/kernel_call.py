@@ -57,7 +57,7 @@ class KernelCall(OperatorCall):
 
     @cached_property
     def _rules(self) -> dict[str, sharding.Rule]:
-        """Those that were checked, by their texts."""
+        """The checked rules, by their texts."""
         return {}
 
     def on_xla(self, *values: Value) -> Tensors:
@@ -100,7 +100,7 @@ class KernelCall(OperatorCall):
 
     @cached_property
     def _aliases(self) -> dict[int, int]:
-        """Of each result that is in an operand's buffer, the operand's number."""
+        """The index of the operand whose buffer each result has."""
         return {result: self.operands.index(arg) for result, arg in self.in_place.items()}
 
     def _partitioned(self, checked: Checked) -> sharding.PartitionedCall:

@@ -194,7 +194,7 @@ def _check_free(port: int, name: str) -> None:
 
 
 class _Exit:
-    """What this process does when it ends."""
+    """The end of this process."""
 
     def __init__(
         self,

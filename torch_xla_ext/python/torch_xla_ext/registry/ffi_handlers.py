@@ -1,4 +1,4 @@
-"""What is registered for an FFI target: its handlers, and the types of their states."""
+"""Handlers of an FFI target, and the types of their states."""
 
 from __future__ import annotations
 

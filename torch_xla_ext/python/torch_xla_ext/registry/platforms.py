@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Platform(NamedTuple):
-    """What else XLA's platform is called.
+    """The names of an XLA platform.
 
     Attributes:
         device_type: torch_xla's, as in PJRT_DEVICE; also the dispatch key of PyTorch's own tensors.

@@ -24,7 +24,7 @@ from torch_xla_ext.sharding.rule import Rule
 
 
 class LocalCall(NamedTuple):
-    """What of a call depends on the shapes of its operands.
+    """The parts of a call that depend on the shapes of its operands.
 
     Attributes:
         shapes, dtypes: of all results of the kernel.
@@ -96,7 +96,7 @@ class PartitionedCall:
 
 
 class DeviceCall(NamedTuple):
-    """What each device calls. C++ reads it (csrc/python/partitioning.cc).
+    """The call of each device. C++ reads it (csrc/python/partitioning.cc).
 
     Attributes:
         operand_shardings, operand_shapes: of the operands that are present.

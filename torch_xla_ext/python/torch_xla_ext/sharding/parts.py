@@ -1,4 +1,4 @@
-"""What a call's arguments are for the parts that devices may have of its arrays.
+"""A call's arguments for the parts of its arrays that devices may have.
 
 Numbers of a call that depend on its shapes, such as a grid of blocks, are given as functions. A
 function cannot be part of a program's name, and what it reads may have changed when XLA compiles
@@ -25,7 +25,7 @@ class Array(Protocol):
 
 
 class Parts(Generic[Value]):
-    """What a function returns for each part that a device may have; its repr has all of it."""
+    """A function's results for each part that a device may have; its repr has all of them."""
 
     def __init__(
         self,

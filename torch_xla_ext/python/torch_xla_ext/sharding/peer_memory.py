@@ -14,7 +14,7 @@ _ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 class PeerMemory:
-    """As many bytes on each device of a mesh, zeros at first, which all its devices may access.
+    """Memory on each device of a mesh, zeros at first, which all its devices may access.
 
     XLA does not know of this memory: a kernel gets its addresses from an operand. It is never
     freed, because a program that has been launched may still use it.

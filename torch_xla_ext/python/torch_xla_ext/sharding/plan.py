@@ -65,7 +65,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call is divided among the devices.
+    """The division of a call among the devices.
 
     Attributes:
         operands: None for one that is absent.

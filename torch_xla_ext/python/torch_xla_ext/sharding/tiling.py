@@ -1,4 +1,4 @@
-"""How an array is sharded: reads and writes XLA's OpSharding.
+"""Tilings of arrays, read from and written to XLA's OpSharding.
 
 A sharding is the bytes of the protocol buffer ``xla::OpSharding`` (xla/xla_data.proto), for which
 there is no Python class.

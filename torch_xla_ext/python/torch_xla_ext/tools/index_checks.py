@@ -130,7 +130,7 @@ _USES = dict(_functions())
 
 
 class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as torch.no_grad is
-    """Makes indices of XLA tensors that are out of range an IndexError, at the line that uses them.
+    """A check that raises IndexError where an index of an XLA tensor is out of range.
 
     XLA clamps an index that it reads from, and drops what is written to one. In this context, the
     indices are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,

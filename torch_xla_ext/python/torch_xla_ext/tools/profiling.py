@@ -52,7 +52,7 @@ class Event:
 
 
 class Profile:
-    """What ran on the device and on the host while profiling.
+    """The events on the device and on the host while profiling.
 
     Attributes:
         events: the device's events in order of time. On the CPU these are XLA's operations.

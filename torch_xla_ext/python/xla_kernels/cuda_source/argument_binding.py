@@ -1,4 +1,4 @@
-"""Which of a kernel's parameters gets which argument of a call without a signature."""
+"""Argument binding of a call without a signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cubin or PTX says of itself: its architecture, and its kernels with their parameters."""
+"""Read a cubin's or PTX's architecture, and its kernels with their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a kernel is launched: numbers, or functions of the arguments."""
+"""Launch configurations: numbers, or functions of the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BLOCK = (1024, 1024, 64)
 
 
 class Configuration(NamedTuple):
-    """What `cuda_kernel` is given of it.
+    """The launch configuration given to `cuda_kernel`.
 
     Attributes:
         block_is_fixed: the compiler has decided on the block.

@@ -69,7 +69,7 @@ CPP_NAMES = {
 
 @dataclass(frozen=True)
 class Argument:
-    """What a parameter gets in a call.
+    """The argument of a parameter in a call.
 
     Attributes:
         value: an ArrayType, None for an absent array, a number, or what a struct is packed from.
@@ -106,7 +106,7 @@ class Parameter:
 
     @property
     def takes_values(self) -> bool:
-        """Whether it takes what is neither an array nor None."""
+        """Whether it takes values other than arrays and None."""
         return not self.is_pointer
 
     @property

@@ -27,7 +27,7 @@ _OTHERWISE = {
 
 @dataclass(frozen=True)
 class LibraryKernel:
-    """What another library's object says of a kernel.
+    """A kernel that another library's object describes.
 
     Attributes:
         name: the kernel's.

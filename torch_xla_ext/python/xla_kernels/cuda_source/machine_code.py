@@ -1,4 +1,4 @@
-"""Where a kernel's machine code comes from: source that is compiled, a file, or a saved kernel."""
+"""Sources of a kernel's machine code: compiled source, a file, or a saved kernel."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Code(Protocol):
 
 
 class _CppCode:
-    """What source and files have in common: a name expression says all of a kernel."""
+    """The common part of source and files: a name expression identifies a kernel."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
         kernel = self.kernel(name, target)

@@ -34,7 +34,7 @@ class MissingError(RuntimeError, ImportError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a program was compiled to.
+    """The compiled form of a program.
 
     Attributes:
         module: a cubin, or the text of PTX.

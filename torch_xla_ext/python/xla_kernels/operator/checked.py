@@ -81,7 +81,7 @@ class OperatorCall:
 
     @property
     def name(self) -> str:
-        """What errors call the operator."""
+        """The operator's name in errors."""
         return self.schema.caller if self.schema else self.operator.name()
 
     @cached_property

@@ -76,7 +76,7 @@ def _load_library(name: str) -> ctypes.CDLL:
 
 @dataclass
 class System:
-    """What discovery asks of the machine and of the process."""
+    """The machine and the process, as discovery sees them."""
 
     environ: MutableMapping[str, str]
     # Folders in which Python packages are looked for.
@@ -128,7 +128,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a CUDA client is made with."""
+    """The parts of a CUDA client."""
 
     plugin: Plugin
     driver: Driver

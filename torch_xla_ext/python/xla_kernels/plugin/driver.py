@@ -1,4 +1,4 @@
-"""What CUDA's driver says of the GPU."""
+"""Properties of the GPU, from CUDA's driver."""
 
 import ctypes
 import functools

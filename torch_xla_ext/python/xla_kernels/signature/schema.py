@@ -135,7 +135,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What the kernel takes beside its operands.
+    """A kernel's parameter, besides its operands.
 
     Attributes:
         type: bool, i32, i64, f32 or f64; str; an array of numbers, as in "i64[]"; or "dict".

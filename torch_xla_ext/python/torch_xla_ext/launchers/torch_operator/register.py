@@ -298,7 +298,7 @@ def _in_place(
 
 
 class _WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass an error; torch's default warns and leaves the gradient out."""
+    """A function whose backward pass is an error; torch's default omits the gradient and warns."""
 
     @staticmethod
     def forward(

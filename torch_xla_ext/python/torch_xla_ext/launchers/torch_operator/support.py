@@ -1,4 +1,4 @@
-"""Which PyTorch operators can be part of an XLA program, and why others cannot."""
+"""Find out whether a PyTorch operator can be part of an XLA program, and why not."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Arguments:
 
     @property
     def operands(self) -> list[str]:
-        """Their paths: "x", or "tensors.0" in a tuple."""
+        """The operands' paths: "x", or "tensors.0" in a tuple."""
         return [path for path in tensors_in(self.values) if path not in self.outputs]
 
     @property
@@ -37,13 +37,13 @@ class Arguments:
 
     @property
     def aliases(self) -> dict[int, int]:
-        """Of each of `results` that is in an operand's buffer, the operand's number."""
+        """The index of the operand whose buffer each of `results` has."""
         operands, count = self.operands, len(self.outputs)
         return {count + i: operands.index(path) for i, path in enumerate(self.written)}
 
 
 class Given(NamedTuple):
-    """What the caller gives, by the parameters' names: arguments, and descriptions of outputs."""
+    """The caller's arguments and descriptions of outputs, by the parameters' names."""
 
     values: dict[str, object]
     outputs: dict[str, object]

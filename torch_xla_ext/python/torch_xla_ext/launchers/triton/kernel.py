@@ -182,7 +182,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class Driver:
-    """What Triton asks of a driver when it compiles: for which GPU.
+    """A driver that tells Triton for which GPU it compiles.
 
     Triton's own wants a torch with CUDA.
     """

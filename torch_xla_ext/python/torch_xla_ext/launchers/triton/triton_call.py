@@ -153,7 +153,7 @@ def triton_call(
 
 
 class _Part(NamedTuple):
-    """What a device computes: its arguments, and numbers of blocks."""
+    """The part of one device: its arguments, and numbers of blocks."""
 
     arguments: Arguments
     blocks: tuple[int, int, int]
