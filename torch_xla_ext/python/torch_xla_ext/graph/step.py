@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -18,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph import parallel_compilation
 from torch_xla_ext.graph.capture_key import Key, modes, weakly
+from torch_xla_ext.graph.copied_step import CopiedStep
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.parallel_compilation import Compiler
@@ -49,7 +48,7 @@ def _kind_of_generator(function: Callable[..., Any]) -> str | None:
     return "a coroutine function" if inspect.iscoroutinefunction(function) else None
 
 
-class CapturedStep:
+class CapturedStep(CopiedStep):
     """A function with its replays; see torch_xla_ext.capture."""
 
     def __init__(
@@ -83,58 +82,11 @@ class CapturedStep:
         self._compiler_options: bytes | None = None  # of the first trace, and of all
         self._changed: str | None = None  # what the last run changed besides tensors
         self._disturbances = 0  # traces in a row that another thread may have disturbed
-        # As a method: its name, and of the step of one object the step of the class.
         self._attribute = getattr(function, "__name__", "")
-        self._unbound: CapturedStep | None = None
+        self._unbound = None
 
     def _arguments(self) -> tuple:
         return self._max_captures, self._check_python, self._verify, self._as_compiling
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: each object has replays of its own."""
-        if instance is None:
-            return self
-        attributes, name = instance.__dict__, self._attribute
-        bound = attributes.get(name)
-        made = isinstance(bound, CapturedStep) and bound._unbound is self
-        if bound is None or (made and bound._function.__self__ is not instance):
-            # The second: of the object that this one is a copy.copy() of.
-            function = self._function.__get__(instance, owner)
-            bound = attributes[name] = CapturedStep(function, *self._arguments())
-            bound._unbound, bound._attribute = self, name
-        return bound
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        """Makes __get__ run first, although the object's step is among its attributes."""
-        instance.__dict__[self._attribute] = value
-
-    def __delete__(self, instance: Any) -> None:
-        try:
-            del instance.__dict__[self._attribute]
-        except KeyError:
-            raise AttributeError(self._attribute) from None
-
-    def __copy__(self) -> CapturedStep:
-        return type(self)(self._function, *self._arguments())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedStep:
-        """A step of the copied function, without replays."""
-        step = type(self)(copy.deepcopy(self._function, memo), *self._arguments())
-        step._unbound, step._attribute = self._unbound, self._attribute
-        return step
-
-    def __reduce_ex__(self, _protocol: int) -> Any:
-        """For pickle: a step without replays; one that decorates a global by its name."""
-        function = self._function
-        if self._unbound is not None:
-            return getattr, (function.__self__, self._attribute)
-        found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
-        for name in self._name.split("."):
-            found = getattr(found, name, None)
-        return self._name if found is self else (CapturedStep, (function, *self._arguments()))
 
     @property
     def captured_function(self) -> Callable[..., Any]:
