@@ -14,6 +14,7 @@ __all__ = ["fake_cuda"]
 def test_what_the_driver_says(fake_cuda: FakeCuda) -> None:
     fake_cuda.sizes = (80, 100)
     assert driver.device_count() == 2
+    assert driver.cuda_version() == (13, 1)
     assert [driver.total_memory(i) for i in range(2)] == [80, 100]
     assert driver.device_name(1) == "NVIDIA Fake 1"
     assert driver.compute_capability.__wrapped__() == 90

@@ -82,6 +82,9 @@ class FakeCuda:
         device._obj.value = 10 + number
         return 0 if number < len(self.sizes) else 101
 
+    def _cuDriverGetVersion(self, version: object) -> None:
+        version._obj.value = 13010
+
     def _cuDeviceGetCount(self, count: object) -> None:
         count._obj.value = len(self.sizes)
 

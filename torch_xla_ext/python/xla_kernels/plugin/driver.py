@@ -93,6 +93,13 @@ def attribute(number: int, which: int) -> int:
     return value.value
 
 
+def cuda_version() -> tuple[int, int]:
+    """The newest version of CUDA that the driver supports: major and minor."""
+    version = ctypes.c_int()
+    driver()("cuDriverGetVersion", ctypes.byref(version))
+    return version.value // 1000, version.value % 1000 // 10
+
+
 def device_count() -> int:
     """How many GPUs the process sees."""
     count = ctypes.c_int()
