@@ -199,7 +199,7 @@ def main() -> None:
         took = time.perf_counter() - begin
         expected = kernel.calls._reference(*(each.cpu().double() for each in inputs))
         torch.testing.assert_close(out.cpu().double(), expected, atol=1e-2, rtol=1e-2)
-        (chosen,) = kernel.calls._choices.values()
+        (chosen,) = kernel.calls.variants._choices.values()
         times = {i: seconds(made([config]), shape, operands) for i, config in enumerate(configs)}
         ratio = times[chosen] / min(times.values())
         worst = max(worst, ratio)

@@ -7,14 +7,15 @@ needs another look at each.
 import importlib.metadata
 import sys
 
-TORCH = "2.11.0"
+# Those of torch-tpu's requirements; tested are the first and the last.
+TORCH = "2.11.0", "2.15.0"
 TORCH_TPU = "0.2.0"
 CPU_PLUGIN = "0.11.2"
 _OLDEST_PYTHON = (3, 12)
 
 # torch-tpu itself requires libtpu, which is of no use here: hence --no-deps, and what it imports.
 REMEDIES = {
-    "torch": f"pip install torch=={TORCH}",
+    "torch": f"pip install torch=={TORCH[-1]}",
     "torch-tpu": f"pip install --no-deps torch-tpu=={TORCH_TPU}, and "
     "pip install 'numpy>=2' 'absl-py>=2' portpicker 'frozendict>=2' 'immutabledict>=4' 'pyzmq>=27'",
 }
@@ -44,14 +45,28 @@ def problems() -> list[str]:
             "torch_xla_gpu needs Python {}.{} or newer, but this is {}.{}: use another "
             "interpreter".format(*_OLDEST_PYTHON, *sys.version_info)
         )
-    for package, needed in (("torch", TORCH), ("torch-tpu", TORCH_TPU)):
+    needed = {
+        "torch": (f"{TORCH[0]} to {TORCH[1]}", lambda version: _is_between(version, *TORCH)),
+        "torch-tpu": (TORCH_TPU, TORCH_TPU.__eq__),
+    }
+    for package, (text, fits) in needed.items():
         version = installed(package)
-        if version != needed:
+        if version is None or not fits(version):
             found.append(
-                f"torch_xla_gpu needs {package} {needed}, but this environment has "
+                f"torch_xla_gpu needs {package} {text}, but this environment has "
                 f"{version or 'none'}: {REMEDIES[package]}"
             )
     return found
+
+
+def _is_between(version: str, oldest: str, newest: str) -> bool:
+    def numbers(text: str) -> list[int]:
+        return [int(each) for each in text.split(".")]
+
+    try:
+        return numbers(oldest) <= numbers(version) <= numbers(newest)
+    except ValueError:  # a release before one, 2.16.0a0
+        return False
 
 
 def check() -> None:

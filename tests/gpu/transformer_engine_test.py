@@ -3,12 +3,6 @@
 It needs transformer_engine_jax, and of transformer_engine only the library: neither JAX nor Flax.
 """
 
-import contextlib
-import ctypes
-import os
-import sys
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -24,28 +18,10 @@ CUBLAS_WORKSPACE = (32 << 20) + 256
 
 @pytest.fixture(scope="module")
 def te() -> ModuleType:
-    package = find_spec("transformer_engine")
-    if package is None or find_spec("transformer_engine_jax") is None:
-        pytest.skip("transformer_engine_jax is not installed")
-    folder = Path(package.submodule_search_locations[0])
-    library = folder / "wheel_lib/libtransformer_engine.so"
-    # As its package does: the library names functions of NVRTC, but not NVRTC's library.
-    with contextlib.suppress(OSError):
-        ctypes.CDLL("libnvrtc.so.13", ctypes.RTLD_GLOBAL)
-    # A release of it may refer to functions of a newer cuBLAS; ctypes.CDLL would look for all.
-    dlopen = ctypes.CDLL(None).dlopen
-    dlopen.restype = ctypes.c_void_p
-    if not dlopen(os.fsencode(library), os.RTLD_LAZY | os.RTLD_GLOBAL):
-        pytest.skip(f"{library} cannot be loaded")
-    flags = sys.getdlopenflags()
-    sys.setdlopenflags(os.RTLD_LAZY)
     try:
-        import transformer_engine_jax
-    finally:
-        sys.setdlopenflags(flags)
-    for name, handlers in transformer_engine_jax.registrations().items():
-        torch_xla_ext.register_custom_call(name, handlers, api="ffi")
-    return transformer_engine_jax
+        return torch_xla_ext.load_kernels("transformer_engine")
+    except ImportError as error:
+        pytest.skip(str(error))
 
 
 def dtype_in(te: ModuleType, dtype: torch.dtype) -> object:

@@ -11,15 +11,14 @@ import torch_xla_ext
 from torch_xla_ext import CudaKernel, cuda_kernel, define_operator
 from xla_kernels.cuda_source import cache
 
-# The time grows with kWork.
+# The time grows with kWork, by the clock: ptxas leaves out arithmetic whose result it can tell.
 SOURCE = """
 template <int kWork>
 __global__ void add_to(float* state, const float* x, int n) {
+  long long begin = clock64();
+  while (clock64() - begin < 100 * kWork) {}
   int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  float value = x[i];
-  for (int j = 0; j < kWork; ++j) value = __sinf(value);
-  state[i] += kWork > 0 && value > 2 ? 1 : x[i];
+  if (i < n) state[i] += x[i];
 }
 """
 

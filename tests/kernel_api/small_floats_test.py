@@ -28,10 +28,36 @@ Status Unpack(Buffer<F8E8M0FNU, 1> scale, Buffer<F4E2M1FNX2, 1> packed,
   return Status::Ok();
 }
 XLA_KERNEL_HOST(TestUnpack, kUnpack, Unpack);
+
+// Products by weights of four bits, which are unsigned, less a signed correction.
+inline constexpr Signature kProduct = ParseSignature(
+    "TestInt4Product(x: F32[2 * k], weight: U4X2[n, k], less: S4X2[n, k]) -> (out: F32[n])");
+Status Product(Buffer<F32, 1> x, Buffer<U4X2, 2> weight, Buffer<S4X2, 2> less,
+               Result<F32, 1> out) {
+  int64_t columns = weight.dim(1);
+  for (int64_t i = 0; i < weight.dim(0); ++i) {
+    out.data()[i] = 0;
+    for (int64_t j = 0; j < columns; ++j) {
+      uint8_t byte = weight.data()[i * columns + j], other = less.data()[i * columns + j];
+      int first = (byte & 15) - (int8_t(other << 4) >> 4);
+      int second = (byte >> 4) - (int8_t(other) >> 4);
+      out.data()[i] += first * x.data()[2 * j] + second * x.data()[2 * j + 1];
+    }
+  }
+  return Status::Ok();
+}
+XLA_KERNEL_HOST(TestInt4Product, kProduct, Product);
 """
 SCALED = """
 #include <cuda_fp8.h>
 __global__ void scaled(const float* x, const __nv_fp8_e8m0* scale, float* out, int n) {}
+"""
+INTEGERS = """
+template <typename T>
+__global__ void integers(const T* packed, signed char* out, int n) {
+  int i = threadIdx.x;
+  if (i < n) out[2 * i] = (signed char)(packed[i] << 4) >> 4, out[2 * i + 1] = packed[i] >> 4;
+}
 """
 
 
@@ -43,9 +69,15 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> None:
     library = folder / "libunpack.so"
     subprocess.run(["g++", *options, folder / "unpack.cc", "-o", library], check=True)
     torch_xla_ext.register_kernel("TestUnpack", library)
+    torch_xla_ext.register_kernel("TestInt4Product", library)
     define_operator(
         "small_floats_test::unpack(Tensor scale, Tensor packed, Tensor? other) -> (Tensor, Tensor)",
         target="TestUnpack",
+        replace=True,
+    )
+    define_operator(
+        "small_floats_test::int4_product(Tensor x, Tensor weight, Tensor less) -> Tensor",
+        target="TestInt4Product",
         replace=True,
     )
 
@@ -108,6 +140,38 @@ def test_cuda_kernels(device: torch.device) -> None:
         cuda_kernel(
             SCALED, "scaled", signature="(x: F8E8M0FNU[n], scale: F8E8M0FNU[n]) -> (out: F32[n])"
         ).check()
+
+
+def integers(packed: torch.Tensor, signed: bool) -> torch.Tensor:
+    """Those of each byte, the one in its low bits first."""
+    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(-2).to(torch.int8)
+    return torch.where(codes < 8, codes, codes - 16) if signed else codes
+
+
+@pytest.mark.parametrize("on", ["xla", "cpu"])
+def test_int4(on: str) -> None:
+    weight, less = (torch.arange(i, i + 240, dtype=torch.uint8).view(60, 4) for i in (0, 9))
+    x = torch.randn(8)
+    out = torch.ops.small_floats_test.int4_product(*(each.to(on) for each in (x, weight, less)))
+    expected = (integers(weight, False) - integers(less, True)).float() @ x
+    torch.testing.assert_close(out.cpu(), expected)
+    with pytest.raises(TypeError, match=r"\(weight\): expected dtype U4X2 but got S8"):
+        torch.ops.small_floats_test.int4_product(x.to(on), weight.char().to(on), less.to(on))
+
+
+def test_int4_in_cuda_kernels(device: torch.device) -> None:
+    kernel = cuda_kernel(
+        INTEGERS,
+        "integers<{T}>",
+        signature="(packed: T[n]) -> (out: S8[2 * n]) where T: S4X2 | S8",
+        grid=1,
+        block=32,
+        reference=lambda packed: integers(packed, True),
+    )
+    kernel.check()
+    assert set(kernel.compile("compute_90")) == {"integers<unsigned char>", "integers<signed char>"}
+    (out,) = kernel(BYTES.to(device))
+    assert out.tolist() == [0, 0, -1, 7, 1, 2, -8, -4]
 
 
 def test_variables() -> None:

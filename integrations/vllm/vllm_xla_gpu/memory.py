@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from vllm.logger import init_logger
 
 from vllm_xla_gpu.limits import UnsupportedError
 from xla_kernels import client_create_options
+from xla_kernels.plugin import driver
 
 logger = init_logger("vllm.xla_gpu")
 
@@ -62,22 +62,9 @@ def room_for(size: int, device: torch.device, most: int) -> int:
 
 def gpu_memory() -> int:
     """Bytes of this process's smallest GPU, as NVIDIA's driver tells."""
-    driver = ctypes.CDLL("libcuda.so.1")
-    device, count, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
-    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     # One, if the host has several processes.
-    numbers = client_create_options(os.environ).get("visible_devices") or range(count.value)
-    sizes = []
-    for number in numbers:
-        failed = (
-            failed
-            or driver.cuDeviceGet(ctypes.byref(device), number)
-            or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device)
-        )
-        sizes.append(size.value)
-    if failed or not sizes:
-        raise RuntimeError(f"NVIDIA's driver does not report the GPU's memory: error {failed}")
-    return min(sizes)
+    numbers = client_create_options(os.environ).get("visible_devices")
+    return min(map(driver.total_memory, numbers or range(driver.device_count())))
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,18 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         torch_xla_gpu_versions.check()
 
 
+@pytest.mark.parametrize("version", ["2.10.1", "2.15.1", "2.16.0", "2.12.0a0"])
+def test_versions_of_pytorch(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"torch-tpu": torch_xla_gpu_versions.TORCH_TPU}
+    monkeypatch.setattr(torch_xla_gpu_versions, "installed", lambda name: versions.get(name))
+    for accepted in ("2.11.0", "2.13.1", "2.15.0"):
+        versions["torch"] = accepted
+        torch_xla_gpu_versions.check()
+    versions["torch"] = version
+    with pytest.raises(ImportError, match=rf"needs torch 2\.11\.0 to 2\.15\.0, but .* {version}: "):
+        torch_xla_gpu_versions.check()
+
+
 def _import(**environment: str) -> str:
     """The last line of what an import prints, in a process that ends by itself."""
     code = f"import os; os.environ.update({environment!r}); import torch; import torch_xla_gpu"

@@ -473,25 +473,9 @@ def test_a_server_in_several_processes(models: Path) -> None:
 
 
 def test_memory_of_the_gpus_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Driver:
-        """Three GPUs of 80, 100 and 90 GiB."""
-
-        def cuInit(self, flags: int) -> int:  # noqa: N802
-            return 0
-
-        def cuDeviceGetCount(self, count: object) -> int:  # noqa: N802
-            count._obj.value = 3
-            return 0
-
-        def cuDeviceGet(self, device: object, number: int) -> int:  # noqa: N802
-            device._obj.value = 10 + number
-            return 0
-
-        def cuDeviceTotalMem_v2(self, size: object, device: object) -> int:  # noqa: N802
-            size._obj.value = {10: 80, 11: 100, 12: 90}[device.value] << 30
-            return 0
-
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: Driver())
+    # Three GPUs.
+    monkeypatch.setattr(memory.driver, "device_count", lambda: 3)
+    monkeypatch.setattr(memory.driver, "total_memory", lambda number: [80, 100, 90][number] << 30)
     assert memory.gpu_memory() == 80 << 30
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")

@@ -156,7 +156,7 @@ def test_macros(gpu: Device, device: torch.device, tmp_path: Path) -> None:
     text = SQUARE.replace("template <int kBlock>", "").replace("kBlock", "BLOCK")
     kernel = squares(text, "square")
     assert block(*kernel(torch.randn(300, device=device))) == 128
-    modules = {variant.code.source.options for variant in kernel.calls.variants}
+    modules = {variant.code.source.options for variant in kernel.calls.variants.all}
     assert modules == {("-DBLOCK=64",), ("-DBLOCK=128",), ("-DBLOCK=256",)}
     kernel.check()
     with pytest.raises(

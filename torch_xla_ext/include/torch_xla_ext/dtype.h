@@ -34,6 +34,10 @@ enum class DType : uint8_t {
   // A byte with two values of F4E2M1FN, the first one in its low bits, as
   // torch.float4_e2m1fn_x2. XLA has a type of single values only.
   kF4E2M1FNX2 = 200,
+  // A byte with two integers of four bits, the first one in its low bits. XLA
+  // has types of single values only, and PyTorch computes with none.
+  kS4X2 = 201,
+  kU4X2 = 202,
 };
 
 inline constexpr DType PRED = DType::kPred;
@@ -56,11 +60,14 @@ inline constexpr DType F8E4M3FN = DType::kF8E4M3FN;
 inline constexpr DType F8E3M4 = DType::kF8E3M4;
 inline constexpr DType F8E8M0FNU = DType::kF8E8M0FNU;
 inline constexpr DType F4E2M1FNX2 = DType::kF4E2M1FNX2;
+inline constexpr DType S4X2 = DType::kS4X2;
+inline constexpr DType U4X2 = DType::kU4X2;
 
 // Whether torch_xla has no tensors of this type, so that an array of U8 passes
 // for one: its bytes are the elements.
 constexpr bool IsPassedAsBytes(DType dtype) {
-  return dtype == F8E3M4 || dtype == F8E8M0FNU || dtype == F4E2M1FNX2;
+  return dtype == F8E3M4 || dtype == F8E8M0FNU || dtype == F4E2M1FNX2 ||
+         dtype == S4X2 || dtype == U4X2;
 }
 
 // A type's name, the size of one element, and the C++ type that holds one.
@@ -92,6 +99,8 @@ inline constexpr DTypeInfo kDTypes[] = {
     {DType::kF8E3M4, "F8E3M4", 1},
     {DType::kF8E8M0FNU, "F8E8M0FNU", 1},
     {DType::kF4E2M1FNX2, "F4E2M1FNX2", 1},
+    {DType::kS4X2, "S4X2", 1},
+    {DType::kU4X2, "U4X2", 1},
 };
 
 // A type's place in kDTypes by its name, or -1. (Comparing an address with null

@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 # Factorizations: LU calls a target that only a TPU has ("no FFI handler registered for
 # LuDecomposition"), and Cholesky's is not implemented.
 _FACTORIZATIONS = (
-    _aten.cholesky.default,
+    *([_aten.cholesky.default] if hasattr(_aten, "cholesky") else []),  # PyTorch 2.15 has none
     _aten.cholesky_inverse.default,
     _aten.cholesky_solve.default,
     _aten.linalg_cholesky_ex.default,

@@ -9,6 +9,7 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 
 from torch_xla_ext.sharding.tensors import send
+from xla_kernels.plugin import driver
 
 _ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
@@ -66,39 +67,19 @@ def _allocate_on_host(num_bytes: int) -> int:
 
 
 def _on_gpus(devices: list[int], num_bytes: int) -> list[int]:
-    """Allocate by NVIDIA's driver, in the contexts that XLA uses."""
-    driver = ctypes.CDLL("libcuda.so.1")
-
-    def call(name: str, *arguments: object, allowed: tuple[int, ...] = ()) -> None:
-        error = getattr(driver, name)(*arguments)
-        if error and error not in allowed:
-            raise RuntimeError(f"{name} failed with CUDA error {error}")
-
-    call("cuInit", 0)
-    handles, contexts = [], []
-    for device in devices:
-        handle, context = ctypes.c_int(), ctypes.c_void_p()
-        call("cuDeviceGet", ctypes.byref(handle), device)
-        call("cuDevicePrimaryCtxRetain", ctypes.byref(context), handle)
-        handles.append(handle)
-        contexts.append(context)
+    """Allocate in the contexts that XLA uses."""
+    contexts = {device: driver.retain_context(device) for device in devices}
     addresses = []
-    for device, handle, context in zip(devices, handles, contexts, strict=True):
-        call("cuCtxPushCurrent_v2", context)
-        try:
-            for peer, peer_handle, peer_context in zip(devices, handles, contexts, strict=True):
+    for device, context in contexts.items():
+        with driver.current(context):
+            for peer in devices:
                 if peer == device:
                     continue
-                can_access = ctypes.c_int()
-                call("cuDeviceCanAccessPeer", ctypes.byref(can_access), handle, peer_handle)
-                if not can_access.value:
+                if not driver.can_access(device, peer):
                     raise RuntimeError(f"GPU {device} cannot access the memory of GPU {peer}")
-                call("cuCtxEnablePeerAccess", peer_context, 0, allowed=(_ALREADY_ENABLED,))
-            address = ctypes.c_uint64()
-            call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(num_bytes))
-            call("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(num_bytes))
-            call("cuCtxSynchronize")
-        finally:
-            call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-        addresses.append(address.value)
+                driver.driver()(
+                    "cuCtxEnablePeerAccess", contexts[peer], 0, allowed=(_ALREADY_ENABLED,)
+                )
+            addresses.append(driver.allocate(num_bytes))
+            driver.driver()("cuCtxSynchronize")
     return addresses

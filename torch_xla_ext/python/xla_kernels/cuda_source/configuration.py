@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,11 @@ class Configuration(NamedTuple):
     def is_complete(self) -> bool:
         """Whether a call needs no ``kernel[grid, block]``."""
         return self.grid is not None and self.block is not None
+
+    @property
+    def key(self) -> Hashable:
+        """The same for the same launches: lists as tuples."""
+        return tuple(tuple(each) if isinstance(each, list) else each for each in self)
 
     def at(self, key: object) -> Configuration:
         """That of ``kernel[key]``: grid, block, and perhaps shared_bytes.

@@ -63,7 +63,8 @@ CPP_NAMES = {
     **{"S64": "int64_t", "U64": "uint64_t"},
     **{"F16": "__half", "BF16": "__nv_bfloat16", "F32": "float", "F64": "double"},
     **{"F8E4M3FN": "__nv_fp8_e4m3", "F8E5M2": "__nv_fp8_e5m2"},
-    **{"F8E8M0FNU": "__nv_fp8_e8m0", "F4E2M1FNX2": "__nv_fp4x2_e2m1", "F8E3M4": "unsigned char"},
+    **{"F8E8M0FNU": "__nv_fp8_e8m0", "F4E2M1FNX2": "__nv_fp4x2_e2m1"},
+    **dict.fromkeys(("F8E3M4", "S4X2", "U4X2"), "unsigned char"),
 }
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import torch
 
+from xla_kernels.plugin import driver as cuda
+from xla_kernels.plugin.driver import DriverError
 from xla_kernels.signature.schema import ArrayType
 
 # Launches one kernel: gets the addresses of operands and of results, and the stream.
 Launcher = Callable[[Sequence[int], Sequence[int], int], None]
 
+_GPU = 0
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _L2_SIZE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -23,34 +27,17 @@ _GRAPH_MS = 2.0  # how long the launches of a graph take together, about
 _MOST_LAUNCHES = 1000
 
 
-class DeviceError(RuntimeError):
-    """The driver refuses something."""
+class NoMemoryError(RuntimeError):
+    """The device has too little free memory for the arrays."""
 
 
-class _Driver:
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
-        self("cuInit", 0)
-
-    def __call__(self, function: str, *arguments: object) -> None:
-        failed = getattr(self._library, function)(*arguments)
-        if failed:
-            text = ctypes.c_char_p()
-            self._library.cuGetErrorName(failed, ctypes.byref(text))
-            raise DeviceError(f"{function}: {(text.value or b'?').decode()}")
+class LostContextError(RuntimeError):
+    """A kernel has failed while it ran: the process can use the GPU no more."""
 
 
-@functools.cache
-def _driver() -> _Driver:
-    return _Driver()
-
-
-@functools.cache
 def device_name() -> str:
     """As the driver calls GPU 0."""
-    name = ctypes.create_string_buffer(256)
-    _driver()("cuDeviceGetName", name, 256, 0)
-    return name.value.decode()
+    return cuda.device_name(_GPU)
 
 
 class Timer:
@@ -62,63 +49,76 @@ class Timer:
     """
 
     def __init__(self, stream: int, copies: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+        self._call = cuda.driver()
         self._stream = stream
         self._copies = copies
         self._events = [ctypes.c_void_p() for _ in range(2)]
         for event in self._events:
-            _driver()("cuEventCreate", ctypes.byref(event), 0)
+            self._call("cuEventCreate", ctypes.byref(event), 0)
 
     def close(self) -> None:
         for event in self._events:
-            _driver()("cuEventDestroy_v2", event)
+            _try(self._call, "cuEventDestroy_v2", event)
 
     def milliseconds(self, launch: Launcher, repetitions: int = 10) -> float:
         """The least time of a launch, among many in a CUDA graph.
 
         Raises:
+            LostContextError: the kernel fails when it runs, as with a wrong address.
             RuntimeError: it cannot be launched.
         """
-        launch(*self._copies[0], self._stream)  # loads the module
-        _driver()("cuStreamSynchronize", ctypes.c_void_p(self._stream))
-        count = len(self._copies)
-        with self._graph(launch, count) as graph:
-            least = min(self._elapsed(graph) for _ in range(3)) / count
-        count = max(count, min(_MOST_LAUNCHES, int(_GRAPH_MS / max(least, 1e-6))))
-        with self._graph(launch, count) as graph:
-            return min(self._elapsed(graph) for _ in range(repetitions)) / count
+        try:
+            launch(*self._copies[0], self._stream)  # loads the module
+            self._synchronize()
+            count = len(self._copies)
+            with self._graph(launch, count) as graph:
+                least = min(self._elapsed(graph) for _ in range(3)) / count
+            count = max(count, min(_MOST_LAUNCHES, int(_GRAPH_MS / max(least, 1e-6))))
+            with self._graph(launch, count) as graph:
+                return min(self._elapsed(graph) for _ in range(repetitions)) / count
+        except RuntimeError as error:
+            # An error of a kernel that has run stays, in all that the process asks of this GPU.
+            try:
+                self._call("cuCtxSynchronize")
+            except DriverError:
+                raise LostContextError(str(error)) from error
+            raise
 
-    @contextmanager
+    def _synchronize(self) -> None:
+        self._call("cuStreamSynchronize", ctypes.c_void_p(self._stream))
+
+    @contextlib.contextmanager
     def _graph(self, launch: Launcher, count: int) -> Iterator[ctypes.c_void_p]:
         stream = ctypes.c_void_p(self._stream)
-        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-        _driver()("cuStreamBeginCapture_v2", stream, _RELAXED)
-        try:
-            for i in range(count):
-                launch(*self._copies[i % len(self._copies)], self._stream)
-        finally:
-            _driver()("cuStreamEndCapture", stream, ctypes.byref(graph))
-        try:
-            _driver()(
-                "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_ulonglong()
-            )
+        with contextlib.ExitStack() as cleanup:
+            graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+            self._call("cuStreamBeginCapture_v2", stream, _RELAXED)
+            try:
+                for i in range(count):
+                    launch(*self._copies[i % len(self._copies)], self._stream)
+            except BaseException:
+                _try(self._call, "cuStreamEndCapture", stream, ctypes.byref(graph))
+                _try(self._call, "cuGraphDestroy", graph)
+                raise
+            self._call("cuStreamEndCapture", stream, ctypes.byref(graph))
+            cleanup.callback(self._call, "cuGraphDestroy", graph)
+            flags = ctypes.c_ulonglong()
+            self._call("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, flags)
+            cleanup.callback(self._call, "cuGraphExecDestroy", executable)
             yield executable
-        finally:
-            _driver()("cuGraphDestroy", graph)
-            if executable:
-                _driver()("cuGraphExecDestroy", executable)
 
     def _elapsed(self, graph: ctypes.c_void_p) -> float:
-        driver, stream, (begin, end) = _driver(), ctypes.c_void_p(self._stream), self._events
-        driver("cuEventRecord", begin, stream)
-        driver("cuGraphLaunch", graph, stream)
-        driver("cuEventRecord", end, stream)
-        driver("cuStreamSynchronize", stream)
+        stream, (begin, end) = ctypes.c_void_p(self._stream), self._events
+        self._call("cuEventRecord", begin, stream)
+        self._call("cuGraphLaunch", graph, stream)
+        self._call("cuEventRecord", end, stream)
+        self._synchronize()
         milliseconds = ctypes.c_float()
-        driver("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), begin, end)
         return milliseconds.value
 
 
-@contextmanager
+@contextlib.contextmanager
 def timer(
     operands: Sequence[ArrayType], results: Sequence[ArrayType], aliases: Mapping[int, int]
 ) -> Iterator[Timer]:
@@ -128,74 +128,82 @@ def timer(
         aliases: {result: operand}: results in an operand's buffer.
 
     Raises:
-        DeviceError: there is no memory for them, for example.
+        NoMemoryError: there is no memory for them.
     """
-    driver, context = _driver(), ctypes.c_void_p()
-    stream, allocated = ctypes.c_void_p(), []
-    driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)  # which is XLA's, too
-    driver("cuCtxPushCurrent_v2", context)
-    try:
-        driver("cuCtxSynchronize")
-        driver("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+    call = cuda.driver()
+    with contextlib.ExitStack() as cleanup:
+        context = cuda.retain_context(_GPU)
+        cleanup.callback(_try, cuda.release_context, _GPU)
+        cleanup.enter_context(cuda.current(context))
+        call("cuCtxSynchronize")
+        stream = ctypes.c_void_p()
+        call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
+        cleanup.callback(_try, call, "cuStreamDestroy_v2", stream)
+
+        def allocated(array: ArrayType) -> int:
+            address = _allocated(array)
+            cleanup.callback(_try, call, "cuMemFree_v2", ctypes.c_uint64(address))
+            return address
+
         copies = []
         for _ in range(_num_copies([*operands, *results])):
-            inputs = [_filled(each, allocated) for each in operands]
+            inputs = [allocated(each) for each in operands]
             outputs = [
-                inputs[aliases[i]] if i in aliases else _allocated(each, allocated)
+                inputs[aliases[i]] if i in aliases else allocated(each)
                 for i, each in enumerate(results)
             ]
+            for address, array in zip(inputs, operands, strict=True):
+                _fill(address, array)
             copies.append((inputs, outputs))
         made = Timer(stream.value, copies)
-        try:
-            yield made
-        finally:
-            made.close()
-    finally:
-        for address in allocated:
-            driver("cuMemFree_v2", ctypes.c_uint64(address))
-        if stream:
-            driver("cuStreamDestroy_v2", stream)
-        driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-        driver("cuDevicePrimaryCtxRelease_v2", 0)
+        cleanup.callback(made.close)
+        yield made
+
+
+def _try(function: Callable[..., object], *arguments: object) -> None:
+    """Frees something: after a kernel's failure this fails, too, and says no more."""
+    with contextlib.suppress(DriverError):
+        function(*arguments)
 
 
 def _num_copies(arrays: Sequence[ArrayType]) -> int:
     """As many as do not fit into the cache together, and take a part of the free memory."""
-    size = sum(array.size * array.dtype.itemsize for array in arrays)
-    cache, free, total = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_size_t()
-    _driver()("cuDeviceGetAttribute", ctypes.byref(cache), _L2_SIZE, 0)
-    _driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    wanted = -(-2 * cache.value // max(size, 1))
-    return max(1, min(wanted, _MOST_COPIES, free.value // 2 // max(size, 1)))
+    size = max(sum(array.size * array.dtype.itemsize for array in arrays), 1)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    cuda.driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    wanted = -(-2 * cuda.attribute(_GPU, _L2_SIZE) // size)
+    return max(1, min(wanted, _MOST_COPIES, free.value // 2 // size))
 
 
-def _allocated(array: ArrayType, allocated: list[int]) -> int:
-    address = ctypes.c_uint64()
+def _allocated(array: ArrayType) -> int:
     size = max(array.size * array.dtype.itemsize, 1)
-    _driver()("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-    allocated.append(address.value)
-    _driver()("cuMemsetD8_v2", address, ctypes.c_ubyte(0), ctypes.c_size_t(size))
-    return address.value
+    try:
+        return cuda.allocate(size)
+    except DriverError as error:
+        if error.code != _OUT_OF_MEMORY:
+            raise
+        raise NoMemoryError(f"the GPU has no {size} bytes free for {array}") from error
 
 
-def _filled(array: ArrayType, allocated: list[int]) -> int:
-    address, size = _allocated(array, allocated), array.size * array.dtype.itemsize
+def _fill(address: int, array: ArrayType) -> None:
+    size = array.size * array.dtype.itemsize
     if not array.dtype.is_floating_point or not size:
-        return address
+        return
     values = _random(array.dtype)[:size]
     data = ctypes.create_string_buffer(values, len(values))
-    _driver()("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(values)))
-    done = len(values)
+    call, done = cuda.driver(), len(values)
+    call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(done))
     while done < size:
         count = min(done, size - done)
         target, source = ctypes.c_uint64(address + done), ctypes.c_uint64(address)
-        _driver()("cuMemcpyDtoD_v2", target, source, ctypes.c_size_t(count))
+        call("cuMemcpyDtoD_v2", target, source, ctypes.c_size_t(count))
         done += count
-    return address
 
 
 @functools.cache
 def _random(dtype: torch.dtype) -> bytes:
     generator = torch.Generator().manual_seed(0)
+    if dtype == torch.float4_e2m1fn_x2:  # PyTorch does not convert to it; all bytes are numbers
+        return torch.randint(256, (_BLOCK,), generator=generator).to(torch.uint8).numpy().tobytes()
     numbers = torch.randn(_BLOCK // dtype.itemsize, generator=generator)
     return numbers.to(dtype).view(torch.uint8).numpy().tobytes()

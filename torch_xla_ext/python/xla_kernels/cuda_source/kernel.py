@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from xla_kernels.cuda_source import library_kernels
+from xla_kernels.cuda_source import kernel_checks, library_kernels
 from xla_kernels.cuda_source import machine_code as codes
 from xla_kernels.cuda_source.compiler import Instance, Source
 from xla_kernels.cuda_source.configuration import Configuration, Number
-from xla_kernels.cuda_source.kernel_calls import Calls, Outputs, Reference
+from xla_kernels.cuda_source.kernel_calls import Calls, Outputs
+from xla_kernels.cuda_source.kernel_reference import Reference
 from xla_kernels.cuda_source.kernel_signature import Signature
 from xla_kernels.cuda_source.machine_code import SourceCode
 from xla_kernels.cuda_source.python_code import PythonCode
@@ -258,7 +259,8 @@ class CudaKernel:
         """
         if isinstance(architectures, str):
             architectures = [architectures]
-        self.calls.check(args, [_this_or(_DEFAULT)] if architectures is None else architectures)
+        targets = [_this_or(_DEFAULT)] if architectures is None else architectures
+        kernel_checks.check(self.calls.variants, self.calls.configuration, args, targets)
 
     def compile(
         self, architecture: str | None = None, *, instances: Sequence[str] | None = None
@@ -281,7 +283,8 @@ class CudaKernel:
         code = self._source_code("compile")
         target = compute_capability() if architecture is None else architecture
         modules = {name: code.kernel(name, target).module for name in self._instances(instances)}
-        self.calls.check_types(target, list(modules), named=instances is not None)
+        named = instances is not None
+        kernel_checks.check_types(self.calls.variants, target, list(modules), named)
         return modules
 
     def save(
@@ -303,7 +306,7 @@ class CudaKernel:
             As `compile`.
         """
         code = self._source_code("save")
-        if macros := _macros(self.name, [variant.config for variant in self.calls.variants]):
+        if macros := _macros(self.name, [variant.config for variant in self.calls.variants.all]):
             raise ValueError(
                 f"{self._where}: a saved kernel has no macros: {macros[0]} of its configs must be "
                 f"in its name, as in f<{{{macros[0]}}}>"
@@ -315,7 +318,9 @@ class CudaKernel:
             for architecture in architectures
         }
         for architecture in architectures:
-            self.calls.check_types(architecture, names, named=instances is not None)
+            kernel_checks.check_types(
+                self.calls.variants, architecture, names, named=instances is not None
+            )
         codes.save(Path(path), compiled, code.declared())
 
     def __getitem__(self, key: object) -> Callable[..., list[torch.Tensor]]:
@@ -389,7 +394,7 @@ class CudaKernel:
 
     def _config_options(self) -> dict[str, list[str]]:
         """The texts that fields of configurations may stand for."""
-        configs = [variant.config for variant in self.calls.variants]
+        configs = [variant.config for variant in self.calls.variants.all]
         return {
             key: list(dict.fromkeys(str(_number(config[key])) for config in configs))
             for key in configs[0]

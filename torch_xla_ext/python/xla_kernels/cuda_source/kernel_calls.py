@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
-from xla_kernels import front_end, transforms
+from xla_kernels import front_end
 from xla_kernels import launch as launches
-from xla_kernels.cuda_source import argument_binding, tuning
+from xla_kernels.cuda_source import argument_binding, kernel_reference
 from xla_kernels.cuda_source.configuration import Configuration
 from xla_kernels.cuda_source.cpp_types import Argument, Parameter
-from xla_kernels.cuda_source.kernel_signature import Bound, Signature
-from xla_kernels.cuda_source.machine_code import Code, For, Kernel, SourceCode, name_fields
+from xla_kernels.cuda_source.kernel_checks import OncePerCall
+from xla_kernels.cuda_source.kernel_reference import Reference
+from xla_kernels.cuda_source.kernel_signature import Signature
+from xla_kernels.cuda_source.machine_code import Code, For
+from xla_kernels.cuda_source.variants import Request, Variants
 from xla_kernels.launch import Call, Launch
 from xla_kernels.plugin.driver import compute_capability
-from xla_kernels.signature import examples as made_up
 from xla_kernels.signature.schema import ArrayType
 
-Reference = Callable[..., torch.Tensor | Sequence[torch.Tensor]]
 Outputs = Mapping[str | int, object] | Sequence[object]
 # The size of a kernel's cache of calls. Each has the machine code.
 _MOST_CACHED = 256
-_MOST_CHECKED = 4096
-
-
-class Variant(NamedTuple):
-    """A kernel with one of its configurations."""
-
-    config: Mapping[str, object]
-    code: Code
-
-
-def _variant(code: Code, config: Mapping[str, object]) -> Code:
-    """The code with macros for what the kernel's name does not have."""
-    if not isinstance(code, SourceCode):
-        return code
-    fields = set(name_fields(code.source.name))
-    return code.with_macros({name: each for name, each in config.items() if name not in fields})
 
 
 class Calls:
@@ -52,7 +34,7 @@ class Calls:
         code: where its machine code comes from.
         signature: None if it has none.
         configuration: how it is launched unless a call says it.
-        variants: one for each of its configurations, or one.
+        variants: its code with each of its configurations.
     """
 
     def __init__(
@@ -66,23 +48,19 @@ class Calls:
     ) -> None:
         self.name = name
         self.code = code
-        self.variants = [Variant({}, code)]
-        if configs:
-            self.variants = [Variant(dict(config), _variant(code, config)) for config in configs]
-        # The numbers of the variants that were chosen, by the calls.
-        self._choices: dict[Hashable, int] = {}
+        self.variants = Variants(name, code, signature, configs)
         self.signature = signature
         self.configuration = configuration
         self._reference = reference
         self._warned: set[int] = set()
         self._cached: dict[Hashable, object] = {}
-        # The calls that were checked where there is no GPU.
-        self._checked: set[Hashable] = set()
+        # Checks calls where there is no GPU.
+        self._check_once = OncePerCall()
 
     @property
     def where(self) -> str:
         """What errors begin with."""
-        return f"cuda_kernel {self.name!r}"
+        return self.variants.where
 
     def prepared(
         self,
@@ -98,108 +76,7 @@ class Calls:
         """
         configuration = configuration or self.configuration
         target = compute_capability()
-        return self.prepared_for(target, operands, results, parameters, configuration)
-
-    def prepared_for(
-        self,
-        target: For,
-        operands: Sequence[ArrayType | None],
-        results: Sequence[ArrayType],
-        parameters: Mapping[str, object],
-        configuration: Configuration,
-    ) -> tuple[Launch, list[str]]:
-        """The same for another target than this process's GPU."""
-        given = target, operands, results, parameters, configuration
-        return self._prepared_variant(self.variants[self._chosen(*given)], *given)
-
-    def _prepared_variant(
-        self,
-        variant: Variant,
-        target: For,
-        operands: Sequence[ArrayType | None],
-        results: Sequence[ArrayType],
-        parameters: Mapping[str, object],
-        configuration: Configuration,
-    ) -> tuple[Launch, list[str]]:
-        bound = self.signature.bind(operands, results, parameters).with_config(variant.config)
-        expression = self.signature.expression(self.name, bound)
-        declared = variant.code.parameters(expression, target)
-        arguments = []
-        if declared is not None:
-            arguments = self.signature.arguments_for(self.where, declared, bound)
-        kernel = variant.code.kernel(expression, target, arguments)
-        return self._launch(configuration, kernel, arguments, bound.values, results)
-
-    def _chosen(
-        self,
-        target: For,
-        operands: Sequence[ArrayType | None],
-        results: Sequence[ArrayType],
-        parameters: Mapping[str, object],
-        configuration: Configuration,
-    ) -> int:
-        """The number of the variant for a call: on a GPU, the fastest."""
-        if len(self.variants) == 1 or not isinstance(target, int):
-            return 0
-        key = (*map(tuple, (operands, results, parameters.items())), configuration)
-        if key not in self._choices:
-            given = target, operands, results, parameters, configuration
-            self._choices[key] = tuning.choose(
-                self.where,
-                [variant.config for variant in self.variants],
-                self._tuned_source(*given),
-                tuning.Arrays(
-                    [each for each in operands if each is not None],
-                    results,
-                    self.signature.aliases(operands),
-                ),
-                [functools.partial(self._prepared_variant, each, *given) for each in self.variants],
-            )
-        return self._choices[key]
-
-    def _tuned_source(
-        self,
-        target: For,
-        operands: Sequence[ArrayType | None],
-        results: Sequence[ArrayType],
-        parameters: Mapping[str, object],
-        configuration: Configuration,
-    ) -> object:
-        """What the times of a call depend on besides its arrays: machine code and launches.
-
-        The first variant that compiles stands for the code of all, which has one source.
-        """
-        launches_, digest = [], ""
-        bound = self.signature.bind(operands, results, parameters)
-        for variant in self.variants:
-            values = bound.with_config(variant.config).values
-            try:
-                launch = configuration.launch(b"", "", self.name, values)
-                launches_.append([launch.grid, launch.block, launch.cluster, launch.shared])
-                if not digest:
-                    given = target, operands, results, parameters, configuration
-                    digest = self._prepared_variant(variant, *given)[0].digest
-            except (RuntimeError, TypeError, ValueError) as error:
-                launches_.append(str(error))
-        numbers = [[name, repr(value)] for name, value in parameters.items()]
-        absent = [operand is None for operand in operands]
-        return [self.name, digest, launches_, numbers, absent]
-
-    def _launch(
-        self,
-        configuration: Configuration,
-        kernel: Kernel | None,
-        arguments: Sequence[Argument],
-        values: Mapping[str | int, object],
-        results: Sequence[ArrayType],
-    ) -> tuple[Launch, list[str]]:
-        """The launch; without a kernel, only the checks of its numbers."""
-        code = (b"", "", self.name)
-        if kernel is not None:
-            code = kernel.module, kernel.digest, kernel.function
-        launch = configuration.launch(*code, values)
-        _refuse_empty(self.where, launch, results)
-        return launch, [] if kernel is None else kernel.words(self.where, arguments)
+        return self.variants.prepared(Request(target, operands, results, parameters, configuration))
 
     def _check_on_host(
         self,
@@ -218,107 +95,6 @@ class Calls:
             (configuration, *map(_described_value, (*args, *(described or ()), aliases))),
             lambda: self._made_for(None, configuration, args, outputs, aliases),
         )
-
-    def _check_once(self, key: Hashable, check: Callable[[], object]) -> None:
-        try:
-            if key in self._checked:
-                return
-        except TypeError:  # something is not hashable
-            key = None
-        check()
-        if key is not None and len(self._checked) < _MOST_CHECKED:
-            self._checked.add(key)
-
-    def check(self, args: Sequence[object], targets: Sequence[For]) -> None:
-        """Implements CudaKernel.check."""
-        if self.signature is None:
-            if args:
-                raise TypeError(f"{self.where}: check takes arguments only with a signature")
-            for target in targets:
-                self.code.parameters(self.name, target)
-            self._check_numbers()
-            return
-        if args:
-            tensors, parameters = self.signature.checked_arguments(args)
-            operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
-            results = self.signature.results(operands, parameters)
-            for target in targets:
-                self._check_for(target, operands, results, parameters)
-            return
-        for target, chosen in itertools.product(targets, made_up.dtypes(self.signature.schema)):
-            self._check_made_up(target, chosen)
-
-    def _check_numbers(self) -> None:
-        """Checks a launch that does not depend on the arguments."""
-        launch = self.configuration
-        given = launch.grid, launch.block, launch.shared_bytes
-        if launch.is_complete and not any(map(callable, given)):
-            launch.launch(b"", "", self.name, {})
-
-    def _check_for(
-        self,
-        target: For,
-        operands: Sequence[ArrayType | None],
-        results: Sequence[ArrayType],
-        parameters: Mapping[str, object],
-    ) -> None:
-        """Checks a call, whose grid and block may be known only when it is made."""
-        for variant in self.variants:
-            if self.configuration.is_complete:
-                given = target, operands, results, parameters, self.configuration
-                self._prepared_variant(variant, *given)
-            else:
-                bound = self.signature.bind(operands, results, parameters)
-                bound = bound.with_config(variant.config)
-                expression = self.signature.expression(self.name, bound)
-                self._check_words(variant.code, target, expression, bound)
-
-    def _check_words(self, code: Code, target: For, expression: str, bound: Bound) -> None:
-        """Compares the parameters of a kernel with a call's arguments."""
-        parameters = code.parameters(expression, target)
-        arguments = self.signature.arguments_for(self.where, parameters, bound)
-        code.kernel(expression, target, arguments).words(self.where, arguments)
-
-    def _check_made_up(self, target: For, chosen: Mapping[str, str]) -> None:
-        """Checks a call with these dtypes: an error is one that all made-up sizes have."""
-        first = None
-        for example in made_up.examples(self.signature.schema, chosen):
-            try:
-                self._check_for(target, *example)
-                return
-            except (TypeError, ValueError) as error:
-                first = first or type(error)(f"{error}; checked as for {example}")
-        raise first or ValueError(
-            f"{self.where}: no made-up sizes fit the signature; pass a call's arguments to check"
-        )
-
-    def check_types(self, target: For, expressions: Sequence[str], named: bool) -> None:
-        """Compares the types of compiled kernels' parameters with the signature.
-
-        Args:
-            expressions: the kernels' names.
-            named: whether the user has named them. They then need not take all dtypes.
-
-        Raises:
-            TypeError, ValueError: one of them could not be called with what the signature says.
-        """
-        if self.signature is None:
-            return
-        for expression in expressions:
-            errors: list[TypeError | ValueError | None] = []
-            for chosen in made_up.dtypes(self.signature.schema):
-                example = next(made_up.examples(self.signature.schema, chosen), None)
-                bound = None if example is None else self.signature.bind(*example)
-                if bound is None or not self.signature.may_be(self.name, expression, bound):
-                    continue
-                try:
-                    self._check_words(self.code, target, expression, bound)
-                    errors.append(None)
-                except (TypeError, ValueError) as error:
-                    errors.append(error)
-            wrong = [error for error in errors if error is not None]
-            if wrong and not (named and None in errors):
-                raise wrong[0]
 
     def operator_results(
         self,
@@ -340,59 +116,12 @@ class Calls:
         values = tuple(parameters.items())
         self._check_once(
             (operands, tuple(results), values),
-            lambda: self.prepared_for(None, operands, results, parameters, self.configuration),
+            lambda: self.variants.prepared(
+                Request(None, operands, results, parameters, self.configuration)
+            ),
         )
-        return self._reference_results([*tensors, *parameters.values()], results, least)
-
-    def _reference_results(
-        self, args: Sequence[object], types: Sequence[ArrayType], least: int | None = None
-    ) -> list[torch.Tensor]:
-        """What the reference computes, checked.
-
-        Args:
-            types: of the kernel's results.
-            least: how many it has to return; by default all.
-        """
-        if self._reference is None:
-            raise RuntimeError(
-                f"{self.where}: it runs on a GPU only; give it a reference for the CPU: "
-                "cuda_kernel(…, reference=function)"
-            )
-        # Of copies: the caller's tensors do not change, whatever the reference does.
-        copies = [each.clone() if isinstance(each, torch.Tensor) else each for each in args]
-        with torch.no_grad():
-            try:
-                given = self._reference(*copies)
-            except Exception as error:
-                raise RuntimeError(
-                    f"{self.where}: its reference raised {type(error).__name__}: {error}"
-                ) from error
-        results = [given] if isinstance(given, torch.Tensor) else list(given)
-        if not (len(types) if least is None else least) <= len(results) <= len(types):
-            raise ValueError(
-                f"{self.where}: the reference returned {len(results)} tensors, but the kernel has "
-                f"{len(types)} results"
-            )
-        came = [ArrayType.of(result) for result in results]
-        if any((*a,) != (*b,) for a, b in zip(came, types, strict=False)):
-            raise ValueError(
-                f"{self.where}: the reference returned {', '.join(map(str, came))}, but the "
-                f"kernel's results are {', '.join(map(str, types))}"
-            )
-        return results
-
-    def _call_reference(
-        self, args: Sequence[object], types: Sequence[ArrayType]
-    ) -> list[torch.Tensor]:
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
-        transforms.refuse(self.name, tensors)
-        if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
-            return self._reference_results(args, types)
-
-        def call(operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-            return self._reference_results(args, types)
-
-        return list(transforms.WithoutDerivative.apply(self.name, call, *tensors))
+        args = [*tensors, *parameters.values()]
+        return kernel_reference.results(self.where, self._reference, args, results, least)
 
     def call(
         self,
@@ -410,7 +139,7 @@ class Calls:
                 args = launches.computed(args)
             types = self._checked_on_host(args, outputs, aliases)
             self._check_on_host(configuration, args, outputs, aliases)
-            return self._call_reference(args, types)
+            return kernel_reference.call(self.name, self.where, self._reference, args, types)
 
         def made() -> Call:
             call = self._made(configuration, args, outputs, aliases, sharding_rule)
@@ -581,7 +310,7 @@ class Calls:
         values |= {name: values[i] for i, name in enumerate(names) if name is not None}
         kernel = self.code.kernel(self.name, target, arguments)
         results = self._result_types(args, places)
-        launch, words = self._launch(configuration, kernel, arguments, values, results)
+        launch, words = self.variants.launch(configuration, kernel, arguments, values, results)
         return Call(launch, operands, results, words, written)
 
     def _placed(
@@ -624,7 +353,8 @@ class Calls:
         tensors, parameters = self.signature.checked_arguments(args)
         operands = tuple(None if t is None else ArrayType.of(t) for t in tensors)
         results = self.signature.results(operands, parameters)
-        launch, words = self.prepared_for(target, operands, results, parameters, configuration)
+        request = Request(target, operands, results, parameters, configuration)
+        launch, words = self.variants.prepared(request)
         present = [tensor for tensor in tensors if tensor is not None]
         return Call(
             launch,
@@ -647,11 +377,3 @@ def _described_value(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)
-
-
-def _refuse_empty(where: str, launch: Launch, results: Sequence[ArrayType]) -> None:
-    """Refuses a launch of no blocks, which would leave results with whatever was in memory."""
-    if 0 in launch.grid and any(result.size for result in results):
-        raise ValueError(
-            f"{where}: a grid of {launch.grid} has no blocks, but the results have elements"
-        )

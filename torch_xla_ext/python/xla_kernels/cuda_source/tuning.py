@@ -76,60 +76,114 @@ def choose(
     def chosen() -> str:
         number = _load(key, len(configs))
         if number is None:
-            times = _times(where, configs, arrays, prepared)
-            number = min(times, key=times.__getitem__)
-            _store(key, {"config": number, "milliseconds": times, "device": device})
-            print(
-                f"torch_xla_ext: {where}: {_text(configs[number])} takes {times[number]:.4g} ms "
-                f"for {arrays} on {device}; the slowest of {len(times)} configurations takes "
-                f"{max(times.values()):.4g} ms",
-                file=sys.stderr,
-            )
+            number = _timed(where, configs, arrays, prepared, key, device)
         return str(number)
 
     return int(front_end.current().agreed(key, chosen))
+
+
+def _timed(
+    where: str,
+    configs: Sequence[Mapping[str, object]],
+    arrays: Arrays,
+    prepared: Sequence[Prepared],
+    key: str,
+    device: str,
+) -> int:
+    """The number of the fastest configuration, which is stored; of the first if none is timed."""
+    candidates, errors = _candidates(where, configs, prepared)
+    try:
+        times = _times(where, configs, arrays, candidates, errors)
+    except (device_timer.NoMemoryError, NotImplementedError) as error:
+        number = next(iter(candidates))
+        _log.warning("%s: %s, without timing any: %s", where, _text(configs[number]), error)
+        return number
+    number = min(times, key=times.__getitem__)
+    _store(key, {"config": number, "milliseconds": times, "device": device})
+    print(
+        f"torch_xla_ext: {where}: {_text(configs[number])} takes {times[number]:.4g} ms "
+        f"for {arrays} on {device}; the slowest of {len(times)} configurations takes "
+        f"{max(times.values()):.4g} ms",
+        file=sys.stderr,
+    )
+    return number
 
 
 def _text(config: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.items())
 
 
+def _candidates(
+    where: str, configs: Sequence[Mapping[str, object]], prepared: Sequence[Prepared]
+) -> tuple[dict[int, device_timer.Launcher], list[Exception]]:
+    """Those that may be launched, by number, and why others may not.
+
+    Raises:
+        RuntimeError: none may be.
+    """
+    candidates: dict[int, device_timer.Launcher] = {}
+    errors: list[Exception] = []
+    for number, prepare in enumerate(prepared):
+        try:
+            candidates[number] = _launcher(*prepare())
+        except (RuntimeError, TypeError, ValueError) as error:
+            # A static_assert, for instance, or too many threads.
+            errors.append(error)
+            _leave_out(where, configs[number], error)
+    if not candidates:
+        raise _none_can_be_launched(where, errors)
+    return candidates, errors
+
+
 def _times(
     where: str,
     configs: Sequence[Mapping[str, object]],
     arrays: Arrays,
-    prepared: Sequence[Prepared],
+    candidates: Mapping[int, device_timer.Launcher],
+    errors: list[Exception],
 ) -> dict[int, float]:
-    """Milliseconds by configuration, of those that can be launched."""
-    launchers: dict[int, device_timer.Launcher] = {}
-    errors: list[Exception] = []
+    """Milliseconds by number, of those that can be launched.
 
-    def leave_out(number: int, error: Exception) -> None:
-        # Too much shared memory, for instance, or a static_assert.
-        errors.append(error)
-        launchers.pop(number, None)
-        _log.warning("%s: %s is left out: %s", where, _text(configs[number]), error)
+    Args:
+        errors: of the other configurations.
 
-    for number, prepare in enumerate(prepared):
-        try:
-            launchers[number] = _launcher(*prepare())
-        except (RuntimeError, TypeError, ValueError) as error:
-            leave_out(number, error)
+    Raises:
+        NoMemoryError: there is no memory for the arrays.
+        NotImplementedError: the front end can launch none.
+        RuntimeError: none can be launched, or one fails while it runs.
+    """
     times: dict[int, float] = {}
     with device_timer.timer(arrays.operands, arrays.results, arrays.aliases) as timer:
-        for number, launcher in list(launchers.items()):
+        for number, launch in candidates.items():
             try:
-                times[number] = timer.milliseconds(launcher)
+                times[number] = timer.milliseconds(launch)
+            except NotImplementedError:
+                raise
+            except device_timer.LostContextError as error:
+                raise device_timer.LostContextError(
+                    f"{where}: it fails with {_text(configs[number])}, after which this process "
+                    f"cannot use the GPU: {error}"
+                ) from error
             except RuntimeError as error:
-                leave_out(number, error)
+                # Too much shared memory, for instance.
+                errors.append(error)
+                _leave_out(where, configs[number], error)
         # Again, in turn: the first one may have met another clock.
         for _ in range(_ROUNDS):
             best = min(times.values(), default=0)
             for number in [each for each, time in times.items() if time <= _NEAR * best]:
-                times[number] = min(times[number], timer.milliseconds(launchers[number]))
+                times[number] = min(times[number], timer.milliseconds(candidates[number]))
     if not times:
-        raise RuntimeError(f"{where}: none of its configurations can be launched: {errors[0]}")
+        raise _none_can_be_launched(where, errors)
     return times
+
+
+def _leave_out(where: str, config: Mapping[str, object], error: Exception) -> None:
+    _log.warning("%s: %s is left out: %s", where, _text(config), error)
+
+
+def _none_can_be_launched(where: str, errors: Sequence[Exception]) -> RuntimeError:
+    return RuntimeError(f"{where}: none of its configurations can be launched: {errors[0]}")
 
 
 def _launcher(launch: Launch, words: Sequence[str]) -> device_timer.Launcher:

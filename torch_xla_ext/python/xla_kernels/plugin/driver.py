@@ -1,7 +1,139 @@
-"""Properties of the GPU, from CUDA's driver."""
+"""Calls of CUDA's driver, and properties of the GPUs."""
+
+from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{MAJOR,MINOR}
+
+
+class DriverError(RuntimeError):
+    """There is no driver, or it refuses something.
+
+    Attributes:
+        code: CUDA's error; 0 if there is no driver.
+    """
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Driver:
+    """The driver's functions by name, with ctypes' arguments, as in `driver("cuInit", 0)`."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def __call__(self, function: str, *arguments: object, allowed: Collection[int] = ()) -> int:
+        """Calls a function.
+
+        Args:
+            allowed: the errors that are none.
+
+        Returns:
+            0, or one of the allowed errors.
+
+        Raises:
+            DriverError: with the name of CUDA's error.
+        """
+        error = getattr(self._library, function)(*arguments)
+        if error and error not in allowed:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorName(error, ctypes.byref(text))
+            name = (text.value or b"an unknown error").decode()
+            raise DriverError(f"CUDA's driver: {function}: {name} ({error})", error)
+        return error
+
+
+@functools.cache
+def driver() -> Driver:
+    """The process's driver, initialized.
+
+    Raises:
+        DriverError: there is none, or no GPU.
+    """
+    try:
+        found = Driver(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        raise DriverError("there is no CUDA driver, and so no GPU") from None
+    found("cuInit", 0)
+    return found
+
+
+def retain_context(number: int) -> ctypes.c_void_p:
+    """The context of a GPU that XLA uses, too, which lasts until `release_context` at least."""
+    context = ctypes.c_void_p()
+    driver()("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(number))
+    return context
+
+
+def release_context(number: int) -> None:
+    """The counterpart of `retain_context`."""
+    driver()("cuDevicePrimaryCtxRelease_v2", _device(number))
+
+
+@contextmanager
+def current(context: ctypes.c_void_p) -> Iterator[None]:
+    """Makes a context the thread's current one."""
+    driver()("cuCtxPushCurrent_v2", context)
+    try:
+        yield
+    finally:
+        driver()("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def attribute(number: int, which: int) -> int:
+    """A CUdevice_attribute of a GPU."""
+    value = ctypes.c_int()
+    driver()("cuDeviceGetAttribute", ctypes.byref(value), which, _device(number))
+    return value.value
+
+
+def cuda_version() -> tuple[int, int]:
+    """The newest version of CUDA that the driver supports: major and minor."""
+    version = ctypes.c_int()
+    driver()("cuDriverGetVersion", ctypes.byref(version))
+    return version.value // 1000, version.value % 1000 // 10
+
+
+def device_count() -> int:
+    """How many GPUs the process sees."""
+    count = ctypes.c_int()
+    driver()("cuDeviceGetCount", ctypes.byref(count))
+    return count.value
+
+
+def device_name(number: int) -> str:
+    """A GPU's name."""
+    name = ctypes.create_string_buffer(256)
+    driver()("cuDeviceGetName", name, len(name), _device(number))
+    return name.value.decode()
+
+
+def total_memory(number: int) -> int:
+    """Bytes of a GPU's memory."""
+    size = ctypes.c_size_t()
+    driver()("cuDeviceTotalMem_v2", ctypes.byref(size), _device(number))
+    return size.value
+
+
+def can_access(number: int, peer: int) -> bool:
+    """Whether kernels on a GPU may access the memory of another one."""
+    can = ctypes.c_int()
+    driver()("cuDeviceCanAccessPeer", ctypes.byref(can), _device(number), _device(peer))
+    return bool(can.value)
+
+
+def allocate(num_bytes: int) -> int:
+    """The address of so many zeros in the memory of the current context's GPU."""
+    address, size = ctypes.c_uint64(), ctypes.c_size_t(num_bytes)
+    driver()("cuMemAlloc_v2", ctypes.byref(address), size)
+    driver()("cuMemsetD8_v2", address, ctypes.c_ubyte(0), size)
+    return address.value
 
 
 @functools.cache
@@ -9,16 +141,12 @@ def compute_capability() -> int:
     """Return the compute capability of GPU 0, 90 for 9.0.
 
     Raises:
-        RuntimeError: there is no GPU.
+        DriverError: there is no GPU.
     """
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        raise RuntimeError("there is no CUDA driver, and so no GPU") from None
-    numbers = [ctypes.c_int() for _ in range(2)]
-    failed = driver.cuInit(0)
-    for number, attribute in zip(numbers, (75, 76), strict=True):  # major, minor
-        failed = failed or driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, 0)
-    if failed:
-        raise RuntimeError(f"CUDA error {failed}: the driver does not name GPU 0's capability")
-    return numbers[0].value * 10 + numbers[1].value
+    return attribute(0, _MAJOR) * 10 + attribute(0, _MINOR)
+
+
+def _device(number: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    driver()("cuDeviceGet", ctypes.byref(device), number)
+    return device

@@ -26,9 +26,11 @@ XLA_TYPES = {
     torch.float4_e2m1fn_x2: ("F4E2M1FNX2", 200),
 }
 # Of these, torch_xla has no tensors: a tensor of torch.uint8 passes for one, with the same bytes.
-PASSED_AS_BYTES = ("F8E8M0FNU", "F4E2M1FNX2", "F8E3M4")
+# S4X2 and U4X2 are two integers of four bits in a byte.
+PASSED_AS_BYTES = ("F8E8M0FNU", "F4E2M1FNX2", "F8E3M4", "S4X2", "U4X2")
 TORCH_TYPES = {name: dtype for dtype, (name, _) in XLA_TYPES.items()}
-TORCH_TYPES["F8E3M4"] = torch.uint8  # torch has none
+# torch has none, or, as torch.int4, a name without operations and one element a byte.
+TORCH_TYPES |= dict.fromkeys(("F8E3M4", "S4X2", "U4X2"), torch.uint8)
 TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items()}
 
 

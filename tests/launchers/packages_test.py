@@ -1,0 +1,290 @@
+"""load_kernels: folders in the layout of Hugging Face's kernels, packages, FlashInfer's functions.
+
+Builds are made here: their operators in Python, those of TVM-FFI in C++.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import torch_xla_ext
+from torch_xla_ext.launchers.packages import flashinfer, transformer_engine, variants
+from torch_xla_ext.launchers.packages.variants import System
+from torch_xla_ext.registry import registration
+
+SOURCE = Path(__file__).with_name("package_functions.cc")
+TORCH = "".join(torch.__version__.split(".")[:2])
+CPU = "cpu-x86_64-linux"
+# As kernel-builder writes it. There, the operators are a shared library's.
+OPS = """
+import torch
+from . import _native
+ops = torch.ops.{id}
+"""
+NATIVE = """
+import torch
+library = torch.library.Library("{id}", "DEF")
+library.define("silu_and_mul(Tensor! out, Tensor x) -> ()")
+library.define("doubled(Tensor x) -> Tensor")
+library.define("positive(Tensor x) -> Tensor")
+
+def silu_and_mul(out, x):
+    a, b = x.chunk(2, -1)
+    out.copy_(torch.nn.functional.silu(a) * b)
+
+library.impl("silu_and_mul", silu_and_mul, "CPU")
+library.impl("doubled", lambda x: 2 * x, "CPU")
+library.impl("positive", lambda x: x[x > 0], "CPU")
+"""
+INIT = """
+import torch
+from ._ops import ops
+from . import layers
+
+def silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    ops.silu_and_mul(out, x)
+    return out
+"""
+LAYERS = """
+import torch
+from ._ops import ops
+
+class SiluAndMul(torch.nn.Module):
+    def forward(self, x):
+        out = x.new_empty((*x.shape[:-1], x.shape[-1] // 2))
+        ops.silu_and_mul(out, x)
+        return out
+"""
+
+
+def build(folder: Path, variant: str, identity: str, **metadata: object) -> Path:
+    made = folder / "build" / variant
+    made.mkdir(parents=True)
+    files = {"__init__": INIT, "_ops": OPS, "_native": NATIVE, "layers": LAYERS}
+    for name, text in files.items():
+        (made / f"{name}.py").write_text(text.replace("{id}", identity))
+    described = {"id": identity, "name": "activation", "version": 1, **metadata}
+    (made / "metadata.json").write_text(json.dumps(described))
+    return made
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    include = Path(importlib.util.find_spec("tvm_ffi").submodule_search_locations[0], "include")
+    made = tmp_path_factory.mktemp("functions") / "_relu_cpu_1234.abi3.so"
+    command = ["g++", "-std=c++17", "-shared", "-fPIC", f"-I{include}"]
+    subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
+    return made
+
+
+def fake_doubled(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_a_folder(tmp_path: Path, device: torch.device) -> None:
+    build(tmp_path, f"torch{TORCH}-cxx11-{CPU}", "_activation_1")
+    build(tmp_path, f"torch{TORCH}-cxx11-cu128-x86_64-linux", "_activation_2")
+    build(tmp_path, f"torch27-cxx11-{CPU}", "_activation_3")
+    kernel = torch_xla_ext.load_kernels(tmp_path, fakes={"doubled": fake_doubled})
+    x = torch.randn(4, 6)
+    expected = functional.silu(x[:, :3]) * x[:, 3:]
+    out = torch.empty(4, 3, device=device)
+    assert kernel.silu_and_mul(out, x.to(device)) is out
+    torch.testing.assert_close(out.cpu(), expected)
+    torch.testing.assert_close(kernel.layers.SiluAndMul()(x.to(device)).cpu(), expected)
+    compiled = torch.compile(kernel.ops.doubled, backend="openxla", fullgraph=True)
+    assert torch.equal(compiled(x.to(device)).cpu(), 2 * x)
+    # One that cannot be part of a program says why.
+    with pytest.raises(NotImplementedError, match=r"positive cannot be part .* no fake function"):
+        kernel.ops.positive(x.to(device))
+    assert torch_xla_ext.load_kernels(tmp_path / "build") is kernel
+    assert torch_xla_ext.load_kernels(tmp_path / "build" / f"torch{TORCH}-cxx11-{CPU}") is kernel
+
+
+def test_what_a_folder_lacks(tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match="has no builds"):
+        torch_xla_ext.load_kernels(tmp_path)
+    build(tmp_path, "torch27-cxx11-cpu-x86_64-linux", "_activation_4")
+    build(tmp_path, "torch-cuda", "_activation_5")
+    text = r"torch-cuda: it is for cuda, but XLA's device is cpu; torch27-.*: torch is 2\.8"
+    with pytest.raises(ImportError, match=text):
+        torch_xla_ext.load_kernels(tmp_path)
+    needed = {"python-depends": ["no-such-package"]}
+    build(tmp_path, "torch-cpu", "_activation_6", **needed)
+    with pytest.raises(ImportError, match="needs no-such-package; pip install no-such-package"):
+        torch_xla_ext.load_kernels(tmp_path)
+    unknown = tmp_path / "unknown"
+    build(unknown, "torch-universal", "_activation_7")
+    with pytest.raises(
+        ValueError, match="no operator 'tripled'; there are doubled, positive, silu"
+    ):
+        torch_xla_ext.load_kernels(unknown, fakes={"tripled": fake_doubled})
+    with pytest.raises(
+        FileNotFoundError, match="hf download --repo-type kernel someone/relu --loc"
+    ):
+        torch_xla_ext.load_kernels("someone/relu")
+
+
+def test_a_build_for_tvm_ffi(tmp_path: Path, library: Path, device: torch.device) -> None:
+    version = "".join(map(str, System.current("Host").tvm_ffi))
+    made = build(tmp_path, f"tvm-ffi{version}-{CPU}", "_relu_cpu_1234", name="relu-tvm-ffi")
+    (made / library.name).symlink_to(library)
+    with pytest.raises(TypeError, match=r"pass functions=.* of .*relu_cpu"):
+        torch_xla_ext.load_kernels(tmp_path)
+    relu = {
+        "signature": "(x: F32[*n]) -> (out: F32[*n])",
+        "arguments": "out x",
+        "sharding_rule": "... -> ...",
+    }
+    kernel = torch_xla_ext.load_kernels(tmp_path, functions={"relu": relu})
+    x = torch.randn(3, 4)
+    assert torch.equal(kernel.relu(x.to(device)).cpu(), x.relu())
+    assert torch.ops.relu_tvm_ffi.relu(x.to("meta")).shape == (3, 4)
+    with pytest.raises(TypeError, match="expected dtype F32 but got S32"):
+        kernel.relu(torch.ones(3, dtype=torch.int32, device=device))
+    with pytest.raises(AttributeError, match=r"no function 'gelu' for Host; it has .*relu_cpu"):
+        torch_xla_ext.load_kernels(tmp_path, functions={"gelu": relu})
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    def package(name: str) -> str:
+        (tmp_path / f"{name}.py").write_text(NATIVE.replace("{id}", f"{name}_ops"))
+        return name
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return package
+
+
+def test_a_package(package: Callable[[str], str], device: torch.device) -> None:
+    torch_xla_ext.load_kernels(package("own_kernels"), fakes={"doubled": fake_doubled})
+    assert torch.ops.own_kernels_ops.doubled(torch.ones(3, device=device)).tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="own_kernels has defined no operators; if it was impor"):
+        torch_xla_ext.load_kernels("own_kernels")
+
+
+def test_a_package_that_is_imported(package: Callable[[str], str], device: torch.device) -> None:
+    __import__(package("more_kernels"))
+    torch_xla_ext.load_kernels(
+        "more_kernels", names=["more_kernels_ops"], fakes={"doubled": fake_doubled}
+    )
+    assert torch.ops.more_kernels_ops.doubled(torch.ones(3, device=device)).tolist() == [2, 2, 2]
+    with pytest.raises(FileNotFoundError, match="neither a folder nor an installed package"):
+        torch_xla_ext.load_kernels("no_such_package")
+
+
+def test_flashinfer(library: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spec:
+        is_compiled = False
+
+        def build(self) -> None:
+            self.is_compiled = True
+
+        def get_library_path(self) -> str:
+            assert self.is_compiled
+            return str(library)
+
+    norm = ModuleType("flashinfer.jit.norm")
+    norm.gen_norm_module = Spec
+    monkeypatch.setitem(sys.modules, "flashinfer.jit.norm", norm)
+    kernel = torch_xla_ext.load_kernels("flashinfer", names=["rmsnorm", "fused_add_rmsnorm"])
+    x, residual = (torch.randn(2, 5, 64).bfloat16() for _ in range(2))
+    weight = torch.randn(64).bfloat16()
+    y = kernel.rmsnorm(x.to(device), weight.to(device), 1e-5)
+    expected = functional.rms_norm(x.float(), (64,), weight.float(), 1e-5)
+    torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
+    y, total = torch.ops.flashinfer.fused_add_rmsnorm(
+        *(each[0].to(device) for each in (x, residual)), weight.to(device)
+    )
+    torch.testing.assert_close(total.cpu(), (x + residual)[0])
+    expected = functional.rms_norm(total.cpu().float(), (64,), weight.float(), 1e-6)
+    torch.testing.assert_close(y.cpu().float(), expected, rtol=1e-2, atol=1e-2)
+    with pytest.raises(ValueError, match=r"\(weight\): expected dimension 0 to be 64 but got 63"):
+        kernel.rmsnorm(x.to(device), weight[:63].to(device))
+    with pytest.raises(ValueError, match="FlashInfer's sampling is not known here, but of rmsnorm"):
+        torch_xla_ext.load_kernels("flashinfer", names=["sampling"])
+
+
+@pytest.mark.parametrize("name", flashinfer.FUNCTIONS)
+def test_signatures_of_flashinfer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator of each can be declared."""
+    from torch_xla_ext.launchers.packages import tvm_ffi_functions
+    from xla_kernels.signature import parse
+
+    _, _, options = flashinfer.FUNCTIONS[name]
+    schema = parse.parse(name, options["signature"], options["parameters"])
+    arguments = tvm_ffi_functions._arguments(schema, options["defaults"])
+    torch._C.parse_schema(f"{name}({arguments}) -> {tvm_ffi_functions._returns(schema)}")
+    words = options.get("arguments", "").split()
+    assert not words or set(words) == {
+        each.name for each in (*schema.arguments, *schema.parameters)
+    }
+
+
+def test_transformer_engine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImportError, match="transformer_engine_jax, which is not installed"):
+        torch_xla_ext.load_kernels("transformer_engine")
+    folder = tmp_path / "transformer_engine" / "wheel_lib"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (tmp_path / "transformer_engine_jax.py").write_text(
+        "def registrations():\n    return {'te_norm_forward_ffi': {'execute': 1}}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ImportError, match=r"libtransformer_engine\.so: cannot open"):
+        transformer_engine.load()
+    (folder / "libtransformer_engine.so").symlink_to(library)
+    registered = []
+    monkeypatch.setattr(
+        registration, "register_custom_call", lambda *args, **options: registered.append(args)
+    )
+    module = torch_xla_ext.load_kernels("transformer_engine")
+    assert registered == [("te_norm_forward_ffi", {"execute": 1})]
+    assert module.__name__ == "transformer_engine_jax"
+
+
+H100 = System(torch=(2, 8), tvm_ffi=(0, 1), cuda=(12, 8), driver_cuda=(13, 0))
+ALONE = System(torch=(2, 8), tvm_ffi=(0, 1), cuda=None, driver_cuda=(13, 0))
+HOST = System(torch=(2, 8), tvm_ffi=None, cuda=None, driver_cuda=None)
+
+
+@pytest.mark.parametrize(
+    ("system", "best"),
+    [
+        (H100, "torch-stable-abi28-cu126-x86_64-linux"),
+        (ALONE, "tvm-ffi01-cu128-x86_64-linux"),
+        (HOST, "torch28-cpu-x86_64-linux"),
+    ],
+)
+def test_the_best_variant(system: System, best: str) -> None:
+    names = [
+        *("torch28-cxx11-cu126-x86_64-linux", "torch28-cxx11-cu128-x86_64-linux"),
+        *("torch28-cxx98-cu128-x86_64-linux", "torch28-cu129-x86_64-linux"),
+        *("torch-stable-abi28-cu126-x86_64-linux", "torch-stable-abi29-cu128-x86_64-linux"),
+        *("tvm-ffi01-cu126-x86_64-linux", "tvm-ffi01-cu128-x86_64-linux"),
+        *("tvm-ffi01-cu132-x86_64-linux", "tvm-ffi02-cu128-x86_64-linux", "tvm-ffi01-cpu-x86_64-"),
+        *("torch28-cxx11-cpu-x86_64-linux", "torch28-cpu-x86_64-linux"),
+        *("torch28-cxx11-cpu-aarch64-linux", "torch28-metal-aarch64-darwin"),
+        *("torch28-cxx11-rocm63-x86_64-linux", "torch-cuda", "torch-universal"),
+    ]
+    variant, refused = variants.choose(names, system)
+    assert variant.name == best
+    names.remove(best)
+    assert set(refused) < set(names)
+    if system is H100:
+        without = [name for name in names if "stable" not in name]
+        assert variants.choose(without, system)[0].name == "torch28-cxx11-cu128-x86_64-linux"
+        python = ["torch-universal", "torch-cuda", "torch-cpu"]
+        assert variants.choose(python, system)[0].name == "torch-cuda"
+        assert refused["torch28-cu129-x86_64-linux"] == "torch is for CUDA 12.8"
+        assert refused["tvm-ffi01-cu132-x86_64-linux"] == "the driver is for CUDA 13.0"
+        assert refused["torch28-cxx98-cu128-x86_64-linux"] == "torch has another C++ ABI"

@@ -1,0 +1,166 @@
+"""CUDA's driver in Python, as far as xla_kernels.plugin.driver's callers use it."""
+
+# ruff: noqa: N802, N815 (CUDA's names)
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from xla_kernels.plugin import driver
+
+OUT_OF_MEMORY, ILLEGAL_ADDRESS, ALREADY_ENABLED = 2, 700, 704
+_NAMES = {
+    OUT_OF_MEMORY: b"CUDA_ERROR_OUT_OF_MEMORY",
+    ILLEGAL_ADDRESS: b"CUDA_ERROR_ILLEGAL_ADDRESS",
+}
+
+
+class FakeCuda:
+    """GPUs that keep the time of what is launched on them.
+
+    Functions that are not here do nothing.
+
+    Attributes:
+        sizes: bytes of the GPUs' memory.
+        free: bytes that may still be allocated.
+        called: the functions that were called, in order.
+        fails: the errors of functions that fail.
+        allocated: sizes by address.
+        contexts: of those that are retained, the GPUs.
+        stack: the current context, and those below it.
+    """
+
+    def __init__(self, sizes: tuple[int, ...] = (80 << 30,)) -> None:
+        self.sizes = sizes
+        self.free = 1 << 20
+        self.called: list[str] = []
+        self.fails: dict[str, int] = {}
+        self.allocated: dict[int, int] = {}
+        self.contexts: list[int] = []
+        self.stack: list[int] = []
+        self._handles = 0x1000
+        self._clock = 0.0
+        self._events: dict[int, float] = {}
+        self._captured: list[float] | None = None
+        self._graphs: dict[int, float] = {}
+        self._has_failed = False
+
+    def launch(self, milliseconds: float) -> None:
+        """A kernel that takes so long; after less than 0 it has failed."""
+        if milliseconds < 0:
+            self._has_failed = True
+        elif self._captured is not None:
+            self._captured.append(milliseconds)
+        else:
+            self._clock += milliseconds
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        return functools.partial(self._call, name)
+
+    def _call(self, name: str, *arguments: object) -> int:
+        if name == "cuGetErrorName":
+            arguments[1]._obj.value = _NAMES.get(arguments[0])
+            return 0
+        self.called.append(name)
+        if self._has_failed and name not in ("cuInit", "cuCtxPopCurrent_v2"):
+            return ILLEGAL_ADDRESS
+        function = getattr(type(self), f"_{name}", None)
+        return self.fails.get(name) or (function and function(self, *arguments)) or 0
+
+    def _new(self, handle: object) -> None:
+        self._handles += 0x10
+        handle._obj.value = self._handles
+
+    _cuStreamCreate = _cuEventCreate = lambda self, handle, flags: self._new(handle)
+
+    def _cuDeviceGet(self, device: object, number: int) -> int:
+        device._obj.value = 10 + number
+        return 0 if number < len(self.sizes) else 101
+
+    def _cuDriverGetVersion(self, version: object) -> None:
+        version._obj.value = 13010
+
+    def _cuDeviceGetCount(self, count: object) -> None:
+        count._obj.value = len(self.sizes)
+
+    def _cuDeviceTotalMem_v2(self, size: object, device: object) -> None:
+        size._obj.value = self.sizes[device.value - 10]
+
+    def _cuDeviceGetName(self, name: object, size: int, device: object) -> None:
+        name.value = f"NVIDIA Fake {device.value - 10}".encode()
+
+    def _cuDeviceGetAttribute(self, value: object, which: int, device: object) -> None:
+        value._obj.value = {75: 9, 76: 0, 38: 4096}[which]
+
+    def _cuDeviceCanAccessPeer(self, can: object, device: object, peer: object) -> None:
+        can._obj.value = 1
+
+    def _cuDevicePrimaryCtxRetain(self, context: object, device: object) -> None:
+        self.contexts.append(device.value - 10)
+        context._obj.value = 0x100 + device.value - 10
+
+    def _cuDevicePrimaryCtxRelease_v2(self, device: object) -> None:
+        self.contexts.remove(device.value - 10)
+
+    def _cuCtxPushCurrent_v2(self, context: object) -> None:
+        self.stack.append(context.value)
+
+    def _cuCtxPopCurrent_v2(self, context: object) -> None:
+        self.stack.pop()
+
+    def _cuMemGetInfo_v2(self, free: object, total: object) -> None:
+        free._obj.value, total._obj.value = self.free, self.sizes[0]
+
+    def _cuMemAlloc_v2(self, address: object, size: object) -> int:
+        if size.value > self.free:
+            return OUT_OF_MEMORY
+        self._new(address)
+        self.free -= size.value
+        self.allocated[address._obj.value] = size.value
+        return 0
+
+    def _cuMemFree_v2(self, address: object) -> None:
+        self.free += self.allocated.pop(address.value)
+
+    def _cuStreamBeginCapture_v2(self, stream: object, mode: int) -> None:
+        self._captured = []
+
+    def _cuStreamEndCapture(self, stream: object, graph: object) -> None:
+        self._new(graph)
+        self._graphs[graph._obj.value], self._captured = sum(self._captured), None
+
+    def _cuGraphInstantiateWithFlags(self, made: object, graph: object, flags: object) -> None:
+        self._new(made)
+        self._graphs[made._obj.value] = self._graphs[graph.value]
+
+    def _cuGraphLaunch(self, graph: object, stream: object) -> None:
+        self._clock += self._graphs[graph.value]
+
+    def _cuGraphDestroy(self, graph: object) -> None:
+        del self._graphs[graph.value]
+
+    _cuGraphExecDestroy = _cuGraphDestroy
+
+    def _cuEventRecord(self, event: object, stream: object) -> None:
+        self._events[event.value] = self._clock
+
+    def _cuEventElapsedTime(self, milliseconds: object, begin: object, end: object) -> None:
+        milliseconds._obj.value = self._events[end.value] - self._events[begin.value]
+
+    def is_clean(self) -> bool:
+        """Whether all is freed, but what a kernel's failure keeps."""
+        kept = self.allocated or self.contexts or self._graphs
+        return not self.stack and (self._has_failed or not kept)
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """The process's driver."""
+    cuda = FakeCuda()
+    monkeypatch.setattr(driver, "driver", lambda: driver.Driver(cuda))
+    return cuda
