@@ -212,13 +212,6 @@ def _attention(_: type) -> type:
     return XlaGpuAttentionBackend
 
 
-@_replaces("runner", "vllm.v1.worker.tpu_model_runner", "TPUSupportedSamplingMetadata")
-def _metadata(_: type) -> type:
-    from vllm_xla_gpu.sampling import SamplingMetadata
-
-    return SamplingMetadata
-
-
 def stand_in_for_tpu_info() -> None:
     """Before vllm.platforms.tpu is imported, which takes the names of TPU chips from there."""
     sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None
