@@ -102,14 +102,14 @@ class CapturedStep(CopiedStep):
         return self._call(args, kwargs, may_differ=True)
 
     def repeat(self, *args: Any) -> Any:
-        """A call like the one before it in this thread, between which no code has changed Python.
+        """Make a call like the previous one in this thread, since which Python is unchanged.
 
         What the function reads besides its arguments is not compared with what it was.
         """
         return self._call(args, {}, may_differ=False)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Traces and compiles what a call with these arguments runs, and runs nothing.
+        """Trace and compile what a call with these arguments runs, and run nothing.
 
         In a block of torch_xla_ext.parallel_compilation another thread compiles it.
 
@@ -234,7 +234,7 @@ class CapturedStep(CopiedStep):
         again: TraceFingerprint | None = None,
         compiler: Compiler | None = None,
     ) -> Replay:
-        """Traces the function; if it reads a value, once more as torch.compile would.
+        """Trace the function; if it reads a value, once more as torch.compile would.
 
         Libraries read values, such as whether a mask is all ones, unless they are compiled.
         """
@@ -272,7 +272,7 @@ class CapturedStep(CopiedStep):
         )
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
-        """Whether the call is traced again: calls 2, 4, 8, …"""
+        """Return whether the call is traced again: calls 2, 4, 8, …"""
         return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
 
     def _run_verified(
@@ -284,7 +284,7 @@ class CapturedStep(CopiedStep):
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
-        """Traces the call again, and compares.
+        """Trace the call again, and compare.
 
         A trace has the step's effects on Python, like any capture; so it takes the place of a call
         of the function. Its effects on tensors are undone, and the replay has them.
@@ -343,7 +343,7 @@ class CapturedStep(CopiedStep):
         return "Pass changing values as tensors"
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
-        """The first call may make what later ones only write to, such as an optimizer's state."""
+        """Keep a first call lazy: it may create state that later calls update."""
         torch_xla.sync()
         if isinstance(result, DisturbedError):
             self._disturbances += 1
@@ -398,7 +398,7 @@ def capture(
     verify: bool | int | None = None,
     as_compiling: bool = False,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
-    """Traces and compiles a step once, and then replays it without running its Python code.
+    """Trace and compile a step once, and then replays it without running its Python code.
 
     As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
     ``function(...)`` followed by torch_xla.sync() does, for the step's tensors. Capture also finds

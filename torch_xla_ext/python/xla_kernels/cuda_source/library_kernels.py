@@ -41,7 +41,7 @@ class LibraryKernel:
 
 
 def read(kernel: object) -> LibraryKernel:
-    """Reads a kernel of another library.
+    """Read a kernel of another library.
 
     Raises:
         TypeError: it is none of those that can be read.
