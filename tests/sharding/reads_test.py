@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 import torch
 import torch_xla
 import torch_xla.debug.metrics as met
@@ -51,6 +52,8 @@ def test_stablehlo_names_the_kernel(mesh: xs.Mesh) -> None:
     a = torch.randn(8, 12)
     program = exported_program_to_stablehlo(torch.export.export(Add(), (a, a)))
     assert "@XlaGpuSimpleAdd(" in program.get_stablehlo_text()
+    with pytest.raises(RuntimeError, match="runs on one device"):
+        program(a, a)
     result = ops.simple_add(sharded(a, mesh, ("x", None)), torch.ones(8, 12, device="xla"))
     assert "@XlaGpuSimpleAdd(" in xla_model.get_stablehlo([result])
     # The program that runs is divided by XLA still.

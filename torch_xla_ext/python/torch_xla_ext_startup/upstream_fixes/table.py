@@ -260,7 +260,10 @@ FIXES = (
         versions="torch_xla 2.8",
         reason="StableHLO of a program for several devices has calls that only this process knows",
         test="tests/sharding/reads_test.py",
-        replaces={"_XLAC:_get_stablehlo": f"{_HERE}.exported_programs:get_stablehlo"},
+        replaces={
+            f"_XLAC:{name}": f"{_HERE}.exported_programs:{name.removeprefix('_')}"
+            for name in ("_get_stablehlo", "_run_stablehlo")
+        },
     ),
     Fix(
         "use_spmd",
