@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import textwrap
 import threading
@@ -183,6 +184,35 @@ def test_calls_do_not_wait_for_the_launch_before(others: int) -> None:
     assert set(state.tolist()) == {6}
     assert set(results[-1][0].tolist()) == {8}
     assert passed == [True, True]
+
+
+def test_steps_that_the_calling_thread_starts() -> None:
+    """They are behind those that another thread starts, and before them."""
+    state = counter()
+    add = capture(lambda x: state.add_(x).clone(), check_python=False, starts_here=True)
+    double = capture(lambda x: state.mul_(x).clone(), check_python=False)
+    slow_add = capture(lambda x: state.copy_(slow(state)) + x, check_python=False)
+    expected, results = 0, []
+    for i in range(1, 6):
+        results += [add(counter(i)), double(counter(2)), slow_add(counter(0)), add(counter(1))]
+        expected = 2 * (expected + i) + 2
+    assert results[-1].tolist() == [expected] * 4
+    assert [result[0].item() for result in results[:4]] == [1, 2, 3, 4]
+    assert state.tolist() == [expected] * 4
+    assert copy.copy(add)(counter(1)).tolist() == [expected + 1] * 4
+
+
+def test_an_error_of_a_step_that_the_calling_thread_starts() -> None:
+    state, other = counter(), counter()
+    good = capture(lambda: other.add_(1).clone(), check_python=False, starts_here=True)
+    bad = capture(lambda x: state.copy_(failing(x, state)), check_python=False, starts_here=True)
+    for count in range(1, 4):
+        with pytest.raises(RuntimeError, match="XlaGpuSimpleAdd: payload"):
+            bad(counter(1))
+            state.cpu()
+        state.copy_(counter())
+        torch_xla.sync(wait=True)
+        assert good().tolist() == [count] * 4
 
 
 def test_a_failed_launch_takes_back_those_behind_it() -> None:

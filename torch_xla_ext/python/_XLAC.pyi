@@ -230,7 +230,9 @@ class _XlaCapturedProgram:
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
         """Runs the program with the current data of its tensors."""
 
-    def run_if_matches(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor] | None:
+    def run_if_matches(
+        self, arguments: list[torch.Tensor], here: bool
+    ) -> list[torch.Tensor] | None:
         """The same, if `matches` is true and the state certainly has the shardings remembered."""
 
 @final

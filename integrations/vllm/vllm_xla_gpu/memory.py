@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import psutil
 import torch
 import torch_xla.core.xla_model as xm
-import torch_xla.runtime as xr
 from vllm.logger import init_logger
 
 from vllm_xla_gpu.limits import UnsupportedError
@@ -40,10 +39,16 @@ def bytes_text(size: int) -> str:
 def allocator_info(device: torch.device) -> dict[str, int] | None:
     """Bytes that XLA's allocator may take, has in use and had; None if it does not tell.
 
-    It does not on a CPU, nor if the process has several devices.
+    Of several devices, they are those of the one with the least free memory. A CPU has none.
     """
-    is_told = os.environ["PJRT_DEVICE"] != "CPU" and not xr.is_spmd()
-    return xm.get_memory_info(device) if is_told else None
+    if os.environ["PJRT_DEVICE"] == "CPU":
+        return None
+    try:
+        return xm.get_memory_info(device)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        logger.warning("XLA does not tell how much memory there is, so it is estimated: %s", reason)
+        return None
 
 
 def allocator_peak(device: torch.device) -> int:
@@ -54,9 +59,9 @@ def allocator_peak(device: torch.device) -> int:
 
 def room_for(size: int, device: torch.device, most: int) -> int:
     """How often this many bytes fit into the device's free memory: at least once, to try."""
-    if os.environ["PJRT_DEVICE"] == "CPU":
+    info = allocator_info(device)
+    if info is None:
         return most
-    info = xm.get_memory_info(device)
     return max(1, min(most, (info["bytes_limit"] - info["bytes_used"]) // size))
 
 

@@ -150,9 +150,12 @@ class XlaGpuModelRunner(TPUModelRunner):
     @staticmethod
     def _captured(function: Callable[..., Any], sizes: Iterable[int]) -> dict[int, CapturedStep]:
         """The function for each size, its first argument."""
-        # vLLM's code names much that changes from step to step, and that no model reads.
+        # vLLM's code names much that changes from step to step, and that no model reads. It waits
+        # for the step before when it has started one.
         return {
-            size: torch_xla_ext.capture(functools.partial(function, size), check_python=False)
+            size: torch_xla_ext.capture(
+                functools.partial(function, size), check_python=False, starts_here=True
+            )
             for size in sizes
         }
 

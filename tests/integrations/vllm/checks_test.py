@@ -386,8 +386,20 @@ def test_memory_after_another_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.DeviceMemory.current(device, earlier_peak=7 << 30).peak == 7 << 30
 
 
-def test_memory_of_several_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "allocator_info", lambda device: None)
+def test_memory_of_gpus_that_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several, torch_xla tells that of the one with the least free memory."""
+    info = {"bytes_limit": 80 << 30, "bytes_used": 10 << 30, "peak_bytes_used": 14 << 30}
+    monkeypatch.setattr(memory.xm, "get_memory_info", lambda device: info)
+    monkeypatch.setenv("PJRT_DEVICE", "CUDA")
+    found = memory.DeviceMemory.current(torch.device("meta"), weights=10 << 30)
+    assert found.available_for_cache(devices=2) // 2 == int(0.97 * (80 << 30)) - (14 << 30)
+
+
+def test_memory_of_gpus_that_do_not_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: torch.device) -> None:
+        raise RuntimeError("GetAllocatorStats is not implemented\nand a stack")
+
+    monkeypatch.setattr(memory.xm, "get_memory_info", fail)
     monkeypatch.setattr(memory, "gpu_memory", lambda: 100 << 30)
     monkeypatch.setenv("PJRT_DEVICE", "CUDA")
     monkeypatch.setenv("PJRT_ALLOCATOR_FRACTION", "0.8")

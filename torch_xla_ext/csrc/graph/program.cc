@@ -452,13 +452,13 @@ std::vector<at::Tensor> Program::Run(const std::vector<at::Tensor>& arguments,
 }
 
 std::optional<std::vector<at::Tensor>> Program::RunIfMatches(
-    const std::vector<at::Tensor>& arguments) {
+    const std::vector<at::Tensor>& arguments, bool here) {
   std::vector<at::Tensor> state;
   if (!FindState(arguments, &state)) return std::nullopt;
   const WithoutGil without_gil;
   const std::vector<Input> inputs = Gather(arguments, state);
   if (!HasRememberedShardings(inputs)) return std::nullopt;
-  return Run(inputs, &graph::Start);
+  return Run(inputs, here ? &graph::StartHere : &graph::Start);
 }
 
 std::vector<at::Tensor> Program::Run(const std::vector<Input>& inputs,

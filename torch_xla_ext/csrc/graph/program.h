@@ -102,9 +102,10 @@ class Program {
 
   // The same, if Matches() is true, and no tensor of the state has got another
   // sharding since RememberShardings; returns nothing if that is not certain.
-  // Looks at the state's tensors with the GIL, and releases it then.
+  // Looks at the state's tensors with the GIL, and releases it then. With
+  // `here`, runs the program as RunHere does.
   std::optional<std::vector<at::Tensor>> RunIfMatches(
-      const std::vector<at::Tensor>& arguments);
+      const std::vector<at::Tensor>& arguments, bool here);
 
   // Like Run, but starts the program in this thread, and throws
   // std::runtime_error also if that fails. The device has been given the

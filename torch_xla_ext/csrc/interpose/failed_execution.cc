@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/interpose/launch_threads.h"
 #include "torch_xla_ext/csrc/runtime_fixes/failures.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lost_process.h"
 #include "torch_xla_ext/csrc/runtime_fixes/without_gil.h"
@@ -111,6 +112,7 @@ PjRtComputationClient::ExecuteReplicated(
   torch_xla_ext::ThrowLostProcess();
   torch_xla_ext::CheckHaveValues(arguments);
   const torch_xla_ext::WithoutGil without_gil;
+  const torch_xla_ext::FewThreads few_threads;
   return upstream(this, computation, arguments, devices, options);
 }
 

@@ -157,7 +157,8 @@ void DefineProgram(py::module_& module) {
       .def("arguments_to_copy", &Program::ArgumentsToCopy)
       .def("matches", &Program::Matches)
       .def("remember_shardings", &Program::RememberShardings)
-      .def("run_if_matches", &Program::RunIfMatches)
+      .def("run_if_matches", &Program::RunIfMatches, py::arg("arguments"),
+           py::arg("here"))
       .def(
           "run",
           [](Program& program, const std::vector<at::Tensor>& arguments) {

@@ -40,6 +40,7 @@ class Replay:
         self._registrations = _XLAC._xla_capture_registrations()
         self.calls = 1
         self.replaces_another = False  # whose second trace was another program
+        self.starts_here = False  # in the calling thread
         self._compilation = compilation
         self._sharded = [weakref.ref(tensor) for tensor in state_tensors if runtime.is_spmd()]
         self._shardings = self._find_shardings()
@@ -79,7 +80,7 @@ class Replay:
         if self._copied or self._compilation is not None:
             return None
         try:
-            new = self._program.run_if_matches(arguments)
+            new = self._program.run_if_matches(arguments, self.starts_here)
         except RuntimeError as error:
             raise self._named(error) from error
         return None if new is None else (self._finish(arguments, arguments, new),)

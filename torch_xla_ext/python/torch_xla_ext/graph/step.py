@@ -58,6 +58,7 @@ class CapturedStep(CopiedStep):
         check_python: bool = True,
         verify: bool | int | None = None,
         as_compiling: bool = False,
+        starts_here: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"capture needs a function, not {type(function).__name__}")
@@ -72,6 +73,7 @@ class CapturedStep(CopiedStep):
         functools.update_wrapper(self, function)
         self._function, self._max_captures = function, max_captures
         self._check_python, self._verify = check_python, verify
+        self._starts_here = starts_here
         self._as_compiling = as_compiling  # from the first trace, not only where values are read
         # The last call of a replay that is traced and compared, among calls 2, 4, 8, …
         self._last_verified = int(_LAST_VERIFIED * check_python if verify is None else verify)
@@ -86,7 +88,8 @@ class CapturedStep(CopiedStep):
         self._unbound = None
 
     def _arguments(self) -> tuple:
-        return self._max_captures, self._check_python, self._verify, self._as_compiling
+        options = self._max_captures, self._check_python, self._verify
+        return *options, self._as_compiling, self._starts_here
 
     @property
     def captured_function(self) -> Callable[..., Any]:
@@ -263,6 +266,7 @@ class CapturedStep(CopiedStep):
         self._changed, self._disturbances = None, 0
         key.tensors = descriptions
         key.others = {number: weakly(value) for number, value in key.others.items()}
+        replay.starts_here = self._starts_here
         self._replays.append((key, replay))
         if not self._verifies:
             replay.fingerprint = None
@@ -377,6 +381,7 @@ def capture(
     check_python: bool = True,
     verify: bool | int | None = None,
     as_compiling: bool = False,
+    starts_here: bool = False,
 ) -> _Function: ...
 
 
@@ -387,6 +392,7 @@ def capture(
     check_python: bool = True,
     verify: bool | int | None = None,
     as_compiling: bool = False,
+    starts_here: bool = False,
 ) -> Callable[[_Function], _Function]: ...
 
 
@@ -397,6 +403,7 @@ def capture(
     check_python: bool = True,
     verify: bool | int | None = None,
     as_compiling: bool = False,
+    starts_here: bool = False,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
     """Trace and compile a step once, and then replays it without running its Python code.
 
@@ -431,6 +438,10 @@ def capture(
             tests; 0 none. The default is 1,024, and 0 with check_python=False.
         as_compiling: whether torch.compiler.is_compiling() is true from the first trace on, for
             libraries that check values only where they are not compiled.
+        starts_here: whether a replay starts its program in the calling thread, and returns when the
+            devices have its work. Otherwise another thread starts it meanwhile, which is faster for
+            steps that follow each other. This is faster if the caller waits for a result before it
+            calls the step again: no thread has to be woken.
 
     Returns:
         A callable with the same arguments and results; its method `repeat` does what a call does
@@ -454,5 +465,6 @@ def capture(
             check_python=check_python,
             verify=verify,
             as_compiling=as_compiling,
+            starts_here=starts_here,
         )
-    return CapturedStep(function, max_captures, check_python, verify, as_compiling)
+    return CapturedStep(function, max_captures, check_python, verify, as_compiling, starts_here)
