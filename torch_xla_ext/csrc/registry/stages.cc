@@ -206,6 +206,7 @@ const Entries& EntriesFor(const std::string& name,
 TargetFunctions FunctionsForHost(const std::string& name,
                                  const TargetFunctions& functions) {
   TargetFunctions result = functions;
+  result.record = nullptr;  // XLA:CPU has no command buffers
   if (functions.prepare == nullptr && functions.initialize == nullptr) {
     return result;
   }
