@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse
 
 
 def count_cases(xml: Path) -> Counter[str]:
-    """Returns how many cases of a test.xml passed, failed and were skipped."""
+    """Return how many cases of a test.xml passed, failed and were skipped."""
     counts: Counter[str] = Counter()
     try:
         root = ElementTree.parse(xml).getroot()
@@ -34,7 +34,7 @@ def count_cases(xml: Path) -> Counter[str]:
 
 
 def count(events: Path) -> Counter[str]:
-    """Returns the counts of all tests in the run."""
+    """Return the counts of all tests in the run."""
     total: Counter[str] = Counter()
     for line in events.read_text().splitlines():
         event = json.loads(line)

@@ -63,7 +63,7 @@ class Model:
         sync: Callable[[], None],
         place: Callable[[torch.Tensor, int], None] | None = None,
     ) -> None:
-        """`place`, if there is one, divides a matrix along a dimension among `config.parts`."""
+        """Initialize the weights; `place` shards a matrix along a dimension."""
         self.config = config
 
         def weight(rows: int, columns: int, dim: int = 0) -> torch.Tensor:
@@ -97,7 +97,7 @@ class Model:
     def __call__(
         self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        """Returns the next tokens, [seqs], int32."""
+        """Return the next tokens, [seqs], int32."""
         config = self.config
         angles = positions.float()[:, None, None] * self.frequencies
         cos, sin = angles.cos(), angles.sin()
@@ -128,7 +128,7 @@ def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def measure(step: Step, wait: Callable[[], None], steps: int) -> dict[str, float]:
-    """Medians in milliseconds."""
+    """Return medians in milliseconds."""
     for _ in range(5):
         step()
     wait()
@@ -164,7 +164,7 @@ class Xla:
         place: Callable[[torch.Tensor, int], None] | None = None,
         mark: Callable[..., None] | None = None,
     ) -> None:
-        """`place` and `mark`, if given, divide weights and state: benchmarks/tensor_parallel.py."""
+        """Initialize the state; `place` and `mark` divide it for benchmarks/tensor_parallel.py."""
         import torch_xla
         import torch_xla.core.xla_model as xm
 
@@ -214,7 +214,7 @@ class Xla:
         return self.model(tokens, position, attend)
 
     def step_in_place(self) -> None:
-        """So that the addresses of all buffers are the same in each step: docs/performance.md."""
+        """Run a step that keeps the addresses of all buffers (docs/performance.md)."""
         self.tokens.copy_(self.step(self.tokens))
 
     def way(self, name: str) -> Step:
@@ -307,7 +307,7 @@ def device_name(way: str) -> str:
 
 
 def scaled(layers: int, width: int) -> Config:
-    """The 8B shape with other numbers of layers and, in proportion, widths and heads."""
+    """Return the 8B shape with other numbers of layers and, in proportion, widths and heads."""
     whole = Config()
     share = width / whole.width
     return Config(
@@ -321,7 +321,7 @@ def scaled(layers: int, width: int) -> Config:
 
 
 def measure_ways(config: Config, shape: str, args: argparse.Namespace) -> list[dict[str, object]]:
-    """A line of results for each way."""
+    """Return a line of results for each way."""
     seqs, length = map(int, shape.split("x"))
     results: list[dict[str, object]] = []
     backend = None

@@ -1,4 +1,4 @@
-"""Calls the kernels of a shared library as XLA does, without torch_xla.
+"""Call the kernels of a shared library as XLA does, without torch_xla.
 
 It serves comparisons with libraries that need another torch or Python than the wheel. The shared
 library contains kernels that use torch_xla_ext/kernel.h, and without_torch_xla.cc:
@@ -19,7 +19,7 @@ PYTHON = Path(__file__).resolve().parents[1] / "torch_xla_ext/python"
 
 
 def _load_package() -> tuple[types.ModuleType, types.ModuleType]:
-    """The modules untyped_payload and schema; the package itself would import torch_xla."""
+    """Return the modules untyped_payload and schema; the package itself would import torch_xla."""
     if "torch_xla_ext" not in sys.modules:
         package = types.ModuleType("torch_xla_ext")
         package.__path__ = [str(PYTHON / "torch_xla_ext")]
@@ -37,7 +37,7 @@ class KernelLibrary:
         self._library = ctypes.CDLL(str(Path(path).resolve()))
 
     def schema(self, target: str) -> object:
-        """The target's xla_kernels.signature.schema.Schema.
+        """Return the target's xla_kernels.signature.schema.Schema.
 
         Raises:
             ValueError: the library has no such kernel.
@@ -55,7 +55,7 @@ class KernelLibrary:
         arrays: Mapping[str, torch.Tensor | None],
         parameters: Mapping[str, float],
     ) -> Callable[[], None]:
-        """Prepares a call.
+        """Prepare a call.
 
         Args:
             target: the kernel's name.

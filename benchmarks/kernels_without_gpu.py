@@ -1,6 +1,6 @@
-"""Prints the kernels that XLA makes of a program for an H100, on a machine without a GPU.
+r"""Prints the kernels that XLA makes of a program for an H100, on a machine without a GPU.
 
-    pip install jax==0.11.2 jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2 \\
+    pip install jax==0.11.2 jax-cuda13-plugin==0.11.2 jax-cuda13-pjrt==0.11.2 \
         nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88                 # Python 3.12
     python benchmarks/kernels_without_gpu.py step.mlir [other.mlir ...]
 
@@ -54,7 +54,7 @@ NO_KERNELS = {"bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 
 
 def compiled(program: bytes, handlers: Sequence[str] = ()) -> str:
-    """The optimized program in XLA's text.
+    """Return the optimized program in XLA's text.
 
     Args:
         handlers: for targets of the program, as of --handler.
@@ -94,7 +94,7 @@ def megabytes(shape: str) -> float:
 
 
 def kernels(text: str) -> list[tuple[float, float, str, str]]:
-    """Of each of the entry's kernels: megabytes written and read, kind, name."""
+    """Return the megabytes written and read, the kind and the name of each kernel of the entry."""
     shapes: dict[str, str] = {}
     rows = []
     for line in text[text.index("\nENTRY") :].splitlines():

@@ -44,7 +44,7 @@ def digest(array: np.ndarray) -> str:
 
 
 def times_of(step: Step, wait: Step, rounds: int, repeats: int) -> tuple[float, float]:
-    """Microseconds of a step for the host and in flight, medians over the rounds."""
+    """Return the microseconds of a step for the host and in flight, medians over the rounds."""
     host, all_of_it = [], []
     for turn in range(rounds + 3):
         wait()
@@ -65,13 +65,13 @@ def show(name: str, host: float, in_flight: float) -> None:
 
 
 def show_launches(name: str, launches: Callable[[int], Step], wait: Step, rounds: int) -> None:
-    """Launches one by one, each of which the host starts."""
+    """Print the time of launches that the host starts one by one."""
     many = COUNTS[1]
     show(name, *(t / many for t in times_of(launches(many), wait, rounds, 1)))
 
 
 def show_program(name: str, program: Callable[[int], Step], wait: Step, rounds: int) -> None:
-    """Launches that a program consists of: the difference between many and few."""
+    """Print the time of a program's launches: the difference between many and few."""
     few, many = (times_of(program(count), wait, rounds, 4) for count in COUNTS)
     show(name, *((b - a) / (COUNTS[1] - COUNTS[0]) for a, b in zip(few, many, strict=True)))
 

@@ -43,7 +43,7 @@ PARAMETERS = {
 
 
 def measure(calls: Sequence[Callable[[], object]], repeats: int) -> float:
-    """Microseconds of a call in a CUDA graph, the median of the replays."""
+    """Return the microseconds of a call in a CUDA graph, the median of the replays."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -67,11 +67,11 @@ class Ours:
         self.library = library
 
     def workspace(self, device: torch.device) -> torch.Tensor:
-        """More than any kernel here makes use of: how much there is never changes a result."""
+        """Return a workspace larger than any kernel here uses; its size never changes a result."""
         return torch.full((8 << 20,), float("nan"), device=device)
 
     def no_lse(self, out: torch.Tensor) -> torch.Tensor:
-        """The result that nobody asks for."""
+        """Return the result that nobody asks for."""
         return torch.empty(0, out.shape[1], device=out.device)
 
     def paged(self, case: Case, inputs: Inputs) -> cases.Bound:
@@ -112,7 +112,7 @@ class Ours:
 
 
 def run(case: Case, names: dict[str, Callable], repeats: int) -> int:
-    """Prints a line for each implementation; returns how many of this project's failed."""
+    """Print a line for each implementation; return how many of this project's failed."""
     count = max(2, int(ROTATED_BYTES // case.bytes) + 1)
     sets = [cases.make_inputs(case, torch.device("cuda")) for _ in range(count)]
     failed = 0

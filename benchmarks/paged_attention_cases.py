@@ -41,12 +41,12 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Those that have to move: keys and values, queries and results once."""
+        """Bytes that have to move: keys and values, queries and results once."""
         return self.cache_bytes + 2 * sum(self.q_lens) * HEADS * HEAD_DIM * DTYPE.itemsize
 
     @property
     def flops(self) -> int:
-        """Those of the two matrix products, of visible pairs only."""
+        """Floating-point operations of the two matrix products, of visible pairs only."""
         pairs = sum(
             q * (kv - q) + q * (q + 1) // 2 for q, kv in zip(self.q_lens, self.kv_lens, strict=True)
         )
@@ -54,7 +54,7 @@ class Case:
 
 
 def decode(seqs: int, length: int, cache_dtype: torch.dtype = DTYPE) -> Case:
-    """One query token a sequence."""
+    """Return a case of one query token a sequence."""
     suffix = "" if cache_dtype == DTYPE else ", fp8 cache"
     return Case(f"decode {seqs} x {length}{suffix}", (1,) * seqs, (length,) * seqs, cache_dtype)
 
@@ -92,7 +92,7 @@ class Inputs:
 
 
 def make_inputs(case: Case, device: torch.device) -> Inputs:
-    """Random operands, the pages of the sequences shuffled among one another."""
+    """Return random operands; the pages of the sequences are shuffled."""
     counts = [-(-n // PAGE_SIZE) for n in case.kv_lens]
     num_pages = sum(counts)
     order = torch.randperm(num_pages, dtype=torch.int32).split(counts)
@@ -124,7 +124,7 @@ def make_inputs(case: Case, device: torch.device) -> Inputs:
 
 
 def error(case: Case, inputs: Inputs, out: torch.Tensor) -> float:
-    """The relative error of sampled rows of `out` [tokens, heads, HEAD_DIM] against float64.
+    """Return the relative error of sampled rows of `out` [tokens, heads, HEAD_DIM] against float64.
 
     Raises:
         AssertionError: a row of `out`, which is NaN before, was not written, or the error is too
@@ -148,7 +148,7 @@ def error(case: Case, inputs: Inputs, out: torch.Tensor) -> float:
 
 
 def reference(case: Case, inputs: Inputs, seq: int, rows: list[int]) -> torch.Tensor:
-    """Rows of a sequence's result in float64, [rows, heads, HEAD_DIM]."""
+    """Return rows of a sequence's result in float64, [rows, heads, HEAD_DIM]."""
     length, q_len = case.kv_lens[seq], case.q_lens[seq]
     pages = inputs.tables[seq, : -(-length // PAGE_SIZE)].long()
     keys, values = _take(inputs.key_cache, pages), _take(inputs.value_cache, pages)
@@ -173,7 +173,7 @@ Bound = tuple[Callable[[], object], Callable[[], torch.Tensor]]
 
 
 def sdpa(case: Case, inputs: Inputs, backend: SDPBackend) -> Bound:
-    """torch's attention of a dense copy."""
+    """Return torch's attention of a dense copy."""
     if case.kind == "mixed" or case.cache_dtype != DTYPE:
         raise NotImplementedError("needs equal lengths and a cache of q's dtype")
     seqs, length = len(case.kv_lens), case.kv_lens[0]
@@ -198,7 +198,7 @@ def sdpa(case: Case, inputs: Inputs, backend: SDPBackend) -> Bound:
 
 
 def _page_lists(case: Case, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """FlashInfer's form of the page tables: kv_indptr, kv_indices, kv_last_page_len."""
+    """Return FlashInfer's page tables: kv_indptr, kv_indices, kv_last_page_len."""
     counts = torch.tensor([-(-n // PAGE_SIZE) for n in case.kv_lens])
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
     used = torch.arange(inputs.tables.shape[1]) < counts[:, None]
@@ -253,7 +253,7 @@ def _bind(wrapper: object, inputs: Inputs) -> Bound:
 
 
 def attention_peers(case: Case) -> dict[str, Callable[[Case, Inputs], Bound]]:
-    """The peers for a case, by name."""
+    """Return the peers for a case, by name."""
     peers: dict[str, Callable[[Case, Inputs], Bound]] = {}
     if case.kind != "mixed" and case.cache_dtype == DTYPE:
         peers["SDPA cuDNN, dense"] = lambda c, i: sdpa(c, i, SDPBackend.CUDNN_ATTENTION)

@@ -47,7 +47,7 @@ class Bar:
 def bars(
     title: str, unit: str, groups: dict[str, list[Bar]], digits: int = 2, each: bool = False
 ) -> str:
-    """Horizontal bars in groups with names; with `each`, the longest of each group is as long."""
+    """Draw horizontal bars in named groups; with `each`, the longest of each group is as long."""
     longest = max(bar.value for group in groups.values() for bar in group)
     y, parts = 44, []
     for name, group in groups.items():
@@ -70,7 +70,7 @@ def bars(
 
 
 def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Pictures by name, of decode_step.py's results."""
+    """Draw the pictures of decode_step.py's results, by name."""
     shapes: dict[str, dict[str, float]] = {}
     for result in results:
         plural = "" if result["seqs"] == 1 else "s"
@@ -85,7 +85,7 @@ def draw_steps(results: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def draw_serving(files: list[list[dict[str, Any]]]) -> dict[str, str]:
-    """Pictures by name, of serving.py's results: a file for each engine, ours first."""
+    """Draw the pictures of serving.py's results, by name: a file for each engine, ours first."""
     groups: dict[str, list[Bar]] = {}
     for (start, *rows), color in zip(files, (COLORS["captured"], COLORS["peer"]), strict=True):
         engine = start["engine"].split(",")[0].replace(" on torch_xla_ext", ", this wheel")

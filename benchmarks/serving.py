@@ -68,7 +68,7 @@ POOL = 2**24 - 3  # of numbers on the host; no multiple of a width
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the model and of the engine."""
+    """Add the options of the model and of the engine."""
     parser.add_argument("--shape", default="8b", choices=SHAPES)
     parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs of the model")
     parser.add_argument("--max-model-len", type=int, default=2048)
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def options(args: argparse.Namespace) -> dict[str, object]:
-    """vLLM's options by name, but for the model."""
+    """Return vLLM's options by name, except the model."""
     names = ("tensor_parallel_size", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     names += ("kv_cache_dtype", "quantization", "gpu_memory_utilization", "enable_prefix_caching")
     given = {name: getattr(args, name) for name in names}
@@ -94,7 +94,7 @@ def options(args: argparse.Namespace) -> dict[str, object]:
 
 
 def write_model(folder: Path, args: argparse.Namespace) -> None:
-    """Writes a Llama's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
+    """Write a Llama's configuration and a tokenizer of the words w0, w1, ..., but no weights."""
     shape = SHAPES[args.shape]
     LlamaConfig(
         **shape,
@@ -110,7 +110,7 @@ def write_model(folder: Path, args: argparse.Namespace) -> None:
 
 
 def make_weights(model: torch.nn.Module, *_: object) -> None:
-    """Fills them with random numbers, in place of vLLM's own, which XLA would draw on the host."""
+    """Fill the weights with random numbers; vLLM's own function would draw them on the host."""
     for weight in model.state_dict().values():
         _fill(weight)
 
@@ -136,14 +136,14 @@ def _numbers(dtype: torch.dtype) -> torch.Tensor:
 
 
 def use_random_weights() -> None:
-    """Makes vLLM draw the weights by `make_weights` in this process."""
+    """Make vLLM draw the weights by `make_weights` in this process."""
     dummy_loader.initialize_dummy_weights = make_weights
     # vLLM 0.24.0 draws the weights of a layer before it quantizes them.
     dummy_loader.initialize_single_dummy_weight = _fill
 
 
 def names() -> dict[str, str]:
-    """Of the engine, with its versions, and of the device."""
+    """Return the names of the engine, with its versions, and of the device."""
     where = "torch_xla_ext" if ON_XLA else "CUDA"
     if ON_XLA:
         device = str(torch_xla._XLAC._xla_device_kind(str(torch_xla.device())))
@@ -156,13 +156,13 @@ def names() -> dict[str, str]:
 
 
 def prompt(vocabulary: int, length: int, seed: int | str) -> list[int]:
-    """Random tokens, the same for the same seed."""
+    """Return random tokens, the same for the same seed."""
     numbers = random.Random(seed)
     return [numbers.randrange(2, vocabulary) for _ in range(length)]
 
 
 def make_engine(args: argparse.Namespace) -> tuple[vllm.LLM, dict[str, Any]]:
-    """The engine, and how long its start took."""
+    """Return the engine, and how long its start took."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     use_random_weights()
     begin = time.perf_counter()
@@ -211,7 +211,7 @@ def run_load(llm: vllm.LLM, load: str, vocabulary: int) -> dict[str, Any]:
 
 
 def reporter(path: Path | None) -> Callable[[dict[str, Any]], None]:
-    """Prints each result, and writes all so far to the file."""
+    """Print each result, and write all so far to the file."""
     results: list[dict[str, Any]] = []
 
     def report(result: dict[str, Any]) -> None:

@@ -49,7 +49,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(args: argparse.Namespace) -> Iterator[tuple[str, int, subprocess.Popen]]:
-    """The model's folder, the port, and the process."""
+    """Start a server; yield the model's folder, the port and the process."""
     with tempfile.TemporaryDirectory() as folder:
         model, plugin = Path(folder, "model"), Path(folder, "plugin/random_weights-1.dist-info")
         model.mkdir()
@@ -91,7 +91,7 @@ def wait_until_ready(port: int, process: subprocess.Popen) -> None:
 
 
 async def ask(port: int, model: str, tokens: list[int], new: int) -> list[float]:
-    """When the request was sent, and when each part of its answer came."""
+    """Return when the request was sent, and when each part of its answer arrived."""
     request = {"model": model, "prompt": tokens, "max_tokens": new, "temperature": 0}
     body = json.dumps(request | {"stream": True, "ignore_eos": True})
     head = [

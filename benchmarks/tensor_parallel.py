@@ -1,4 +1,4 @@
-"""Measures a decode step on one device and on several: time and communication.
+r"""Measures a decode step on one device and on several: time and communication.
 
   python benchmarks/tensor_parallel.py --devices=1,2 --json=parallel.json
 
@@ -8,7 +8,7 @@ process; on GPUs it sets CUDA_VISIBLE_DEVICES. "2x8" shards sequences over 2 and
 
 The communication can be read from the program without a GPU, with any number of CPU devices:
 
-  PJRT_DEVICE=CPU python benchmarks/tensor_parallel.py --devices=8,2x8 --layers=2 --width=1024 \\
+  PJRT_DEVICE=CPU python benchmarks/tensor_parallel.py --devices=8,2x8 --layers=2 --width=1024 \
       --shapes=16x64 --steps=1
 """
 
@@ -83,7 +83,7 @@ def _num_bytes(kind: str, dims: str) -> int:
 
 
 def collectives(program: str) -> dict[str, dict[str, int]]:
-    """Of each kind, how many there are, and the bytes of what each device has after them."""
+    """Count the collectives of each kind, and the bytes of their results on each device."""
     result: dict[str, dict[str, int]] = {}
     for shape, kind, started in _COLLECTIVE.findall(program):
         arrays = _ARRAY.findall(shape)
@@ -96,7 +96,7 @@ def collectives(program: str) -> dict[str, dict[str, int]]:
 
 
 def in_dump(folder: Path) -> dict[str, dict[str, int]]:
-    """Of the last program that has the kernel: the one that a captured step replays."""
+    """Count those of the last program that has the kernel, which a captured step replays."""
     files = sorted(folder.glob("*after_optimizations.txt"), key=lambda file: file.stat().st_mtime)
     programs = [text for file in files if "PagedAttention" in (text := file.read_text())]
     return collectives(programs[-1]) if programs else {}

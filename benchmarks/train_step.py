@@ -1,4 +1,4 @@
-"""Times a training step of a Llama or a ViT, as people write it, and its peak of device memory.
+r"""Times a training step of a Llama or a ViT, as people write it, and its peak of device memory.
 
     PJRT_DEVICE=CUDA python benchmarks/train_step.py --way captured
     python benchmarks/train_step.py --way compile    # the peer: a CUDA build of PyTorch
@@ -10,7 +10,7 @@ On several GPUs of one host, `--batch` being that of all GPUs:
 
 The whole 8B, whose weights are drawn on the devices, with checkpoints of activations:
 
-    PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-8b --batch 4 --length 8192 \\
+    PJRT_DEVICE=CUDA python benchmarks/train_step.py --model llama-8b --batch 4 --length 8192 \
         --devices 4 --checkpoints
 
 The same file runs with this wheel (captured, openxla, lazy), with a CUDA build of PyTorch (compile,
@@ -122,7 +122,7 @@ class Llama8b(Llama2b):
 
 
 class LlamaTiny(Llama):
-    """For trying the script without a GPU."""
+    """A model to try the script without a GPU."""
 
     WIDTH, INNER, LAYERS, HEADS, KV_HEADS, VOCABULARY = 64, 128, 2, 4, 2, 256
 
@@ -194,12 +194,12 @@ class Spmd:
         self._mark, self._is_divided, self._sharding = xs.mark_sharding, count > 1, sharding
 
     def divide_parameter(self, parameter: torch.Tensor) -> None:
-        """Marks it along its first dimension, in FSDP."""
+        """Shard it along its first dimension, in FSDP."""
         if self._sharding == "fsdp":
             self.divide(parameter)
 
     def divide(self, tensor: torch.Tensor) -> None:
-        """Marks it along its first dimension."""
+        """Shard it along its first dimension."""
         if self._is_divided:
             self._mark(tensor, self._mesh, ("devices", *[None] * (tensor.dim() - 1)))
 
@@ -215,11 +215,11 @@ class Processes:
             torch.distributed.init_process_group("nccl")
 
     def part(self, tensor: torch.Tensor) -> torch.Tensor:
-        """This process's examples of a batch."""
+        """Return this process's examples of a batch."""
         return tensor.chunk(self.count)[self.rank].contiguous()
 
     def divide(self, model: nn.Module, is_compiled: bool) -> nn.Module:
-        """FSDP2, or DistributedDataParallel; compiled by layers or as a whole."""
+        """Apply FSDP2 or DistributedDataParallel; compile by layers or as a whole."""
         if self.count > 1 and self._sharding == "fsdp":
             from torch.distributed.fsdp import fully_shard
 
@@ -236,14 +236,14 @@ class Processes:
 
 
 def draw(parameters: Iterable[nn.Parameter]) -> None:
-    """Draws matrices; vectors stay as their modules make them."""
+    """Draw random matrices; vectors stay as their modules initialize them."""
     for parameter in parameters:
         if parameter.dim() >= 2:
             nn.init.normal_(parameter, std=0.02)
 
 
 def in_bfloat16(model: nn.Module) -> nn.Module:
-    """Converts the parameters, but not the buffers."""
+    """Convert the parameters, but not the buffers."""
     for parameter in list(model.parameters()):
         parameter.data = parameter.data.bfloat16()
     return model

@@ -1,4 +1,4 @@
-"""How near the configuration that cuda_kernel chooses is to the best of an exhaustive search.
+"""Compare the configuration that cuda_kernel chooses with the best of an exhaustive search.
 
     PJRT_DEVICE=CUDA python benchmarks/tuning.py
 

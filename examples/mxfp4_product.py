@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights in MXFP4.
+    """Return weights in MXFP4.
 
     Args:
         weight: [n, k] of floats, k a multiple of 32.
@@ -81,7 +81,7 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantize(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The float32 [n, k] that codes and exponents stand for."""
+    """Return the float32 [n, k] that codes and exponents stand for."""
     codes = torch.stack([weight & 15, weight >> 4], 2).flatten(1)
     values = VALUES.to(weight.device)[codes.long()].unflatten(1, (-1, BLOCK))
     return (values * torch.exp2(scale.float() - 127)[..., None]).flatten(1)

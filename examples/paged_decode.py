@@ -105,7 +105,7 @@ class Llama(nn.Module):
 
 
 def rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [..., heads, head_dim] (https://arxiv.org/abs/2104.09864)."""
+    """Apply rotary embedding to x [..., heads, head_dim] (https://arxiv.org/abs/2104.09864)."""
     (a, b), (cos, sin) = x.chunk(2, dim=-1), rotation
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
@@ -126,7 +126,7 @@ class Devices:
         self.placed: list[torch.Tensor] = []
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-        """On the devices; if they are several, divided along a dimension, or copied to each."""
+        """Move a tensor to the devices, sharded along a dimension, or replicated."""
         tensor = tensor.to(self.device)
         if self.mesh is not None:
             self.mark(tensor, dim)
@@ -138,7 +138,7 @@ class Devices:
         self.placed.append(tensor)
 
     def place_model(self, model: Llama) -> Llama:
-        """As Megatron-LM (https://arxiv.org/abs/1909.08053): a layer needs two all-reduces."""
+        """Shard a model as Megatron-LM (arxiv.org/abs/1909.08053): two all-reduces a layer."""
         model = model.to(self.device)
         if self.mesh is not None:
             dims = {"embedding": 0, "head": 0, "qkv": 0, "gate": 0, "up": 0, "out": 1, "down": 1}
@@ -147,7 +147,7 @@ class Devices:
         return model
 
     def report(self) -> None:
-        """Prints what each device has of what was divided or copied."""
+        """Print the shards and replicas of each device."""
         whole = sum(tensor.nbytes for tensor in self.placed)
         for number in range(self.mesh.size() if self.mesh else 0):
             own = 0
@@ -202,7 +202,7 @@ class PagedEngine:
         devices.report()
 
     def use(self, way: str) -> None:
-        """Chooses how a step of decoding is run."""
+        """Choose how a step of decoding is run."""
         self.way = way
         self.run_step = {
             "captured": torch_xla_ext.capture,
@@ -211,7 +211,7 @@ class PagedEngine:
         }[way](self.step)
 
     def attend_ragged(self, cu_q_lens: torch.Tensor, slots: torch.Tensor) -> Attend:
-        """Queries cu_q_lens[s] to cu_q_lens[s+1] - 1 are the last tokens of sequence s."""
+        """Attend by queries cu_q_lens[s] to cu_q_lens[s+1] - 1, the last tokens of sequence s."""
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             (kv_pages,) = self.caches[layer]
@@ -230,7 +230,7 @@ class PagedEngine:
         return attend
 
     def attend_paged(self, slots: torch.Tensor, mask: torch.Tensor | None) -> Attend:
-        """One query a sequence; or with a mask [tokens, tokens], prompts that see themselves."""
+        """Attend by one query a sequence; with a mask [tokens, tokens], prompts to themselves."""
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             keys, values = self.caches[layer]
@@ -249,7 +249,7 @@ class PagedEngine:
         return page * self.page_size + positions % self.page_size
 
     def prefill(self, prompts: list[torch.Tensor]) -> torch.Tensor:
-        """Starts new sequences; returns the logits after each prompt, [prompts, vocabulary]."""
+        """Start new sequences; return the logits after each prompt, [prompts, vocabulary]."""
         # All prompts one after another, padded to one size: that is all that the host tells.
         tokens = torch.zeros(self.max_tokens, dtype=torch.int32)
         cu_q_lens = torch.tensor([0, *map(len, prompts)], dtype=torch.int32).cumsum(0).int()
@@ -275,7 +275,7 @@ class PagedEngine:
         return logits
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Appends one token to each sequence; returns the tokens and the logits after them."""
+        """Append one token to each sequence; return the tokens and the logits after them."""
         results = self.run_step()
         if self.way == "lazy":
             torch_xla.sync()
@@ -298,7 +298,7 @@ class PagedEngine:
 def dense_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """Plain attention in float32, rounded to q's dtype as the operators' results are.
+    """Compute attention in float32, rounded to q's dtype as the operators' results are.
 
     q [batch, queries, heads, head_dim], k and v [batch, keys, kv_heads, head_dim], mask [queries,
     keys] or [batch, 1, queries, keys].
@@ -330,7 +330,7 @@ class DenseReference:
         return self.model(tokens, positions, attend)
 
     def read(self, prompts: list[torch.Tensor], chosen: torch.Tensor) -> torch.Tensor:
-        """The logits [steps, prompts, vocabulary] that decide on the tokens [steps, prompts]."""
+        """Return the logits [steps, prompts, vocabulary] that give the tokens [steps, prompts]."""
         tokens = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths = torch.tensor([[len(prompt)] for prompt in prompts])
         # What the padding leaves in the cache is never seen: the sequence grows over it first.
@@ -350,10 +350,10 @@ def compilations() -> int:
 def generate(
     engine: PagedEngine, prompts: list[torch.Tensor], steps: int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Returns the tokens [steps, prompts], the logits [steps, prompts, vocabulary] that they were
-    chosen by, and how many programs were compiled until then.
+    """Return tokens, their logits, and the number of programs that were compiled.
 
-    What is read after that is gathered first where devices have parts of it, by other programs.
+    The tokens are [steps, prompts], the logits [steps, prompts, vocabulary]. Programs are counted
+    before results are read, since reading gathers sharded ones by further programs.
     """
     compiled = compilations()
     xm.wait_device_ops()
@@ -385,7 +385,7 @@ def generate(
 
 
 def milliseconds(engine: PagedEngine, way: str, args: argparse.Namespace) -> float:
-    """A step of decoding, without its compilation."""
+    """Return a step of decoding, without its compilation."""
     engine.use(way)
     engine.lengths.fill_(args.longest)
     torch_xla.sync()

@@ -14,7 +14,7 @@ PATCHES = Path(__file__).parent
 
 
 class ApplyError(Exception):
-    """Why the series was not applied, for the person who asked for it."""
+    """The series was not applied; the text says why."""
 
 
 def _git(tree: Path, *args: str) -> str:

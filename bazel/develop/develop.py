@@ -1,4 +1,4 @@
-"""Makes `.venv` in the checkout: torch, the built library, and this checkout's Python files.
+"""Make `.venv` in the checkout: torch, the built library, and this checkout's Python files.
 
 For the rule in bazel/develop.bzl. The environment has
 
@@ -38,7 +38,7 @@ run.PROGRAM = "develop"
 
 
 def write(file: Path, content: bytes) -> None:
-    """Replaces a file as a whole: a process that has loaded the old one keeps it."""
+    """Replace a file as a whole: a process that has loaded the old one keeps it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
         new.write(content)
@@ -47,7 +47,7 @@ def write(file: Path, content: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, a link (but not what it leads to) or a folder, if it is there."""
+    """Remove a file, a link (but not what it leads to) or a folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -55,18 +55,18 @@ def remove(path: Path) -> None:
 
 
 def names(wheel: Path) -> list[str]:
-    """The files of a wheel."""
+    """Return the files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return [info.filename for info in archive.infolist() if not info.is_dir()]
 
 
 def requirements_of_extra(metadata: str, extra: str) -> list[str]:
-    """The requirements that METADATA has for an extra."""
+    """Return the requirements that METADATA has for an extra."""
     return re.findall(rf'^Requires-Dist: (.+); extra == "{extra}"$', metadata, re.MULTILINE)
 
 
 def unpack(wheel: Path, site: Path, linked: Iterable[str]) -> list[str]:
-    """Unpacks a wheel without the files that are linked; returns what was not there already.
+    """Unpack a wheel without the files that are linked; return the new files.
 
     RECORD lists only what is unpacked: `pip uninstall` would follow links, into the checkout.
     """
@@ -100,7 +100,7 @@ Sources = Mapping[str, Path | None]
 
 
 def link_files(sources: Sources, site: Path) -> None:
-    """Makes links from `site` to files of the checkout, and to whole folders where it can.
+    """Make links from `site` to files of the checkout, and to whole folders where it can.
 
     Args:
         sources: {path in `site`: the checkout's file, or None for a file that is unpacked}.
@@ -130,7 +130,7 @@ def link_files(sources: Sources, site: Path) -> None:
 
 
 def _common_folder(files: Sources) -> Path | None:
-    """The file, if the only path is empty, or the folder in which all have the same paths."""
+    """Return the file if the only path is empty, or the folder in which all have these paths."""
     if "" in files:
         return files[""]
     folders = set()
@@ -143,7 +143,7 @@ def _common_folder(files: Sources) -> Path | None:
 
 
 def copy_binaries(binaries: Mapping[str, list[Path]], folder: Path) -> None:
-    """Copies the libraries that tests load, and notes which variable names which of them."""
+    """Copy the libraries that tests load, and note which variable names which of them."""
     folder.mkdir(exist_ok=True)
     variables = {}
     for variable, files in binaries.items():
@@ -157,7 +157,7 @@ def copy_binaries(binaries: Mapping[str, list[Path]], folder: Path) -> None:
 
 
 def without_cuda(lock: Path, folder: Path) -> Path:
-    """The lock file without CUDA's libraries, which torch's CPU build does not need."""
+    """Return the lock file without CUDA's libraries, which torch's CPU build does not need."""
     blocks = lock.read_text().replace("\\\n", "\0").splitlines()
     kept = [block.replace("\0", "\\\n") for block in blocks if not block.startswith("nvidia-")]
     folder.mkdir(exist_ok=True)
@@ -167,7 +167,7 @@ def without_cuda(lock: Path, folder: Path) -> Path:
 
 
 def prepare(manifest: Mapping[str, object], checkout: Path, device: str) -> run.Environment:
-    """Makes or refreshes the environment. Raises ExampleError."""
+    """Make or refresh the environment. Raises ExampleError."""
     environment = run.Environment(checkout / ".venv")
     environment.prepare_torch(device)
     (site,) = environment.folder.glob("lib/python*/site-packages")

@@ -1,4 +1,4 @@
-"""Runs an example with the built wheel, in a virtual environment that is made once and kept.
+"""Run an example with the built wheel, in a virtual environment that is made once and kept.
 
 For the rule in bazel/example.bzl. The environment is in ~/.cache/torch_xla_ext, or where
 TORCH_XLA_EXT_ENV says. It gets torch's CPU build where the package index has one: 200 MB instead of
@@ -40,7 +40,7 @@ def say(text: str) -> None:
 
 
 def environment_folder(device: str, environ: dict[str, str]) -> Path:
-    """The environment for PJRT_DEVICE=`device` and the Python that runs this."""
+    """Return the environment for PJRT_DEVICE=`device` and the Python that runs this."""
     if chosen := environ.get("TORCH_XLA_EXT_ENV"):
         return Path(chosen)
     cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~"), ".cache"))
@@ -49,7 +49,7 @@ def environment_folder(device: str, environ: dict[str, str]) -> Path:
 
 
 def check_room(folder: Path, gigabytes: int) -> None:
-    """Raises ExampleError if the disk of `folder` has less room."""
+    """Raise ExampleError if the disk of `folder` has less room."""
     free = shutil.disk_usage(folder).free / 1e9
     if free < gigabytes:
         raise ExampleError(
@@ -76,7 +76,7 @@ class Environment:
         self._record.write_text(json.dumps(self.installed() | {key: value}))
 
     def pip(self, *arguments: str) -> str | None:
-        """Installs; returns pip's output if it failed. What pip does is shown meanwhile."""
+        """Install; return pip's output if it failed. What pip does is shown meanwhile."""
         process = subprocess.Popen(
             [self.python, "-m", "pip", "install", "--only-binary=:all:", *arguments],
             stdout=subprocess.PIPE,
@@ -124,7 +124,7 @@ class Environment:
         self._install(TORCH, TORCH)
 
     def run(self, script: Path) -> int:
-        """Runs a Python script in the environment; returns its exit status."""
+        """Run a Python script in the environment; return its exit status."""
         return subprocess.run([self.python, script]).returncode
 
     def prepare(
@@ -135,7 +135,7 @@ class Environment:
         locks: Sequence[Path] = (),
         setup: Path | None = None,
     ) -> None:
-        """Installs what is missing. Raises ExampleError.
+        """Install what is missing. Raises ExampleError.
 
         Args:
             device: PJRT_DEVICE.
@@ -159,21 +159,21 @@ class Environment:
         self.install_locks(locks)  # after the setup, whose packages they may need
 
     def prepare_torch(self, device: str) -> None:
-        """Makes the environment with torch, once. Raises ExampleError."""
+        """Make the environment with torch, once. Raises ExampleError."""
         if "torch" not in self.installed():
             self._make()
             self._install_torch(device)
             self._remember("torch", TORCH)
 
     def install_requirements(self, requirements: Sequence[str]) -> None:
-        """Installs packages, with what they require, once. Raises ExampleError."""
+        """Install packages, with what they require, once. Raises ExampleError."""
         for requirement in requirements:
             if requirement not in self.installed():
                 self._install(requirement, requirement)
                 self._remember(requirement, "")
 
     def install_locks(self, locks: Sequence[Path]) -> None:
-        """Installs the packages of lock files that have changed. Raises ExampleError."""
+        """Install the packages of lock files that have changed. Raises ExampleError."""
         for lock in locks:
             content = hashlib.sha256(lock.read_bytes()).hexdigest()
             if self.installed().get(lock.name) != content:

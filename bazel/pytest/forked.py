@@ -1,4 +1,4 @@
-"""Runs each test file in a process of its own, forked from one that has imported what all need.
+"""Run each test file in a process of its own, forked from one with the common imports.
 
 forked.py [--preload=MODULE ...] -- [PYTEST OPTION ...] FILE.py...
 
@@ -41,20 +41,20 @@ NOTHING_RAN = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the options, and the files or parts of them, as file_test.py::test."""
+    """Return the options, and the files or parts of them, as file_test.py::test."""
     files = [each for each in arguments if re.search(r"^[^-].*_test\.py($|::)", each)]
     return [each for each in arguments if each not in files], files
 
 
 def own_paths(options: list[str], number: int) -> list[str]:
-    """Gives a file's process a folder and an XML file of its own."""
+    """Give a file's process a folder and an XML file of its own."""
     for name in ("--basetemp=", "--junitxml="):
         options = [f"{each}.{number}" if each.startswith(name) else each for each in options]
     return options
 
 
 def run_script(code: str, environment: dict[str, str]) -> None:
-    """Runs it as `python -P -c` does, but for what is imported already. Does not return."""
+    """Run it as `python -P -c` does, but for what is imported already. Does not return."""
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["-c"]
@@ -65,7 +65,7 @@ def run_script(code: str, environment: dict[str, str]) -> None:
 
 
 def answer(asked: socket.socket) -> bool:
-    """Starts one script; returns False if nobody can ask any more.
+    """Start one script; return False if nobody can ask any more.
 
     What is asked is JSON, the arguments of run_script, with three files: standard output, standard
     error, and a socket for the answers. These are the process's ID and, when it has ended, its exit
@@ -95,7 +95,7 @@ def answer(asked: socket.socket) -> bool:
 
 
 def finish(status: int) -> None:
-    """Ends the process, but takes nothing apart: neither modules nor what C++ has."""
+    """End the process without destroying modules or C++ objects."""
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -104,7 +104,7 @@ def finish(status: int) -> None:
 
 
 def run(file: str, options: list[str], is_last: bool) -> int:
-    """Runs pytest in a forked process, and returns its exit status, 128 + n for a signal n."""
+    """Run pytest in a forked process, and return its exit status, 128 + n for a signal n."""
     start = time.monotonic()
     print(f"=== {file}", flush=True)
     sys.stderr.flush()
@@ -140,7 +140,7 @@ def run(file: str, options: list[str], is_last: bool) -> int:
 
 
 def merge(xml: Path, files: list[str]) -> None:
-    """Writes all suites into one XML file, with a failed case for a process that died."""
+    """Write all suites into one XML file, with a failed case for a process that died."""
     root = ElementTree.Element("testsuites")
     for number, file in enumerate(files):
         part = xml.with_name(f"{xml.name}.{number}")
@@ -155,7 +155,7 @@ def merge(xml: Path, files: list[str]) -> None:
 
 
 def status(codes: list[int]) -> int:
-    """The first failure's; NOTHING_RAN if no file had a test, as with a filter."""
+    """Return the status of the first failure; NOTHING_RAN if a filter left no test."""
     failed = [code for code in codes if code not in (0, NOTHING_RAN)]
     return failed[0] if failed else min(codes)
 

@@ -76,21 +76,21 @@ def test_files(patterns: Iterable[str] = ()) -> list[str]:
 
 
 def devices_of(file: str) -> int:
-    """How many GPUs a file needs: as many as CPU devices in CI."""
+    """Return how many GPUs a file needs: as many as it has CPU devices in CI."""
     text = (ROOT / file).read_text()
     numbers = re.findall(r"^os\.environ.*CPU_NUM_DEVICES\D+(\d+)", text, re.MULTILINE)
     return max(map(int, numbers), default=2 if file == "tests/gpu/several_gpus_test.py" else 1)
 
 
 def library_targets() -> dict[str, list[str]]:
-    """The labels of the libraries that tests load, by variable (bazel/test_binaries.bzl)."""
+    """Return the labels of the libraries that tests load, by variable (bazel/test_binaries.bzl)."""
     text = (ROOT / "bazel/test_binaries.bzl").read_text()
     table = ast.literal_eval(re.search(r"^TEST_BINARIES = (\{.*?^\})", text, re.M | re.S)[1])
     return {"GPU_KERNELS": ["//tests/gpu:libgpu_kernels.so"], **table}
 
 
 def library_variables(folder: Path) -> dict[str, str]:
-    """The variables of the libraries that are in `folder`."""
+    """Return the variables of the libraries that are in `folder`."""
     variables = {}
     for variable, labels in library_targets().items():
         files = [folder / label.rpartition(":")[2] for label in labels]
@@ -158,7 +158,7 @@ class Results:
         return results
 
     def forget(self, end: dict) -> None:
-        """A file that ran again: how an earlier process of it began or ended counts no more."""
+        """Drop the results of an earlier process of a file that ran again."""
         for where in (IMPORT, END):
             line = self.tests.get((end["file"], where))
             if line and line["time"] < end["time"] - end["seconds"]:
@@ -198,7 +198,7 @@ class Machine:
 
 
 def find_devices() -> list[str]:
-    """The numbers of the visible GPUs; of one device on the CPU."""
+    """Return the indices of the visible GPUs; on the CPU, of one device."""
     if os.environ["PJRT_DEVICE"] != "CUDA":
         return ["0"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
@@ -218,7 +218,7 @@ class Runner:
     logs: Path
 
     def run_file(self, file: str, done: list[str], devices: list[str]) -> str | None:
-        """Runs the tests of a file that are not done; returns its summary, or None if time ended.
+        """Run the tests of a file that are not done; return its summary, or None if time ended.
 
         A test that ends the process, or takes too long, has failed; the others go on without it.
         """
@@ -245,7 +245,7 @@ class Runner:
         record_results.append(str(self.results), {"file": file, "time": time.time(), **line})
 
     def start(self, file: str, done: list[str], devices: list[str]) -> tuple[int | None, list]:
-        """Runs pytest; returns its status, None if the time ended, and the lines it wrote."""
+        """Run pytest; return its status, None if the time ended, and the lines it wrote."""
         with tempfile.TemporaryDirectory(prefix="suite-") as tmp:
             folder = Path(tmp)
             (folder / "done").write_text("\n".join(done))
@@ -279,7 +279,7 @@ class Runner:
             return status, own
 
     def wait(self, process: subprocess.Popen, lines: Path) -> int | None:
-        """Waits for pytest, ends it with all that it started, and returns its status."""
+        """Wait for pytest, end it with all that it started, and return its status."""
         size, since = 0, time.time()
         over = late = False
         while process.poll() is None and not (over or late):
@@ -314,7 +314,7 @@ def describe(status: int) -> str:
 
 
 def order(files: list[str], results: Results) -> list[str]:
-    """Files for several GPUs first, then those that took longest, or, if unknown, the largest."""
+    """Sort files: those for several GPUs first, then the slowest, or the largest if unknown."""
 
     def weight(file: str) -> tuple[int, float]:
         known = results.ended.get(file, {}).get("seconds")
@@ -393,7 +393,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def explanations(path: Path) -> list[dict[str, str]]:
-    """Rows of tests/gpu/explained.toml: `test`, a pattern of FILE::TEST, `reason`, `message`."""
+    """Read tests/gpu/explained.toml: `test` (a pattern of FILE::TEST), `reason`, `message`."""
     return tomllib.loads(path.read_text()).get("failure", []) if path.exists() else []
 
 
@@ -406,14 +406,14 @@ def explanation(name: str, message: str, rows: list[dict[str, str]]) -> str | No
 
 
 def last_line(message: str) -> str:
-    """The line of pytest's text that says what is wrong."""
+    """Return the line of pytest's text that says what is wrong."""
     errors = [line[1:].strip() for line in message.splitlines() if re.match(r"E\s+\S", line)]
     lines = errors[:1] or [line for line in message.splitlines() if line.strip()][-1:]
     return lines[0][:200] if lines else ""
 
 
 def report(paths: list[Path], explained: Path) -> tuple[str, bool]:
-    """The merged report, in Markdown, and whether it has no failure without an explanation."""
+    """Return the merged report, in Markdown, and whether each failure is explained."""
     results, rows = Results.read(paths), explanations(explained)
     counts = Counter(line["outcome"] for line in results.tests.values())
     failed: dict[str | None, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

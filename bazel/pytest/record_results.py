@@ -18,7 +18,7 @@ IMPORT = "(import)"  # in place of a test's name
 
 
 def append(path: str, line: dict[str, object]) -> None:
-    """Appends in one write, so that lines of several processes do not mix."""
+    """Append in one write, so that lines of several processes do not mix."""
     with open(path, "ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
 
@@ -29,7 +29,7 @@ def record(**line: object) -> None:
 
 
 def name_in_file(nodeid: str) -> str:
-    """`Class::test[parameters]` of pytest's name, which begins with the file."""
+    """Return `Class::test[parameters]` of pytest's name, which begins with the file."""
     return nodeid.partition("::")[2]
 
 

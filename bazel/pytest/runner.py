@@ -1,4 +1,4 @@
-"""Runs pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
+"""Run pytest as Bazel's test protocol asks: filter, XML output, and only the test's own folders.
 
 runner.py [--path=FOLDER ...] [--preload=MODULE ...] -- FILE.py... [PYTEST OPTION ...]
 
@@ -27,7 +27,7 @@ DEFAULTS = {
 
 
 def environment(paths: list[str], tmp: Path) -> dict[str, str]:
-    """Returns the variables that keep a test inside of its own folder `tmp`."""
+    """Return the variables that keep a test inside of its own folder `tmp`."""
     home = tmp / "home"
     home.mkdir(parents=True, exist_ok=True)
     return {
@@ -51,14 +51,14 @@ def environment(paths: list[str], tmp: Path) -> dict[str, str]:
 
 
 def plugins(files: list[str]) -> list[str]:
-    """Leaves out hypothesis's plugin where nothing uses it: a second of each process."""
+    """Leave out hypothesis's plugin where nothing uses it: a second of each process."""
     if any("hypothesis" in Path(file).read_text() for file in files if file.endswith(".py")):
         return []
     return ["-p", "no:hypothesispytest"]
 
 
 def pytest_options(variables: os._Environ[str], tmp: Path) -> list[str]:
-    """Translates Bazel's variables into pytest's options."""
+    """Translate Bazel's variables into pytest's options."""
     options = ["-p", "no:cacheprovider", f"--basetemp={tmp / 'pytest'}", "--strict-markers", "-ra"]
     if expression := variables.get("TESTBRIDGE_TEST_ONLY"):
         options += [f"-k{expression}"]

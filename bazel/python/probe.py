@@ -1,4 +1,4 @@
-"""Says what the interpreter that runs it is, as JSON, or why the wheel cannot be built for it.
+"""Describe the running interpreter as JSON, or say why the wheel cannot be built for it.
 
 For the repository rule in bazel/python.bzl. Runs on any Python that can be met.
 """
@@ -16,7 +16,7 @@ REMEDY = (
 
 
 def describe():
-    """Returns what the build has to know of this interpreter."""
+    """Return the facts about this interpreter that the build needs."""
     version = "{}.{}".format(*sys.version_info[:2])
     return {
         "executable": sys.executable,
@@ -30,7 +30,7 @@ def describe():
 
 
 def problem(info):
-    """Returns one sentence about what is wrong with the interpreter, or None."""
+    """Return one sentence about what is wrong with the interpreter, or None."""
     if info["implementation"] != "cpython" or info["version"] not in SUPPORTED:
         return (
             "{executable} is {implementation} {version}, but torch_xla 2.8.1 has wheels for "

@@ -1,4 +1,4 @@
-"""Runs MkDocs on copies of pages that lie in several folders of the repository."""
+"""Run MkDocs on copies of pages that lie in several folders of the repository."""
 
 from __future__ import annotations
 

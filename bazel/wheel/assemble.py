@@ -24,7 +24,7 @@ from raw_zip import RawZipWriter
 
 @dataclass(frozen=True)
 class Spec:
-    """What to assemble. Paths in the wheel are the keys, files on disk the values."""
+    """Contents of a wheel. Paths in the wheel are the keys, files on disk the values."""
 
     stock_wheel: str
     out_dir: str
@@ -52,11 +52,11 @@ class StockWheel:
         self.record = {name: (digest, size) for name, digest, size in rows if digest}
 
     def text(self, name: str) -> str:
-        """Returns a file of the .dist-info folder."""
+        """Return a file of the .dist-info folder."""
         return self.zip.read(f"{self.dist_info}/{name}").decode()
 
     def licenses(self) -> dict[str, bytes]:
-        """Returns the license files that METADATA lists, from either place that tools put them."""
+        """Return the license files that METADATA lists, from either place that tools put them."""
         headers = Metadata.parse(self.text("METADATA")).headers
         names = [value for name, value in headers if name == "License-File"]
         if not names:
@@ -87,7 +87,7 @@ class WheelWriter:
         self._out.copy(name, stock.zip, stock.zip.getinfo(source))
 
     def finish(self, record_name: str) -> None:
-        """Adds RECORD itself, the last entry."""
+        """Add RECORD itself, the last entry."""
         rows = io.StringIO()
         writer = csv.writer(rows, lineterminator="\n")
         writer.writerows((name, *row) for name, row in self._record.items())
@@ -101,7 +101,7 @@ class WheelWriter:
 
 
 def _content_version(stock: StockWheel, spec: Spec) -> str:
-    """`local_version`, the architectures and eight hexadecimal digits of the content.
+    """Return `local_version`, the architectures and eight hexadecimal digits of the content.
 
     With the digits, pip installs what has changed. They begin with a letter, since a part of a
     version that is a number loses its leading zeros.
@@ -119,7 +119,7 @@ def _content_version(stock: StockWheel, spec: Spec) -> str:
 
 
 def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> dict[str, bytes]:
-    """Returns the contents of our .dist-info folder, but for RECORD."""
+    """Return the contents of our .dist-info folder, but for RECORD."""
     licenses = {f"torch_xla/{name}": content for name, content in stock.licenses().items()}
     licenses |= {name: Path(path).read_bytes() for name, path in spec.licenses.items()}
     edits = Edits(
@@ -144,7 +144,7 @@ def _dist_info_files(stock: StockWheel, spec: Spec, version: str, tag: str) -> d
 
 
 def assemble(spec: Spec) -> Path:
-    """Writes the wheel under its true name into `spec.out_dir` and returns its path."""
+    """Write the wheel under its true name into `spec.out_dir` and return its path."""
     stock = StockWheel(Path(spec.stock_wheel))
     if Metadata.parse(stock.text("METADATA")).get("Version") != stock.version:
         raise ValueError(f"{spec.stock_wheel}: its name and its METADATA give different versions")

@@ -82,7 +82,7 @@ class Library:
         return self.symbols(_SHT_DYNSYM)
 
     def symbols(self, kind: int) -> list[Symbol]:
-        """Those of a symbol table, in its order."""
+        """Return the symbols of a symbol table, in its order."""
         result = []
         for section in self._sections:
             if section[1] != kind:
@@ -98,7 +98,7 @@ class Library:
         return result
 
     def looked_up(self) -> set[str]:
-        """The names of LOOKED_UP that are constants of its code."""
+        """Return the names of LOOKED_UP that are constants of its code."""
         return {
             name.decode()
             for section in self._sections
@@ -108,7 +108,7 @@ class Library:
 
     @functools.cached_property
     def relocations(self) -> dict[int, tuple[int, int, int]]:
-        """At an address: type, index into the dynamic symbol table, and addend."""
+        """Relocations by address: type, index into the dynamic symbol table, and addend."""
         result = {}
         for section in self._sections:
             if section[1] == _SHT_RELA:
@@ -126,7 +126,7 @@ class Library:
 
 
 def method(mangled: str) -> str:
-    """The last name of a mangled one: of `_ZNK9torch_xla7XlaNode5CloneE…`, Clone."""
+    """Return the last name of a mangled one: Clone for `_ZNK9torch_xla7XlaNode5CloneE…`."""
     if match := re.match(r"_ZNK?(.*)", mangled):
         rest, last = match[1], ""
         while match := re.match(r"(\d+)(.*)", rest):
@@ -138,7 +138,7 @@ def method(mangled: str) -> str:
 
 
 def virtual_functions(library: Library, vtable: str) -> list[str]:
-    """The methods in the slots of a vtable."""
+    """Return the methods in the slots of a vtable."""
     dynamic = library.dynamic_symbols
     all_symbols = dynamic + library.symbols(_SHT_SYMTAB)
     tables = [s for s in all_symbols if s.name == vtable and s.defined]
@@ -156,7 +156,7 @@ def virtual_functions(library: Library, vtable: str) -> list[str]:
 
 
 def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str:
-    """The typeinfo of the class with which a class begins."""
+    """Return the typeinfo of the class with which a class begins."""
     # The typeinfo's own class, the name of the class, its base.
     own, _, base = (
         dynamic[library.relocations.get(typeinfo.address + offset, (0, 0, 0))[1]].name
@@ -168,7 +168,7 @@ def base_class(library: Library, dynamic: list[Symbol], typeinfo: Symbol) -> str
 def check_line(
     line: str, constants: dict[str, int], stock: Library, dynamic: list[Symbol]
 ) -> str | None:
-    """Returns what is wrong in a line of MACHINE_CODE."""
+    """Return what is wrong in a line of MACHINE_CODE."""
     name, what = line.split(maxsplit=1)
     symbol = next((s for s in dynamic if s.name == name and s.defined), None)
     if symbol is None:
@@ -200,7 +200,7 @@ def check_line(
 
 
 def check(front: Library, stock: Library, layout: str, machine_code: str) -> list[str]:
-    """Returns what is wrong."""
+    """Return what is wrong."""
     problems = []
     symbols = stock.dynamic_symbols
     called = {symbols[i].name for _, i, _ in stock.relocations.values() if i}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def check(binary: Path, name: str, digests: Path) -> None:
-    """Raises ValueError, with the remedy, when the digest is missing or another."""
+    """Raise ValueError, with the remedy, when the digest is missing or another."""
     pinned = {}
     for line in digests.read_text().splitlines():
         if line.strip() and not line.startswith("#"):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def _symbols(nm: str, library: str, which: str) -> Iterable[str]:
-    """Yields the names of the dynamic symbols, without the weak ones that may stay undefined."""
+    """Yield the names of the dynamic symbols, without the weak ones that may stay undefined."""
     command = [nm, "--dynamic", which, "--format=posix", library]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     for line in lines:
@@ -26,7 +26,7 @@ def _symbols(nm: str, library: str, which: str) -> Iterable[str]:
 
 
 def missing_symbols(nm: str, library: str, defined_by: list[str]) -> list[str]:
-    """Returns the mangled names that `library` needs and nothing defines."""
+    """Return the mangled names that `library` needs and nothing defines."""
     needed = {
         name
         for name in _symbols(nm, library, "--undefined-only")

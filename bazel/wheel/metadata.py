@@ -27,7 +27,7 @@ class Metadata:
         return cls(headers, description)
 
     def get(self, name: str) -> str:
-        """Returns the one value of header `name`."""
+        """Return the one value of header `name`."""
         values = [value for key, value in self.headers if key == name]
         if len(values) != 1:
             raise ValueError(f"METADATA has {len(values)} headers {name}, expected one")
@@ -40,7 +40,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Edits:
-    """What our METADATA says otherwise than the stock wheel's."""
+    """Differences of our METADATA from the stock wheel's."""
 
     version: str
     summary: str
@@ -50,7 +50,7 @@ class Edits:
 
 
 def edit_metadata(stock: str, edits: Edits) -> str:
-    """Returns METADATA of our wheel; requirements, extras and authors stay as in `stock`."""
+    """Return METADATA of our wheel; requirements, extras and authors stay as in `stock`."""
     replaced = {
         # The first version in which `License-File` names a path under .dist-info/licenses.
         "Metadata-Version": "2.4",
@@ -76,7 +76,7 @@ def edit_metadata(stock: str, edits: Edits) -> str:
 
 
 def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
-    """Returns entry_points.txt with `added`, {group: ["name = module:object"]}."""
+    """Return entry_points.txt with `added`, {group: ["name = module:object"]}."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # names are case-sensitive
     parser.read_string(stock)
@@ -96,7 +96,7 @@ def edit_entry_points(stock: str, added: dict[str, list[str]]) -> str:
 
 
 def edit_version_py(stock: str, stock_version: str, version: str) -> str:
-    """Returns torch_xla/version.py with our version; the revisions stay.
+    """Return torch_xla/version.py with our version; the revisions stay.
 
     It also imports the module of ours that has to be there before most of torch_xla.
     """
@@ -115,7 +115,7 @@ def edit_version_py(stock: str, stock_version: str, version: str) -> str:
 
 
 def wheel_file(tag: str) -> str:
-    """Returns the WHEEL file."""
+    """Return the WHEEL file."""
     return (
         "Wheel-Version: 1.0\n"
         "Generator: bazel/wheel/assemble.py\n"

@@ -13,7 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 
 def required_versions(library: Path) -> set[str]:
-    """Returns the symbol versions that `library` needs, such as GLIBC_2.34."""
+    """Return the symbol versions that `library` needs, such as GLIBC_2.34."""
     with open(library, "rb") as file:
         return {version for _, version in elf_find_versioned_symbols(ELFFile(file))}
 
@@ -26,7 +26,7 @@ def _manylinux(tag: str) -> tuple[int, int]:
 
 
 def platform_tag(libraries: list[Path], stock_tag: str) -> str:
-    """Returns the oldest platform that runs both the stock wheel and `libraries`.
+    """Return the oldest platform that runs both the stock wheel and `libraries`.
 
     Raises:
       ValueError: no manylinux policy covers what a library requires.

@@ -1,4 +1,4 @@
-"""Runs a PyTorch operator inside an XLA program.
+"""Run a PyTorch operator inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/launchers/torch_operator.py
 

@@ -1,4 +1,4 @@
-"""Runs a Triton kernel, residual addition and RMSNorm in one, inside an XLA program.
+"""Run a Triton kernel, residual addition and RMSNorm in one, inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/launchers/triton_rms_norm.py
 
@@ -40,7 +40,7 @@ def add_rms_norm_kernel(  # noqa: ANN201
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, epsilon: float
 ) -> list[torch.Tensor]:
-    """The RMSNorm of x + residual, both [rows, columns], by weight [columns]; and the sum."""
+    """Return the RMSNorm of x + residual [rows, columns] by weight [columns], and the sum."""
     rows, columns = x.shape
     return torch_xla_ext.triton_call(
         add_rms_norm_kernel,

@@ -1,4 +1,4 @@
-"""Runs a TVM-FFI function, such as FlashInfer's, inside an XLA program.
+"""Run a TVM-FFI function, such as FlashInfer's, inside an XLA program.
 
     PJRT_DEVICE=CPU python examples/launchers/tvm_ffi_rms_norm.py
     PJRT_DEVICE=CUDA python examples/launchers/tvm_ffi_rms_norm.py norm.so

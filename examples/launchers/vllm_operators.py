@@ -1,6 +1,6 @@
-"""Runs vLLM's own CUDA operators in one XLA program: its RMSNorm and its FlashAttention 3.
+r"""Run vLLM's own CUDA operators in one XLA program: its RMSNorm and its FlashAttention 3.
 
-    PJRT_DEVICE=CUDA PJRT_ALLOCATOR_FRACTION=0.5 \\
+    PJRT_DEVICE=CUDA PJRT_ALLOCATOR_FRACTION=0.5 \
         python examples/launchers/vllm_operators.py
 
 It needs vLLM 0.11.0 (integrations/vllm/install.py), torch with CUDA, and a GPU that FlashAttention
@@ -23,7 +23,7 @@ LENGTHS = (100, 37, 256)
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor, longest: int
 ) -> torch.Tensor:
-    """Causal attention of q, k and v [num_tokens, num_heads, head_dim] of several sequences."""
+    """Compute causal attention of several sequences, all [num_tokens, num_heads, head_dim]."""
     return flash_attn_varlen_func(
         q, k, v, longest, cu_seqlens, longest, cu_seqlens, causal=True, fa_version=3
     )
@@ -39,7 +39,7 @@ def _(
 def normed_attention(
     x: torch.Tensor, weight: torch.Tensor, cu_seqlens: torch.Tensor
 ) -> torch.Tensor:
-    """[num_tokens, HEADS * HEAD_DIM] of x [num_tokens, 3 * HEADS * HEAD_DIM]."""
+    """Return [num_tokens, HEADS * HEAD_DIM] for x [num_tokens, 3 * HEADS * HEAD_DIM]."""
     normed = torch.empty_like(x)
     torch.ops._C.rms_norm(normed, x, weight, EPSILON)
     q, k, v = normed.unflatten(-1, (3, HEADS, HEAD_DIM)).unbind(1)
@@ -47,7 +47,7 @@ def normed_attention(
 
 
 def expected_attention(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The same by PyTorch."""
+    """Return the same, computed by PyTorch."""
     normed = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, EPSILON)
     parts = normed.unflatten(-1, (3, HEADS, HEAD_DIM)).split(LENGTHS)
     results = [

@@ -1,4 +1,4 @@
-"""Calls a kernel from your own library. README.md has the command that compiles it."""
+"""Call a kernel from your own library. README.md has the command that compiles it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Calls the same library from JAX, unchanged. README.md has the commands."""
+"""Call the same library from JAX, unchanged. README.md has the commands."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Calls the kernel that is built into this project's wheel."""
+"""Call the kernel that is built into this project's wheel."""
 
 import torch
 import torch_xla

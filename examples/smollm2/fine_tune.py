@@ -33,7 +33,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def with_adapters(model: PreTrainedModel) -> peft.PeftModel:
-    """The model with LoRA adapters, which alone are trained."""
+    """Return the model with LoRA adapters, which alone are trained."""
     torch.manual_seed(0)
     projections = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     config = peft.LoraConfig(r=16, lora_alpha=32, target_modules=projections, task_type="CAUSAL_LM")
@@ -41,7 +41,7 @@ def with_adapters(model: PreTrainedModel) -> peft.PeftModel:
 
 
 def batches(tokenizer: PreTrainedTokenizerBase, count: int) -> Iterator[Batch]:
-    """The lessons again and again; only the tokens of answers have labels."""
+    """Return the lessons again and again; only the tokens of answers have labels."""
     for number in range(count):
         first = number * _SEQUENCES % len(LESSONS)
         rows = [_row(tokenizer, *lesson) for lesson in LESSONS[first : first + _SEQUENCES]]
@@ -61,7 +61,7 @@ def _row(tokenizer: PreTrainedTokenizerBase, question: str, answer: str) -> Batc
 
 
 def train(model: torch.nn.Module, data: Iterator[Batch], learning_rate: float) -> list[float]:
-    """Trains on the model's device, on an XLA device with a captured step; returns the losses."""
+    """Train on the model's device, on an XLA device with a captured step; return the losses."""
     device = next(model.parameters()).device
     is_xla = device.type == "xla"
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -82,7 +82,7 @@ def train(model: torch.nn.Module, data: Iterator[Batch], learning_rate: float) -
 
 
 def check(losses: list[float], expected: list[float]) -> None:
-    """Ends the program if losses are not PyTorch's, but for roundings, which add up."""
+    """End the program if losses are not PyTorch's, but for roundings, which add up."""
     differences = [abs(one - other) for one, other in zip(losses, expected, strict=True)]
     print(f"losses differ from PyTorch's by at most {max(differences):.1e}", flush=True)
     if max(differences) > 0.01:

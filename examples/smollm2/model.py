@@ -25,7 +25,7 @@ _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 class _Reader(gguf.GGUFReader):
-    """With a plain array of the bytes, because slices of a numpy.memmap are slow."""
+    """A reader with a plain array of the bytes: slices of a numpy.memmap are slow."""
 
     def _get(self, *args: object, **kwargs: object) -> np.ndarray:
         self.data = self.data.view(np.ndarray)
@@ -61,7 +61,7 @@ QUESTIONS = (
 
 
 def read_tokenizer() -> PreTrainedTokenizerBase:
-    """Its chat template is the model's; it pads on the left, as generate asks for."""
+    """Read the tokenizer with the model's chat template; it pads on the left, as generate needs."""
     tokenizer = AutoTokenizer.from_pretrained(_folder(), gguf_file=_FILE)
     # transformers 4.57 takes <|im_start|> for the end of a text.
     tokenizer.eos_token = tokenizer.pad_token = "<|im_end|>"
@@ -70,7 +70,7 @@ def read_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def read_model(dtype: str = "float32") -> PreTrainedModel:
-    """The weights, which have 4 bits in the file."""
+    """Return the weights, which have 4 bits in the file."""
     model = AutoModelForCausalLM.from_pretrained(_folder(), gguf_file=_FILE).eval()
     return model.to(getattr(torch, dtype))
 
@@ -83,7 +83,7 @@ def _folder() -> Path:
 
 
 def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """The questions as the model was trained to read them: `input_ids` and `attention_mask`."""
+    """Return the questions in the model's chat template: `input_ids` and `attention_mask`."""
     return tokenizer.apply_chat_template(
         [[{"role": "user", "content": question}] for question in questions],
         add_generation_prompt=True,
@@ -94,23 +94,23 @@ def chat(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> dict
 
 
 def prompts(tokenizer: PreTrainedTokenizerBase, questions: tuple[str, ...]) -> list[list[int]]:
-    """The same questions, each with its tokens alone."""
+    """Return the same questions, each with its tokens alone."""
     return [chat(tokenizer, (question,))["input_ids"][0].tolist() for question in questions]
 
 
 def answers(tokenizer: PreTrainedTokenizerBase, tokens: torch.Tensor) -> list[str]:
-    """The text of new tokens, [sequences, tokens], up to the end that the model gives it."""
+    """Return the text of new tokens, [sequences, tokens], up to the end that the model gives it."""
     return [text.split(tokenizer.eos_token)[0] for text in tokenizer.batch_decode(tokens)]
 
 
 def show(questions: tuple[str, ...], said: list[str]) -> None:
-    """Prints each answer in one line."""
+    """Print each answer in one line."""
     for question, answer in zip(questions, said, strict=True):
         print(f"  {question} -> {' '.join(answer.split())}", flush=True)
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """With the options that several programs of this example have."""
+    """Return a parser with the options that several programs of this example share."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--questions", type=int, default=4, help="up to 20 (default: %(default)s)")
     made.add_argument("--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
@@ -125,7 +125,7 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
-    """Prints how many greedy tokens are PyTorch's; ends the program if one is not."""
+    """Print how many greedy tokens are PyTorch's; end the program if one is not."""
     equal = int((got == want).sum())
     print(f"{name}: {equal} of {want.numel()} tokens are PyTorch's", flush=True)
     if equal < want.numel():

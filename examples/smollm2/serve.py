@@ -28,7 +28,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 
 def offline(folder: Path, prompts: list[list[int]], count: int) -> list[list[int]]:
-    """Greedy tokens after each prompt, beyond the end of a text, too."""
+    """Return the greedy tokens after each prompt, beyond the end of a text, too."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine in this process
     from vllm import LLM, SamplingParams
 
@@ -44,7 +44,7 @@ def offline(folder: Path, prompts: list[list[int]], count: int) -> list[list[int
 def served(
     folder: Path, questions: tuple[str, ...], count: int, adapters: Path | None = None
 ) -> list[str]:
-    """Answers of `vllm serve` to chats, all asked at once; with `adapters`, by them."""
+    """Return the answers of `vllm serve` to concurrent chats; with `adapters`, by them."""
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
     command += [f"--{name.replace('_', '-')}={value}" for name, value in _LIMITS.items()]
     command += ["--host=127.0.0.1", f"--port={(port := _free_port())}", "--served-model-name=model"]

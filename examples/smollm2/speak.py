@@ -17,7 +17,7 @@ Step = Callable[..., torch.Tensor]
 
 
 def with_generate(model: PreTrainedModel, inputs: Inputs, count: int) -> torch.Tensor:
-    """transformers' generate, on the model's device.
+    """Run transformers' generate on the model's device.
 
     Returns:
         The new tokens, [sequences, count], beyond the end of a text, too.
@@ -28,7 +28,7 @@ def with_generate(model: PreTrainedModel, inputs: Inputs, count: int) -> torch.T
 
 
 def lazily(step: Step) -> Step:
-    """Traces each step; its program is compiled once."""
+    """Trace each step; its program is compiled once."""
 
     def run(*arguments: object) -> torch.Tensor:
         token = step(*arguments)
@@ -39,12 +39,12 @@ def lazily(step: Step) -> Step:
 
 
 def captured(step: Step) -> Step:
-    """Traces the step once and replays it."""
+    """Trace the step once and replay it."""
     return torch_xla_ext.capture(step)
 
 
 def under_openxla(step: Step) -> Step:
-    """Compiles the step with torch.compile."""
+    """Compile the step with torch.compile."""
     return torch.compile(step, backend="openxla")
 
 
@@ -55,7 +55,7 @@ WAYS = {"lazily": lazily, "captured": captured, "under openxla": under_openxla}
 def with_loop(
     model: PreTrainedModel, inputs: Inputs, count: int, way: Callable[[Step], Step]
 ) -> torch.Tensor:
-    """A loop of one's own with a static cache, whose step runs in a `way`.
+    """Return a loop of one's own with a static cache, whose step runs in a `way`.
 
     Returns:
         The new tokens, [sequences, count].
@@ -75,7 +75,7 @@ def with_loop(
     padding = (1 - inputs["attention_mask"]).sum(1, keepdim=True).to(device)
 
     def step(tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """The most likely token after `tokens`, [sequences, 1]."""
+        """Return the most likely token after `tokens`, [sequences, 1]."""
         logits = model(
             tokens,
             attention_mask=mask,

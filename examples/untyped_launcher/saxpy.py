@@ -1,4 +1,4 @@
-"""Makes an operator of a launcher that has the signature of XLA's tutorials.
+"""Define an operator for a launcher with the signature of XLA's tutorials.
 
     PJRT_DEVICE=CPU python saxpy.py ./libsaxpy_host.so
 

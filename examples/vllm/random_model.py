@@ -21,7 +21,7 @@ WORDS = 512
 
 
 def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
-    """One token a word; the first is the end of a text, and the second stands for unknown words."""
+    """Make a tokenizer of one token a word; the first ends a text, the second is unknown."""
     vocabulary = {f"w{i}": i for i in range(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -30,7 +30,7 @@ def make_tokenizer(words: int) -> PreTrainedTokenizerFast:
 
 
 def write_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> None:
-    """Writes a model of float32 weights and its tokenizer into `folder`."""
+    """Write a model of float32 weights and its tokenizer into `folder`."""
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     make_tokenizer(config.vocab_size).save_pretrained(folder)

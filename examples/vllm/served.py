@@ -35,7 +35,7 @@ async def until_ready(client: AsyncOpenAI, server: subprocess.Popen) -> None:
 
 
 async def ask(client: AsyncOpenAI, model: str, prompt: str) -> tuple[str, float]:
-    """The answer, and when its first token came."""
+    """Return the answer, and when its first token came."""
     text, first = "", 0.0
     stream = await client.completions.create(
         model=model, prompt=prompt, max_tokens=8, temperature=0.7, stream=True

@@ -15,7 +15,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def write_wheel(project: dict[str, object], files: dict[str, bytes], folder: Path) -> Path:
-    """Writes the wheel, the same bytes for the same files."""
+    """Write the wheel, the same bytes for the same files."""
     name, version = project["name"].replace("-", "_"), project["version"]
     info = f"{name}-{version}.dist-info"
     metadata = [

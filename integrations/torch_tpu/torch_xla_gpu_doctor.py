@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def _self_test() -> str:
-    """Compares a compiled step's gradients, and a call of a kernel, with the CPU's."""
+    """Compare a compiled step's gradients, and a call of a kernel, with the CPU's."""
     import torch
     import torch_xla_gpu
     from torch_xla_gpu import ops
@@ -34,7 +34,7 @@ def _self_test() -> str:
 
 
 def report() -> tuple[list[str], list[str]]:
-    """The lines of the report, and the problems."""
+    """Return the lines of the report, and the problems."""
     from torch_xla_gpu_versions import installed
     from torch_xla_gpu_versions import problems as wrong_versions
 

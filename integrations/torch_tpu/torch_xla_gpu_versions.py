@@ -26,7 +26,7 @@ class VersionError(ImportError):
 
 
 def installed(package: str) -> str | None:
-    """The installed version of a package, without its local part (+cu130); None if there is none.
+    """Return a package's installed version without its local part (+cu130), or None.
 
     Args:
         package: its name in the package index.
@@ -38,7 +38,7 @@ def installed(package: str) -> str | None:
 
 
 def problems() -> list[str]:
-    """What is missing or of another version, each with a remedy."""
+    """Return the packages that are missing or of another version, each with a remedy."""
     found = []
     if sys.version_info < _OLDEST_PYTHON:
         found.append(
@@ -70,6 +70,6 @@ def _is_between(version: str, oldest: str, newest: str) -> bool:
 
 
 def check() -> None:
-    """Raises VersionError unless everything is there in the right version."""
+    """Raise VersionError unless everything is there in the right version."""
     if found := problems():
         raise VersionError("; ".join(found))

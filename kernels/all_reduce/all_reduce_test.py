@@ -81,6 +81,16 @@ def test_many_sums_in_a_row(group: Group) -> None:
             assert torch.equal(result.cpu(), expected(x, group.count)), turn
 
 
+def test_independent_sums(group: Group) -> None:
+    """Of one size: devices that run them in different orders would not notice."""
+    for _ in range(20):
+        inputs = [torch.randn(group.count * 64, 64) for _ in range(12)]
+        results = [group.sum(group.put(x).sin()) for x in inputs]
+        torch_xla.sync()
+        for x, result in zip(inputs, results, strict=True):
+            torch.testing.assert_close(result.cpu(), expected(x.sin(), group.count))
+
+
 def test_captured_chain(group: Group) -> None:
     """A sum depends on the one before, as in the layers of a model."""
     weight = torch.randn(32, 64 * group.count) / 16
@@ -115,6 +125,10 @@ def test_wrong_operands(group: Group) -> None:
         ops.all_reduce(torch.zeros(1, 3, device="xla"), table)
     with pytest.raises(TypeError, match=r"operand 0 \(x\): expected dtype F16, BF16 or F32"):
         ops.all_reduce(torch.zeros(4, 4, dtype=torch.int32, device="xla"), table)
+    with pytest.raises(ValueError, match=f"row of PeerMemory.table but got {group.count} rows"):
+        ops.all_reduce(torch.zeros(4, 4, device="xla"), table)
+    with pytest.raises(NotImplementedError):
+        ops.all_reduce(torch.zeros(4, 4, device="xla", requires_grad=True), table[:1])
 
 
 def test_peer_memory_of_a_grid() -> None:

@@ -2,19 +2,24 @@
 
 import torch
 
-from xla_kernels import Value, define_operator
+from xla_kernels import Value, define_operator, front_end
 
 __all__ = ["all_reduce"]
 
 WORKSPACE_BYTES = 16_779_520  # sizeof(Workspace) of all_reduce.h
 
 
-def _check(x: Value, peers: Value, **others: Value) -> None:
+def _check(x: Value, peers: Value) -> None:
     num_bytes = x.numel() * x.element_size()
     if num_bytes % 16 != 0:
         raise ValueError(
             "xla_gpu::all_reduce: x: expected a multiple of 16 bytes but got "
             f"{tuple(x.shape)} of {x.dtype}, {num_bytes} bytes"
+        )
+    if peers.shape[0] != 1:
+        raise ValueError(
+            "xla_gpu::all_reduce: peers: expected the device's row of PeerMemory.table but got "
+            f"{peers.shape[0]} rows: call it in a region of manual sharding"
         )
 
 
@@ -26,13 +31,33 @@ define_operator(
 )
 
 
+def _all_reduce_of_xla(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
+    """Sum by XLA's own all-reduce, of float32 values.
+
+    XLA:CPU may run the calls of one program in another order on each device, so that they would
+    exchange what belongs to different calls.
+    """
+    from torch_xla import _XLAC
+
+    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(
+            f"xla_gpu::all_reduce: operand 0 (x): expected dtype F16, BF16 or F32 but got {x.dtype}"
+        )
+    _check(x, peers)
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise NotImplementedError("xla_gpu::all_reduce has no derivatives: call it in no_grad()")
+    ranks = [list(range(peers.shape[1] - 1))]
+    return _XLAC._xla_spmd_all_reduce("sum", x.float(), 1.0, ranks).to(x.dtype)
+
+
 def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
-    """Sums a matrix over devices of this process: ``torch.ops.xla_gpu.all_reduce``.
+    """Sum a matrix over devices of this process: ``torch.ops.xla_gpu.all_reduce``.
 
     It is called in a region of manual sharding, where each device has a matrix of its own, in place
     of XLA's all-reduce: up to some hundred kilobytes it is faster, because devices exchange data
     once (a one-shot all-reduce), and because a CUDA graph may hold it. Sums are computed in float32
-    in the order of ranks, so that all devices get the same bits. It has no derivatives.
+    in the order of ranks, so that all devices get the same bits. It has no derivatives. On the CPU,
+    it is XLA's own all-reduce.
 
     Args:
         x: the device's matrix [num_rows, num_columns], float16, bfloat16 or float32; a multiple of
@@ -45,7 +70,9 @@ def all_reduce(x: torch.Tensor, peers: torch.Tensor) -> torch.Tensor:
 
     Raises:
         TypeError: `x` has another dtype than these.
-        ValueError: `x` is not a matrix of a multiple of 16 bytes.
+        ValueError: `x` is not a matrix of a multiple of 16 bytes, or `peers` not a row.
         NotImplementedError: autograd would record the call.
     """
+    if front_end.current().platform() == "Host":
+        return _all_reduce_of_xla(x, peers)
     return torch.ops.xla_gpu.all_reduce(x, peers)

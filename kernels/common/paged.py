@@ -15,12 +15,12 @@ REPORT_ENVIRONMENT = "TORCH_XLA_EXT_REPORT_OUT_OF_RANGE"
 
 
 def reports_out_of_range() -> bool:
-    """Whether kernels are to print what is out of range in device data."""
+    """Return whether kernels are to print what is out of range in device data."""
     return os.environ.get(REPORT_ENVIRONMENT, "") not in ("", "0")
 
 
 def require_scale(operator: str, name: str, scale: float | None, cache: torch.Tensor) -> None:
-    """Raises ValueError unless `scale` is one of `cache`: only a quantized cache has scales."""
+    """Raise ValueError unless `scale` is one of `cache`: only a quantized cache has scales."""
     if scale is None:
         return
     if not _MIN_NUMBER <= scale <= _MAX_NUMBER:
@@ -35,7 +35,7 @@ def require_scale(operator: str, name: str, scale: float | None, cache: torch.Te
 def require_logit_options(
     operator: str, scale_name: str, scale: float, sliding_window: int | None, soft_cap: float | None
 ) -> None:
-    """Raises ValueError unless these can be used."""
+    """Raise ValueError unless these pages can be used."""
     if not -_MAX_NUMBER <= scale <= _MAX_NUMBER:
         raise ValueError(f"{operator}: {scale_name} must be from -1e12 to 1e12, but is {scale}")
     if sliding_window is not None and sliding_window < 1:
@@ -55,7 +55,7 @@ def widened_query(
     query_scale: float | torch.Tensor | None,
     name: str = "query_scale",
 ) -> tuple[torch.Tensor, float]:
-    """A float8_e4m3fn query as bfloat16, which has all of its values; others as they are.
+    """Return a float8_e4m3fn query as bfloat16, which has all of its values; others as they are.
 
     Args:
         operator: which errors name.
@@ -104,7 +104,7 @@ def define_attention(
     sharding_rule: str,
     lse_rule: str,
 ) -> None:
-    """Defines the operator `name`, and `name`_with_lse, which also gives its second result.
+    """Define the operator `name`, and `name`_with_lse, which also gives its second result.
 
     Args:
         arguments: of both, with parentheses.
@@ -134,5 +134,5 @@ def define_attention(
 
 
 def attention_operator(name: str, return_lse: bool) -> Callable[..., object]:
-    """What define_attention defined as xla_gpu::`name`."""
+    """Return the operator that define_attention defined as xla_gpu::`name`."""
     return getattr(torch.ops.xla_gpu, f"{name}_with_lse" if return_lse else name)

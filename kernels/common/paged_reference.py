@@ -15,7 +15,7 @@ Attributes = Mapping[str, float]
 def _gather(
     cache: torch.Tensor, pages: torch.Tensor, num_heads: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of `pages`, [num_heads, tokens, head_dim], float32, and which exist, [tokens]."""
+    """Return rows of `pages`, [num_heads, tokens, head_dim], float32, and which exist, [tokens]."""
     page_size = cache.shape[1]
     present = (pages >= 0) & (pages < cache.shape[0])
     rows = cache.float()[torch.where(present, pages, 0).long()].flatten(0, 1)
@@ -35,7 +35,7 @@ def _attend(
     slopes: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of query [rows, num_heads, head_dim], at position [rows], in float32.
+    """Compute attention of query [rows, num_heads, head_dim], at position [rows], in float32.
 
     Args:
         present: [tokens] or [rows, tokens]: which of them take part.
@@ -67,7 +67,7 @@ def _attend(
 def _results(
     result: torch.Tensor, lse: torch.Tensor, outputs: Sequence[object]
 ) -> list[torch.Tensor]:
-    """The results, with as many rows of `lse` as are asked for, and a workspace."""
+    """Return the results, with the requested rows of `lse`, and a workspace."""
     _, (lse_shape, _), (workspace, dtype) = outputs
     return [
         result,
@@ -110,7 +110,7 @@ def paged_attention(
 def _unmasked(
     mask: torch.Tensor | None, first_new: torch.Tensor, num_tokens: int
 ) -> torch.Tensor | bool:
-    """Which tokens a custom mask shows, [rows, tokens]; `first_new` is the first new one."""
+    """Return the tokens that a custom mask shows, [rows, tokens], from `first_new` on."""
     if mask is None:
         return True
     new = torch.arange(num_tokens, device=mask.device) - first_new

@@ -70,7 +70,7 @@ def kv_cache_update(
     key_scale: float | None = None,
     value_scale: float | None = None,
 ) -> None:
-    """Writes tokens into the cache of `paged_attention`: ``torch.ops.xla_gpu.kv_cache_update``.
+    """Write tokens into the cache of `paged_attention`: ``torch.ops.xla_gpu.kv_cache_update``.
 
     Token t goes to row ``slot % block_size`` of block ``slot // block_size``, where slot is
     ``slot_mapping[t]``. Slots that are negative or beyond the cache are skipped. If several
@@ -114,7 +114,7 @@ def kv_pages_update(
     k_scale: float | None = None,
     v_scale: float | None = None,
 ) -> None:
-    """Writes tokens into the pages of `ragged_paged_attention`, in place.
+    """Write tokens into the pages of `ragged_paged_attention`, in place.
 
     ``torch.ops.xla_gpu.kv_pages_update`` is `kv_cache_update` for one tensor of pages: the keys of
     kv head g are head ``2 * g``, and its values head ``2 * g + 1``.

@@ -65,7 +65,7 @@ _LIBRARY.impl("merge_attention_states", _merge, "CompositeImplicitAutograd")
 def merge_attention_states(
     output_a: torch.Tensor, lse_a: torch.Tensor, output_b: torch.Tensor, lse_b: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merges attention to two sets of tokens: ``torch.ops.xla_gpu.merge_attention_states``.
+    """Merge attention to two sets of tokens: ``torch.ops.xla_gpu.merge_attention_states``.
 
     It merges results of `paged_attention` and `ragged_paged_attention` with ``return_lse=True`` for
     the same queries and two disjoint sets of tokens. Up to rounding, the result is that of one call

@@ -86,7 +86,7 @@ class Batch:
         return library.bind(TARGET, arrays, self.params), out, lse
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """In float64, from the header's definition."""
+        """Compute the results in float64, from the header's definition."""
         shape = self.query.shape
         out = torch.zeros(*shape[:2], 512, dtype=torch.float64, device="cuda")
         lse = torch.full(shape[:2], -math.inf, dtype=torch.float64, device="cuda")
@@ -161,7 +161,7 @@ CASES = {
 
 
 def time_all(library: KernelLibrary) -> None:
-    """Prints GPU times, calls back to back, three input sets in rotation."""
+    """Print GPU times, calls back to back, three input sets in rotation."""
     for name, (contexts, heads, cache) in CASES.items():
         calls = []
         for _ in range(3):

@@ -54,7 +54,7 @@ def mla_paged_attention(
     kv_scale: float | None = None,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Latent attention of one token per sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
+    """Compute latent attention of a token per sequence: ``torch.ops.xla_gpu.mla_paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.mla_paged_attention_with_lse``.
 

@@ -82,7 +82,7 @@ def paged_attention(
     return_lse: bool = False,
     query_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Attention of one token per sequence to the cache: ``torch.ops.xla_gpu.paged_attention``.
+    """Compute attention of one token per sequence: ``torch.ops.xla_gpu.paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.paged_attention_with_lse``.
 

@@ -135,7 +135,7 @@ class Inputs:
         return self.reference_with_lse()[0]
 
     def reference_with_lse(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """In float64, from the header's definition."""
+        """Compute the results in float64, from the header's definition."""
         case, p = self.case, self.parameters
         num_blocks, size = self.keys.shape[:2]
         out = torch.zeros_like(self.query, dtype=torch.float64)

@@ -30,7 +30,7 @@ define_operator(
 
 
 def quantize_rows(x: torch.Tensor, least_scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rounds a matrix to 8-bit floats for `torch._scaled_mm`: ``torch.ops.xla_gpu.quantize_rows``.
+    """Round a matrix to 8-bit floats for `torch._scaled_mm`: ``torch.ops.xla_gpu.quantize_rows``.
 
     The scale of a row is ``max(row.abs().max() / 448, least_scale)``, and its elements become
     ``row * (1 / scale)``, rounded to nearest even and saturated at 448. It computes what vLLM's

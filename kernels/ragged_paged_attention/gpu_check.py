@@ -48,7 +48,7 @@ class Kernel:
     def bind(
         self, batch: Batch, workspace_size: int = 1, lse: torch.Tensor | None = None
     ) -> tuple[Callable, torch.Tensor]:
-        """Returns a function that enqueues the call, and its result, poisoned."""
+        """Return a function that enqueues the call, and its result, poisoned."""
         out = torch.empty_like(batch.q)
         out.view(torch.uint8).fill_(0xFF)
         workspace = torch.empty(workspace_size, dtype=torch.float32, device=batch.q.device)
@@ -62,7 +62,7 @@ class Kernel:
         workspace: torch.Tensor,
         lse: torch.Tensor | None = None,
     ) -> Callable:
-        """The same with given results; without `lse`, it is not asked for."""
+        """Return the same with given results; without `lse`, it is not asked for."""
         if lse is None:
             lse = torch.empty(0, out.shape[1], device=out.device)
         arrays = batch.arrays() | {"out": out, "lse": lse, "workspace": workspace}
@@ -73,7 +73,7 @@ class Kernel:
 
 
 def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float:
-    """Returns the relative error; raises if it is too large or a second run differs.
+    """Return the relative error; raise if it is too large or a second run differs.
 
     The second run is asked for the logarithms of the softmax's denominators, too.
     """
@@ -102,7 +102,7 @@ def check(kernel: Kernel, text: str, batch: Batch, workspace_size: int) -> float
 
 
 def check_all(kernel: Kernel, count: int, seed: int) -> int:
-    """Random batches, the refusals and capture; returns the number of failures."""
+    """Check random batches, refusals and capture; return the number of failures."""
     rng = random.Random(seed)
     random.seed(seed)
     torch.manual_seed(seed)
@@ -135,7 +135,7 @@ def check_all(kernel: Kernel, count: int, seed: int) -> int:
 
 
 def run_small(kernel: Kernel, count: int, seed: int) -> None:
-    """Small batches of every kind without comparisons, for compute-sanitizer."""
+    """Run small batches of every kind without comparisons, for compute-sanitizer."""
     rng = random.Random(seed)
     random.seed(seed)
     for i in range(count):
@@ -165,7 +165,7 @@ def run_small(kernel: Kernel, count: int, seed: int) -> None:
 
 
 def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
-    """Device data that means nothing: nothing outside the results is written.
+    """Check that meaningless device data makes no kernel write outside the results.
 
     What is in `out` is not defined where cu_q_lens decreases. For what is read outside, run it
     under compute-sanitizer.
@@ -191,7 +191,7 @@ def check_garbage(kernel: Kernel, count: int, seed: int) -> list[str]:
 
 
 def check_refusals(kernel: Kernel) -> list[str]:
-    """Calls that the signature refuses name the operand."""
+    """Check that calls which the signature refuses name the operand."""
     batch = make_batch([3], [5])
     faults = []
 
@@ -219,7 +219,7 @@ def check_refusals(kernel: Kernel) -> list[str]:
 
 
 def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
-    """A CUDA graph of the call serves other lengths than those of its capture."""
+    """Check that a CUDA graph of the call serves other lengths than those of its capture."""
     batch = make_batch([70, 1, 30], [100, 90, 2000], poison=False, cache_dtype=cache_dtype)
     call, out = kernel.bind(batch, 1 << 20)
     call()
@@ -238,7 +238,7 @@ def check_capture(kernel: Kernel, cache_dtype: torch.dtype) -> list[str]:
 
 
 def milliseconds(variants: dict[str, list[Callable]], rounds: int = 9) -> dict[str, float]:
-    """Medians of the GPU time of one call, back to back, inputs in rotation.
+    """Return medians of the GPU time of one call, back to back, inputs in rotation.
 
     The variants take turns, for the clock of a GPU at its power limit moves.
     """
@@ -321,7 +321,7 @@ CASES = {
 
 
 def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
-    """torch's SDPA on dense random data of the same shape, 32 heads each."""
+    """Return torch's SDPA on dense random data of the same shape, 32 heads each."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def dense() -> torch.Tensor:
@@ -338,7 +338,7 @@ def peers(num_seqs: int, length: int) -> dict[str, list[Callable]]:
 
 
 def time_all(kernels: list[Kernel], workspace_sizes: list[int], only: str) -> None:
-    """Prints GPU times of the kernels and of peers, bf16, 32 and 8 heads, pages of 16 if any."""
+    """Print GPU times of the kernels and of peers, bf16, 32 and 8 heads, pages of 16 if any."""
     a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
     ms = milliseconds({"": [lambda: a @ b]})[""]
     print(f"matrix product 8192^3: {2 * 8192**3 / ms / 1e9:.0f} TFLOP/s")

@@ -25,7 +25,7 @@ class Batch:
     custom_mask: torch.Tensor | None = None  # i32[max_num_batched_tokens, mask_words]
 
     def arrays(self) -> dict[str, torch.Tensor | None]:
-        """The operands by their names."""
+        """Return the operands by their names."""
         return {name: value for name, value in vars(self).items() if name != "params"}
 
 
@@ -50,7 +50,7 @@ def make_batch(
     q_is_float8: bool = False,
     **params: float,
 ) -> Batch:
-    """Random operands; what no token of a sequence refers to is NaN in the cache."""
+    """Return random operands; cache entries that no token refers to are NaN."""
     device = "cuda"
     num_seqs, max_seqs = len(q_lens), len(q_lens) + spare_seqs
     num_tokens = first_row + sum(q_lens) + spare_tokens
@@ -117,7 +117,7 @@ def make_batch(
 
 
 def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
-    """A ragged batch of random shape, features and faults."""
+    """Return a ragged batch of random shape, features and faults."""
     dtype = rng.choice([torch.bfloat16, torch.float16])
     options = {
         "dtype": dtype,
@@ -182,7 +182,7 @@ def random_batch(rng: random.Random, **fixed: object) -> tuple[str, Batch]:
 
 
 def few_queries_batch(rng: random.Random) -> tuple[str, Batch]:
-    """A ragged batch of the shapes of FewQueriesSplitKernel; one in five has a longer sequence."""
+    """Return a ragged batch for FewQueriesSplitKernel; one in five has a longer sequence."""
     dtype = rng.choice([torch.bfloat16, torch.float16])
     group = rng.choice([1, 2, 3, 4, 4, 5, 8])
     options = {
@@ -219,7 +219,7 @@ def few_queries_batch(rng: random.Random) -> tuple[str, Batch]:
 
 
 def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
-    """Replaces lengths by numbers that mean nothing."""
+    """Replace lengths by meaningless numbers."""
     tokens, seqs = len(batch.q), len(batch.kv_lens)
 
     def ints(low: int, high: int, size: int) -> torch.Tensor:
@@ -232,7 +232,7 @@ def fill_with_garbage(rng: random.Random, batch: Batch) -> None:
 
 
 def reference(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results in float64, as kernels/ragged_paged_attention.h defines them."""
+    """Return the results in float64, as kernels/ragged_paged_attention.h defines them."""
     q = batch.q.double()
     num_tokens, num_q_heads, _ = q.shape
     total_pages, page_size, combined, _ = batch.kv_pages.shape

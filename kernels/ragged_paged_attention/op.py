@@ -103,7 +103,7 @@ def ragged_paged_attention(
     return_lse: bool = False,
     q_scale: float | torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
+    """Compute causal attention of all new tokens: ``torch.ops.xla_gpu.ragged_paged_attention``.
 
     With `return_lse`, it is ``torch.ops.xla_gpu.ragged_paged_attention_with_lse``.
 

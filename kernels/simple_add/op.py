@@ -10,7 +10,7 @@ __all__ = ["simple_add"]
 def _vmap(
     info: VmapInfo, in_dims: tuple[int | None, int | None], *operands: torch.Tensor
 ) -> tuple[torch.Tensor, int]:
-    """Adds all examples in one call: addition knows nothing of dimensions."""
+    """Add all examples in one call: addition knows nothing of dimensions."""
 
     def batched(x: torch.Tensor, dim: int | None) -> torch.Tensor:
         if dim is None:
@@ -35,7 +35,7 @@ register_reference("XlaGpuSimpleAdd", lambda inputs, outputs, attributes: [input
 
 
 def simple_add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Adds two tensors with the kernel ``XlaGpuSimpleAdd``: ``torch.ops.xla_gpu.simple_add``.
+    """Add two tensors with the kernel ``XlaGpuSimpleAdd``: ``torch.ops.xla_gpu.simple_add``.
 
     Operands are not broadcast or promoted, except that under torch.autocast the narrower of two
     floating-point dtypes is cast to the other. Integers wrap around.

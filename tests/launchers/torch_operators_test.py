@@ -107,13 +107,13 @@ def test_numbers_in_the_program_differ_and_programs_are_reused(device: torch.dev
 def test_calls_are_remembered(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     x, planned = torch.randn(4, 9), []
     on_xla = x.to(device)
-    plan = registering.Operator._planned
+    plan = registering.OperatorOverload._planned
 
     def counting_plan(operator: object, values: object) -> object:
         planned.append(values)
         return plan(operator, values)
 
-    monkeypatch.setattr(registering.Operator, "_planned", counting_plan)
+    monkeypatch.setattr(registering.OperatorOverload, "_planned", counting_plan)
     for _ in range(3):  # values of one another's place are not the same
         for exponent in (2, 2.0, True, 0.0, -0.0, 3):
             result = run("aten::pow.Tensor_Scalar", on_xla, exponent)

@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 import torch_xla_ext
 from torch_xla_ext import TritonKernel, compile_triton_kernel, triton_call
 from torch_xla_ext.custom_call import arguments
-from torch_xla_ext.launchers.triton import call as triton_module
+from torch_xla_ext.launchers.triton import triton_call as triton_module
 from xla_kernels.cuda_source import binary
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import torch_xla_ext
 from torch_xla_ext.custom_call import arguments
-from torch_xla_ext.launchers.triton import call as triton_module
+from torch_xla_ext.launchers.triton import triton_call as triton_module
 
 sys.path.insert(0, str(Path(__file__).parent))
 import triton_kernels as kernels

@@ -25,7 +25,7 @@ from testing.ways import run_by
 import torch_xla_ext
 from torch_xla_ext import cuda_kernel, custom_call, run_torch_operator, triton_call, tvm_ffi_call
 from torch_xla_ext.custom_call import Local, arguments
-from torch_xla_ext.launchers.triton import call as triton_module
+from torch_xla_ext.launchers.triton import triton_call as triton_module
 from torch_xla_ext.registry import registration
 from torch_xla_ext.sharding import partitioned_call, tiling
 from xla_kernels.cuda_source import kernel_calls

@@ -1,4 +1,4 @@
-"""What this project's library adds to upstream's extension module, `torch_xla._XLAC`.
+"""Functions that this project adds to upstream's extension module, `torch_xla._XLAC`.
 
 Type checkers find this file beside the module, `_XLAC.cpython-….so`, which has the wheel's root for
 its folder. Upstream's own names are in it, too, but have no types here. The functions are defined
@@ -97,6 +97,9 @@ def _xla_register_partitioners(
     divide: Callable[[str, list[bytes | None], bytes | None], Any],
 ) -> None:
     """Registers functions for XLA's questions about the calls that it divides among devices."""
+
+def _xla_set_lowers_whole_calls(lowers: bool) -> None:
+    """Sets whether this thread lowers such calls by their kernels' names."""
 
 # Operators' kernels in PyTorch's dispatcher.
 
@@ -279,7 +282,7 @@ class _XlaSavedState:
 
 @final
 class _XlaView:
-    """How a view was made from its base. It owns neither tensor."""
+    """The way from a base to its view. It owns neither tensor."""
 
     def __call__(self, base: torch.Tensor, /) -> torch.Tensor:
         """Makes the same view of another base."""

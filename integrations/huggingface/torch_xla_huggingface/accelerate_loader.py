@@ -13,7 +13,7 @@ import torch_xla
 
 
 def batches(_: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
-    """MpDeviceLoaderWrapper.__iter__ of accelerate.data_loader, which is there if it uses XLA."""
+    """Replace MpDeviceLoaderWrapper.__iter__ of accelerate.data_loader, if it uses XLA."""
     from accelerate import data_loader as module
 
     def batches(self: object) -> Iterator[object]:

@@ -32,7 +32,7 @@ class Pass:
 
 
 class Ahead:
-    """What is known of one call of `generate` that chooses greedily, and runs no foreign code.
+    """State of one greedy call of `generate` that runs no foreign code.
 
     Args:
         last: positions that the text can have at most.
@@ -50,13 +50,13 @@ class Ahead:
         self.started: Pass | None = None
 
     def has_checked(self, step: object) -> bool:
-        """Whether that step has run in this call, so that what it depends on is what it was."""
+        """Return whether that step has run in this call, so that its inputs are unchanged."""
         known = step in self._checked
         self._checked.add(step)
         return known
 
     def can_start(self, position: int, size: int) -> bool:
-        """Whether the pass of the token at `position` is worth a try: it is likely to be needed.
+        """Return whether the pass of the token at `position` is likely to be needed.
 
         Args:
             size: positions of the cache.
@@ -70,7 +70,7 @@ class Ahead:
         options: Mapping[str, object],
         repeated: torch.Tensor,
     ) -> tuple[torch.Tensor, ...] | None:
-        """The results of the pass that was started, if it was the one that is wanted now.
+        """Return the results of the pass that was started, if it was the one that is wanted now.
 
         Args:
             tensors: the inputs that are wanted, on the host.
@@ -97,7 +97,7 @@ class Ahead:
 def next_inputs(
     tensors: Mapping[str, torch.Tensor], tokens: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """The inputs of the pass after the one with `tensors`, for these tokens."""
+    """Return the inputs of the pass after the one with `tensors`, for these tokens."""
     following = {
         "input_ids": lambda _: tokens,
         "position_ids": lambda value: value + 1,

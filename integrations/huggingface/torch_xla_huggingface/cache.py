@@ -14,7 +14,7 @@ _SMALLEST = 64
 
 
 def bucket(length: int, limit: int | None = None) -> int:
-    """The smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`.
+    """Return the smallest of 64, 96, 128, 192, 256, 384, … that is not below `length`.
 
     Not above `limit`, of the positions that a model knows, unless `length` is.
     """
@@ -79,7 +79,7 @@ class GenerationCache(Cache):
         return f"GenerationCache(length={self.length}, size={self.size}, layers={len(self)})"
 
     def make_room(self, length: int) -> None:
-        """Makes the tensors larger if they have less than `length` positions."""
+        """Make the tensors larger if they have less than `length` positions."""
         if length <= self.size:
             return
         more = bucket(length, self.limit) - self.size
@@ -108,7 +108,7 @@ class _StepLayer:
         self.is_new = tensors is None
 
     def update(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Stores what the step computes; returns what its queries may attend to."""
+        """Store the step's keys and values; return those that its queries may attend to."""
         if self.is_new:
             more = self._size - keys.shape[2]
             self.keys, self.values = pad(keys, (0, 0, 0, more)), pad(values, (0, 0, 0, more))
@@ -168,5 +168,5 @@ class StepCache(Cache):
         return len(self.layers)
 
     def new_layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The layers that the first step has made."""
+        """Return the layers that the first step created."""
         return [(layer.keys, layer.values) for layer in self.layers if layer.is_new]

@@ -23,7 +23,7 @@ _READS = {
 
 @dataclasses.dataclass
 class _Values:
-    """What several views share.
+    """Values that several views share.
 
     Attributes:
         best: [batch], the largest value's place, on the device.
@@ -63,7 +63,7 @@ class DeviceLogits(torch.Tensor):
         return self
 
     def on_host(self) -> torch.Tensor:
-        """The values; what is written to them stays in them."""
+        """Return the values; writes to them are kept."""
         if self._shared.host is None:
             self._shared.host = self._shared.copy()
         return self._part(self._shared.host)

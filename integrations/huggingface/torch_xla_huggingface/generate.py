@@ -79,7 +79,7 @@ _INPUTS = {*_OF_TOKENS, "attention_mask", "past_key_values", "tokenizer", "logit
 
 
 def replacement(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """GenerationMixin.generate of transformers.generation.utils."""
+    """Replace GenerationMixin.generate of transformers.generation.utils."""
     signature = inspect.signature(stock)
 
     @functools.wraps(stock)
@@ -122,7 +122,7 @@ def _is_known_version() -> bool:
 
 
 def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
-    """Why the call is not served here."""
+    """Return why the call is not served here."""
     if not _is_known_version():
         return "transformers is not one of 4.55 to 4.57"
     if runtime.is_spmd():
@@ -165,12 +165,12 @@ def _unserved(model: Any, arguments: dict[str, Any]) -> str | None:
 
 
 def _is_mixture(model: Any) -> bool:
-    """Whether nothing but its mixtures of experts keeps transformers from a static cache."""
+    """Return whether nothing but its mixtures of experts keeps transformers from a static cache."""
     return moe.are_in(model) and model._supports_default_dynamic_cache()
 
 
 def _configs(model: Any, given: Any) -> tuple[Any, ...]:
-    """transformers takes values that the given one has not set from the model's."""
+    """Return configurations whose unset values are the model's, as transformers makes them."""
     return (given,) if given is model.generation_config else (given, model.generation_config)
 
 
@@ -226,13 +226,13 @@ def _is_greedy(model: Any, arguments: dict[str, Any]) -> bool:
 
 
 def _hooks(model: Any) -> list[Any]:
-    """Of the model's own, what runs between two tokens besides its class's code."""
+    """Return the model's own hooks, which run between two tokens besides its class's code."""
     hooks = [*model._forward_pre_hooks.values(), *model._forward_hooks.values()]
     return [*hooks, vars(model).get("prepare_inputs_for_generation")]
 
 
 def _is_foreign(value: Any) -> bool:
-    """Whether it is code that may change the model between two tokens: not the library's own."""
+    """Return whether code may change the model between two tokens: it is not the library's."""
     values = value if isinstance(value, (list, tuple)) else [value]
     modules = [type(item).__module__ for item in values if item is not None]
     return any(module.partition(".")[0] != "transformers" for module in modules)
@@ -259,7 +259,7 @@ class _Forward:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """In this thread, the model's forward() is this one. One call at a time."""
+        """Make this the model's forward() in this thread, for one call at a time."""
         with self._running:
             model, thread = self._model(), threading.get_ident()
             stock = model.forward
@@ -328,7 +328,7 @@ class _Forward:
         options: dict[str, Any],
         cache: GenerationCache,
     ) -> tuple[torch.Tensor, ...]:
-        """A step's logits, likeliest tokens and next tokens, on the device."""
+        """Return a step's logits, likeliest tokens and next tokens, on the device."""
         if cache.repeated is None:
             cache.repeated = torch.full((tensors["input_ids"].shape[0],), -1)
         moved = {name: tensor.to(model.device) for name, tensor in tensors.items()}
@@ -341,7 +341,7 @@ class _Forward:
     def _keep_mask(
         self, model: Any, cache: GenerationCache, mask: torch.Tensor, first: int
     ) -> None:
-        """The mask of the positions before, unless it is on the device already."""
+        """Keep the mask of earlier positions, unless it is on the device already."""
         known = cache.host_mask
         if cache.layers and (known is None or not torch.equal(known, mask[:, :first])):
             more = cache.size - first
@@ -389,7 +389,7 @@ def step(
     mask: torch.Tensor | None,
     size: int,
 ) -> Any:
-    """Runs a model for some tokens.
+    """Run a model for some tokens.
 
     Args:
         tensors: the model's inputs by name; besides, `columns`, the attention mask of the tokens,
@@ -431,7 +431,7 @@ def _repeat_last(tensor: torch.Tensor, times: int) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _attribute(model: Any, forward: Callable[..., Any] | None) -> Iterator[None]:
-    """The model's own attribute `forward`, instead of its class's."""
+    """Set the model's own attribute `forward` instead of its class's."""
     before = model.__dict__.get("forward")
     _set(model, forward)
     try:

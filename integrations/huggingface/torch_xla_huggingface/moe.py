@@ -35,7 +35,7 @@ class _Unknown(Exception):  # noqa: N818
 
 
 class _Index:
-    """What takes an index's place, so that PyTorch asks it what an operation does."""
+    """A stand-in for an index, which PyTorch asks for the results of operations."""
 
     @classmethod
     def __torch_function__(
@@ -99,13 +99,13 @@ class _Chosen:
         return self._mask.shape[dim]
 
     def is_of_tokens(self, dim: int) -> None:
-        """Says that this dimension is the tokens'."""
+        """Declare that this dimension is that of tokens."""
         if self.tokens not in (None, dim):
             raise _Unknown("indices of both kinds")
         self.tokens = dim
 
     def mask(self, ndim: int) -> Tensor:
-        """Whether a token is chosen: [tokens, 1, …]."""
+        """Return whether a token is chosen: [tokens, 1, …]."""
         mask = self._mask.any(1 - self.tokens)
         return mask.reshape(-1, *[1] * (ndim - 1))
 
@@ -114,7 +114,7 @@ class _Chosen:
 
 
 class _Count:
-    """How many elements are chosen, which only the device knows: as if there were some."""
+    """The number of chosen elements, which only the device knows: it compares as positive."""
 
     def __eq__(self, other: object) -> bool:
         return not self > other
@@ -144,7 +144,7 @@ class _Rows(_Index):
 
 
 def _taken(tensor: Tensor, index: object) -> Tensor:
-    """``tensor[index]``: of all tokens, with zeros for those that are not chosen."""
+    """Return ``tensor[index]`` of all tokens, with zeros for tokens that are not chosen."""
     items = list(index) if isinstance(index, tuple) else [index]
     if len(items) == 1 and isinstance(items[0], _Expert):
         number = operator.index(items[0])
@@ -167,7 +167,7 @@ def _taken(tensor: Tensor, index: object) -> Tensor:
 
 
 def _added(tensor: Tensor, dim: int, index: _Rows, source: Tensor) -> Tensor:
-    """``tensor.index_add_(dim, index, source)``: of the rows that are chosen."""
+    """Return ``tensor.index_add_(dim, index, source)`` of the chosen rows."""
     if dim != 0 or not isinstance(index, _Rows) or source.shape[0] != tensor.shape[0]:
         raise _Unknown("index_add_")
     index.chosen.is_of_tokens(index.dim)
@@ -178,7 +178,7 @@ _KNOWN = {Tensor.__getitem__: _taken, Tensor.index_add_: _added}
 
 
 class _WithoutReads(TorchFunctionMode):
-    """In which indices of an XLA tensor's elements are not read."""
+    """A mode in which indices of an XLA tensor's elements are not read."""
 
     def __torch_function__(
         self,
@@ -202,7 +202,7 @@ _slow: set[FunctionType] = set()
 
 
 def _lazily(function: FunctionType, args: tuple, kwargs: dict[str, object]) -> object:
-    """Calls a block's function without reads."""
+    """Call a block's function without reads."""
     if function not in _slow:
         try:
             with _WithoutReads():
@@ -225,7 +225,7 @@ eval_frame.set_code_exec_strategy(_lazily.__code__, eval_frame._FrameExecStrateg
 
 
 def without_reads(function: FunctionType) -> FunctionType:
-    """A function that makes no read on an XLA device, if it is a block's that loops over experts.
+    """Return a function without reads in place of a block's that loops over experts.
 
     Other functions stay as they are.
     """
@@ -244,6 +244,6 @@ def without_reads(function: FunctionType) -> FunctionType:
 
 
 def are_in(model: nn.Module) -> bool:
-    """Whether a model has such blocks."""
+    """Return whether a model has such blocks."""
     kinds = {kind for part in model.modules() for kind in type(part).__mro__}
     return any(hasattr(f, _MARK) for kind in kinds for f in vars(kind).values())

@@ -1,4 +1,4 @@
-"""Which tensors of a state dict share memory, as the libraries that save safetensors ask.
+"""Find tensors of a state dict that share memory, for the libraries that save safetensors.
 
 They compare addresses of storages. Those of XLA tensors have none, and PyTorch raises
 `RuntimeError: Attempted to access the data pointer on an invalid python storage`. But tensors that
@@ -14,7 +14,7 @@ import torch
 
 
 def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
-    """A function of a state dict that returns names: it looks at tensors of the host.
+    """Return a function of a state dict that returns names: it looks at tensors of the host.
 
     safetensors.torch has two of them, and huggingface_hub copies.
     """
@@ -29,7 +29,7 @@ def with_host_tensors(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """The piece of a storage of the host, whose memory is never touched, that has its place."""
+    """Return the part of a host storage, never accessed, that stands for the tensor's memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "xla":
         return tensor
     storage = tensor.untyped_storage()
@@ -42,7 +42,7 @@ def _stand_in(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -
 
 
 def id_tensor_storage(original: Callable[..., object]) -> Callable[..., object]:
-    """accelerate's key of a tensor's memory."""
+    """Replace accelerate's key of a tensor's memory."""
 
     @functools.wraps(original)
     def id_tensor_storage(tensor: torch.Tensor) -> tuple[torch.device, int, int]:

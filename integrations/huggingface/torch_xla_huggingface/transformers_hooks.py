@@ -13,7 +13,7 @@ import torch
 
 
 def generate(original: Callable[..., object]) -> Callable[..., object]:
-    """GenerationMixin.generate, which imports generate.py when it is first called."""
+    """Replace GenerationMixin.generate; the first call imports generate.py."""
 
     @functools.cache
     def own() -> Callable[..., object]:
@@ -31,7 +31,7 @@ def generate(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def use_gqa_in_sdpa(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Gives attention the heads of keys as they are, where transformers repeats them for CUDA."""
+    """Give attention the heads of keys as they are, where transformers repeats them for CUDA."""
 
     @functools.wraps(original)
     def use_gqa_in_sdpa(attention_mask: torch.Tensor | None, key: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ _EXACT_MINIMA_FLAG = "--xla_cpu_enable_fast_min_max"
 
 
 class Device(NamedTuple):
-    """What the device runs on.
+    """The device's platform and plugin.
 
     Attributes:
         platform: XLA's: "CUDA" or "Host".
@@ -37,7 +37,7 @@ class Device(NamedTuple):
 
 
 def api_version() -> tuple[int, int]:
-    """The version of the PJRT API of the plugin."""
+    """Return the version of the PJRT API of the plugin."""
     return front.api_version()
 
 
@@ -46,14 +46,14 @@ _device: Device | None = None
 
 
 def current() -> Device:
-    """The device of this process, which `import torch_xla_gpu` has brought up."""
+    """Return the device of this process, which `import torch_xla_gpu` has brought up."""
     if _device is None:
         raise RuntimeError("there is no device yet: import torch_xla_gpu first")
     return _device
 
 
 def bring_up() -> Device:
-    """Makes the client, and registers the device with PyTorch. Does so once.
+    """Make the client, and register the device with PyTorch. Does so once.
 
     Environment:
         PJRT_DEVICE: CPU or CUDA; by default CUDA where there is a plugin or a driver for it.
@@ -79,7 +79,7 @@ def bring_up() -> Device:
 
 
 def find() -> Device:
-    """Looks for the plugin, and for what it needs."""
+    """Find the plugin and its requirements."""
     chosen = os.environ.get("PJRT_DEVICE") or ("CUDA" if _has_cuda() else "CPU")
     if chosen == "CPU":
         return _find_cpu()
@@ -137,7 +137,7 @@ def _options(found: Device) -> dict[str, object]:
 
 
 def _load_front_end() -> None:
-    """Imports torch-tpu, which looks for a TPU on the PCI bus, and has it use the library."""
+    """Import torch-tpu, which looks for a TPU on the PCI bus, and make it use the library."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         from torch_tpu import _loader
         from torch_tpu._internal.utils import hardware

@@ -51,12 +51,12 @@ def _raise_if(error: bytes | None) -> None:
 
 
 def load(path: str) -> None:
-    """Loads a plugin. Raises PluginError if torch-tpu cannot use it."""
+    """Load a plugin. Raises PluginError if torch-tpu cannot use it."""
     _raise_if(_library().TorchXlaGpuLoad(path.encode()))
 
 
 def create_client(options: Mapping[str, object]) -> None:
-    """Makes the client that torch-tpu will get. Raises PluginError with the plugin's text."""
+    """Make the client that torch-tpu will get. Raises PluginError with the plugin's text."""
     array = (_Option * len(options))(*[_option(name, value) for name, value in options.items()])
     _raise_if(_library().TorchXlaGpuCreateClient(array, ctypes.c_size_t(len(array))))
 
@@ -80,7 +80,7 @@ def _option(name: str, value: object) -> _Option:
 
 
 def register_handler(name: str, platform: str, address: int) -> None:
-    """Registers a handler of XLA's FFI under a new name. Raises PluginError if it is refused."""
+    """Register a handler of XLA's FFI under a new name. Raises PluginError if it is refused."""
     _raise_if(
         _library().TorchXlaGpuRegisterHandler(
             name.encode(), platform.encode(), ctypes.c_void_p(address)
@@ -89,12 +89,12 @@ def register_handler(name: str, platform: str, address: int) -> None:
 
 
 def address_of(handler: str) -> int:
-    """The address of a handler of XLA's FFI that the library has."""
+    """Return the address of a handler of XLA's FFI that the library has."""
     return ctypes.cast(getattr(_library(), handler), ctypes.c_void_p).value
 
 
 def api_version() -> tuple[int, int]:
-    """The plugin's version of the PJRT API."""
+    """Return the plugin's version of the PJRT API."""
     major, minor = ctypes.c_int32(), ctypes.c_int32()
     _library().TorchXlaGpuApiVersion(ctypes.byref(major), ctypes.byref(minor))
     return major.value, minor.value

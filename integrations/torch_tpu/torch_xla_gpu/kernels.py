@@ -35,7 +35,7 @@ _lock = threading.Lock()
 
 
 def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
-    """Registers a kernel's FFI entry for this process's device.
+    """Register a kernel's FFI entry for this process's device.
 
     Registering another function under the same name takes effect for calls that are traced from
     then on; programs that were compiled before keep theirs. The same holds for a library that was
@@ -88,13 +88,13 @@ def register_kernel(name: str, library: str | os.PathLike[str]) -> list[Target]:
 
 
 def kernel_names(library: ctypes.CDLL) -> list[str]:
-    """The kernels in a library that are made with kernel.h."""
+    """Return the kernels in a library that are made with kernel.h."""
     exported = libraries.exported(library)
     return [symbol.removesuffix("Schema") for symbol in exported if symbol.endswith("Schema")]
 
 
 def register_all(library: str | os.PathLike[str]) -> list[Target]:
-    """Registers each kernel in a library that has an entry for this process's device."""
+    """Register each kernel in a library that has an entry for this process's device."""
     loaded = libraries.load(library)
     platform = device.current().platform
     return [
@@ -106,18 +106,18 @@ def register_all(library: str | os.PathLike[str]) -> list[Target]:
 
 
 def registered_targets() -> list[Target]:
-    """The registered kernels, sorted."""
+    """Return the registered kernels, sorted."""
     return sorted(Target(name, device.current().platform) for name in _kernels)
 
 
 def schema(name: str) -> Schema | None:
-    """The schema of the kernel that calls of `name` run; None if there is none."""
+    """Return the schema of the kernel that calls of `name` run; None if there is none."""
     versions = _kernels.get(name)
     return versions[-1].schema if versions else None
 
 
 def called_name(name: str, text: str) -> str:
-    """The name in programs of the last kernel that was registered as `name` with this schema.
+    """Return the name in programs of the last kernel registered as `name` with this schema.
 
     Raises:
         ValueError: there is none.

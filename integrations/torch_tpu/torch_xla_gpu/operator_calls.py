@@ -15,13 +15,13 @@ class KernelCall(OperatorCall):
     """An operator's calls with tensors of the device."""
 
     def on_device(self, *values: Value) -> Tensors:
-        """The results of a kernel that may write to copies of its operands only."""
+        """Return the results of a kernel that may write to copies of its operands only."""
         checked = self.checked(values, self._num_results)
         copies = {name: custom_call.copy(checked.args[name]) for name in self.in_place.values()}
         return self._returned(self._call(checked._replace(args=checked.args | copies)))
 
     def in_place_on_device(self, *values: Value) -> None:
-        """Gives each tensor that the kernel writes to its new value."""
+        """Give each tensor that the kernel writes to its new value."""
         checked = self.checked(values, self._num_results)
         written = [checked.args[name] for name in self.in_place.values()]
         # The kernel writes into a tensor's buffer; what is part of another tensor has none of its
@@ -63,13 +63,13 @@ class KernelCall(OperatorCall):
         )
 
     def _aliases(self, checked: Checked) -> dict[int, int]:
-        """Of results in an operand's buffer, its number among those that are there."""
+        """Return the index of the present operand whose buffer each result has."""
         given = [name for name in self.operands if checked.args[name] is not None]
         return {result: given.index(name) for result, name in self.in_place.items()}
 
 
 class CudaKernelCall(KernelCall):
-    """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
+    """A KernelCall that launches the kernel on a GPU and runs its reference on the CPU."""
 
     def _call(self, checked: Checked) -> list[torch.Tensor]:
         tensors = [checked.args[name] for name in self.operands]

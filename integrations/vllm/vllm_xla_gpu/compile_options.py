@@ -1,4 +1,4 @@
-"""How XLA compiles the programs of steps."""
+"""XLA's options for the programs of steps."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class XlaGpuExecutor(UniProcExecutor):
 
 
 class LaunchedExecutor(XlaGpuExecutor):
-    """In a process that torchrun has started, with the same engine as in the others."""
+    """An executor in a process that torchrun has started, with the same engine as the others."""
 
     def _init_executor(self) -> None:
         processes.join()

@@ -1,4 +1,4 @@
-"""What this environment must have: a vLLM and a torch_xla that fit, and a plugin for the GPUs.
+"""Check the environment: matching vLLM and torch_xla, and a plugin for the GPUs.
 
 install.py imports this module where there is neither vLLM nor torch.
 """

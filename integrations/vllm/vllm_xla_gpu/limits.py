@@ -1,4 +1,4 @@
-"""What the operators take (docs/paged_attention.md), and the error for everything else."""
+"""Limits of the operators (docs/paged_attention.md), and the error for everything else."""
 
 from __future__ import annotations
 

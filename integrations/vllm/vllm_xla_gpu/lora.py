@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Adapters(PunicaWrapperBase):
-    """What the layers of a model with adapters call.
+    """Adapters, which the layers of a model call.
 
     Attributes:
         slots: int32 [num_tokens]; Batch.adapters of the step that is traced.

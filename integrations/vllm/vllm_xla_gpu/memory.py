@@ -1,4 +1,4 @@
-"""How much memory weights and caches may use."""
+"""Memory for weights and caches."""
 
 from __future__ import annotations
 

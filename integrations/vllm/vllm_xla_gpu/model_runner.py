@@ -29,6 +29,7 @@ from vllm.v1.kv_cache_interface import MLAAttentionSpec
 from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 
 import torch_xla_ext
+from torch_xla_ext import ops
 from torch_xla_ext.graph import CapturedStep
 from vllm_xla_gpu import memory, moe, overrides, weights
 from vllm_xla_gpu.batch import (
@@ -46,14 +47,15 @@ from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
 from vllm_xla_gpu.sampling import (
+    NUM_WISHES,
     KeyedSampler,
-    SamplingMetadata,
     biased,
     has_biases,
     make_key,
+    pack_wishes,
     penalized,
     penalty_operands,
-    sampling_operands,
+    unpack_wishes,
     write_bias,
 )
 from vllm_xla_gpu.speculation import Drafter
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import LogprobsTensors
 
     from vllm_xla_gpu.start import Start
+    from vllm_xla_gpu.steps import StepResult
     from vllm_xla_gpu.tensor_parallel import Devices
 
     Operands = tuple[torch.Tensor, ...]
@@ -122,27 +125,23 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.num_tokens_paddings = step_sizes(self.num_tokens_paddings, self.max_num_reqs)
         # Each sequence of a step has a token at least, so a step of few tokens has few sequences.
         self.num_reqs_paddings = sorted({self._shape(n).num_seqs for n in self.num_tokens_paddings})
-        # All that a step reads and writes stays in the same buffers, or XLA would rewrite its CUDA
-        # graph each time: what _start sends, by the number of tokens; the logits, by the number of
-        # sequences; and the tokens of the last step.
-        self._packed: dict[int, torch.Tensor] = {}
+        # All that a step's CUDA graph reads and writes stays in the same buffers, or XLA would
+        # rewrite it each time: the logits, by the number of sequences; the tokens of the last step;
+        # and what its requests want. See _received and _sent for the others.
         self._logits: dict[int, torch.Tensor] = {}
         self._tokens = self._placed(torch.zeros(self.max_num_reqs, 1, dtype=torch.int64))
+        self._wishes = self._placed(torch.zeros(self.max_num_reqs, NUM_WISHES, dtype=torch.int32))
         self._bias = self._captured_by_rows(biased)
         self._penalize = self._captured_by_rows(penalized)
-        self._best = self._captured_by_rows(lambda logits: logits.argmax(-1, keepdim=True))
-        self._sampled = self._captured_by_rows(self._sampled_tokens)
+        self._best = self._captured_by_rows(self._keep_best)
+        self._sampled = self._captured_by_rows(self._keep_sampled)
         # vLLM compiles these by torch.compile, which looks for torch's own CUDA.
-        self.sample_from_logits_func = self._sample_from_logits
         for name in ("structured_decode", "gather_logprobs"):
             setattr(self, name, self._captured_by_rows(self._uncompiled(name)))
         self._logits_of = self._uncompiled("compute_logits")
         self._rows: dict[str, int] = {}  # of the last step's requests, in _tokens
         self._seeds = random.Random(self.model_config.seed)  # of the requests that have none
-        self._receive = self._captured(self._copy_packed, self.num_tokens_paddings)
         self._run = self._captured(self._run_model, self.num_tokens_paddings)
-        self._keep = self._captured(self._copy_tokens, self.num_reqs_paddings)
-        self._snapshot = self._captured(self._clone_tokens, self.num_reqs_paddings)
 
     def _uncompiled(self, name: str) -> Callable[..., Any]:
         """A method of vLLM's runner that it compiles."""
@@ -225,7 +224,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         torch_xla.sync(wait=True)
         self.model = model.eval()
         self.sampler = KeyedSampler()
-        self._make_buffers()
+        self._make_logits()
 
     def _streams_weights(self) -> bool:
         """Whether weights go to the devices one by one, as the files have them."""
@@ -269,13 +268,6 @@ class XlaGpuModelRunner(TPUModelRunner):
             num_checked = min(num_tokens, num_seqs * (self._drafter.count + 1))
         return BatchShape(num_tokens, num_seqs, self.max_num_blocks_per_req, num_checked)
 
-    def _make_buffers(self) -> None:
-        self._make_logits()
-        for num_tokens in self.num_tokens_paddings:
-            empty = pack_empty(self._shape(num_tokens))
-            self._packed[num_tokens] = self._placed(torch.from_numpy(empty))
-        torch_xla.sync(wait=True)
-
     def _make_logits(self) -> None:
         hidden = torch.zeros(1, self.hidden_size, dtype=self.dtype, device=self.device)
         logits = self._logits_of(hidden)  # only its shape is used
@@ -284,28 +276,38 @@ class XlaGpuModelRunner(TPUModelRunner):
         for num_seqs in self.num_reqs_paddings:
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
             self._logits[num_seqs] = self._placed(empty, dim=1)
+        torch_xla.sync(wait=True)
 
     # What is captured.
 
-    def _copy_packed(self, num_tokens: int, packed: torch.Tensor) -> None:
-        self._packed[num_tokens].copy_(packed)
+    def _received(self, packed: torch.Tensor) -> torch.Tensor:
+        """An argument, which each step has at another address."""
+        return ops.copy_outside_graphs(packed)
 
-    def _run_model(self, num_tokens: int) -> torch.Tensor | None:
-        """Writes the logits of the last tokens, and the best tokens.
+    def _sent(self, result: torch.Tensor) -> torch.Tensor:
+        """A result, in a buffer of its own, which the next step does not write to."""
+        return self._placed(ops.copy_outside_graphs(result))
+
+    def _run_model(
+        self, num_tokens: int, packed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Writes the logits of the last tokens, the best tokens, and what their requests want.
 
         Returns:
-            The best tokens after those that are checked, if there may be drafts.
+            The best tokens, [num_seqs, 1], and those after the tokens that are checked, if there
+            may be drafts.
         """
         shape = self._shape(num_tokens)
-        batch = Batch.unpack(self._packed[num_tokens], shape)
+        batch = Batch.unpack(self._received(packed), shape)
         before = self._tokens[batch.previous.clamp(min=0), 0]
         input_ids = torch.where(batch.previous == KNOWN, batch.input_ids, before.int())
         hidden = self._hidden_of(batch, input_ids)
         wanted = torch.cat([batch.last_tokens, batch.checked])
         logits, others = self._logits_of(hidden[wanted]).split([shape.num_seqs, shape.num_checked])
         self._logits[shape.num_seqs].copy_(logits)
-        self._tokens[: shape.num_seqs] = logits.argmax(-1, keepdim=True)
-        return self._placed(others.argmax(-1)) if shape.num_checked else None
+        self._wishes[: shape.num_seqs] = batch.wishes
+        tokens = self._keep_best(logits)
+        return tokens, self._sent(others.argmax(-1)) if shape.num_checked else None
 
     def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
         """What the model returns of a step, [num_tokens, hidden]."""
@@ -315,25 +317,19 @@ class XlaGpuModelRunner(TPUModelRunner):
         with set_forward_context(metadata, self.vllm_config, num_tokens=len(input_ids)):
             return self.model(input_ids=input_ids, positions=batch.positions)
 
-    def _copy_tokens(self, num_seqs: int, tokens: torch.Tensor) -> None:
-        self._tokens[:num_seqs] = tokens
+    def _keep(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Makes them those of the step, [num_seqs, 1], and returns a copy."""
+        self._tokens[: len(tokens)] = tokens
+        return self._sent(tokens)
 
-    def _clone_tokens(self, num_seqs: int) -> torch.Tensor:
-        """The tokens in a buffer of their own, which the next step does not write to."""
-        return self._placed(self._tokens[:num_seqs].clone())
+    def _keep_best(self, logits: torch.Tensor) -> torch.Tensor:
+        return self._keep(logits.argmax(-1, keepdim=True))
 
-    def _sampled_tokens(
-        self,
-        logits: torch.Tensor,
-        temperature: torch.Tensor,
-        min_p: torch.Tensor,
-        top_k: torch.Tensor,
-        top_p: torch.Tensor,
-        keys: torch.Tensor,
-    ) -> torch.Tensor:
-        wishes = SamplingMetadata(temperature, min_p, top_k, top_p, all_greedy=False, keys=keys)
+    def _keep_sampled(self, logits: torch.Tensor) -> torch.Tensor:
+        """As the step's requests want it."""
+        wishes = unpack_wishes(self._wishes[: len(logits)])
         # The sampler writes into float32 logits.
-        return self.sampler(logits.clone(), wishes).sampled_token_ids
+        return self._keep(self.sampler(logits.clone(), wishes).sampled_token_ids)
 
     @property
     def _adapter_manager(self) -> LoRAModelManager:
@@ -343,11 +339,10 @@ class XlaGpuModelRunner(TPUModelRunner):
     def _layers(self) -> dict[str, torch.nn.Module]:
         return self.vllm_config.compilation_config.static_forward_context
 
-    def _start(self, num_tokens: int, packed: np.ndarray) -> torch.Tensor | None:
-        """Starts a step, which leaves its results in self._logits and self._tokens."""
+    def _start(self, num_tokens: int, packed: np.ndarray) -> StepResult:
+        """Starts a step, which leaves its results in self._logits and self._tokens, too."""
         with one_thread():
-            self._receive[num_tokens](torch.from_numpy(packed).to(self.device))
-        return self._run[num_tokens]()
+            return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
 
     def _start_empty_steps(self) -> None:
         for num_tokens in self.num_tokens_paddings:
@@ -359,9 +354,12 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     @torch.no_grad()
     def profile_run(self, num_tokens: int) -> None:
-        self._run_model(num_tokens)
+        self._run_model(num_tokens, self._empty_batch(num_tokens))
         with self._options(num_tokens):
             torch_xla.sync(wait=True)
+
+    def _empty_batch(self, num_tokens: int) -> torch.Tensor:
+        return torch.from_numpy(pack_empty(self._shape(num_tokens))).to(self.device)
 
     @torch.no_grad()
     def capture_model(self) -> None:
@@ -404,25 +402,18 @@ class XlaGpuModelRunner(TPUModelRunner):
 
     def _prepare_steps(self, sizes: Iterable[int]) -> None:
         for num_tokens in sizes:
-            packed = torch.from_numpy(pack_empty(self._shape(num_tokens))).to(self.device)
             with self._options(num_tokens):
-                self._receive[num_tokens].prepare(packed)
-                self._run[num_tokens].prepare()
+                self._run[num_tokens].prepare(self._empty_batch(num_tokens))
 
     def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | _CapturedByRows, Operands]]:
         """Yield the functions that a step may call after the model, with operands."""
         for num_seqs in self.num_reqs_paddings:
             logits = self._logits[num_seqs]
             tokens = self._placed(torch.zeros(num_seqs, 1, dtype=torch.int64))
-            wishes = SamplingMetadata.from_input_batch(
-                self.input_batch, num_seqs, self.device, also_if_greedy=True
-            )
-            yield self._snapshot[num_seqs], ()
-            yield self._keep[num_seqs], (tokens,)
             yield self._bias, (logits, torch.zeros(num_seqs, self.vocab_size))
             yield self._penalize, (logits, *penalty_operands(self.input_batch, num_seqs))
             yield self._best, (logits,)
-            yield self._sampled, (logits, *sampling_operands(wishes))
+            yield self._sampled, (logits,)
             yield self.gather_logprobs, (logits, tokens)
             masks = self.require_structured_out_cpu, self.grammar_bitmask_cpu
             required, mask = (tensor[:num_seqs].to(self.device) for tensor in masks)
@@ -462,7 +453,8 @@ class XlaGpuModelRunner(TPUModelRunner):
     ) -> StartedStep:
         """Starts one step of vLLM's scheduler, which has tokens to compute."""
         step = self._start_step(scheduler_output)
-        logprobs = self._sample(scheduler_output, step.shape, step.ends)
+        tokens, checked = step.result
+        tokens, logprobs = self._sample(scheduler_output, step.shape, step.ends, tokens)
         # In the middle of a prompt a token means nothing.
         has_token = step.ends >= self.input_batch.num_tokens[: len(step.ends)]
         self._rows = {state.req_id: row for row, state in enumerate(step.requests)}
@@ -474,10 +466,10 @@ class XlaGpuModelRunner(TPUModelRunner):
             requests=step.requests,
             ends=step.ends.tolist(),
             has_token=has_token.tolist(),
-            tokens=self._snapshot[step.shape.num_seqs](),
+            tokens=tokens,
             logprobs=logprobs,
             drafts=step.drafts,
-            checked=step.result,
+            checked=checked,
         )
 
     def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
@@ -495,6 +487,7 @@ class XlaGpuModelRunner(TPUModelRunner):
                 continue
             begin = batch.num_tokens[row]
             batch.token_ids_cpu[row, begin : begin + len(tokens)] = tokens
+        ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         packed = pack(
             shape,
             batch,
@@ -503,22 +496,23 @@ class XlaGpuModelRunner(TPUModelRunner):
             rows_before,
             self._adapters(num_seqs),
             np.array([len(tokens) for tokens in drafts]),
+            None if batch.all_greedy else pack_wishes(batch, self._keys(ends)),
         )
         if self._peers is not None:
             self._peers.check_step(scheduler_output, packed)
         result = self._start(shape.num_tokens, packed)
-        ends = batch.num_computed_tokens_cpu[:num_seqs] + new_tokens
         requests = [self.requests[r] for r in req_ids]
         return ModelStep(shape, requests, new_tokens, ends, drafts, result)
 
     def _sample(
-        self, scheduler_output: SchedulerOutput, shape: BatchShape, ends: np.ndarray
-    ) -> LogprobsTensors | None:
+        self,
+        scheduler_output: SchedulerOutput,
+        shape: BatchShape,
+        ends: np.ndarray,
+        tokens: torch.Tensor,
+    ) -> tuple[torch.Tensor, LogprobsTensors | None]:
         """Replaces the best tokens of the step that has been started by what its requests want."""
         logits = self._logits[shape.num_seqs]
-        wishes = SamplingMetadata.from_input_batch(self.input_batch, shape.num_seqs, self.device)
-        if not wishes.all_greedy:
-            wishes.keys = self._keys(shape.num_seqs, ends).to(self.device)
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
             # vLLM's code takes the request's number in the queue for the row of its mask.
@@ -532,13 +526,16 @@ class XlaGpuModelRunner(TPUModelRunner):
         bias = self._biases(shape.num_seqs, ends)
         if bias is not None:
             adjusted = self._bias(adjusted, bias)
-        if has_penalties := not self.input_batch.no_penalties:
+        if not self.input_batch.no_penalties:
             adjusted = self._with_penalties(adjusted, shape.num_seqs)
-        if has_grammar or bias is not None or has_penalties or not wishes.all_greedy:
-            self._keep[shape.num_seqs](self.sample_from_logits_func(adjusted, wishes))
-        if not wishes.logprobs:
-            return None
-        return self.gather_logprobs(logits, self._snapshot[shape.num_seqs]())
+        if not self.input_batch.all_greedy:
+            tokens = self._sampled(adjusted)
+        elif adjusted is not self._logits[shape.num_seqs]:
+            tokens = self._best(adjusted)
+        # vLLM's own max_num_logprobs is 0 if requests ask for the chosen token's alone.
+        if not self.input_batch.num_logprobs:
+            return tokens, None
+        return tokens, self.gather_logprobs(logits, tokens)
 
     def apply_grammar_bitmask(
         self, logits: torch.Tensor, grammar_bitmask: torch.Tensor, arange: torch.Tensor
@@ -546,11 +543,6 @@ class XlaGpuModelRunner(TPUModelRunner):
         """As vLLM's, which masks one row after the other: 256 rows compile for five seconds."""
         forbidden = (torch.bitwise_right_shift(grammar_bitmask[:, :, None], arange) & 1) == 0
         return logits.masked_fill(forbidden.flatten(1)[:, : self.vocab_size], -float("inf"))
-
-    def _sample_from_logits(self, logits: torch.Tensor, wishes: SamplingMetadata) -> torch.Tensor:
-        if wishes.all_greedy:
-            return self._best(logits)
-        return self._sampled(logits, *sampling_operands(wishes))
 
     def _with_penalties(self, logits: torch.Tensor, num_seqs: int) -> torch.Tensor:
         operands = penalty_operands(self.input_batch, num_seqs)
@@ -569,10 +561,10 @@ class XlaGpuModelRunner(TPUModelRunner):
                 write_bias(bias[row], wishes, end - begin, batch.token_ids_cpu[row, begin:end])
         return torch.from_numpy(bias)
 
-    def _keys(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor:
-        """int64 [num_seqs, 2]; `ends` are the places of the tokens to be sampled."""
-        keys = np.zeros((num_seqs, 2), dtype=np.int64)
+    def _keys(self, ends: np.ndarray) -> np.ndarray:
+        """uint32 [len(ends), 2]; `ends` are the places of the tokens to be sampled."""
+        keys = np.empty((len(ends), 2), dtype=np.uint32)
         for row, end in enumerate(ends.tolist()):
             seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed
             keys[row] = make_key(self._seeds.getrandbits(64) if seed is None else seed, end)
-        return torch.from_numpy(keys)
+        return keys

@@ -1,4 +1,4 @@
-"""What is replaced inside vLLM; nothing else in this package changes vLLM's modules.
+"""Replacements inside vLLM; nothing else in this package changes vLLM's modules.
 
 The replacements were written for, and tested with, the version in environment.py. worker.py,
 model_runner.py, attention.py, sampling.py, engine.py and platform.py subclass vLLM's classes for
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """Of an attribute of a module or class.
+    """A replacement of an attribute of a module or class.
 
     Attributes:
         stage: when it takes place; see `apply`.
@@ -210,13 +210,6 @@ def _attention(_: type) -> type:
     from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 
     return XlaGpuAttentionBackend
-
-
-@_replaces("runner", "vllm.v1.worker.tpu_model_runner", "TPUSupportedSamplingMetadata")
-def _metadata(_: type) -> type:
-    from vllm_xla_gpu.sampling import SamplingMetadata
-
-    return SamplingMetadata
 
 
 def stand_in_for_tpu_info() -> None:

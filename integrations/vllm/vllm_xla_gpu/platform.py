@@ -1,4 +1,4 @@
-"""What vLLM asks about the platform. Everything else is inherited from the TPU platform."""
+"""The platform for vLLM, which inherits from the TPU platform."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
     def _make_logits(self) -> None:
         """There are none."""
 
-    def _run_model(self, num_tokens: int) -> torch.Tensor:
+    def _run_model(self, num_tokens: int, packed: torch.Tensor) -> torch.Tensor:
         """The hidden states of all tokens, [num_tokens, hidden]."""
-        batch = Batch.unpack(self._packed[num_tokens], self._shape(num_tokens))
-        return self._placed(self._hidden_of(batch, batch.input_ids))
+        batch = Batch.unpack(self._received(packed), self._shape(num_tokens))
+        return self._sent(self._hidden_of(batch, batch.input_ids))
 
     def _calls_beside_steps(self) -> Iterator[Any]:
         """None."""

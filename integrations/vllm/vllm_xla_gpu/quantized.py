@@ -25,7 +25,7 @@ from vllm_xla_gpu.limits import UnsupportedError
 
 
 class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
-    """Of quantization="fp8": bfloat16 checkpoints, or those in fp8 with a scale of each weight.
+    """The method of quantization="fp8": bfloat16 checkpoints, or fp8 with a scale of each weight.
 
     Its name is one of those by which vLLM chooses how weights are loaded.
     """
@@ -47,7 +47,7 @@ class Fp8LinearMethod(of_vllm.Fp8LinearMethod):
 
 
 class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
-    """Of compressed-tensors: fp8 with a scale of each weight or output feature."""
+    """The scheme of compressed-tensors: fp8 with a scale of each weight or output feature."""
 
     def process_weights_after_loading(self, layer: LinearBase) -> None:
         _keep(layer, layer.weight.data, _of_outputs(layer), _of_inputs(layer))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from vllm.v1.sample.tpu.metadata import TPUSupportedSamplingMetadata
+from vllm.v1.sample.tpu.metadata import (
+    DEFAULT_SAMPLING_PARAMS,
+    TPUSupportedSamplingMetadata,
+)
 from vllm.v1.sample.tpu.sampler import Sampler, apply_top_k_top_p
 
 if TYPE_CHECKING:
@@ -21,6 +25,9 @@ _WORD = 0xFFFFFFFF
 _UNIFORM_BITS = 23
 # Below it, the best token is meant.
 _LEAST_TEMPERATURE = 1e-5
+# Columns of what `pack_wishes` returns: three of float32, top_k, and a key's two words.
+_FLOATS = ("temperature", "min_p", "top_p")
+NUM_WISHES = 6
 
 
 def has_penalties(params: SamplingParams) -> bool:
@@ -46,9 +53,53 @@ def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, to
     return torch.from_numpy(tokens), torch.from_numpy(penalties)
 
 
-def sampling_operands(wishes: SamplingMetadata) -> tuple[torch.Tensor, ...]:
-    """Those that a program reads if not all tokens are the best."""
-    return wishes.temperature, wishes.min_p, wishes.top_k, wishes.top_p, wishes.keys
+def pack_no_wishes(num_seqs: int) -> np.ndarray:
+    """As pack_wishes, of sequences that want the best tokens."""
+    packed = np.zeros((num_seqs, NUM_WISHES), dtype=np.int32)
+    floats = packed.view(np.float32)
+    for column, name in enumerate(_FLOATS):
+        floats[:, column] = DEFAULT_SAMPLING_PARAMS[name]
+    packed[:, 3] = DEFAULT_SAMPLING_PARAMS["top_k"]
+    return packed
+
+
+def pack_wishes(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
+    """What the sampler needs of a batch's requests, for `unpack_wishes`.
+
+    Args:
+        batch: vLLM's.
+        keys: uint32 [number of requests, 2], of `make_key`.
+
+    Returns:
+        int32 [number of requests, NUM_WISHES].
+    """
+    count = len(keys)
+    packed = np.empty((count, NUM_WISHES), dtype=np.int32)
+    floats = packed.view(np.float32)
+    for column, name in enumerate(_FLOATS):
+        floats[:, column] = getattr(batch, f"{name}_cpu")[:count]
+    packed[:, 3] = batch.top_k_cpu[:count]
+    packed[:, 4:] = keys.view(np.int32)
+    return packed
+
+
+@functools.cache
+def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Tensor.view(torch.float32), which torch_xla would compute on the host."""
+    # The engine's process imports this module, and has no device.
+    from torch_xla.core import xla_builder, xla_op_registry
+
+    return xla_op_registry.register(
+        "vllm_xla_gpu_float_of_bits", lambda bits: bits.bitcast(xla_builder.Type.F32)
+    )
+
+
+def unpack_wishes(packed: torch.Tensor) -> SamplingMetadata:
+    """What `pack_wishes` has packed, of a tensor on the device."""
+    columns = _float_of_bits()(packed[:, :3]).unbind(1)
+    floats = dict(zip(_FLOATS, columns, strict=True))
+    keys = packed[:, 4:].long() & _WORD
+    return SamplingMetadata(**floats, top_k=packed[:, 3], all_greedy=False, keys=keys)
 
 
 def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
@@ -150,17 +201,6 @@ class SamplingMetadata(TPUSupportedSamplingMetadata):
     """vLLM's, with keys in place of generators, which XLA does not have."""
 
     keys: torch.Tensor | None = None  # int64 [num_seqs, 2]
-
-    @classmethod
-    def from_input_batch(
-        cls, batch: InputBatch, num_seqs: int, device: torch.device, also_if_greedy: bool = False
-    ) -> SamplingMetadata:
-        result = super().from_input_batch(batch, num_seqs, device, also_if_greedy)
-        # vLLM's own is False if a request asks for the chosen token's alone, which is logprobs=0.
-        result.logprobs = bool(batch.num_logprobs)
-        if result.temperature is not None:
-            result.keys = torch.zeros(num_seqs, 2, dtype=torch.int64).to(device)
-        return result
 
 
 class KeyedSampler(Sampler):

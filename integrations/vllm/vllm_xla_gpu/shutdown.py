@@ -1,4 +1,4 @@
-"""When the engine stops, incomplete requests end with an error.
+"""End incomplete requests with an error when the engine stops.
 
 In vLLM they wait for ever, and with them `vllm serve`, which waits for their connections to close.
 """

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from vllm_xla_gpu.batch import BatchShape
     from vllm_xla_gpu.processes import Peers
 
+    # The hidden states; or the best tokens, and those after the tokens that are checked.
+    StepResult = torch.Tensor | tuple[torch.Tensor, torch.Tensor | None]
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelStep:
-    """What the model computes of a step that has been started.
+    """The model's results of a step that has been started.
 
     Attributes:
         shape: of the padded batch.
@@ -30,7 +33,7 @@ class ModelStep:
         new_tokens: how many tokens of each the step computes.
         ends: how many of each have been computed after the step.
         drafts: of each, which are the last of the new tokens.
-        result: of `_run_model`.
+        result: what `_run_model` returns.
     """
 
     shape: BatchShape
@@ -38,7 +41,7 @@ class ModelStep:
     new_tokens: np.ndarray
     ends: np.ndarray
     drafts: list[list[int]]
-    result: torch.Tensor | None
+    result: StepResult
 
 
 @dataclasses.dataclass

@@ -84,7 +84,7 @@ class Devices:
 
     @functools.cached_property
     def _peer_memory(self) -> sharding.PeerMemory | None:
-        """What `ops.all_reduce` needs; None where there is no such memory, or no need for it.
+        """The memory of `ops.all_reduce`; None where it is not available or not needed.
 
         XLA:CPU may run two programs at once, in another order on each device.
         """
@@ -259,7 +259,7 @@ def _divided_dimension(module: nn.Module) -> int | None:
 
 
 class Columns:
-    """What tensors are one after another in the last dimension, for a model that takes them apart.
+    """Tensors side by side in the last dimension, for a model that splits them.
 
     XLA would move the columns of a real concatenation between the devices. Whatever else is done
     with it is done with that.

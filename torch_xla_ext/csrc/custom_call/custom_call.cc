@@ -184,7 +184,7 @@ std::vector<xla::XlaOp> BuildCustomCall(std::vector<xla::XlaOp> inputs,
   }
   xla::XlaBuilder* builder = inputs[0].builder();
   const int64_t num_outputs = xla::ShapeUtil::TupleElementCount(output_shape);
-  const bool is_partitioned = !config.partition.empty();
+  const bool is_partitioned = !config.partition.empty() && !LowersWholeCalls();
   const bool tuple =
       num_outputs != 1 || (config.single_result_is_tuple && !is_partitioned);
   const auto api_version =

@@ -22,7 +22,12 @@ Calls& GetCalls() {
   return *calls;
 }
 
+thread_local bool lowers_whole_calls = false;
+
 }  // namespace
+
+void SetLowersWholeCalls(bool lowers) { lowers_whole_calls = lowers; }
+bool LowersWholeCalls() { return lowers_whole_calls; }
 
 std::string KeepPartitionedCall(const CustomCallConfig& config) {
   std::string key =

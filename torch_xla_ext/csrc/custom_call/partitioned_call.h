@@ -21,6 +21,12 @@ inline constexpr char kPartitionedTarget[] = "torch_xla_ext.partitioned";
 // Equal calls have equal keys, in every process.
 std::string KeepPartitionedCall(const CustomCallConfig& config);
 
+// Whether this thread lowers the calls of programs for several devices by their
+// kernels' names, with whole operands: for a program that leaves the process,
+// and with it the partitioner.
+void SetLowersWholeCalls(bool lowers);
+bool LowersWholeCalls();
+
 // The call of a key. Throws std::invalid_argument for an unknown one.
 const CustomCallConfig& PartitionedCall(const std::string& key);
 

@@ -1,7 +1,8 @@
 // Interposes on PjRtComputationClient::Compile: reductions become those of
 // PyTorch (runtime_fixes/reductions.h), and on the CPU, it fails before too
 // many programs crash the process (runtime_fixes/memory_mappings.h). Programs
-// can be compiled later (runtime_fixes/lowered.h).
+// can be compiled later (runtime_fixes/lowered.h), and those that gather a
+// value are compiled once (runtime_fixes/gather_programs.h).
 //
 // The upstream binary calls it through a vtable, which refers to it by its
 // symbol. The upstream function is called from here.
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/interpose/abi/torch_xla.h"
+#include "torch_xla_ext/csrc/runtime_fixes/gather_programs.h"
 #include "torch_xla_ext/csrc/runtime_fixes/lowered.h"
 #include "torch_xla_ext/csrc/runtime_fixes/memory_mappings.h"
 #include "torch_xla_ext/csrc/runtime_fixes/reductions.h"
@@ -80,9 +82,8 @@ class OwnedInstances {
   CompileInstances instances_;
 };
 
-torch::lazy::ComputationPtr CompileOwned(void* client,
-                                         OwnedInstances* instances) {
-  const Computations results = Compile(client, instances->get());
+// The only one of `results`, which it destroys.
+torch::lazy::ComputationPtr TakeComputation(const Computations& results) {
   auto* const result = static_cast<torch::lazy::ComputationPtr*>(results.begin);
   torch::lazy::ComputationPtr computation = std::move(*result);
   result->~shared_ptr();
@@ -90,10 +91,19 @@ torch::lazy::ComputationPtr CompileOwned(void* client,
   return computation;
 }
 
+Computations OneComputation(torch::lazy::ComputationPtr computation) {
+  void* const begin = ::operator new(sizeof(computation));
+  void* const end =
+      new (begin) torch::lazy::ComputationPtr(std::move(computation)) + 1;
+  return {begin, end, end};
+}
+
 Computations Compile(void* client, CompileInstances* instances) {
   if (IsOnlyLowering()) {
     const auto owned = std::make_shared<OwnedInstances>(instances);
-    StopLowered([client, owned] { return CompileOwned(client, owned.get()); });
+    StopLowered([client, owned] {
+      return TakeComputation(Compile(client, owned->get()));
+    });
   }
   using Upstream = Computations (*)(void*, CompileInstances*);
   static const auto upstream =
@@ -101,7 +111,13 @@ Computations Compile(void* client, CompileInstances* instances) {
   const bool on_cpu = !pjrt::PjrtApi("cuda").ok();
   if (on_cpu) CheckMemoryMappings();
   google::protobuf::MessageLite* const program = ProgramOf(*instances);
-  const auto corrected = CorrectReductions(program->SerializeAsString());
+  const std::string serialized = program->SerializeAsString();
+  if (IsGatherProgram(serialized)) {
+    return OneComputation(CompiledGatherProgram(serialized, [&] {
+      return TakeComputation(upstream(client, instances));
+    }));
+  }
+  const auto corrected = CorrectReductions(serialized);
   if (corrected) program->ParseFromString(*corrected);
   return upstream(client, instances);
 }

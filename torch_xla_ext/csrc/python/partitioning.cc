@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_xla_ext/csrc/custom_call/partitioned_call.h"
 #include "torch_xla_ext/csrc/python/subjects.h"
 
 namespace torch_xla_ext {
@@ -112,6 +113,12 @@ void DefinePartitioning(py::module_& module) {
       },
       py::arg("infer"), py::arg("propagate"), py::arg("divide"),
       kRegisterPartitionersDoc);
+
+  module.def("_xla_set_lowers_whole_calls", &SetLowersWholeCalls,
+             py::arg("lowers"),
+             "Sets whether this thread lowers calls in programs for several "
+             "devices by their kernels' names, for a program that leaves the "
+             "process.");
 }
 
 }  // namespace torch_xla_ext

@@ -81,12 +81,12 @@ __version__ = torch_xla.__version__
 _LAZY = {
     "CudaKernel": "xla_kernels.cuda_source.kernel",
     "TritonKernel": "torch_xla_ext.launchers.triton.kernel",
-    "compile_triton_kernel": "torch_xla_ext.launchers.triton.call",
+    "compile_triton_kernel": "torch_xla_ext.launchers.triton.triton_call",
     "cuda_kernel": "xla_kernels.cuda_source.kernel",
     "load_kernels": "torch_xla_ext.launchers.packages.load",
     "register_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
     "run_torch_operator": "torch_xla_ext.launchers.torch_operator.register",
-    "triton_call": "torch_xla_ext.launchers.triton.call",
+    "triton_call": "torch_xla_ext.launchers.triton.triton_call",
 }
 
 
@@ -102,7 +102,7 @@ install.install()  # where torch_xla does not load plugins
 
 
 def include_dir() -> str:
-    """The folder of headers to compile kernels with: ``g++ -I$(…)``.
+    """Return the folder of headers to compile kernels with: ``g++ -I$(…)``.
 
     It has torch_xla_ext/kernel.h and the headers of XLA that it needs.
     """

@@ -66,7 +66,7 @@ def _profile(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command-line parser; each command sets its function as `run`."""
+    """Return the command-line parser; each command sets its function as `run`."""
     result = argparse.ArgumentParser(prog="python -m torch_xla_ext", description=__doc__)
     commands = result.add_subparsers(metavar="COMMAND", required=True)
 

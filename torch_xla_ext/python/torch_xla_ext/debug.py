@@ -53,12 +53,12 @@ def _tensors(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tenso
 
 
 def hlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
-    """Returns the HLO of the pending graph of XLA tensors, before XLA optimizes it."""
+    """Return the HLO of the pending graph of XLA tensors, before XLA optimizes it."""
     return Text(torch_xla._XLAC._get_xla_tensors_hlo(_tensors(tensors)))
 
 
 def stablehlo(tensors: torch.Tensor | Sequence[torch.Tensor]) -> Text:
-    """Returns the same graph as StableHLO."""
+    """Return the same graph as StableHLO."""
     text = torch_xla._XLAC._get_stablehlo(_tensors(tensors), "", [], False)
     return Text(text.decode())
 
@@ -116,7 +116,7 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "'": b"'", '"': b'"', "\\": b"\\
 
 
 def _unquoted(text: str) -> bytes:
-    """The bytes of a string in HLO text: C escapes, bytes in octal."""
+    """Return the bytes of a string in HLO text: C escapes, bytes in octal."""
     parts = re.split(r"\\([0-7]{3}|.)", text)
     return b"".join(
         part.encode("utf-8", "surrogateescape")
@@ -166,5 +166,5 @@ def _parse(text: str) -> Iterator[CustomCall]:
 
 
 def custom_calls(tensors: torch.Tensor | Sequence[torch.Tensor]) -> CustomCalls:
-    """Returns the custom calls in the pending graph of XLA tensors, in the HLO's order."""
+    """Return the custom calls in the pending graph of XLA tensors, in the HLO's order."""
     return CustomCalls(_parse(hlo(tensors)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The numbers and values of a message's fields.
+    """Return the numbers and values of a message's fields.
 
     Yields:
         A field's number, and its value: an integer, or the bytes of a text, a message, or a number
@@ -33,22 +33,22 @@ def fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field of a text, bytes or a message."""
+    """Return a field of a text, bytes or a message."""
     return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
 
 
 def number(field_number: int, value: int) -> bytes:
-    """A field of an integer that is not negative, a bool or an enum."""
+    """Return a field of an integer that is not negative, a bool or an enum."""
     return _as_varint(field_number << 3) + _as_varint(value)
 
 
 def packed(field_number: int, values: Iterable[int]) -> bytes:
-    """A repeated field of integers that are not negative."""
+    """Return a repeated field of integers that are not negative."""
     return field(field_number, b"".join(map(_as_varint, values)))
 
 
 def varints(data: memoryview) -> Iterator[int]:
-    """The integers of a packed field."""
+    """Return the integers of a packed field."""
     at = 0
     while at < len(data):
         value, at = _varint(data, at)

@@ -15,7 +15,7 @@ _OVERRIDES, _NAME, _VALUE, _TEXT = 7, 1, 2, 1
 
 @contextlib.contextmanager
 def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
-    """Compiles programs on a GPU with options of XLA's compiler.
+    """Compile programs on a GPU with options of XLA's compiler.
 
     They count for programs that this thread compiles in the block, more than those of XLA_FLAGS
     and of blocks around it::
@@ -39,13 +39,13 @@ def compiler_options(**options: bool | int | float | str) -> Iterator[None]:
 
 
 def current() -> bytes:
-    """This thread's options."""
+    """Return this thread's options."""
     return torch_xla._XLAC._xla_compile_options()
 
 
 @contextlib.contextmanager
 def exactly(options: bytes) -> Iterator[None]:
-    """Compiles with options that `current` has returned, and no others."""
+    """Compile with options that `current` has returned, and no others."""
     before = current()
     torch_xla._XLAC._xla_set_compile_options(options)
     try:

@@ -1,4 +1,4 @@
-"""What runs when torch_xla is imported: fixes of torch_xla and PyTorch, and the plug-in for CUDA.
+"""Code that `import torch_xla` runs: fixes of torch_xla and PyTorch, and CUDA's plug-in.
 
 torch_xla/version.py imports lazy_dynamo, and torch_xla loads the entry point `cuda`, which is in
 plugin. This is a package of its own because importing torch_xla_ext takes half a second, which

@@ -1,4 +1,4 @@
-"""What ``import torch_xla`` runs, for programs that never import torch_xla_ext.
+"""Install the fixes at ``import torch_xla``, for programs that never import torch_xla_ext.
 
 A function here that needs the package torch_xla_ext imports it when it is called.
 """

@@ -14,7 +14,7 @@ _STT_GNU_IFUNC = 10
 
 
 def why_not_loadable(path: Path) -> str | None:
-    """Why a file is no 64-bit shared library of this machine; None if it is one."""
+    """Return why a file is not a 64-bit shared library of this machine; None if it is."""
     with path.open("rb") as file:
         header = file.read(64)
     if header[:4] != b"\x7fELF" or len(header) < 20:
@@ -37,7 +37,7 @@ def why_not_loadable(path: Path) -> str | None:
 
 
 def _needed_size(path: Path, header: bytes) -> int:
-    """The size that a file has at least, by its headers.
+    """Return the size that a file has at least, by its headers.
 
     The dynamic loader maps what they describe, and reading a page behind the file's end ends the
     process (SIGBUS).
@@ -58,7 +58,7 @@ def _needed_size(path: Path, header: bytes) -> int:
 
 
 def exported_functions(path: Path) -> list[str]:
-    """The names of the functions that a 64-bit little-endian library defines, sorted.
+    """Return the names of the functions that a 64-bit little-endian library defines, sorted.
 
     Raises:
         ValueError: the file is damaged.

@@ -1,4 +1,4 @@
-"""What a front end provides: the process's device, its kernels, and their calls."""
+"""The interface of a front end: the process's device, its kernels, and their calls."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def platform(self) -> str:
-        """XLA's platform of the process's device, "CUDA" or "Host"."""
+        """Return XLA's platform of the process's device, "CUDA" or "Host"."""
 
     @abc.abstractmethod
     def schema(self, target: str) -> Schema | None:
-        """The schema of the kernel that is registered as `target`; None if it has none."""
+        """Return the schema of the kernel that is registered as `target`; None if it has none."""
 
     @abc.abstractmethod
     def kernel_names(self) -> Collection[str]:
-        """The names of the registered kernels."""
+        """Return the names of the registered kernels."""
 
     # Operators
 
     @abc.abstractmethod
     def implement(self, library: torch.library.Library, call: object) -> object:
-        """Registers the operator's kernels for the devices.
+        """Register the operator's kernels for the devices.
 
         Returns:
             The registration, for `implement_in_place`.
@@ -59,7 +59,7 @@ class FrontEnd(abc.ABC):
         functional: object,
         new_values: Callable[[tuple[object, ...]], list[tuple[torch.Tensor, torch.Tensor]]],
     ) -> None:
-        """The same for an operator that writes to arguments.
+        """Register the kernels of an operator that writes to arguments.
 
         Args:
             functional: the registration of the operator that returns what this one writes.
@@ -75,7 +75,7 @@ class FrontEnd(abc.ABC):
         kernel: Callable[..., object],
         written: Sequence[int] = (),
     ) -> None:
-        """Makes PyTorch call `kernel` if an argument has a gradient or a tangent.
+        """Make PyTorch call `kernel` if an argument has a gradient or a tangent.
 
         Args:
             written: the arguments that the operator writes to, by their positions.
@@ -90,7 +90,7 @@ class FrontEnd(abc.ABC):
         operands: list[torch.Tensor] | None = None,
         other: Callable[[object], Hashable | None] | None = None,
     ) -> Hashable | None:
-        """The key by which a call is cached: calls with equal keys differ in their operands only.
+        """Return the key of a cached call: calls with equal keys differ in their operands only.
 
         Args:
             operands: gets the device's tensors among `values`, of which the key has the types.
@@ -102,14 +102,14 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def launch_is_cacheable(self) -> bool:
-        """Whether `launch_prepared` is all that `launch` does with operands that have a key.
+        """Return whether `launch_prepared` is all that `launch` does with operands that have a key.
 
         It is not under a transform of PyTorch, or where a reference takes the kernel's place.
         """
 
     @abc.abstractmethod
     def launch(self, call: Call) -> list[torch.Tensor]:
-        """Makes a call of a compiled kernel.
+        """Make a call of a compiled kernel.
 
         Raises:
             NotImplementedError: under a transform of PyTorch, or in a backward pass.
@@ -123,7 +123,7 @@ class FrontEnd(abc.ABC):
         results: Sequence[int],
         stream: int,
     ) -> None:
-        """Enqueues a launch on a CUDA stream of the current context, without XLA.
+        """Enqueue a launch on a CUDA stream of the current context, without XLA.
 
         Args:
             parameters: the launch's words.
@@ -136,7 +136,7 @@ class FrontEnd(abc.ABC):
         raise NotImplementedError(f"{self.name} launches kernels in XLA's programs only")
 
     def agreed(self, key: str, choose: Callable[[], str]) -> str:
-        """What `choose` returns in one of the program's processes, in all of them.
+        """Return the result of `choose` in one of the program's processes, in all of them.
 
         Args:
             key: that of the question, the same in all processes.
@@ -145,26 +145,26 @@ class FrontEnd(abc.ABC):
 
     @abc.abstractmethod
     def prepare_launch(self, call: Call) -> object:
-        """The call without its operands, for operands like these."""
+        """Return the call without its operands, for operands like these."""
 
     @abc.abstractmethod
     def launch_prepared(
         self, prepared: object, operands: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Makes the call that `prepare_launch` returned."""
+        """Make the call that `prepare_launch` returned."""
 
 
 _registered: FrontEnd | None = None
 
 
 def register(front_end: FrontEnd) -> None:
-    """Makes `front_end` the one of this process."""
+    """Make `front_end` the one of this process."""
     global _registered
     _registered = front_end
 
 
 def current() -> FrontEnd:
-    """The front end of this process.
+    """Return the front end of this process.
 
     Raises:
         RuntimeError: none is imported.

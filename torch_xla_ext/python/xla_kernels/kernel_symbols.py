@@ -1,4 +1,4 @@
-"""What a library exports of a kernel that is made with torch_xla_ext/kernel.h."""
+"""Symbols that a library exports for a kernel that uses torch_xla_ext/kernel.h."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIZE_FUNCTION = ctypes.CFUNCTYPE(
 
 
 def size_function(address: int) -> SizeFunction:
-    """A kernel's function of include/torch_xla_ext/sizes.h."""
+    """Return a kernel's function of include/torch_xla_ext/sizes.h."""
     function = _SIZE_FUNCTION(address)
 
     def size(sizes: Sequence[int], dtypes: Sequence[int]) -> int:
@@ -36,18 +36,18 @@ def size_function(address: int) -> SizeFunction:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """A suggestion for an error: those of `names` that are similar to `name`; may be empty."""
+    """Return a suggestion for an error: the `names` that are similar to `name`, if any."""
     near = difflib.get_close_matches(name, sorted(set(names)), n=3)
     return "; did you mean " + " or ".join(map(repr, near)) + "?" if near else ""
 
 
 def entry(name: str, platform: str, api: str) -> str:
-    """The symbol of a kernel's function for a platform and an API."""
+    """Return the symbol of a kernel's function for a platform and an API."""
     return name + ENTRIES[platform, api]
 
 
 def schema_of(library: ctypes.CDLL, name: str) -> Schema | None:
-    """The schema of a library's kernel `name`; None if it has none that was made with kernel.h."""
+    """Return the schema of a library's kernel `name`; None if it does not use kernel.h."""
     function = libraries.function_of(library, name + "Schema")
     if function is None:
         return None

@@ -24,27 +24,27 @@ Grid = Dimensions | Callable[[Mapping[str, object]], Dimensions]
 
 
 def digest_of(kernel: str, module: bytes) -> str:
-    """The key under which a process finds the loaded function again."""
+    """Return the key under which a process finds the loaded function again."""
     return hashlib.sha256(kernel.encode() + b"\0" + module).hexdigest()
 
 
 def operand(index: int) -> str:
-    """The parameter that is an operand's address."""
+    """Return the parameter that is an operand's address."""
     return f"t{index}"
 
 
 def result(index: int) -> str:
-    """The parameter that is a result's address."""
+    """Return the parameter that is a result's address."""
     return f"r{index}"
 
 
 def value(data: bytes) -> str:
-    """The parameter that has these bytes in memory."""
+    """Return the parameter that has these bytes in memory."""
     return f"x{data.hex()}"
 
 
 def tensor_map(address: str, description: bytes) -> str:
-    """The parameter that is a tensor map.
+    """Return the parameter that is a tensor map.
 
     Args:
         address: the operand or result, as a parameter of its own.
@@ -61,7 +61,7 @@ NULL = value(bytes(8))
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How a kernel is launched.
+    """The launch of a kernel.
 
     Attributes:
         module: a cubin, a fatbin, or the text of PTX.
@@ -87,7 +87,7 @@ class Launch:
     spread: bool = False
 
     def attributes(self, parameters: Sequence[str]) -> dict[str, object]:
-        """The target's attributes; `parameters` are the words that the functions above make."""
+        """Return the target's attributes; `parameters` are words of the functions above."""
         numbers = {name: getattr(self, name) for name in ("grid", "block", "cluster")}
         return {
             "module": self.module,
@@ -136,12 +136,12 @@ class Call(NamedTuple):
     result_layouts: Mapping[int, Sequence[int]] = MappingProxyType({})
 
     def attributes(self) -> dict[str, object]:
-        """The target's attributes."""
+        """Return the target's attributes."""
         return self.launch.attributes(self.parameters)
 
 
 def three(name: str, given: object, what: str) -> tuple[int, int, int]:
-    """One to three numbers as three.
+    """Return one to three numbers as three.
 
     Args:
         name: the kernel.
@@ -165,7 +165,7 @@ def three(name: str, given: object, what: str) -> tuple[int, int, int]:
 
 
 def computed(args: Sequence[object]) -> list[object]:
-    """The arguments of a call with a sharding rule, of which some are functions of the others.
+    """Return the arguments of a call with a sharding rule; some are functions of others.
 
     A function gets the list of arguments, with an ArrayType for each tensor and None for each
     function.
@@ -182,7 +182,7 @@ def computed(args: Sequence[object]) -> list[object]:
 
 
 def normalized_grid(kernel: str, grid: Grid, values: Mapping[str, object]) -> tuple[int, int, int]:
-    """Three numbers of blocks.
+    """Return three numbers of blocks.
 
     Raises:
         ValueError: it is none.

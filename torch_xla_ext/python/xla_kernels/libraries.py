@@ -19,7 +19,7 @@ _copies = tempfile.TemporaryDirectory(prefix="torch_xla_ext-")
 
 
 def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
-    """Loads a library; one that has changed since it was loaded is loaded anew, from a copy.
+    """Load a library; one that has changed since it was loaded is loaded anew, from a copy.
 
     The dynamic loader would return the library that it has for the path.
     """
@@ -52,7 +52,7 @@ def load(path: str | os.PathLike[str]) -> ctypes.CDLL:
 
 
 def _mode(address: int, size: int) -> str:
-    """The permissions, as "rw-p", of the mapping that contains `size` bytes; "" if none does."""
+    """Return the permissions ("rw-p") of the mapping that contains `size` bytes, or ""."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             span, mode = line.split(maxsplit=2)[:2]
@@ -67,7 +67,7 @@ def is_code(address: int) -> bool:
 
 
 def is_data(address: int, size: int, writable: bool = False) -> bool:
-    """Whether `size` bytes at an address can be read, and written if `writable`.
+    """Return whether `size` bytes at an address can be read, and written if `writable`.
 
     Constants may be where the code is: that is up to the linker.
     """
@@ -76,14 +76,14 @@ def is_data(address: int, size: int, writable: bool = False) -> bool:
 
 
 def to_capsule(address: int) -> object:
-    """A PyCapsule without a name."""
+    """Return a PyCapsule without a name."""
     arguments = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     new = ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(("PyCapsule_New", ctypes.pythonapi))
     return new(address, None, None)
 
 
 def capsule_address(capsule: object) -> int:
-    """The address that a PyCapsule holds."""
+    """Return the address that a PyCapsule holds."""
     get_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)
     get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     name = get_name(("PyCapsule_GetName", ctypes.pythonapi))(capsule)
@@ -125,7 +125,7 @@ def exported(library: ctypes.CDLL) -> list[str]:
 
 
 def alike(symbol: str, names: list[str]) -> str:
-    """The part of an error text that lists the functions of a library."""
+    """Return the part of an error text that lists the functions of a library."""
     similar = [n for n in names if symbol in n or (len(n) > 3 and n in symbol)]
     similar += [n for n in difflib.get_close_matches(symbol, names, n=5) if n not in similar]
     if similar:

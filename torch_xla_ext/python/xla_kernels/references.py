@@ -18,7 +18,7 @@ _references: dict[str, Reference] = {}
 
 
 def register_reference(target: str, function: Reference) -> None:
-    """Registers a function that computes a target's results with PyTorch operations.
+    """Register a function that computes a target's results with PyTorch operations.
 
     Args:
         target: the kernel's name.
@@ -32,12 +32,12 @@ def register_reference(target: str, function: Reference) -> None:
 
 
 def reference(target: str) -> Reference | None:
-    """The function that was registered; None if there is none."""
+    """Return the function that was registered; None if there is none."""
     with _lock:
         return _references.get(target)
 
 
 def names() -> list[str]:
-    """The targets that have a reference."""
+    """Return the targets that have a reference."""
     with _lock:
         return list(_references)

@@ -1,4 +1,4 @@
-"""What XLA has to know of a target's calls besides their arguments."""
+"""Properties of a target's calls that XLA needs besides their arguments."""
 
 from __future__ import annotations
 

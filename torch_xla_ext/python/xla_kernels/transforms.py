@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 
 class WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass through a call an error instead of an incomplete gradient."""
+    """A function whose backward pass is an error instead of an incomplete gradient."""
 
     @staticmethod
     def forward(
@@ -33,7 +33,7 @@ class WithoutDerivative(torch.autograd.Function):
 
 
 def may_apply() -> bool:
-    """Whether one of torch's transforms is at work, on whatever tensors."""
+    """Return whether one of torch's transforms is at work, on whatever tensors."""
     return (
         torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -42,7 +42,7 @@ def may_apply() -> bool:
 
 
 def refuse(target: str, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Refuses what would be lost without a word: a call is no operator of torch's dispatcher."""
+    """Refuse transforms, which would be lost silently: a call is not a dispatcher operator."""
     remedy = "make an operator of the kernel, with torch_xla_ext.define_operator"
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None:
         raise NotImplementedError(

@@ -21,7 +21,7 @@ def of_values(
     operands: list[torch.Tensor],
     other: Callable[[object], Hashable | None] = lambda value: None,
 ) -> Key | None:
-    """What a call depends on: of an operand its type, of anything else the value.
+    """Return the key of a call: the types of operands, and the other values.
 
     None for what is not cached: subclasses of Tensor, symbolic numbers, operands elsewhere.
 

@@ -15,7 +15,7 @@ from xla_kernels.launch import TARGET, Call
 
 @functools.cache
 def register() -> None:
-    """Registers the handler that launches compiled kernels."""
+    """Register the handler that launches compiled kernels."""
     front.register_handler(TARGET, device.current().platform, front.address_of(TARGET))
 
 
@@ -24,7 +24,7 @@ def key_of(
     operands: list[torch.Tensor] | None = None,
     other: Callable[[object], Hashable | None] = lambda value: None,
 ) -> call_key.Key | None:
-    """Implements FrontEnd.call_key."""
+    """Implement FrontEnd.call_key."""
     found = [] if operands is None else operands
     key = call_key.of_values(values, found, other)
     return None if operands is not None and _is_differentiated(found) else key
@@ -52,7 +52,7 @@ class _Prepared:
 
 
 def launch(call: Call) -> list[torch.Tensor]:
-    """Implements FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
+    """Implement FrontEnd.launch. Raises ValueError if an operand is elsewhere."""
     name = call.launch.kernel
     for i, tensor in enumerate(call.operands):
         if tensor.device.type != device.TYPE:
@@ -68,7 +68,7 @@ def launch(call: Call) -> list[torch.Tensor]:
 
 
 def prepare_launch(call: Call) -> _Prepared:
-    """Implements FrontEnd.prepare_launch."""
+    """Implement FrontEnd.prepare_launch."""
     register()
     made = custom_call.prepare(
         TARGET,

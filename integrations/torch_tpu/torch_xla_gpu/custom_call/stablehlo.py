@@ -52,7 +52,7 @@ class Prepared(NamedTuple):
     donated: list[int]
 
     def __call__(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Makes the call with tensors of the device, which become row-major."""
+        """Make the call with tensors of the device, which become row-major."""
         return _front_end.call_custom_kernel(
             self.target,
             self.key,
@@ -74,7 +74,7 @@ def call(
     layouts: Mapping[int, Sequence[int]] | None = None,
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
-    """Calls a target with tensors of the device, now or in the program that is being traced.
+    """Call a target with tensors of the device, now or in the program that is being traced.
 
     Args:
         target: the name in the program.
@@ -113,7 +113,7 @@ def prepare(
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
     has_side_effect: bool = False,
 ) -> Prepared:
-    """The call without its operands; the arguments are those of `call`.
+    """Return the call without its operands; the arguments are those of `call`.
 
     Args:
         has_side_effect: XLA keeps the call even if nothing in the program uses its results.
@@ -138,7 +138,7 @@ def prepare(
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A row-major copy in a buffer of its own, which can be donated.
+    """Return a row-major copy in a buffer of its own, which can be donated.
 
     torch-tpu's `clone` shares the buffer until one of the tensors is written to by an operator of
     PyTorch's; if that buffer is donated, the other tensor is gone.
@@ -179,7 +179,7 @@ def _module(
     operand_layouts: _Layouts,
     has_side_effect: bool,
 ) -> str:
-    """The text of the module."""
+    """Return the text of the module."""
     arguments = [f"%arg{i}" for i in range(len(operands))]
     operand_types, result_types = [_type(t) for t in operands], [_type(t) for t in results]
     declared = zip(arguments, operand_types, strict=True)
@@ -227,6 +227,6 @@ def _type(array: ArrayType) -> str:
 
 
 def _layout(dims: Sequence[int]) -> str:
-    """A layout, from its dimensions, the slowest first."""
+    """Return a layout, from its dimensions, the slowest first."""
     order = list(reversed(dims))
     return f"dense<{order if order else ''}> : tensor<{len(order)}xindex>"

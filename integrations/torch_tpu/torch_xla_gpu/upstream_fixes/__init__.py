@@ -1,1 +1,1 @@
-"""What torch-tpu does for a TPU only, done for XLA's other devices. Each module is one subject."""
+"""Fixes for what torch-tpu does for TPUs only. Each module is one subject."""

@@ -17,7 +17,7 @@ _uses_cudnn = False
 
 
 def install(platform: str) -> None:
-    """Registers the operator for the device's tensors."""
+    """Register the operator for the device's tensors."""
     global _uses_cudnn
     _uses_cudnn = platform == "CUDA" and os.environ.get(ENVIRONMENT, "0") not in ("", "0")
     for key in ("PrivateUse1", "AutogradPrivateUse1"):
@@ -58,7 +58,7 @@ def _is_cudnns(
     enable_gqa: bool,
     max_head_dim: int,
 ) -> bool:
-    """Whether cuDNN computes the same; a single query is no work for a fused kernel."""
+    """Return whether cuDNN computes the same; a single query does not need a fused kernel."""
     from xla_kernels.attention.cudnn import DTYPES, HEAD_DIM_MULTIPLE
 
     tensors = (query, key, value)

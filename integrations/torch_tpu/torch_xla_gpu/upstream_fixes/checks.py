@@ -6,13 +6,13 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 def install() -> None:
-    """Registers the operators for the device's tensors."""
+    """Register the operators for the device's tensors."""
     _LIBRARY.impl(torch.ops.aten.dot.default, _dot, "PrivateUse1", allow_override=True)
     _LIBRARY.impl(torch.ops.aten.vdot.default, _vdot, "PrivateUse1", allow_override=True)
 
 
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Torch-tpu's own: "LLVM ERROR: Failed to infer dot op type from lhs and rhs types"."""
+    """Replace torch-tpu's own: "LLVM ERROR: Failed to infer dot op type from lhs and rhs types"."""
     if a.dim() != 1 or b.dim() != 1:
         raise RuntimeError(f"1D tensors expected, but got {a.dim()}D and {b.dim()}D tensors")
     if a.dtype != b.dtype:

@@ -41,7 +41,7 @@ class _RowMajor(CompiledArtifact):
 
 
 def _row_major(value: object) -> object:
-    """A tensor in a buffer of its own, row-major; anything else, and such a tensor, as it is."""
+    """Return a row-major tensor in a buffer of its own; anything else unchanged."""
     if not isinstance(value, torch.Tensor) or (
         value.is_contiguous() and value.untyped_storage().nbytes() == value.numel() * value.itemsize
     ):
@@ -67,5 +67,5 @@ def _compile_graph_module(
 
 
 def install() -> None:
-    """Puts this in the place of torch-tpu's method."""
+    """Replace torch-tpu's method."""
     _backend.TpuBackend._compile_graph_module = _compile_graph_module

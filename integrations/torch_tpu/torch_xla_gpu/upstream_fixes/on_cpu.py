@@ -67,7 +67,7 @@ _HERE = (
 
 
 def install(platform: str) -> None:
-    """Registers the operators for the tensors of a device on `platform`."""
+    """Register the operators for the tensors of a device on `platform`."""
     operators = [*_FACTORIZATIONS, *_SINGULAR_VALUES, *_REDUCTIONS]
     if platform == "Host":
         operators += _SCANS
@@ -88,7 +88,7 @@ def _repeated(
     *,
     output_size: int | None = None,
 ) -> torch.Tensor:
-    """repeat_interleave as PyTorch composes it: torch-tpu's own contains a scan."""
+    """Compose repeat_interleave as PyTorch does: torch-tpu's own contains a scan."""
     if dim is None:
         tensor, dim = tensor.flatten(), 0
     if repeats.numel() == 1:
@@ -102,7 +102,7 @@ def _repeated(
 
 
 def missing() -> list[torch._ops.OpOverload]:
-    """PyTorch's operators that the CPU has and torch-tpu neither has nor composes of others."""
+    """Return PyTorch's operators that the CPU has and torch-tpu neither has nor composes."""
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or not has_kernel(name, "CPU"):
@@ -117,7 +117,7 @@ def missing() -> list[torch._ops.OpOverload]:
 
 
 def has_kernel(name: str, key: str) -> bool:
-    """Whether an operator has a kernel of its own for a dispatch key."""
+    """Return whether an operator has a kernel of its own for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
@@ -129,7 +129,7 @@ def _returns_view(operator: torch._ops.OpOverload) -> bool:
 
 
 class _Fallback:
-    """Runs an operator on the CPU, and writes there and here to what it writes to."""
+    """A fallback that runs an operator on the CPU and copies its writes back."""
 
     def __init__(self, operator: torch._ops.OpOverload, warns: bool = False) -> None:
         self._operator = operator
@@ -165,7 +165,7 @@ class _Fallback:
         return pytree.tree_map(back, results)
 
     def _with_tensors(self, args: tuple) -> tuple:
-        """Numbers in the place of tensors as tensors: PyTorch hands those over as numbers."""
+        """Convert numbers in place of tensors to tensors: PyTorch passes those as numbers."""
         declared = self._operator._schema.arguments
         return tuple(
             torch.tensor(value)
@@ -177,7 +177,7 @@ class _Fallback:
     def _written(
         self, args: tuple, kwargs: dict, cpu_args: tuple, cpu_kwargs: dict
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The tensors that the operator writes to: the device's, and the CPU's."""
+        """Return the tensors that the operator writes to: the device's, and the CPU's."""
         pairs = []
         for i, declared in enumerate(self._operator._schema.arguments):
             if not declared.is_write:

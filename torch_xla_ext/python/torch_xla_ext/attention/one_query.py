@@ -38,7 +38,7 @@ def attention_of_one_query(
     mask: torch.Tensor | None,
     scale: float,
 ) -> torch.Tensor:
-    """``softmax(scale * query @ key.mT + mask) @ value``, without a derivative.
+    """Compute ``softmax(scale * query @ key.mT + mask) @ value``, without a derivative.
 
     Args:
         query: [batch_size, num_heads, 1, head_dim], float16 or bfloat16.

@@ -29,7 +29,7 @@ _is_installed = False
 
 
 def install() -> None:
-    """Registers the operator for XLA tensors, when there is a client. Does so once."""
+    """Register the operator for XLA tensors, when there is a client. Does so once."""
     global _is_installed
     if not _is_installed:
         _is_installed = True
@@ -39,7 +39,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def in_graphs_of_own_tensors() -> Iterator[None]:
-    """Traces of torch.compile have this operator for PyTorch's own tensors, too, meanwhile.
+    """Make torch.compile trace this operator for PyTorch's own tensors, too, meanwhile.
 
     PyTorch would choose one of its own kernels for their device, which XLA does not have.
     """
@@ -87,7 +87,7 @@ def _attention(
 def _is_supported(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> bool:
-    """Whether either of the two computes the same as PyTorch, whatever the mask."""
+    """Return whether either of the two computes the same as PyTorch, whatever the mask."""
     if torch_xla.runtime.device_type() != "CUDA" or not _allows_fused_kernels():
         return False
     if type(query) not in _TENSORS:  # a subclass, of which nothing is known
@@ -112,7 +112,7 @@ def _is_fused(
     mask: torch.Tensor | None,
     is_causal: bool,
 ) -> bool:
-    """Whether cuDNN computes the same as PyTorch, and as fast.
+    """Return whether cuDNN computes the same as PyTorch, and as fast.
 
     Its dropout has one seed for all calls of a program, and a gradient of the mask is one more
     product. A single query (a decoding step) is no work for a fused kernel.
@@ -162,7 +162,7 @@ def _is_one_query(
 
 
 def _allows_fused_kernels() -> bool:
-    """Not within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``."""
+    """Return False within ``torch.nn.attention.sdpa_kernel(SDPBackend.MATH)``."""
     backends = torch.backends.cuda
     return (
         backends.flash_sdp_enabled()

@@ -68,7 +68,7 @@ class Arguments(NamedTuple):
 
 
 def tensors_of(target: str, inputs: object) -> list[torch.Tensor | None]:
-    """The inputs. An XLAShardedTensor is replaced by the tensor that it wraps."""
+    """Return the inputs, with the wrapped tensor in place of an XLAShardedTensor."""
     _check_list(target, "inputs", inputs)
     tensors = []
     for index, value in enumerate(inputs):
@@ -92,7 +92,7 @@ def rule_of(
     results: Sequence[ArrayType],
     aliases: Mapping[int, int] | None,
 ) -> sharding.Rule | None:
-    """The rule of a call, checked against its arrays.
+    """Return the rule of a call, checked against its arrays.
 
     Args:
         caller: what errors begin with.
@@ -112,7 +112,7 @@ def rule_of(
 
 
 def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> Arguments:
-    """The arguments of a call in a program for several devices.
+    """Return the arguments of a call in a program for several devices.
 
     Args:
         call: None for one that is in none, or that the user divides by hand.
@@ -143,7 +143,7 @@ def partitioned(arguments: Arguments, call: sharding.PartitionedCall | None) -> 
 
 
 def checked(request: Request) -> Arguments:
-    """Checks what C++ cannot.
+    """Check what C++ cannot.
 
     Raises:
         TypeError, ValueError: as custom_call.
@@ -231,7 +231,7 @@ def _check_registered(target: str, api: str, given_api: str | None) -> None:
 
 
 def _unknown_target_text(name: str, platform: str, api: str | None) -> str:
-    """The error text for a target that is not registered: similar names, and the remedy.
+    """Return the error text for a target that is not registered: similar names, and the remedy.
 
     Args:
         api: None for a call that may use any.
@@ -268,7 +268,7 @@ def _refuse_dynamic(target: str, arrays: Sequence[ArrayType | None]) -> None:
 
 
 def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
-    """Describes an operand or result for a sharding plan."""
+    """Describe an operand or result for a sharding plan."""
     shape = tuple(value.shape)
     return sharding.Array(shape, prod(shape) * value.dtype.itemsize)
 
@@ -276,7 +276,7 @@ def array_of(value: torch.Tensor | ArrayType) -> sharding.Array:
 def _present_aliases(
     target: str, inputs: Sequence[object], aliases: Mapping[int, int] | None
 ) -> dict[int, int] | None:
-    """Aliases by the numbers that operands have once the absent ones are left out."""
+    """Return the aliases by the indices of the operands that are present."""
     if not isinstance(aliases, Mapping) or all(tensor is not None for tensor in inputs):
         return aliases  # which the C++ side checks
     result = {}
@@ -299,7 +299,7 @@ def _present_aliases(
 def _payload_of(
     request: Request, api: str, schema: Schema | None, arrays: list[ArrayType | None]
 ) -> bytes | str:
-    """What the kernel is handed: a payload, or the text of attributes."""
+    """Return the kernel's payload, or the text of its attributes."""
     target, values, payload = request.target, request.attributes, request.payload
     if payload is not None:
         if api == "ffi":
@@ -333,7 +333,7 @@ def _payload_of(
 def _check_own_payload(
     schema: Schema, arrays: list[ArrayType | None], payload: bytes | str
 ) -> None:
-    """Refuses an untyped payload of other shapes: the kernel would go beyond its buffers."""
+    """Refuse an untyped payload of other shapes: the kernel would go beyond its buffers."""
     try:
         read = untyped_payload.unpack(
             schema, payload.encode() if isinstance(payload, str) else bytes(payload)

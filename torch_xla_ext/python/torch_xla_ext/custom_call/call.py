@@ -46,7 +46,7 @@ def parts(
     outputs: Sequence[ArrayType],
     aliases: Mapping[int, int] | None = None,
 ) -> Parts | None:
-    """Calls a function of the user for each part of the arguments that a device may have.
+    """Call a function of the user for each part of the arguments that a device may have.
 
     Args:
         caller: what errors begin with.
@@ -90,7 +90,7 @@ def custom_call(
     local: Local | None = None,
     traits: Traits = NONE,
 ) -> list[torch.Tensor]:
-    """Calls the kernel that is registered as `target`.
+    """Call the kernel that is registered as `target`.
 
     The kernel gets row-major operands and results, whatever the strides of the inputs. For a kernel
     that uses torch_xla_ext/kernel.h, the call is the same for both APIs, and its operands, results
@@ -156,7 +156,7 @@ def custom_call(
 
 
 def _checked(request: Request, sharding_rule: str | None, local: Local | None) -> Arguments:
-    """The arguments of custom_call, checked."""
+    """Return the arguments of custom_call, checked."""
     target = request.target
     types = arguments.result_types(target, request.outputs)
     types = types[: len(types) - request.traits.num_hidden_results]
@@ -173,7 +173,7 @@ def _checked(request: Request, sharding_rule: str | None, local: Local | None) -
 def _partitioned_call(
     caller: str, request: Request, rule: sharding.Rule | None, given: Local | None
 ) -> sharding.PartitionedCall:
-    """The call as XLA asks about it."""
+    """Return the call as XLA asks about it."""
     metas = [None if t is None else t.to("meta") for t in request.inputs]
     types = [ArrayType.of(value) for value in request.outputs]
     count = len(types) - request.traits.num_hidden_results
@@ -216,7 +216,7 @@ _warned: set[str] = set()
 
 
 def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Warns that an operand that a kernel writes to needs an alias; once for each target.
+    """Warn that an operand that a kernel writes to needs an alias; once for each target.
 
     A kernel with a signature says what it writes to, and checks the alias itself.
     """
@@ -245,7 +245,7 @@ def _warn_of_lost_writes(checked: Arguments, tensors: Sequence[torch.Tensor | No
 def call_operator(
     request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> list[torch.Tensor]:
-    """custom_call for an operator, which has taken care of transforms and shardings.
+    """Make a custom_call for an operator, which handles transforms and shardings itself.
 
     Args:
         partitioned: the call in a program for several devices.
@@ -257,7 +257,7 @@ def call_operator(
 def prepare_operator(
     request: Request, partitioned: sharding.PartitionedCall | None = None
 ) -> object | None:
-    """Does call_operator's part that is the same for all operands of such shapes and dtypes.
+    """Prepare call_operator for all operands of such shapes and dtypes.
 
     Returns:
         The call without its operands, for _XLAC._xla_register_operator and _xla_call_prepared; None
@@ -281,7 +281,7 @@ def prepare(
     local: Local | None = None,
     **options: object,
 ) -> object | None:
-    """Prepares a custom_call for operands of such shapes and dtypes, as prepare_operator does.
+    """Prepare a custom_call for operands of such shapes and dtypes, as prepare_operator does.
 
     Args:
         all: as of custom_call.
@@ -293,13 +293,13 @@ def prepare(
 
 
 def local_call(request: Request) -> sharding.LocalCall:
-    """Returns what a device calls, for a request with meta tensors of the device's shapes."""
+    """Return what a device calls, for a request with meta tensors of the device's shapes."""
     checked = arguments.checked(request)
     return sharding.LocalCall(checked.output_shapes, checked.output_dtypes, checked.payload)
 
 
 def is_cacheable(target: str) -> bool:
-    """Whether a prepared call is all that custom_call makes of operands with an _xla_call_key.
+    """Return whether a prepared call serves all operands with one _xla_call_key.
 
     False under torch's transforms and for reference implementations.
     """
@@ -307,7 +307,7 @@ def is_cacheable(target: str) -> bool:
 
 
 def _call(request: Request, checked: Arguments) -> list[torch.Tensor]:
-    """Makes the call, or calls the reference implementation, which gets the original arguments."""
+    """Make the call, or call the reference implementation with the original arguments."""
     target = checked.target
     replaced = reference.replacement(target)
     if replaced is not None:

@@ -20,17 +20,17 @@ _XLAC = torch_xla._XLAC
 
 
 def launch_is_cacheable() -> bool:
-    """Whether a prepared launch is all that `launch` makes of operands with an _xla_call_key."""
+    """Return whether a prepared launch serves all operands with one _xla_call_key."""
     return is_cacheable(TARGET)
 
 
 def launch(call: Call) -> list[torch.Tensor]:
-    """Implements FrontEnd.launch."""
+    """Implement FrontEnd.launch."""
     return custom_call(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
 def prepare_launch(call: Call) -> object:
-    """Implements FrontEnd.prepare_launch."""
+    """Implement FrontEnd.prepare_launch."""
     return prepare(TARGET, list(call.operands), list(call.results), **_keywords(call))
 
 
@@ -97,7 +97,7 @@ def run(
     parameters: Sequence[str],
     stream: int,
 ) -> None:
-    """Launches on a CUDA stream, with PyTorch's own CUDA tensors, in the kernel's layouts."""
+    """Launch on a CUDA stream, with PyTorch's own CUDA tensors, in the kernel's layouts."""
     addresses = ([tensor.data_ptr() for tensor in each] for each in (operands, results))
     launch_now(launch, parameters, *addresses, stream)
 
@@ -109,7 +109,7 @@ def launch_now(
     results: Sequence[int],
     stream: int,
 ) -> None:
-    """Implements FrontEnd.launch_now."""
+    """Implement FrontEnd.launch_now."""
     _XLAC._xla_launch_compiled_kernel(
         attributes=launch.attributes(parameters),
         operands=list(operands),

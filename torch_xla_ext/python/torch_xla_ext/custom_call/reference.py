@@ -25,12 +25,12 @@ _everywhere = frozenset(
 
 
 def _count_blocks(count: int) -> None:
-    """Changes the number of open blocks that C++ knows: its operators ask here if there are any."""
+    """Change the number of open blocks that C++ knows: its operators ask here if there are any."""
     torch_xla._XLAC._xla_add_reference_blocks(count)
 
 
 def _warn_of_unknown_names() -> None:
-    """Runs at exit: until then, a program can register a reference for any name."""
+    """Run at exit: until then, a program can register a reference for any name."""
     for name in sorted(_everywhere - {"*"} - set(references.names())):
         print(f"{ENVIRONMENT} had no effect for {name!r}: {_missing_text(name)}", file=sys.stderr)
 
@@ -41,7 +41,7 @@ if _everywhere:
 
 
 def replacement(target: str) -> references.Reference | None:
-    """The reference of `target` if it is to take the kernel's place, else None."""
+    """Return the reference of `target` if it is to take the kernel's place, else None."""
     in_use = _in_use.get()
     if not in_use and not _everywhere:
         return None
@@ -63,7 +63,7 @@ def _missing_text(target: str) -> str:
 
 @contextlib.contextmanager
 def use_reference(*targets: str) -> Iterator[None]:
-    """Replaces calls of `targets` that this thread traces inside by their reference implementation.
+    """Replace calls of `targets` that this thread traces inside by their reference implementation.
 
     Arguments are checked as for the kernel. The environment variable
     TORCH_XLA_EXT_USE_REFERENCE, read at import, does the same for the whole process: names

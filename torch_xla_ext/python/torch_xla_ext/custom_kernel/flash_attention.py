@@ -19,7 +19,7 @@ def flash_attention(
     partition_spec: object = None,
     mesh: object = None,
 ) -> torch.Tensor:
-    """Dense attention, as upstream's documentation defines it.
+    """Compute dense attention, as upstream's documentation defines it.
 
     On a CUDA device of XLA cuDNN computes it, without segment ids and `ab`, if `served_by_cudnn`:
     the logits are never in memory. All else is torch's own operators, in float32, which have all
@@ -47,7 +47,7 @@ def flash_attention(
 
 
 def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
-    """Whether cuDNN can do it.
+    """Return whether cuDNN computes it.
 
     That is: float16 or bfloat16, at most 128 elements a head (256 on Hopper), a multiple of 8, and
     as many heads of keys as of queries.
@@ -65,7 +65,7 @@ def served_by_cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
 
 
 def _later(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """[q_seq_len, kv_seq_len]: whether a key is behind its query."""
+    """Return the mask [q_seq_len, kv_seq_len] of keys behind their queries."""
     rows = torch.arange(q.shape[-2], device=q.device).unsqueeze(-1)
     return rows < torch.arange(k.shape[-2], device=q.device)
 

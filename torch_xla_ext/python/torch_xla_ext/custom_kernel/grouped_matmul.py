@@ -19,7 +19,7 @@ def _check(name: str, condition: bool, expected: str, *tensors: torch.Tensor) ->
 
 
 def _group_of_rows(group_sizes: torch.Tensor, rows: int) -> torch.Tensor:
-    """int64 [rows]; group_sizes' length for rows behind the last group."""
+    """Return each row's group, int64 [rows]; rows behind the last get the number of groups."""
     ends = group_sizes.long().cumsum(0)
     return (torch.arange(rows, device=ends.device)[:, None] >= ends).sum(1)
 
@@ -32,7 +32,7 @@ def gmm(
     group_offset: torch.Tensor | None = None,
     transpose_rhs: bool = False,
 ) -> torch.Tensor:
-    """The product of each group of rows with its own matrix.
+    """Return the product of each group of rows with its own matrix.
 
     Args:
         lhs: [m, k]; the rows of the groups, one group behind the other.
@@ -77,7 +77,7 @@ def tgmm(
     group_offset: torch.Tensor | None = None,
     num_actual_groups: int | None = None,
 ) -> torch.Tensor:
-    """The product of each group of columns of `lhs` with the same rows of `rhs`.
+    """Return the product of each group of columns of `lhs` with the same rows of `rhs`.
 
     Args:
         lhs: [k, m].
@@ -115,7 +115,7 @@ def quantized_matmul_int8(
     quant_block_size: torch.Tensor | None = None,
     quantize_activation: bool = False,
 ) -> torch.Tensor:
-    """`x` times the transposed of `w`, whose rows are scaled.
+    """Multiply `x` by the transpose of `w`, whose rows are scaled.
 
     Args:
         x: [batch_size, in_features].

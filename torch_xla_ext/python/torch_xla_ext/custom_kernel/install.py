@@ -26,7 +26,7 @@ _Function = Callable[..., torch.Tensor]
 
 
 def function_of_any_device(original: _Function) -> _Function:
-    """A function of torch_xla.experimental.custom_kernel, with ours where there is no TPU."""
+    """Replace a function of torch_xla.experimental.custom_kernel where there is no TPU."""
     return _dispatching(original, _functions()[original.__name__])
 
 
@@ -45,7 +45,7 @@ def _functions() -> dict[str, _Function]:
 
 
 def register() -> None:
-    """Gives operators of torch_xla.experimental.custom_kernel kernels for devices without a TPU."""
+    """Give operators of torch_xla.experimental.custom_kernel kernels for devices without a TPU."""
     from torch_xla.experimental import custom_kernel as module
 
     for name in _functions():
@@ -57,14 +57,14 @@ def register() -> None:
 
 
 def _is_ours(device: torch.device) -> bool:
-    """Whether a device is a CPU or a GPU, XLA's or PyTorch's own."""
+    """Return whether a device is a CPU or a GPU, XLA's or PyTorch's own."""
     if device.type == "xla":
         return platform_of(torch_xla.runtime.device_type()) is not None
     return platform_of(device.type.upper()) is not None
 
 
 def _dispatching(upstream: _Function, ours: _Function) -> _Function:
-    """`ours` where there is no TPU. The first tensor says on what device it runs."""
+    """Return a function that runs `ours` unless its first tensor is on a TPU."""
 
     @functools.wraps(upstream)
     def function(*args: object, **kwargs: object) -> torch.Tensor:
@@ -90,7 +90,7 @@ def _multi_queries_paged_attention(
     use_kernel: bool = True,
     attn_logits_soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """Upstream's own reference. It reads the lengths on the host."""
+    """Run upstream's reference, which reads the lengths on the host."""
     return module._multi_queries_paged_attention_nonkernel(
         q, k_pages, v_pages, lengths, page_indices, effective_q_lens.cpu(), attn_logits_soft_cap
     )
@@ -107,7 +107,7 @@ def _paged_attention(
     megacore_mode: str | None = None,
     attn_logits_soft_cap: float | None = None,
 ) -> torch.Tensor:
-    """The same of one query a sequence: q is [batch_size, num_heads, head_dim]."""
+    """Return the same of one query a sequence: q is [batch_size, num_heads, head_dim]."""
     ones = torch.ones(q.shape[0], dtype=torch.int32)
     attended = module._multi_queries_paged_attention_nonkernel(
         q.unsqueeze(1), k_pages, v_pages, lengths, page_indices, ones, attn_logits_soft_cap
@@ -133,7 +133,7 @@ def _ragged_paged_attention(
     use_kernel: bool = True,
     **tuning: int | None,
 ) -> torch.Tensor:
-    """The kernel of this wheel, or upstream's reference. `tuning` is about the TPU's kernel."""
+    """Run this wheel's kernel, or upstream's reference; `tuning` is for the TPU's kernel."""
     tensors = (q, kv_pages, kv_lens, page_indices, cu_q_lens, num_seqs)
     if use_kernel:
         return torch.ops.xla_gpu.ragged_paged_attention(
@@ -162,7 +162,7 @@ def _quantized_matmul_int8(
     in_block_size: int | None = None,
     vmem_limit_bytes: int | None = None,
 ) -> torch.Tensor:
-    """The last four are about the TPU's kernel."""
+    """Compute flash attention; the last four arguments are for the TPU's kernel."""
     return grouped_matmul.quantized_matmul_int8(
         x, w, scalar, zero_point, quant_block_size, quantize_activation
     )

@@ -25,7 +25,7 @@ def compiled_by_strides(
     graph: torch.fx.GraphModule,
     inputs: Sequence[object],
 ) -> Callable[..., object]:
-    """The function of a graph of Dynamo.
+    """Return the function of a graph of Dynamo.
 
     Args:
         compile_for: compiles the graph for fake arguments.

@@ -14,7 +14,7 @@ _ASSIGNMENTS = ("STORE_GLOBAL", "DELETE_GLOBAL")
 
 
 def names_of(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in code, with that of functions inside it."""
+    """Return the names of globals and attributes in code, with that of functions inside it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -23,12 +23,12 @@ def names_of(code: types.CodeType) -> set[str]:
 
 
 def finds_by_strings(code: types.CodeType) -> bool:
-    """Whether code may find attributes by names that are not its own."""
+    """Return whether code may find attributes by names that are not its own."""
     return not _BY_STRINGS.isdisjoint(code.co_names)
 
 
 def strings_of(code: types.CodeType) -> set[str]:
-    """The strings in code that can be names, with those in its tuples."""
+    """Return the strings in code that can be names, with those in its tuples."""
     found = set()
     for constant in code.co_consts:
         for value in constant if isinstance(constant, (tuple, frozenset)) else (constant,):
@@ -38,7 +38,7 @@ def strings_of(code: types.CodeType) -> set[str]:
 
 
 def read_globals(code: types.CodeType) -> set[str]:
-    """The globals that code may read, with those of functions inside it."""
+    """Return the globals that code may read, with those of functions inside it."""
     names = _operands(code, _READS)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -47,7 +47,7 @@ def read_globals(code: types.CodeType) -> set[str]:
 
 
 def imported_modules(code: types.CodeType, package: str) -> set[str]:
-    """The modules that import statements in code name, with the packages that they bind."""
+    """Return the modules that import statements in code name, with the packages that they bind."""
     instructions = list(dis.get_instructions(code)) if _has(code, _IMPORTS) else []
     names = set()
     for i, found in enumerate(instructions):
@@ -63,7 +63,7 @@ def imported_modules(code: types.CodeType, package: str) -> set[str]:
 
 
 def assigned_globals(code: types.CodeType) -> set[str]:
-    """The globals that code may assign or delete, without functions inside it."""
+    """Return the globals that code may assign or delete, without functions inside it."""
     return _operands(code, _ASSIGNMENTS)
 
 

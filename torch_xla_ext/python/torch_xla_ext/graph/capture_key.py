@@ -1,4 +1,4 @@
-"""What a replay was captured for, besides Python's state: arguments and modes of torch."""
+"""The key of a replay besides Python's state: arguments and modes of torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GLOBAL_HOOKS = [
 
 @dataclasses.dataclass
 class Key:
-    """What a replay was captured for, besides Python's state."""
+    """The key of a replay besides Python's state."""
 
     spec: pytree.TreeSpec
     others: dict[int, Any]  # leaves that are no tensors, by their number
@@ -57,7 +57,7 @@ class Key:
         return None
 
     def changed_tensor(self, other: Key) -> tuple[str, Description, Description] | None:
-        """The first tensor with another description, of the same arguments otherwise."""
+        """Return the first tensor with another description, of the same arguments otherwise."""
         names = argument_names(self.spec)
         tensors = [name for number, name in enumerate(names) if number not in self.others]
         for name, was, tensor in zip(tensors, self.tensors, other.tensors, strict=True):
@@ -69,7 +69,7 @@ class Key:
 
 
 def modes() -> tuple:
-    """What else torch's operations depend on, besides the seed."""
+    """Return torch's modes that operations depend on, besides the seed."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),

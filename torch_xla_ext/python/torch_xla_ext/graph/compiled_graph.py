@@ -28,7 +28,7 @@ _XLAC = torch_xla._XLAC
 
 
 def is_supported(arguments: Sequence[object]) -> bool:
-    """Whether all tensors are XLA's, under functionalization (no XLA_DISABLE_FUNCTIONALIZATION)."""
+    """Return whether all tensors are XLA's, with functionalization on."""
     tensors = (argument for argument in arguments if isinstance(argument, torch.Tensor))
     return all(map(_XLAC._xla_capture_is_supported, tensors))
 
@@ -47,7 +47,7 @@ class CompiledGraph:
         self._programs: dict[object, _Program] = {}
 
     def run(self, *arguments: object) -> object:
-        """Returns the graph's result, or the list of its results."""
+        """Return the graph's result, or the list of its results."""
         tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         results = self._program(arguments, tensors).run(tensors)
         return results[0] if len(results) == 1 else results
@@ -62,7 +62,7 @@ class CompiledGraph:
 
 
 def _write_to_donors_themselves(graph: torch.fx.GraphModule) -> None:
-    """Lets the graph use a tensor in place of what torch_xla's operator to donate it returns.
+    """Make the graph use a tensor itself in place of the result of torch_xla's donation operator.
 
     PyTorch takes that for a new tensor, to which it would copy the argument's new value.
     """
@@ -137,7 +137,7 @@ class _Program:
 
     @staticmethod
     def _keep_pending_values(donated: list[torch.Tensor]) -> None:
-        """Computes what still has to be computed from buffers that the program takes."""
+        """Compute what still has to be computed from buffers that the program takes."""
         if not donated:
             return
         _XLAC._xla_sync_multi(donated, [], True, True)
@@ -167,7 +167,7 @@ def _trace(
 
 
 def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
-    """What PyTorch says of each of the graph's results. None for what is no tensor."""
+    """Return PyTorch's dtypes of the graph's results; None for a result that is not a tensor."""
     (output,) = graph.graph.find_nodes(op="output")
     (nodes,) = output.args
     nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
@@ -176,7 +176,7 @@ def _result_dtypes(graph: torch.fx.GraphModule) -> list[torch.dtype | None]:
 
 
 def _with_own_data(arguments: Sequence[object]) -> list[object]:
-    """The arguments, copies in place of views, and of tensors whose data one before has."""
+    """Return the arguments, copies in place of views, and of tensors whose data one before has."""
     # Before the step ends: XLA may choose another sharding for a view that it computes again.
     shardings = {
         i: sharding_of(value)
@@ -198,7 +198,7 @@ def _with_own_data(arguments: Sequence[object]) -> list[object]:
 
 
 class _Compilation:
-    """Makes a program of what a graph returned, and wrote to its tensor arguments."""
+    """A compilation of a graph's results and of its writes to tensor arguments."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Compilation:
         dtypes: list[torch.dtype | None],
         is_passed: list[bool],
     ) -> _Program:
-        """Compiles the program.
+        """Compile the program.
 
         Args:
             outputs: what the graph returned.
@@ -250,7 +250,7 @@ class _Compilation:
         return _New(len(self._new) - 1)
 
     def _results_of(self, outputs: list[object], dtypes: list[torch.dtype | None]) -> list[_Result]:
-        """The outputs, each that is no argument as a value of its own."""
+        """Return the outputs, each that is no argument as a value of its own."""
         made: dict[int, _Argument | _New] = {
             id(tensor): _Argument(i) for i, tensor in enumerate(self._tensors)
         }
@@ -260,7 +260,7 @@ class _Compilation:
         return [made[id(o)] if isinstance(o, torch.Tensor) else o for o in outputs]
 
     def _own_value(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A copy, of which the program returns a buffer of the type that `dtype` has in XLA.
+        """Return a copy, of which the program returns a buffer of the type that `dtype` has in XLA.
 
         Without it, two results could be one buffer, and be written to and donated apart. A copy of
         what is computed anyway costs no operation. In XLA a value may be of another type: indices,

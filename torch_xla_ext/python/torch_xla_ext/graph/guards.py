@@ -1,4 +1,4 @@
-"""What Python values were, and whether they are that still; python_state.py finds the values."""
+"""Guards: record Python values and check that they are unchanged; python_state.py finds them."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ Description = tuple[int, Any, int, list]
 
 
 class Node:
-    """What a value was. `difference` is where a value is not that any more, else None."""
+    """A recorded value. `difference` says where a value differs from it, else None."""
 
     def describe(self) -> Description:
-        """The same for csrc/graph/python_guard.cc: kind, object, number, children."""
+        """Return the same for csrc/graph/python_guard.cc: kind, object, number, children."""
         return (_CALL, lambda value: self.difference(value, "?") is None, 0, [])
 
     def difference(self, value: Any, path: str) -> str | None:
         raise NotImplementedError
 
     def restrict(self, names: Collection[str]) -> None:
-        """Forgets attributes of objects and variables of functions with other names."""
+        """Forget attributes of objects and variables of functions with other names."""
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is compared by value, and can be kept."""
+    """Return whether it is compared by value, and can be kept."""
     return isinstance(value, PLAIN)
 
 
@@ -161,7 +161,7 @@ class Absent(Node):
 
 
 class Again(Node):
-    """What was met before, where it is compared."""
+    """A value that was recorded before, where it is compared."""
 
     def __init__(self, value: Any) -> None:
         self.address = id(value)
@@ -305,7 +305,7 @@ class Variables(Children):
         self.identity = Same(value)
 
     def get(self, value: Any, key: Any) -> Any:
-        """`key` is the number of a cell, a tuple with the name of a global, or an attribute."""
+        """Return a cell by its number, a global by a tuple with its name, or an attribute."""
         if isinstance(key, int):
             return value.__closure__[key].cell_contents
         return value.__globals__[key[0]] if isinstance(key, tuple) else getattr(value, key)
@@ -318,7 +318,7 @@ class Variables(Children):
 
 
 class Globals(Children):
-    """Of a module."""
+    """The globals of a module."""
 
     def describe(self) -> Description:
         return (_DICTIONARY, dict, _ANY_SIZE, self.described_children())
@@ -335,7 +335,7 @@ class Parts(Children):
 
 
 def methods_of(kind: type) -> set[str]:
-    """Those that users' classes define, and `forward` of each module."""
+    """Return the methods that users' classes define, and `forward` of each module."""
     found = {"forward"} if issubclass(kind, torch.nn.Module) else set()
     for base in kind.__mro__:
         if not is_library(base.__module__):
@@ -349,7 +349,7 @@ def methods_of(kind: type) -> set[str]:
 
 
 def _small_contents(tensor: torch.Tensor) -> bytes | None:
-    """Of a tensor on the host; NumPy and .data change them without its version."""
+    """Return the contents of a small host tensor; NumPy and .data change it without its version."""
     if tensor.nbytes > _MAX_CONTENTS:
         return None
     try:

@@ -30,7 +30,7 @@ class Compiler:
         self._started: dict[bytes, Future[None]] = {}  # by the programs' keys
 
     def start(self, results: Sequence[torch.Tensor], key: bytes) -> Future[None] | None:
-        """Compiles the program that computes tensors, with this thread's options of the compiler.
+        """Compile the program that computes tensors, with this thread's options of the compiler.
 
         Args:
             results: the tensors, which are not needed afterwards.
@@ -53,24 +53,26 @@ class Compiler:
             lowered.compile()
 
     def wait(self) -> None:
-        """Waits for all programs, and raises the error of the first that could not be compiled."""
+        """Wait for all programs, and raise the error of the first that could not be compiled."""
         self._threads.shutdown()
         for future in self._started.values():
             future.result()
 
     def cancel(self) -> None:
-        """Waits for the programs that are compiled now, and compiles no others."""
+        """Wait for the programs that are being compiled, and compile no others."""
         self._threads.shutdown(cancel_futures=True)
 
 
 def current() -> Compiler | None:
-    """Of the block that this thread is in."""
+    """Return the compiler of this thread's block."""
     return getattr(_current, "compiler", None)
 
 
 @contextlib.contextmanager
 def parallel_compilation(num_threads: int | None = None) -> Iterator[None]:
-    """Compiles the programs that captured steps prepare in the block at the same time::
+    """Compile the programs that captured steps prepare in the block at the same time.
+
+    For example::
 
         step = torch_xla_ext.capture(step, max_captures=len(sizes))
         with torch_xla_ext.parallel_compilation():

@@ -1,4 +1,4 @@
-"""How far iterators and random generators on the host have been used."""
+"""Positions of iterators and random generators on the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_xla_ext.graph.guards import is_plain
 
 
 def position_of(value: Any) -> Any:
-    """How far an iterator or a generator of random numbers was used; None of anything else."""
+    """Return the position of an iterator or a random generator; None for anything else."""
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         if frame is None:

@@ -55,7 +55,7 @@ _MAX_DEPTH = 3  # of modules in modules
 
 
 class PythonState:
-    """What can be reached from `roots`, by name.
+    """The Python state that can be reached from `roots`, by name.
 
     Attributes:
         tensors: the XLA tensors among it, by name. `forget` drops them.
@@ -78,7 +78,7 @@ class PythonState:
         self._roots.append((name, Same(value), self._node(value, name)))
 
     def add_globals(self, variables: dict[str, Any], code: types.CodeType, module: str) -> None:
-        """Adds what code names of the globals of its module, and of the modules it imports."""
+        """Add what code names of the globals of its module, and of the modules it imports."""
         children = [
             (name, name, self._global(variables[name], f"{module}.{name}", code))
             for name in read_globals(code)
@@ -94,18 +94,18 @@ class PythonState:
             self._roots.append(("", Same(sys.modules), Globals(found)))
 
     def moved(self) -> str | None:
-        """The first iterator or random generator on the host that has been used since."""
+        """Return the first iterator or random generator on the host that has been used since."""
         for path, value, position in self._positions:
             if position_of(value) != position:
                 return path
         return None
 
     def addresses(self) -> set[int]:
-        """Of the objects that were found so far, which live until `forget`."""
+        """Return the addresses of the objects found so far, which live until `forget`."""
         return set(self._seen)
 
     def forget(self, names: Collection[str]) -> None:
-        """Keeps what can be compared later: attributes of these names."""
+        """Keep what can be compared later: attributes of these names."""
         for _, _, node in self._roots:
             node.restrict(names)
         self.tensors.clear()
@@ -118,7 +118,7 @@ class PythonState:
         )
 
     def difference(self) -> str | None:
-        """The name of the first thing that is not what it was."""
+        """Return the name of the first thing that is not what it was."""
         if self._guard is not None and self._guard.is_same():
             return None
         for name, same, node in self._roots:
@@ -203,7 +203,7 @@ class PythonState:
         )
 
     def _global(self, value: Any, path: str, code: types.CodeType) -> Node:
-        """A global that `code` names; of a module only the attributes that it names."""
+        """Return a global that `code` names; of a module only the attributes that it names."""
         if not isinstance(value, types.ModuleType):
             return self._node(value, path)
         names = names_of(code)
@@ -212,7 +212,7 @@ class PythonState:
         return self._module(value, path, names, _MAX_DEPTH)
 
     def _module(self, value: types.ModuleType, path: str, names: set[str], depth: int) -> Node:
-        """Functions are compared by identity; `add_globals` adds what they read when they run."""
+        """Record a module; functions are compared by identity (see `add_globals`)."""
         children: list[tuple[str, Any, Node]] = []
         if depth and not is_library(value.__name__):
             for name in sorted(names & vars(value).keys()):
@@ -251,7 +251,7 @@ class PythonState:
         )
 
     def _add_class(self, kind: type) -> None:
-        """Objects read its attributes as theirs."""
+        """Record a class, whose attributes objects read as theirs."""
         if id(kind) not in self._seen:
             name = kind.__qualname__
             self._roots.append((name, Same(kind), self._node(kind, name)))
@@ -296,7 +296,7 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _class_values(kind: type) -> dict[str, Any]:
-    """Values among the attributes of a user's class and of those that it is derived from."""
+    """Return the values among the attributes of a user's class and its bases."""
     return {
         name: value
         for base in reversed(kind.__mro__)

@@ -33,7 +33,7 @@ class Replay:
         state_tensors: list[torch.Tensor],
         compilation: Future[None] | None = None,
     ) -> None:
-        """`compilation` ends when the program is compiled, unless it is already."""
+        """Initialize a replay; `compilation` compiles the program, unless it is compiled."""
         self.num_inputs, self.num_written = len(fingerprint.names), num_written
         # Until the last call that is compared with it.
         self.fingerprint: TraceFingerprint | None = fingerprint
@@ -50,19 +50,19 @@ class Replay:
         self._result, self._gradients = fingerprint.result, fingerprint.gradients
 
     def is_outdated(self) -> str | None:
-        """Why it must not be run any more."""
+        """Return why it must not be run any more, if so."""
         if self._registrations != _XLAC._xla_capture_registrations():  # it has the older function
             return "a kernel was registered"
         is_lost = self._compilation is not None and self._compilation.cancelled()
         return "its program was not compiled" if is_lost else None
 
     def python_mismatch(self) -> str | None:
-        """Returns the part of Python's state that has changed since the step was captured."""
+        """Return the part of Python's state that has changed since the step was captured."""
         changed = self._state.difference()
         return f"{changed} changed" if changed else None
 
     def mismatch(self, arguments: list[torch.Tensor]) -> str | None:
-        """Returns what has changed since the step was captured, besides values of tensors."""
+        """Return what has changed since the step was captured, besides values of tensors."""
         if not self._program.matches(arguments):
             return "tensors of its state were replaced, reshaped, or share memory with others now"
         if self._sharded:
@@ -75,7 +75,7 @@ class Replay:
         return _XLAC._get_xla_sharding_specs([tensor() for tensor in self._sharded])
 
     def run_if_matches(self, arguments: list[torch.Tensor]) -> tuple[Any] | None:
-        """Runs it if that is certain to be right without looking at everything in Python."""
+        """Run it if that is certain to be right without looking at everything in Python."""
         if self._copied or self._compilation is not None:
             return None
         try:
@@ -113,7 +113,7 @@ class Replay:
             return self._result.make(arguments, new)
 
     def _copy_back(self, arguments: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
-        """To the views that the step wrote to."""
+        """Copy new values back to the views that the step wrote to."""
         with torch.no_grad():
             for number in self._copied_back:
                 arguments[number].copy_(inputs[number])
@@ -121,7 +121,7 @@ class Replay:
         _XLAC._xla_sync_multi(bases, [], False, False)
 
     def _named(self, error: RuntimeError) -> CaptureError:
-        """XLA numbers the arguments of a program."""
+        """Name the argument in an error, in which XLA numbers them."""
         text = str(error)
         found = re.search(r"argument (\d+) ", text)
         if found and int(found[1]) < len(self._names):

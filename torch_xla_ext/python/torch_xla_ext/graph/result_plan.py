@@ -1,4 +1,4 @@
-"""How a replay makes what the traced step returned, and the gradients that it set."""
+"""Plans by which a replay makes the traced step's results and gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Known:
 
 
 class Plans:
-    """Of one trace.
+    """The plans of one trace.
 
     Args:
         known: the tensors that were there before.
@@ -67,7 +67,7 @@ class Plans:
         self._gradients, self._saved, self._existing = gradients, saved, existing
 
     def of_outputs(self, outputs: Any, new: list[torch.Tensor]) -> Result:
-        """How the result is made in a replay; tensors that the program computes go into `new`."""
+        """Return the plan for a result; tensors that the program computes are added to `new`."""
         planner = Planner(self._is_result, self._existing)
         plan = planner.take_apart(outputs)
         tensors = planner.tensors
@@ -103,14 +103,14 @@ class Plans:
         return planner.finish(plan, plans)
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
-        """Whether it is an argument or was made by the step on the device."""
+        """Return whether it is an argument or was made by the step on the device."""
         number = self._by_id.get(id(tensor))
         if number is not None:
             return self._known[number].argument is not None
         return tensor.device.type == "xla" and not self._is_older(tensor)
 
     def _is_older(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor on the device was there before the trace."""
+        """Return whether a tensor on the device was there before the trace."""
         return (
             not _XLAC._xla_capture_is_supported(tensor)
             or _XLAC._xla_get_tensor_id(tensor) < self._saved.first_new_id
@@ -148,7 +148,7 @@ class Plans:
         return Reference(tensor=weakref.ref(known.tensor))
 
     def of_gradients(self, new: list[torch.Tensor]) -> list[tuple[Reference, int | None]]:
-        """The tensors whose .grad the step replaces, with the number of the result or None."""
+        """Return the tensors whose .grad the step replaces, with the result's index or None."""
         plan: list[tuple[Reference, int | None]] = []
         for number, before in self._gradients.items():
             after = self._known[number].tensor.grad
@@ -165,7 +165,7 @@ class Plans:
         return plan
 
     def kept_tensor(self, outputs: Any, made: list[weakref.ref]) -> str | None:
-        """Describes a tensor of the trace that is still in use, besides results and gradients."""
+        """Describe a tensor of the trace that is still in use, besides results and gradients."""
         if any(known.tensor.grad_fn is not None for known in self._known):
             return None  # its graph keeps tensors
         if self._find_kept(outputs, made) is None:

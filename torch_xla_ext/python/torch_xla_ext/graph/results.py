@@ -1,4 +1,4 @@
-"""What a captured step returns, taken apart once and made again at each replay.
+"""Results of a captured step: taken apart once, and made again at each replay.
 
 Tensors, and containers that pytree knows, are made as before. Any other object that the step made
 is taken apart as copy.copy() does, by its __reduce_ex__: dataclasses, mappings, sets, namespaces,
@@ -40,13 +40,13 @@ class Reference:
 
 
 class Result:
-    """How one result is made."""
+    """The plan for one result."""
 
     def make(self, arguments: Sequence[torch.Tensor], new: list[torch.Tensor]) -> Any:
         raise NotImplementedError
 
     def difference(self, other: Result, path: str) -> str | None:
-        """How `other` makes something else; `path` is the result's name."""
+        """Return how `other` differs; `path` is the result's name."""
         return None if self == other else f"{path} is another tensor"
 
 
@@ -225,11 +225,11 @@ class Planner:
         self._kept: list[Any] = []  # parts that only __reduce_ex__ made, and their addresses
 
     def take_apart(self, outputs: Any) -> Any:
-        """The plan, with tensors in place of their own plans."""
+        """Return the plan, with tensors in place of their own plans."""
         return self._tree(outputs, "the result")
 
     def finish(self, plan: Any, plans: dict[int, Result]) -> Result:
-        """Puts the tensors' plans in."""
+        """Put the tensors' plans in."""
         if isinstance(plan, torch.Tensor):
             return plans[id(plan)]
         if isinstance(plan, Tree):
@@ -334,7 +334,7 @@ def _short(tensor: torch.Tensor) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Those that can be reached from an object, in whatever way."""
+    """Yield the tensors that can be reached from an object."""
     seen, left = {id(value)}, [value]
     while left:
         for item in _referents(left.pop()):

@@ -27,7 +27,7 @@ class SharedMemory:
 
     @staticmethod
     def of(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> SharedMemory | None:
-        """The memory that the arguments are in. None if XLA cannot take them as they are.
+        """Return the memory that the arguments are in. None if XLA cannot take them as they are.
 
         CPU tensors beside CUDA's, such as the scalars that PyTorch allows there, are copied.
         """
@@ -42,7 +42,7 @@ class SharedMemory:
         return SharedMemory(device) if is_functional and _XLAC._xla_shares_memory(device) else None
 
     def views(self, arguments: Sequence[object]) -> list[object]:
-        """The arguments, with XLA tensors over the memory of the tensors."""
+        """Return the arguments, with XLA tensors over the memory of the tensors."""
         own = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         own = [t if self._is_usable(t) else self.copy(t) for t in own]
         views = iter(_XLAC._xla_views(own))
@@ -52,7 +52,7 @@ class SharedMemory:
         return tensor.device == self.device and _XLAC._xla_is_row_major(tensor)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy that XLA can take as it is."""
+        """Return a copy that XLA can take as it is."""
         with torch.no_grad():
             return (
                 tensor.to(
@@ -63,7 +63,7 @@ class SharedMemory:
             )
 
     def move(self, graph: torch.fx.GraphModule) -> None:
-        """Has tensors that the graph makes on this device, and its own ones, be XLA's."""
+        """Move the graph's own tensors, and those that it makes on this device, to XLA."""
         xla = torch_xla.device()
 
         def moved(value: object) -> object:
@@ -83,7 +83,7 @@ class SharedMemory:
         return device.type == self.device.type
 
     def program(self, program: object) -> _Program:
-        """A csrc/graph program, to run on tensors in this memory."""
+        """Return a csrc/graph program, to run on tensors in this memory."""
         if self.device.type == "cuda" and not _XLAC._xla_is_compute_stream_known():
             with _lock:
                 _find_compute_stream()
@@ -106,7 +106,7 @@ class _Program:
 
 
 def _has_view(tensor: torch.Tensor) -> bool:
-    """DLPack, by which torch_xla makes views, has no floating-point numbers of 8 bits."""
+    """Return whether torch_xla can make views, by DLPack, which has no 8-bit floats."""
     dtype = tensor.dtype
     is_float8 = dtype.is_floating_point and dtype.itemsize == 1
     return tensor.layout == torch.strided and not is_float8
@@ -119,13 +119,13 @@ def _with_index(device: torch.device) -> torch.device:
 
 
 def _devices_of(graph: torch.fx.GraphModule) -> set[torch.device]:
-    """Where a graph without tensors as arguments makes its own."""
+    """Return the devices on which a graph without tensor arguments makes its own."""
     leaves = pytree.tree_leaves([(node.args, node.kwargs) for node in graph.graph.nodes])
     return {leaf for leaf in leaves if isinstance(leaf, torch.device)}
 
 
 def _find_compute_stream() -> None:
-    """Runs csrc/graph/cuda_streams.h's target, which needs some operand and result."""
+    """Run csrc/graph/cuda_streams.h's target, which needs some operand and result."""
     operand = torch.zeros(1, device=torch_xla.device())
     results = _XLAC._xla_custom_call(
         [operand],

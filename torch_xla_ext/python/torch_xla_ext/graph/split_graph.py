@@ -22,12 +22,12 @@ _Compile = Callable[[torch.fx.GraphModule], _Run]
 
 
 def nodes_on_host(graph: torch.fx.GraphModule) -> set[torch.fx.Node]:
-    """Returns the nodes that compute CPU tensors, or no tensor."""
+    """Return the nodes that compute CPU tensors, or no tensor."""
     return {node for node in graph.graph.nodes if _is_on_host(node)}
 
 
 def other_device(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> torch.device | None:
-    """Returns the device, other than the CPU, that the graph's tensors are on besides the CPU.
+    """Return the device, other than the CPU, that the graph's tensors are on besides the CPU.
 
     None if all arguments are on one device, and no operation is on another one.
     """
@@ -40,7 +40,7 @@ def other_device(graph: torch.fx.GraphModule, arguments: Iterable[object]) -> to
 
 
 def _is_on_host(node: torch.fx.Node) -> bool:
-    """Whether a node computes CPU tensors, or no tensor at all, such as a size."""
+    """Return whether a node computes CPU tensors, or no tensor at all, such as a size."""
     if not node.op.startswith("call_"):
         return False
     if _written_arguments(node):  # copy_ returns what it wrote to
@@ -76,7 +76,7 @@ def split(
     host_stage: _Compile,
     device_stage: _Compile,
 ) -> _Run:
-    """Returns a function that runs the graph's stages, one after the other.
+    """Return a function that runs the graph's stages, one after the other.
 
     Args:
         graph: the graph.
@@ -114,7 +114,7 @@ def split(
 
 
 def on_cpu(graph: torch.fx.GraphModule) -> _Run:
-    """Returns a function that runs a graph of CPU tensors, after moving its arguments there.
+    """Return a function that runs a graph of CPU tensors, after moving its arguments there.
 
     Some operators that compute a CPU tensor from an XLA tensor, such as ``aten.copy``, return a
     tensor that PyTorch's functionalization still wraps.
@@ -134,7 +134,7 @@ def _attribute(graph: torch.fx.GraphModule, path: str) -> object:
 def _by_stage(
     graph: torch.fx.GraphModule, on_host: set[torch.fx.Node]
 ) -> dict[int, list[torch.fx.Node]]:
-    """The nodes of each stage, in order: even ones on the host, odd ones on the device.
+    """Return the nodes of each stage, in order: even ones on the host, odd ones on the device.
 
     A write is in no earlier stage than the reads before it, also those of the tensor's views.
     """
@@ -168,17 +168,19 @@ def _by_stage(
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    """Whether a node's result may share memory with an argument."""
+    """Return whether a node's result may share memory with an argument."""
     schema = getattr(node.target, "_schema", None)
     return schema is None or any(result.alias_info is not None for result in schema.returns)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stage:
-    """Args:
-    function: runs the stage.
-    inputs: the nodes whose values it takes; for several, their values as one tensor.
-    outputs: the nodes whose values it returns.
+    """A part of a graph that runs on the host, or on the device.
+
+    Attributes:
+        function: runs the stage.
+        inputs: the nodes whose values it takes; for several, their values as one tensor.
+        outputs: the nodes whose values it returns.
     """
 
     function: _Run
@@ -216,7 +218,7 @@ class _Stage:
 def _stack_scalars(
     part: torch.fx.GraphModule, inputs: Sequence[torch.fx.Node]
 ) -> list[torch.fx.Node | tuple[torch.fx.Node, ...]]:
-    """Has a device stage take the host's 0-dimensional tensors of a dtype as one.
+    """Make a device stage take the host's 0-dimensional tensors of a dtype as one.
 
     Sending a tensor to the device takes some microseconds, and an optimizer may have one for each
     parameter.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import logging
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -18,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_xla_ext import xla_options
 from torch_xla_ext.graph import parallel_compilation
 from torch_xla_ext.graph.capture_key import Key, modes, weakly
+from torch_xla_ext.graph.copied_step import CopiedStep
 from torch_xla_ext.graph.errors import CaptureError, ReadError
 from torch_xla_ext.graph.guards import ON_THE_HOST
 from torch_xla_ext.graph.parallel_compilation import Compiler
@@ -49,7 +48,7 @@ def _kind_of_generator(function: Callable[..., Any]) -> str | None:
     return "a coroutine function" if inspect.iscoroutinefunction(function) else None
 
 
-class CapturedStep:
+class CapturedStep(CopiedStep):
     """A function with its replays; see torch_xla_ext.capture."""
 
     def __init__(
@@ -83,58 +82,11 @@ class CapturedStep:
         self._compiler_options: bytes | None = None  # of the first trace, and of all
         self._changed: str | None = None  # what the last run changed besides tensors
         self._disturbances = 0  # traces in a row that another thread may have disturbed
-        # As a method: its name, and of the step of one object the step of the class.
         self._attribute = getattr(function, "__name__", "")
-        self._unbound: CapturedStep | None = None
+        self._unbound = None
 
     def _arguments(self) -> tuple:
         return self._max_captures, self._check_python, self._verify, self._as_compiling
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._attribute = name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: each object has replays of its own."""
-        if instance is None:
-            return self
-        attributes, name = instance.__dict__, self._attribute
-        bound = attributes.get(name)
-        made = isinstance(bound, CapturedStep) and bound._unbound is self
-        if bound is None or (made and bound._function.__self__ is not instance):
-            # The second: of the object that this one is a copy.copy() of.
-            function = self._function.__get__(instance, owner)
-            bound = attributes[name] = CapturedStep(function, *self._arguments())
-            bound._unbound, bound._attribute = self, name
-        return bound
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        """Makes __get__ run first, although the object's step is among its attributes."""
-        instance.__dict__[self._attribute] = value
-
-    def __delete__(self, instance: Any) -> None:
-        try:
-            del instance.__dict__[self._attribute]
-        except KeyError:
-            raise AttributeError(self._attribute) from None
-
-    def __copy__(self) -> CapturedStep:
-        return type(self)(self._function, *self._arguments())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedStep:
-        """A step of the copied function, without replays."""
-        step = type(self)(copy.deepcopy(self._function, memo), *self._arguments())
-        step._unbound, step._attribute = self._unbound, self._attribute
-        return step
-
-    def __reduce_ex__(self, _protocol: int) -> Any:
-        """For pickle: a step without replays; one that decorates a global by its name."""
-        function = self._function
-        if self._unbound is not None:
-            return getattr, (function.__self__, self._attribute)
-        found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
-        for name in self._name.split("."):
-            found = getattr(found, name, None)
-        return self._name if found is self else (CapturedStep, (function, *self._arguments()))
 
     @property
     def captured_function(self) -> Callable[..., Any]:
@@ -150,14 +102,14 @@ class CapturedStep:
         return self._call(args, kwargs, may_differ=True)
 
     def repeat(self, *args: Any) -> Any:
-        """A call like the one before it in this thread, between which no code has changed Python.
+        """Make a call like the previous one in this thread, since which Python is unchanged.
 
         What the function reads besides its arguments is not compared with what it was.
         """
         return self._call(args, {}, may_differ=False)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Traces and compiles what a call with these arguments runs, and runs nothing.
+        """Trace and compile what a call with these arguments runs, and run nothing.
 
         In a block of torch_xla_ext.parallel_compilation another thread compiles it.
 
@@ -282,7 +234,7 @@ class CapturedStep:
         again: TraceFingerprint | None = None,
         compiler: Compiler | None = None,
     ) -> Replay:
-        """Traces the function; if it reads a value, once more as torch.compile would.
+        """Trace the function; if it reads a value, once more as torch.compile would.
 
         Libraries read values, such as whether a mask is all ones, unless they are compiled.
         """
@@ -320,7 +272,7 @@ class CapturedStep:
         )
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
-        """Whether the call is traced again: calls 2, 4, 8, …"""
+        """Return whether the call is traced again: calls 2, 4, 8, …"""
         return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
 
     def _run_verified(
@@ -332,7 +284,7 @@ class CapturedStep:
         arguments: list[torch.Tensor],
         views: list[int],
     ) -> Any:
-        """Traces the call again, and compares.
+        """Trace the call again, and compare.
 
         A trace has the step's effects on Python, like any capture; so it takes the place of a call
         of the function. Its effects on tensors are undone, and the replay has them.
@@ -391,7 +343,7 @@ class CapturedStep:
         return "Pass changing values as tensors"
 
     def _finish_lazily(self, result: NotRepeatableError) -> Any:
-        """The first call may make what later ones only write to, such as an optimizer's state."""
+        """Keep a first call lazy: it may create state that later calls update."""
         torch_xla.sync()
         if isinstance(result, DisturbedError):
             self._disturbances += 1
@@ -446,7 +398,7 @@ def capture(
     verify: bool | int | None = None,
     as_compiling: bool = False,
 ) -> CapturedStep | Callable[[Callable[..., Any]], CapturedStep]:
-    """Traces and compiles a step once, and then replays it without running its Python code.
+    """Trace and compile a step once, and then replays it without running its Python code.
 
     As a decorator or a function: ``step = torch_xla_ext.capture(step)``. A call does what
     ``function(...)`` followed by torch_xla.sync() does, for the step's tensors. Capture also finds

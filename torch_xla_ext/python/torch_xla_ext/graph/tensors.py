@@ -14,7 +14,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Description(NamedTuple):
-    """What a program depends on of one argument, for messages."""
+    """The properties of an argument that a program depends on, for messages."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Description(NamedTuple):
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides that a view has in PyTorch: contiguous() asks for them."""
+    """Return a copy with the strides that a view has in PyTorch: contiguous() asks for them."""
     with torch.no_grad():
         copy = tensor.clone().requires_grad_(tensor.requires_grad)
     if (strides := _XLAC._xla_strides([tensor])) is not None:
@@ -47,7 +47,7 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
-    """The shardings of the tensors' values, under SPMD; none otherwise.
+    """Return the shardings of the tensors' values, under SPMD; none otherwise.
 
     XLA chooses the sharding of a value, where the user has not, when it computes the value. So
     those that are still to be computed are computed first.
@@ -69,12 +69,12 @@ def shardings_of(tensors: list[torch.Tensor]) -> list[str]:
 
 
 def sharding_of(tensor: torch.Tensor) -> _XLAC.OpSharding | None:
-    """The sharding of one tensor's value, under SPMD, if it has one."""
+    """Return the sharding of one tensor's value, under SPMD, if it has one."""
     return _XLAC._get_xla_op_sharding(tensor) if runtime.is_spmd() else None
 
 
 def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.Tensor:
-    """A copy with a sharding, for which a program was compiled. Without one, XLA would choose."""
+    """Return a copy with the sharding that a program was compiled for, else XLA chooses one."""
     copy = tensor.clone()
     if sharding is not None:
         _XLAC._xla_mark_sharding(copy, sharding)
@@ -88,7 +88,7 @@ def clone_of(tensor: torch.Tensor, sharding: _XLAC.OpSharding | None) -> torch.T
 def view_of(
     tensor: torch.Tensor, root: torch.Tensor
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Makes of a tensor like `root` one like `tensor`, which shares its storage; else None."""
+    """Make of a tensor like `root` one like `tensor`, which shares its storage; else None."""
     if tensor is root:
         return lambda other: other
     if _XLAC._xla_capture_is_view(root) or tensor.dtype != root.dtype:
@@ -111,17 +111,17 @@ def view_of(
 
 
 def place_of(tensor: torch.Tensor) -> tuple:
-    """Where a view's elements are in its storage."""
+    """Return where a view's elements are in its storage."""
     return _XLAC._xla_capture_place(tensor), tensor.dtype
 
 
 def _value_of(tensor: torch.Tensor) -> str:
-    """Which operation of the trace, or which data, a tensor's value is."""
+    """Describe a tensor's value: an operation of the trace, or data."""
     return _XLAC._unique_id_for_ir_and_data(tensor)
 
 
 def argument_names(spec: pytree.TreeSpec) -> list[str]:
-    """A name for each leaf of (args, kwargs)."""
+    """Return a name for each leaf of (args, kwargs)."""
     skeleton = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     names = []
     for path, _ in pytree.tree_flatten_with_path(skeleton)[0]:

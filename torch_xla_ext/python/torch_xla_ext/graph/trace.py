@@ -39,7 +39,7 @@ class NotRepeatableError(Exception):
 
 
 class DisturbedError(NotRepeatableError):
-    """What is refused, `name`, happened during the trace, perhaps in another thread."""
+    """Something refused, `name`, happened during the trace, perhaps in another thread."""
 
 
 class Tracer:
@@ -101,7 +101,7 @@ class Tracer:
                 self._add(tensor.grad, f"{name}.grad", gradient_of=number)
 
     def _see(self, tensor: torch.Tensor) -> None:
-        """Before torch uses a tensor in the trace."""
+        """Record a tensor before torch uses it in the trace."""
         if id(tensor) in self._by_id or not _XLAC._xla_capture_is_supported(tensor):
             return
         storage = _XLAC._xla_capture_storage(tensor)
@@ -218,7 +218,7 @@ class Tracer:
             raise NotRepeatableError(name, self._as_lazy(outputs), remedy)
 
     def _change(self, executed: watch.ExecutedCode, outputs: Any) -> tuple[str, str | None] | None:
-        """What the function changed besides tensors, and the remedy."""
+        """Return what the function changed besides tensors, and the remedy."""
         moved = self._state.moved()
         changed = self._changed_python(executed)
         if moved:
@@ -229,7 +229,7 @@ class Tracer:
         return (changed, None) if changed else None
 
     def _as_lazy(self, outputs: Any) -> Any:
-        """For a call that is not captured: gives arguments that were copied their new values."""
+        """Give copied arguments their new values, for a call that is not captured."""
         arguments = [leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor)]
         for number, copy in self._copies.items():
             if self._saved.is_written(copy):
@@ -239,7 +239,7 @@ class Tracer:
         return pytree.tree_map(lambda leaf: originals.get(id(leaf), leaf), outputs)
 
     def _changed_python(self, executed: watch.ExecutedCode) -> str | None:
-        """What the function changed besides tensors; also adds its globals to what is compared."""
+        """Return what the function changed besides tensors; add its globals to the guards."""
         names: set[str] = set()
         strings: set[str] = set()
         by_strings = False
@@ -259,7 +259,7 @@ class Tracer:
         return self._state.difference() or executed.changed_global()
 
     def run(self) -> Replay:
-        """Returns a replay.
+        """Return a replay.
 
         Raises:
             NotRepeatableError: the function changed Python objects; `outputs` are its
@@ -315,7 +315,7 @@ class Tracer:
         return Plans(self._known, self._by_id, storages, self._gradients, self._saved, existing)
 
     def _compile(self, outputs: Any) -> Callable[[], Replay]:
-        """Compiles the program. Returns what makes the replay, once the trace is undone."""
+        """Compile the program. Returns what makes the replay, once the trace is undone."""
         saved, known = self._saved, self._known
         written = [
             numbers[0]
@@ -336,7 +336,7 @@ class Tracer:
         return lambda: self._replay(key, text, lowered, sources, written, new, returned, gradients)
 
     def _find_sources(self, lowered: InPlaceProgram) -> list[tuple[Source, int]]:
-        """Where each parameter's value comes from; for STATE the number of the known tensor."""
+        """Return the source of each parameter; for STATE also the known tensor's index."""
         by_address = {
             self._saved.data_address(self._known[numbers[0]].tensor): numbers[0]
             for numbers in self._by_storage.values()

@@ -1,4 +1,4 @@
-"""What a trace was, so that a later trace of the same step can be compared with it.
+"""Fingerprints of traces, to compare a later trace of the same step.
 
 Python's state is compared by names, and no list of names is complete. The program is: whatever the
 step's Python code did, its effect on tensors is the program with its constants, the tensors that it
@@ -25,7 +25,7 @@ _MAX_ARGUMENTS = 64  # of an operation that are remembered
 
 
 def place() -> str:
-    """The file and the line of the user's code that runs now."""
+    """Return the file and the line of the user's code that runs now."""
     frame = sys._getframe(1)
     while frame is not None and is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
@@ -70,7 +70,7 @@ class Operation:
 
 @dataclasses.dataclass
 class TraceFingerprint:
-    """Of one trace.
+    """The fingerprint of one trace.
 
     Attributes:
         program: the hash of its operations.
@@ -94,7 +94,7 @@ class TraceFingerprint:
     as_compiling: bool
 
     def difference(self, other: TraceFingerprint) -> str | None:
-        """Why a replay of this trace is not what the other one does."""
+        """Return how a replay of this trace would differ from the other one."""
         if self.program != other.program:
             return self._other_operation(other) or "its operations differ"
         mine, others = self._sources(), other._sources()
@@ -114,7 +114,7 @@ class TraceFingerprint:
         return difference(self.result, other.result, "the result")
 
     def _sources(self) -> list[tuple[int, int]]:
-        """The parameters, tensors by the memory that they have now."""
+        """Return the parameters, tensors by the memory that they have now."""
         return [
             (kind, _storage(source()) if isinstance(source, weakref.ref) else source)
             for kind, source in self.parameters

@@ -21,7 +21,7 @@ _XLAC = torch_xla._XLAC
 
 
 class Source(enum.IntEnum):
-    """Where a program's parameter comes from: csrc/graph/program.h's Source::Kind."""
+    """The origin of a program's parameter: csrc/graph/program.h's Source::Kind."""
 
     ARGUMENT = 0
     STATE = 1
@@ -32,7 +32,7 @@ class Source(enum.IntEnum):
 
 
 class Trace:
-    """What tracing does to tensors and to the device's random numbers, and undoing it.
+    """Changes of a trace to tensors and to the device's random numbers, and undoing them.
 
     Attributes:
         saved: the values of tensors from before the trace, an _XlaSavedState.
@@ -48,7 +48,7 @@ class Trace:
         self._seed = _XLAC._get_base_seed_as_tensor(str(torch_xla.device()))
 
     def undo(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Gives tensors their earlier values, and syncs `tensors` with their bases."""
+        """Give tensors their earlier values, and sync `tensors` with their bases."""
         self.saved.restore()
         for tensor in tensors:
             torch._sync(tensor)
@@ -60,7 +60,7 @@ class Trace:
         source_of: Callable[[int], tuple[Source, int] | None],
         check_other: Callable[[int, torch.Tensor], None] = lambda tensor_id, tensor: None,
     ) -> list[tuple[Source, int]]:
-        """Returns where the value of each of the program's parameters comes from.
+        """Return where the value of each of the program's parameters comes from.
 
         Args:
             program: the traced program.
@@ -88,7 +88,7 @@ class Trace:
 
 
 def keep_shardings(written: Sequence[torch.Tensor], saved: object) -> None:
-    """Gives a new value that has no sharding the one that the tensor's value had before.
+    """Give a new value that has no sharding the one that the tensor's value had before.
 
     ``cache[:] = value`` makes such a value. XLA would choose a sharding for it, which the next run
     of the program would not fit.
@@ -139,13 +139,13 @@ class InPlaceProgram:
         self.places = [found[address] for address in addresses]
 
     def _find_parameters(self) -> dict[int, int]:
-        """Sets `ids` and `parameters`. Returns parameters' places by their data's addresses."""
+        """Set `ids` and `parameters`. Returns parameters' places by their data's addresses."""
         self.ids, self.parameters = _XLAC._get_tensors_xla_device_data_node(self.results)
         addresses = map(_XLAC._xla_capture_data_address, self.parameters)
         return {address: place for place, address in enumerate(addresses)}
 
     def compile(self, compiler: Compiler | None = None) -> bytes:
-        """Compiles it, unless it is compiled. Returns the key by which torch_xla finds it.
+        """Compile it, unless it is compiled, and return the key by which torch_xla finds it.
 
         A compiler does that while the caller goes on, and then `compilation` says when it ends.
         """

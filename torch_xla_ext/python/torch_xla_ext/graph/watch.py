@@ -61,7 +61,7 @@ _RESHAPES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """Whether a value is an XLA tensor; not one without data, which PyTorch traces with."""
+    """Return whether a value is an XLA tensor; not one without data, which PyTorch traces with."""
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "xla"
@@ -70,7 +70,7 @@ def is_on_device(value: Any) -> bool:
 
 
 def _leaves(args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-    """Of an operation's arguments, which are seldom nested."""
+    """Return the leaves of an operation's arguments, which are seldom nested."""
     values = [*args, *kwargs.values()]
     nested = any(isinstance(value, (list, tuple, dict)) for value in values)
     return pytree.tree_leaves(values) if nested else values
@@ -94,7 +94,7 @@ class Calls:
 
 
 class WatchedTensors(TorchFunctionMode):
-    """Calls `see` with each XLA tensor before torch uses it.
+    """A watch that calls `see` with each XLA tensor before torch uses it.
 
     Refuses what brings a value to the host, where a replay would not be. `name_of` says which
     tensor it was, if it is known. A factor that torch would read, such as the learning rate of SGD,
@@ -204,7 +204,7 @@ class WatchedTensors(TorchFunctionMode):
 
 @contextlib.contextmanager
 def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Calls `see` with the tensors whose .grad a backward() is about to write."""
+    """Call `see` with the tensors whose .grad a backward() is about to write."""
     stock, tracing = torch.autograd._engine_run_backward, threading.get_ident()
 
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -227,7 +227,7 @@ def leaves_of_backward(see: Callable[[torch.Tensor], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def functions_of_backward(*contexts: Callable[[], Any]) -> Iterator[None]:
-    """The backward() of each autograd.Function, which another thread runs, is in `contexts`."""
+    """Run each autograd.Function's backward(), in another thread, with `contexts`."""
     kind, tracing = torch.autograd.function.BackwardCFunction, threading.get_ident()
     stock = kind.apply
 
@@ -260,7 +260,7 @@ def refuse_read(tensor: torch.Tensor, by: str, name: str | None) -> None:
 
 
 def _is_in(module: str) -> bool:
-    """Whether code of the module is running."""
+    """Return whether code of the module is running."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__") != module:
         frame = frame.f_back
@@ -273,7 +273,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 @contextlib.contextmanager
 def answers_as_compiling() -> Iterator[None]:
-    """torch.compiler.is_compiling() is true in this thread, except for PyTorch's own code.
+    """Make torch.compiler.is_compiling() true in this thread, except for PyTorch's own code.
 
     Libraries ask it before they look at a tensor's value, as in `if not is_compiling() and
     mask.all()`. PyTorch's optimizers ask it, too, and compute with other roundings.
@@ -290,7 +290,7 @@ def answers_as_compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def syncs_refused() -> Iterator[None]:
-    """In this thread, and in those of autograd. A read computes nothing but its value meanwhile."""
+    """Refuse syncs in this thread and autograd's; a read computes its value only."""
     tracing = threading.get_ident()
 
     def refusing(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -325,11 +325,11 @@ def _host_random_states() -> dict[str, Callable[[], Any]]:
 
 
 class ByAThreadError(CaptureError):
-    """What is refused has happened, but perhaps in another thread of the process."""
+    """Something refused happened, but perhaps in another thread of the process."""
 
 
 def _refuse(text: str) -> None:
-    """Of what is counted for the whole process."""
+    """Refuse something by process-wide counters."""
     raise (CaptureError if threading.active_count() == 1 else ByAThreadError)(text)
 
 
@@ -409,7 +409,7 @@ class ExecutedCode:
             self._assigned.setdefault((id(variables), name), known)
 
     def _importing(self, importing: types.FrameType) -> Callable[..., None]:
-        """What is called instead of `_see` until the import in this frame ends."""
+        """Return a function to call instead of `_see` until the import in this frame ends."""
         inside, existing, outside = ExecutedCode(), set(sys.modules), sys.getprofile()
 
         def see(frame: types.FrameType, event: str, module: object) -> None:

@@ -42,7 +42,7 @@ def register_tvm_ffi_kernel(
     parameters: str = "",
     cuda_graph: bool = False,
 ) -> list[Target]:
-    """Registers a TVM-FFI function as an FFI custom-call target.
+    """Register a TVM-FFI function as an FFI custom-call target.
 
     ::
 
@@ -113,7 +113,7 @@ def tvm_ffi_call(
     cuda_graph: bool = False,
     sharding_rule: str | None = None,
 ) -> list[torch.Tensor]:
-    """Calls a TVM-FFI function on XLA tensors, as part of the XLA program.
+    """Call a TVM-FFI function on XLA tensors, as part of the XLA program.
 
     ::
 
@@ -233,7 +233,7 @@ def _target_of(function: object, platform: str, words: Sequence[str], cuda_graph
 
 
 def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | None) -> list[str]:
-    """What the C++ side reads: csrc/launchers/tvm_ffi_arguments.h."""
+    """Encode the arguments for csrc/launchers/tvm_ffi_arguments.h."""
     words = arguments.split() if isinstance(arguments, str) else arguments
     if schema is None:
         return ["args", "rets"] if words is None else list(words)
@@ -262,7 +262,7 @@ def _words(name: str, arguments: str | Sequence[str] | None, schema: Schema | No
 
 
 def _load_runtime(name: str) -> None:
-    """Loads libtvm_ffi, without the Python package, which may compile things when imported."""
+    """Load libtvm_ffi, without the Python package, which may compile things when imported."""
     spec = importlib.util.find_spec("tvm_ffi")
     folders = spec.submodule_search_locations if spec is not None else None
     files = [Path(folder, "lib", "libtvm_ffi.so") for folder in folders or ()]
@@ -284,7 +284,7 @@ def _load_runtime(name: str) -> None:
 
 
 def _handle(name: str, library: object, symbol: str | None) -> int:
-    """The function's object; it lives as long as the process."""
+    """Return the function's object; it lives as long as the process."""
     if hasattr(library, "__tvm_ffi_object__"):
         library = library.__tvm_ffi_object__()
     if hasattr(library, "__chandle__"):  # a tvm_ffi.Function, whose package is imported

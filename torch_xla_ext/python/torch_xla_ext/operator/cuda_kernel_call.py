@@ -14,7 +14,7 @@ from xla_kernels.traits import Traits
 
 
 class CudaKernelCall(KernelCall):
-    """As KernelCall: on a GPU a launch of the kernel, on the CPU its reference."""
+    """A KernelCall that launches the kernel on a GPU and runs its reference on the CPU."""
 
     def prepared(self, *values: Value) -> object | None:
         if registration.device_platform() == "Host":
@@ -36,7 +36,7 @@ class CudaKernelCall(KernelCall):
             checked.args[name].copy_(results[result])
 
     def _reference(self, checked: Checked, least: int) -> list[torch.Tensor]:
-        """At least so many results: a reference does not have the kernel's workspaces."""
+        """Return at least so many results; a reference does not have the kernel's workspaces."""
         tensors = [checked.args[name] for name in self.operands]
         types = [ArrayType(tuple(shape), dtype) for shape, dtype in checked.results]
         return self.kernel.calls.operator_results(tensors, types, checked.parameters, least)

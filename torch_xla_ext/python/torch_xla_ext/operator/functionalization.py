@@ -7,12 +7,12 @@ from xla_kernels.operator.tensor_checks import Value
 
 
 def unsharded(args: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The arguments without what mark_sharding returns: it wraps a functional tensor."""
+    """Return the arguments without what mark_sharding returns: it wraps a functional tensor."""
     return tuple(arg.global_tensor if isinstance(arg, XLAShardedTensor) else arg for arg in args)
 
 
 def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Gives `tensor`, and what it is a view of, the new value `value`.
+    """Give `tensor`, and what it is a view of, the new value `value`.
 
     It does what torch generates for the in-place operators of its own, in their "Functionalize"
     kernels, with functions by which torch itself does it in Python. ``tensor.copy_(value)`` would

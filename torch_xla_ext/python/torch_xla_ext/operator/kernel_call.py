@@ -41,7 +41,7 @@ class KernelCall(OperatorCall):
             raise type(error)(f"{where} {error}") from None
 
     def _rule(self, args: Mapping[str, Value]) -> sharding.Rule | None:
-        """The sharding rule of a call with these arguments.
+        """Return the sharding rule of a call with these arguments.
 
         Raises:
             TypeError, ValueError: it does not fit the operator.
@@ -57,20 +57,20 @@ class KernelCall(OperatorCall):
 
     @cached_property
     def _rules(self) -> dict[str, sharding.Rule]:
-        """Those that were checked, by their texts."""
+        """The checked rules, by their texts."""
         return {}
 
     def on_xla(self, *values: Value) -> Tensors:
         return self._returned(call_operator(*self._custom_call(values)))
 
     def prepared(self, *values: Value) -> object | None:
-        """The part of on_xla that is done once for each set of shapes, dtypes and values."""
+        """Return the part of on_xla that is done once for each set of shapes, dtypes and values."""
         return prepare_operator(*self._custom_call(values))
 
     def _custom_call(
         self, values: Sequence[Value]
     ) -> tuple[Request, sharding.PartitionedCall | None]:
-        """The arguments of call_operator."""
+        """Return the arguments of call_operator."""
         checked = self.checked(values, self._num_results)
         request = self._request(checked)
         if torch_xla.runtime.is_spmd() and not checked.has_symbols(self.operands):
@@ -78,7 +78,7 @@ class KernelCall(OperatorCall):
         return request, None
 
     def _request(self, checked: Checked) -> Request:
-        """The call for these operands."""
+        """Return the call for these operands."""
         tensors = [checked.args[name] for name in self.operands]
         name, api = self.target, None
         if self.schema is not None:
@@ -100,11 +100,11 @@ class KernelCall(OperatorCall):
 
     @cached_property
     def _aliases(self) -> dict[int, int]:
-        """Of each result that is in an operand's buffer, the operand's number."""
+        """The index of the operand whose buffer each result has."""
         return {result: self.operands.index(arg) for result, arg in self.in_place.items()}
 
     def _partitioned(self, checked: Checked) -> sharding.PartitionedCall:
-        """The call in a program for several devices."""
+        """Return the call in a program for several devices."""
         args = checked.args
         dtypes = {name: args[name].dtype for name in self.operands if args[name] is not None}
         values = {name: None if name in dtypes else value for name, value in args.items()}
@@ -158,7 +158,7 @@ class KernelCall(OperatorCall):
         return self.checked(values, self._num_results)
 
     def _target(self, platform: str) -> str:
-        """The name with which calls for PyTorch's own tensors find the kernel."""
+        """Return the name with which calls for PyTorch's own tensors find the kernel."""
         if self.schema is None:
             return self.target
         self._check_registered(platform, ("untyped",))
@@ -189,7 +189,7 @@ class KernelCall(OperatorCall):
         return False
 
     def _with_copies(self, checked: Checked) -> Checked:
-        """Replaces the arguments that the kernel writes to by copies."""
+        """Replace the arguments that the kernel writes to by copies."""
         contiguous = torch.contiguous_format
         copies = {
             name: checked.args[name].clone(memory_format=contiguous)
@@ -198,7 +198,7 @@ class KernelCall(OperatorCall):
         return checked._replace(args=checked.args | copies)
 
     def _run(self, platform: str, checked: Checked, stream: int = 0) -> Sequence[torch.Tensor]:
-        """Runs the kernel without XLA, and writes to the arguments that it writes to."""
+        """Run the kernel without XLA, and write to the arguments that it writes to."""
         args, inputs = checked.args, self._inputs(checked.args)
         results = [
             args[self.in_place[i]]
@@ -222,7 +222,7 @@ class KernelCall(OperatorCall):
         results: Sequence[torch.Tensor],
         stream: int,
     ) -> None:
-        """The same with arrays in the layouts of the signature, and `results` row-major.
+        """Run it with arrays in the layouts of the signature, and `results` row-major.
 
         Of such an array, the target's function gets a tensor whose dimensions are in the order of
         memory.
@@ -247,7 +247,7 @@ class KernelCall(OperatorCall):
         results: Sequence[torch.Tensor],
         stream: int,
     ) -> None:
-        """Calls the target's function with contiguous tensors."""
+        """Call the target's function with contiguous tensors."""
         target = self._target(platform)
         payload = self.payload(**checked.args) if self.payload else self._untyped_payload(checked)
         torch_xla._XLAC._xla_call_custom_call_target(
@@ -267,12 +267,12 @@ class KernelCall(OperatorCall):
 
 
 def _permuted(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
-    """A contiguous tensor with the dimensions in this order; itself without one."""
+    """Return a contiguous tensor with the dimensions in this order; itself without one."""
     return tensor if order is None else tensor.permute(*order).contiguous()
 
 
 def _operand(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The operand for the kernel: a copy if it shares memory with a tensor that is written to."""
+    """Return the operand for the kernel: a copy if it shares memory with a written tensor."""
     if any(tensor is not other and tensor_checks.overlap(tensor, other) for other in written):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous()

@@ -8,7 +8,7 @@ from xla_kernels.signature.schema import Argument
 
 
 def check(call: OperatorCall, rule: rules.Rule) -> None:
-    """Raises ValueError if the rule does not fit."""
+    """Raise ValueError if the rule does not fit."""
     count = len(call.operator._schema.returns)
     operands: list[tuple[str, Argument | None]] = [(name, None) for name in call.operands]
     results: list[tuple[str, Argument | None]] = [(str(i), None) for i in range(count)]
@@ -39,7 +39,7 @@ def check(call: OperatorCall, rule: rules.Rule) -> None:
 
 
 def _rank(argument: Argument | None) -> int | None:
-    """The rank of an operand or result, None if it may have several."""
+    """Return the rank of an operand or result, None if it may have several."""
     if argument is None or any(dim.star for dim in argument.dims):
         return None
     return len(argument.dims)

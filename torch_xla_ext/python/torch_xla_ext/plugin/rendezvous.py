@@ -39,7 +39,7 @@ _stores: dict[int, Store] = {}
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Waits until all processes have started; arranges that they wait for each other at the end.
+    """Wait until all processes have started; make them wait for each other at the end.
 
     Args:
         environ: that of `connect`, and TORCH_XLA_EXT_EXIT_TIMEOUT (60), in seconds.
@@ -59,7 +59,7 @@ def prepare(environ: Mapping[str, str]) -> None:
 
 
 def connect(environ: Mapping[str, str]) -> Store:
-    """The store of all processes, when they have started. Later calls return the same.
+    """Return the store of all processes, when they have started. Later calls return the same.
 
     Args:
         environ: that of `options.Processes`; MASTER_ADDR, the host of rank 0; XLA_COORDINATOR_PORT
@@ -104,7 +104,7 @@ def connect(environ: Mapping[str, str]) -> Store:
 
 
 def agreed(key: str, choose: Callable[[], str]) -> str:
-    """What one of the program's processes has chosen: the one that asks first.
+    """Return the choice of the program's first process that asks.
 
     Args:
         key: of the question, the same in all processes.
@@ -140,7 +140,7 @@ def _coordinator_port(environ: Mapping[str, str]) -> int:
 
 
 def meet(store: Store, processes: Processes, timeout: float) -> None:
-    """Waits until all processes have come to the store.
+    """Wait until all processes have come to the store.
 
     Raises:
         CudaRuntimeError: one has not come in time, or counts others than this one.
@@ -194,7 +194,7 @@ def _check_free(port: int, name: str) -> None:
 
 
 class _Exit:
-    """What this process does when it ends."""
+    """The end of this process."""
 
     def __init__(
         self,
@@ -241,14 +241,15 @@ class _Exit:
                 self._see_others_end(listener)
             else:
                 port = int(self._store.get("exit/port"))
-                # The kernel closes it when this process has ended, and not before.
-                self._until_the_end = socket.create_connection((self._host, port), self._timeout)
+                # Detached, since the interpreter closes its sockets while XLA still polls the
+                # coordinator: the kernel closes this one when the process has ended.
+                socket.create_connection((self._host, port), self._timeout).detach()
         except (OSError, RuntimeError) as error:  # rank 0 has gone, with its store
             text = str(error).partition("\n")[0]
             print(f"torch_xla_ext: rank {self._rank}: rank 0 has gone: {text}", file=sys.stderr)
 
     def _wait(self) -> str:
-        """Waits until all have noted that they are done; returns what went wrong, or nothing."""
+        """Wait until all have recorded that they are done; return the problem, or nothing."""
         end = time.monotonic() + self._timeout
         missing = set(range(self._count))
         while missing:
@@ -268,7 +269,7 @@ class _Exit:
         return ""
 
     def _see_others_end(self, listener: socket.socket) -> None:
-        """Waits until the other processes have ended: XLA's coordinator is in this one."""
+        """Wait until the other processes have ended: XLA's coordinator is in this one."""
         listener.settimeout(self._timeout)
         connections = []
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What is registered for an FFI target: its handlers, and the types of their states."""
+"""Handlers of an FFI target, and the types of their states."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class _TypeInfo(ctypes.Structure):
 
 
 def bundle_symbol(name: str, platform: str) -> str:
-    """The function of a library that returns the handlers of the target `name`."""
+    """Return the function of a library that returns the handlers of the target `name`."""
     return name + BUNDLES[platform]
 
 
 def _call(function: int) -> int:
-    """The pointer that a C function returns."""
+    """Return the pointer that a C function returns."""
     return ctypes.CFUNCTYPE(ctypes.c_void_p)(function)() or 0
 
 
 def handlers(name: str, address: int, what: str) -> dict[str, int]:
-    """The handlers, by stage, at an address of a handler or of an XLA_FFI_Handler_Bundle."""
+    """Return the handlers, by stage, at an address of a handler or of an XLA_FFI_Handler_Bundle."""
     if libraries.is_code(address):
         return {"execute": address}
     return _handlers_of_bundle(name, address, what)
@@ -80,7 +80,7 @@ def _handlers_of_bundle(name: str, address: int, what: str) -> dict[str, int]:
 
 
 def checked(name: str, found: Mapping[str, object]) -> dict[str, object]:
-    """Those of `found` that are not None; raises ValueError if their stages are wrong."""
+    """Return the handlers that are not None. Raises ValueError if their stages are wrong."""
     for stage in found:
         if stage not in STAGES:
             known = "; a target's stages are " + ", ".join(map(repr, STAGES))
@@ -100,7 +100,7 @@ def checked(name: str, found: Mapping[str, object]) -> dict[str, object]:
 
 
 def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int] | None:
-    """The handlers that a library's function `bundle_symbol` returns; None if it has none."""
+    """Return the handlers of a library's function `bundle_symbol`; None if it has none."""
     symbol = bundle_symbol(name, platform)
     if libraries.function_of(library, symbol) is None:
         return None
@@ -117,7 +117,7 @@ def record_of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[st
 
 
 def register_type_of_library(name: str, library: ctypes.CDLL, platform: str) -> None:
-    """Registers the type that a library's function `<name>TypeId` returns, if it has one."""
+    """Register the type that a library's function `<name>TypeId` returns, if it has one."""
     if (type_id := libraries.function_of(library, name + _TYPE_ID)) is None:
         return
     register_ffi_type(
@@ -136,7 +136,7 @@ def register_ffi_type(
     type_info: object = None,
     platform: str = "CUDA",
 ) -> None:
-    """Registers the type of the state that an FFI target's handlers share.
+    """Register the type of the state that an FFI target's handlers share.
 
     A type is registered before a program that uses it is compiled. Registering the same type
     again does nothing.
@@ -200,7 +200,7 @@ def _data_address(name: str, what: str, value: object, size: int, writable: bool
 
 
 def address_of(function: object) -> int | None:
-    """The address that an int, a ctypes function or a PyCapsule holds; None for another object."""
+    """Return the address in an int, a ctypes function or a PyCapsule; None otherwise."""
     if isinstance(function, int) and not isinstance(function, bool):
         return function
     if isinstance(function, ctypes._CFuncPtr):
@@ -213,7 +213,7 @@ def address_of(function: object) -> int | None:
 def of_stages(
     name: str, stages: Mapping[str, object], find: Callable[[str], int] | None = None
 ) -> dict[str, int]:
-    """The handlers of a dictionary by stage.
+    """Return the handlers of a dictionary by stage.
 
     Args:
         name: the target.

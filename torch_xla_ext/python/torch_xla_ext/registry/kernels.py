@@ -15,7 +15,7 @@ _loaders: dict[str, Callable[..., list[Target]]] = {}
 
 
 def add_abi(abi: str, loader: Callable[..., list[Target]]) -> None:
-    """Makes ``register_kernel(name, library, abi=abi, **options)`` call `loader`."""
+    """Make ``register_kernel(name, library, abi=abi, **options)`` call `loader`."""
     _loaders[abi] = loader
 
 
@@ -27,7 +27,7 @@ def register_kernel(
     sharding_rule: str | None = None,
     **options: object,
 ) -> list[Target]:
-    """Registers all entries of a kernel that uses torch_xla_ext/kernel.h.
+    """Register all entries of a kernel that uses torch_xla_ext/kernel.h.
 
     Or of FFI handlers with several stages: those of the library's functions <name>Bundle, for CUDA,
     and <name>HostBundle, which return an XLA_FFI_Handler_Bundle.

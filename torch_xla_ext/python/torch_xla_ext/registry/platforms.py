@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Platform(NamedTuple):
-    """What else XLA's platform is called.
+    """The names of an XLA platform.
 
     Attributes:
         device_type: torch_xla's, as in PJRT_DEVICE; also the dispatch key of PyTorch's own tensors.
@@ -45,5 +45,5 @@ _BY_DEVICE_TYPE = {platform.device_type: name for name, platform in PLATFORMS.it
 
 
 def platform_of(device_type: str) -> str | None:
-    """XLA's platform of one of torch_xla's device types; None if there are no kernels for it."""
+    """Return XLA's platform for a torch_xla device type; None if it has no kernels."""
     return _BY_DEVICE_TYPE.get(device_type)

@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 def _static_schemas() -> dict[str, Schema]:
-    """The schemas of the kernels that are linked into the wheel."""
+    """Return the schemas of the kernels in the wheel."""
     schemas = {name: Schema.parse(text) for name, text in _XLAC._xla_kernel_schemas().items()}
     for target, name, address in _XLAC._xla_kernel_sizes():
         functions = {**schemas[target].size_functions, name: size_function(address)}
@@ -64,12 +64,12 @@ def _current(name: str, platform: str, api: str) -> Target:
 
 
 def device_platform() -> str:
-    """The platform of this process's device, from PJRT_DEVICE."""
+    """Return the platform of this process's device, from PJRT_DEVICE."""
     return platform_of(os.environ.get("PJRT_DEVICE", "")) or "Host"
 
 
 def default_api(target: str) -> str:
-    """The default API for calls of `target`: "ffi" if an FFI function is registered.
+    """Return the default API for calls of `target`: "ffi" if an FFI function is registered.
 
     XLA calls the untyped API legacy, and its GPU compiler puts only FFI calls into CUDA graphs.
     But an untyped function that was registered after the FFI function replaces it.
@@ -80,7 +80,7 @@ def default_api(target: str) -> str:
 
 
 def schema(target: str, api: str = "untyped") -> Schema | None:
-    """The schema of the kernel that calls of `target` run; None if it has none (kernel.h).
+    """Return the schema of the kernel that calls of `target` run; None if it has none (kernel.h).
 
     It is the schema for the platform of this process's device.
     """
@@ -88,7 +88,7 @@ def schema(target: str, api: str = "untyped") -> Schema | None:
 
 
 def schema_of_any_platform(target: str) -> Schema | None:
-    """Like `schema`, for a kernel that may be registered for another platform."""
+    """Return `schema` of a kernel that may be registered for another platform."""
     first = device_platform()
     for platform in sorted(PLATFORMS, key=lambda name: name != first):
         for api in APIS:
@@ -98,7 +98,7 @@ def schema_of_any_platform(target: str) -> Schema | None:
 
 
 def call_with_schema(target: str, text: str) -> tuple[str, str]:
-    """The name and the API with which to call the kernel with this schema; "ffi" if possible.
+    """Return the name and the API to call the kernel with this schema; "ffi" if possible.
 
     Raises:
         ValueError: as name_with_schema.
@@ -115,7 +115,7 @@ def call_with_schema(target: str, text: str) -> tuple[str, str]:
 def name_with_schema(
     target: str, text: str, api: str = "untyped", platform: str | None = None
 ) -> str:
-    """The name by which to call the kernel that was last registered as `target` with this schema.
+    """Return the name by which to call the kernel last registered as `target` with this schema.
 
     It is `target` itself, unless other functions have been registered under that name since.
 
@@ -149,7 +149,7 @@ def register_custom_call(
     command_buffer_compatible: bool = False,
     sharding_rule: str | None = None,
 ) -> None:
-    """Registers a function as the custom-call target `name`.
+    """Register a function as the custom-call target `name`.
 
     It may be called before or after the client is created, and from several threads.
 
@@ -234,7 +234,7 @@ def _functions_of_library(
     platform: str,
     api: str,
 ) -> tuple[dict[str, int], Schema | None]:
-    """The functions of a library by stage, and the schema if they are those of kernel.h."""
+    """Return the functions of a library by stage, and the schema if they are those of kernel.h."""
 
     def find(symbol: str) -> int:
         return libraries.find(library, name, symbol)
@@ -256,7 +256,7 @@ def _functions_of_library(
 
 
 def _functions_at(name: str, library: object, api: str) -> dict[str, int]:
-    """The functions by stage that a capsule, an address or a ctypes function stands for."""
+    """Return the functions by stage that a capsule, an address or a ctypes function stands for."""
     if isinstance(library, bool):
         raise TypeError(f"custom-call target {name!r}: library must not be a bool")
     address = ffi_handlers.address_of(library)
@@ -279,7 +279,7 @@ def _functions_at(name: str, library: object, api: str) -> dict[str, int]:
 def add(
     target: Target, register: Callable[[], None], library: object, schema: Schema | None
 ) -> None:
-    """Registers a target, and records its function's origin and its schema."""
+    """Register a target, and record its function's origin and its schema."""
     with _lock:
         register()
         target = _current(*target)
@@ -289,12 +289,12 @@ def add(
 
 
 def set_sharding_rule(name: str, rule: str | None) -> None:
-    """Sets the rule of calls of this target that have none themselves."""
+    """Set the rule of calls of this target that have none themselves."""
     _sharding_rules[name] = rule
 
 
 def sharding_rule(target: str) -> str | None:
-    """The rule with which the target was registered last; None if it has none."""
+    """Return the rule with which the target was registered last; None if it has none."""
     return _sharding_rules.get(target)
 
 
@@ -316,7 +316,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
-    """Whether `symbol` is the kernel's entry for this; raises ValueError if it is for another."""
+    """Return whether `symbol` is the entry for this. Raises ValueError if it is for another."""
     expected = entry(name, platform, api)
     for (other_platform, other_api), suffix in ENTRIES.items():
         if symbol == name + suffix != expected:
@@ -329,7 +329,7 @@ def _check_entry(name: str, symbol: str, platform: str, api: str) -> bool:
 
 
 def register_cuda_custom_call(name: str, library: object) -> None:
-    """Registers the function `name` of `library` as the untyped CUDA target of that name.
+    """Register the function `name` of `library` as the untyped CUDA target of that name.
 
     A shorthand for `register_custom_call`, with its arguments and errors.
     """
@@ -337,7 +337,7 @@ def register_cuda_custom_call(name: str, library: object) -> None:
 
 
 def registered_targets(platform: str | None = None) -> list[Target]:
-    """The registered targets, sorted, without XLA's own.
+    """Return the registered targets, sorted, without XLA's own.
 
     Args:
         platform: "CUDA" or "Host"; None for both.
@@ -354,12 +354,12 @@ def registered_targets(platform: str | None = None) -> list[Target]:
 
 
 def is_registered(name: str, platform: str, api: str) -> bool:
-    """Whether XLA has such a target, including its own."""
+    """Return whether XLA has such a target, including its own."""
     return _is_text(name) and _XLAC._xla_has_custom_call_target(name, platform, api)
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be encoded: half of a surrogate pair cannot."""
+    """Return whether a name can be encoded: half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ from torch_xla_ext.sharding.rule import Rule
 
 
 class LocalCall(NamedTuple):
-    """What of a call depends on the shapes of its operands.
+    """The parts of a call that depend on the shapes of its operands.
 
     Attributes:
         shapes, dtypes: of all results of the kernel.
@@ -66,7 +66,7 @@ class PartitionedCall:
         operands: Sequence[bytes | None] | None = None,
         results: Sequence[bytes | None] | None = None,
     ) -> Plan:
-        """How the call is divided.
+        """Return how the call is divided.
 
         Args:
             operands: the shardings of those that are present.
@@ -91,12 +91,12 @@ class PartitionedCall:
         )
 
     def whole(self, operands: Sequence[bytes | None], reason: str) -> Plan:
-        """The plan with which each device computes the whole call."""
+        """Return the plan with which each device computes the whole call."""
         return plan.whole(self._with_shardings(operands), self.results, reason)
 
 
 class DeviceCall(NamedTuple):
-    """What each device calls. C++ reads it (csrc/python/partitioning.cc).
+    """The call of each device. C++ reads it (csrc/python/partitioning.cc).
 
     Attributes:
         operand_shardings, operand_shapes: of the operands that are present.
@@ -128,7 +128,7 @@ def _num_devices() -> int:
 
 
 def num_devices() -> int:
-    """How many devices share a program."""
+    """Return the number of devices that share a program."""
     return _num_devices() if torch_xla.runtime.is_spmd() else 1
 
 
@@ -138,7 +138,7 @@ def _register() -> None:
 
 
 def add(call: PartitionedCall, identity: tuple[object, ...]) -> str:
-    """Keeps a call for XLA's questions.
+    """Keep a call for XLA's questions.
 
     Args:
         identity: plain values that, with the call's own, distinguish it from others.
@@ -235,7 +235,7 @@ def _divide(name: str, operands: Sequence[bytes | None], result: bytes | None) -
 
 
 def _local(call: PartitionedCall, made: Plan) -> LocalCall:
-    """The call of one device.
+    """Return the call of one device.
 
     Raises:
         ValueError, TypeError: the kernel refuses the shapes, or has other ones than the rule.

@@ -1,4 +1,4 @@
-"""What a call's arguments are for the parts that devices may have of its arrays.
+"""A call's arguments for the parts of its arrays that devices may have.
 
 Numbers of a call that depend on its shapes, such as a grid of blocks, are given as functions. A
 function cannot be part of a program's name, and what it reads may have changed when XLA compiles
@@ -25,7 +25,7 @@ class Array(Protocol):
 
 
 class Parts(Generic[Value]):
-    """What a function returns for each part that a device may have; its repr has all of it."""
+    """A function's results for each part that a device may have; its repr has all of them."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Parts(Generic[Value]):
         results: Sequence[Shape],
         num_devices: int,
     ) -> None:
-        """Calls the function.
+        """Call the function.
 
         Args:
             function: of the operands' and the results' shapes. TypeError and ValueError say that
@@ -53,7 +53,7 @@ class Parts(Generic[Value]):
         return repr(self._values)
 
     def at(self, operands: Sequence[Array | None], results: Sequence[Array]) -> Value:
-        """The value for a device's part: arrays of these shapes.
+        """Return the value for a device's part: arrays of these shapes.
 
         Raises:
             TypeError, ValueError: the function did.
@@ -67,7 +67,7 @@ class Parts(Generic[Value]):
 def divisions(
     rule: Rule, operands: Sequence[Shape | None], results: Sequence[Shape], num_devices: int
 ) -> Iterator[tuple[Shapes, Shapes]]:
-    """The shapes of a device's operands and results, for each way to share the call."""
+    """Return the shapes of a device's operands and results, for each way to share the call."""
     sizes = rule.sizes(operands)
     seen = set()
     for counts in _counts(list(sizes.items()), num_devices):
@@ -87,7 +87,7 @@ def divisions(
 
 
 def _counts(sizes: list[tuple[str, int]], num_devices: int) -> Iterator[dict[str, int]]:
-    """The numbers of parts of each factor, with which all devices have equal ones."""
+    """Return the numbers of parts of each factor, with which all devices have equal ones."""
     if not sizes:
         yield {}
         return

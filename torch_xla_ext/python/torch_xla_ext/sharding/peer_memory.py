@@ -15,7 +15,7 @@ _ALREADY_ENABLED = 704  # CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 
 
 class PeerMemory:
-    """As many bytes on each device of a mesh, zeros at first, which all its devices may access.
+    """Memory on each device of a mesh, zeros at first, which all its devices may access.
 
     XLA does not know of this memory: a kernel gets its addresses from an operand. It is never
     freed, because a program that has been launched may still use it.
@@ -26,7 +26,7 @@ class PeerMemory:
     """
 
     def __init__(self, mesh: xs.Mesh, num_bytes: int) -> None:
-        """Allocates the memory.
+        """Allocate the memory.
 
         Args:
             mesh: of one dimension, with the devices of this process alone.
@@ -67,7 +67,7 @@ def _allocate_on_host(num_bytes: int) -> int:
 
 
 def _on_gpus(devices: list[int], num_bytes: int) -> list[int]:
-    """In the contexts that XLA uses, too."""
+    """Allocate in the contexts that XLA uses."""
     contexts = {device: driver.retain_context(device) for device in devices}
     addresses = []
     for device, context in contexts.items():

@@ -65,7 +65,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a call is divided among the devices.
+    """The division of a call among the devices.
 
     Attributes:
         operands: None for one that is absent.
@@ -89,7 +89,7 @@ def make(
     results: tuple[Array, ...],
     in_place: tuple[int, ...] = (),
 ) -> Plan:
-    """How a call with these operands and results is divided.
+    """Return the plan that divides a call with these operands and results.
 
     A factor is divided as the arrays are that are divided already: the operands that are written
     in place first, then the largest arrays, operands before results. XLA reshards the operands
@@ -132,7 +132,7 @@ def make(
 
 
 def whole(operands: Sequence[Array | None], results: Sequence[Array], reason: str) -> Plan:
-    """The plan with which each device computes the whole call.
+    """Return the plan with which each device computes the whole call.
 
     Args:
         reason: why operands that are divided are gathered.
@@ -154,7 +154,7 @@ def whole(operands: Sequence[Array | None], results: Sequence[Array], reason: st
 
 
 def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[Shape]) -> None:
-    """Checks that the sizes of the whole arrays fit a rule.
+    """Check that the sizes of the whole arrays fit a rule.
 
     Raises:
         ValueError: they do not.
@@ -173,7 +173,7 @@ def check_sizes(rule: Rule, operands: Sequence[Shape | None], results: Sequence[
 def _factors(
     rule: Rule, arrays: Sequence[Array | None], tilings: Mapping[int, Tiling]
 ) -> tuple[dict[str, tuple[int, Index]], dict[int, str]]:
-    """How factors are divided; and of arrays that cannot stay divided as they are, why.
+    """Return the division of factors, and why arrays must be resharded, by index.
 
     Args:
         arrays: operands, then results.
@@ -211,7 +211,7 @@ def _factors(
 
 
 def _split(dim: Dim, count: int, index: Index, sizes: Sizes) -> dict[str, tuple[int, Index]] | None:
-    """What the tiles of a dimension are of its factors; None if they are no equal parts."""
+    """Split a dimension's tiles into its factors; return None if the parts are not equal."""
     divided, rest = {}, count
     for factor in dim:
         if rest == 1:
@@ -230,7 +230,7 @@ def _split(dim: Dim, count: int, index: Index, sizes: Sizes) -> dict[str, tuple[
 
 
 def _is_product(factors: Mapping[str, tuple[int, Index]]) -> bool:
-    """Whether the devices are divided equally among the tiles of all factors together."""
+    """Return whether the devices are divided equally among the tiles of all factors together."""
     tiles = list(zip(*(index for _, index in factors.values()), strict=True))
     return len(set(tiles)) == prod(count for count, _ in factors.values()) and (
         len({tiles.count(tile) for tile in set(tiles)}) <= 1
@@ -238,7 +238,7 @@ def _is_product(factors: Mapping[str, tuple[int, Index]]) -> bool:
 
 
 def _drop_scattered(dim: Dim, sizes: Sizes, factors: dict[str, tuple[int, Index]]) -> None:
-    """Leaves factors whole whose parts would not lie together in this dimension."""
+    """Leave factors whole whose parts would not lie together in this dimension."""
     together = True
     for factor in dim:
         count, _ = factors.get(factor, (1, ()))
@@ -250,7 +250,7 @@ def _drop_scattered(dim: Dim, sizes: Sizes, factors: dict[str, tuple[int, Index]
 
 
 def _sum_groups(summed: Sequence[str], factors: Mapping[str, tuple[int, Index]]) -> Groups:
-    """The groups of devices that have one part of a result each, which are to be added."""
+    """Return the groups of devices that have one part of a result each, which are to be added."""
     summed = [name for name in summed if name in factors]
     if not summed:
         return ()
@@ -298,7 +298,7 @@ _warned: set[tuple[str, Gather]] = set()
 
 
 def report(caller: str, operands: Sequence[str], gathers: Sequence[Gather]) -> None:
-    """Says once what a call gathers.
+    """Say once what a call gathers.
 
     Args:
         caller: the target or operator.

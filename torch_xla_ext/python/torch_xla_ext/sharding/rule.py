@@ -57,14 +57,14 @@ class Rule:
     sums: tuple[str, ...] = ()
 
     def dims(self, rank: int, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        """The dimensions of a tensor of this rank: those that `...` stands for have names."""
+        """Return the dimensions of a tensor of this rank, with names for those of `...`."""
         if ELLIPSIS not in dims:
             return dims
         begin, count = dims.index(ELLIPSIS), rank - (len(dims) - 1)
         return (*dims[:begin], *((f"...{i}",) for i in range(count)), *dims[begin + 1 :])
 
     def sizes(self, shapes: Sequence[Sequence[int] | None]) -> Sizes:
-        """The factors' sizes that follow from the operands' shapes; None for one that is absent.
+        """Return the factors' sizes that follow from the operands' shapes, None if absent.
 
         Raises:
             ValueError: a factor has two sizes, or a dimension is no multiple of its factors.
@@ -110,13 +110,13 @@ def _text(dim: Dim) -> str:
 
 
 def names(dims: Sequence[Dim]) -> list[str]:
-    """The factors of a tensor that can be divided."""
+    """Return the factors of a tensor that can be divided."""
     return [factor for dim in dims for factor in dim if isinstance(factor, str)]
 
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Rule:
-    """Reads a rule.
+    """Read a rule.
 
     Raises:
         TypeError: it is no str.
@@ -229,7 +229,7 @@ def check_ranks(
     operands: Sequence[tuple[str, int | None]],
     results: Sequence[tuple[str, int | None]],
 ) -> None:
-    """Checks a rule against the tensors of a call.
+    """Check a rule against the tensors of a call.
 
     Args:
         operands, results: the name and the rank of each; None for a rank that is not known.
@@ -257,7 +257,7 @@ def check_ranks(
 
 
 def check_aliases(rule: Rule, aliases: dict[int, int]) -> None:
-    """Checks that results in an operand's buffer are divided as it is.
+    """Check that results in an operand's buffer are divided as it is.
 
     Raises:
         ValueError: they are not.

@@ -10,12 +10,12 @@ from torch_xla.distributed.spmd import ShardingSpec
 
 
 def is_marked(tensor: torch.Tensor) -> bool:
-    """Returns whether an XLA tensor has a sharding, which may be that each device has all of it."""
+    """Return whether an XLA tensor has a sharding, which may be that each device has all of it."""
     return torch_xla._XLAC._get_xla_sharding_spec(tensor) != ""
 
 
 def send(tensors: Sequence[torch.Tensor], specs: Sequence[ShardingSpec]) -> list[torch.Tensor]:
-    """Returns CPU tensors as XLA tensors with these shardings, in one transfer."""
+    """Return CPU tensors as XLA tensors with these shardings, in one transfer."""
     device = str(torch_xla.device())
     shardings = [spec.xla_spec(tensor) for spec, tensor in zip(specs, tensors, strict=True)]
     return torch_xla._XLAC._xla_tensors_from_aten(tensors, [device] * len(tensors), shardings)

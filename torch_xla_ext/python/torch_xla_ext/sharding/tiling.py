@@ -1,4 +1,4 @@
-"""How an array is sharded: reads and writes XLA's OpSharding.
+"""Tilings of arrays, read from and written to XLA's OpSharding.
 
 A sharding is the bytes of the protocol buffer ``xla::OpSharding`` (xla/xla_data.proto), for which
 there is no Python class.
@@ -55,7 +55,7 @@ class Tiling:
 
 
 def is_manual(sharding: bytes | None) -> bool:
-    """Whether the array is one device's part already: the user shards by hand."""
+    """Return whether the array is one device's part already: the user shards by hand."""
     if sharding is None:
         return False
     message = _Message(sharding)
@@ -66,7 +66,7 @@ def is_manual(sharding: bytes | None) -> bool:
 
 
 def elements(sharding: bytes, count: int) -> list[bytes]:
-    """The shardings of a tuple's elements, or of a single array."""
+    """Return the shardings of a tuple's elements, or of a single array."""
     message = _Message(sharding)
     if message.last(_TYPE) == _TUPLE:
         return [bytes(element) for element in message.all(_ELEMENTS)]
@@ -74,7 +74,7 @@ def elements(sharding: bytes, count: int) -> list[bytes]:
 
 
 def join(shardings: Sequence[bytes]) -> bytes:
-    """The sharding of a tuple with these elements; of a single array, its own."""
+    """Return the sharding of a tuple with these elements; of a single array, its own."""
     if len(shardings) == 1:
         return shardings[0]
     return wire.number(_TYPE, _TUPLE) + b"".join(wire.field(_ELEMENTS, s) for s in shardings)
@@ -82,7 +82,7 @@ def join(shardings: Sequence[bytes]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def read(sharding: bytes, rank: int) -> Tiling | None:
-    """The tiling that an OpSharding says; None if it says none that is known here."""
+    """Return the tiling that an OpSharding says; None if it says none that is known here."""
     message = _Message(sharding)
     named = message.last(_NAMED)
     if named is not None:
@@ -107,7 +107,7 @@ def read(sharding: bytes, rank: int) -> Tiling | None:
 
 @lru_cache(maxsize=1024)
 def write(tiling: Tiling) -> bytes:
-    """The OpSharding of a tiling, with an explicit list of the devices."""
+    """Return the OpSharding of a tiling, with an explicit list of the devices."""
     if tiling.is_whole:
         return REPLICATED
     rows = tiling.indices
@@ -164,7 +164,7 @@ def _read_named(named: _Message, rank: int) -> Tiling | None:
 
 
 def _iota(shape: Sequence[int], permutation: Sequence[int]) -> np.ndarray:
-    """The devices 0, 1, 2 and so on in this shape, with its axes in this order."""
+    """Return the devices 0, 1, 2 and so on in this shape, with its axes in this order."""
     return np.arange(prod(shape)).reshape(shape).transpose(list(permutation) or range(len(shape)))
 
 
@@ -182,16 +182,16 @@ class _Message:
             self._fields.setdefault(number, []).append(value)
 
     def all(self, number: int) -> list[memoryview]:
-        """The messages of a repeated field."""
+        """Return the messages of a repeated field."""
         return self._fields.get(number, [])
 
     def last(self, number: int) -> int | memoryview | None:
-        """The value of a field; None if the message has none."""
+        """Return the value of a field; None if the message has none."""
         values = self._fields.get(number)
         return values[-1] if values else None
 
     def numbers(self, number: int) -> list[int]:
-        """The numbers of a repeated field, packed or not."""
+        """Return the numbers of a repeated field, packed or not."""
         found: list[int] = []
         for value in self.all(number):
             found += [value] if isinstance(value, int) else wire.varints(value)

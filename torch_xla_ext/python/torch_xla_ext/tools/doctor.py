@@ -72,12 +72,12 @@ class Report:
 
 
 def targets() -> list[dict[str, str]]:
-    """The custom-call targets that this process has registered, and what their calls run."""
+    """Return the custom-call targets that this process has registered, and what their calls run."""
     return [{**target._asdict(), "function": target.function} for target in registered_targets()]
 
 
 def fixes() -> list[dict[str, object]]:
-    """The replaced functions of other libraries in this process, a row for each reason."""
+    """Return the replaced functions of other libraries in this process, a row for each reason."""
     rows = []
     for fix, names in replacement.active():
         holder = names[0].rpartition(".")[0]
@@ -91,7 +91,7 @@ def fixes() -> list[dict[str, object]]:
 def default_device_type(
     initial: dict[str, str], system: discovery.System, has_driver: Callable[[], bool]
 ) -> str:
-    """What PJRT_DEVICE should be: the user's choice, else CUDA where there is anything of CUDA.
+    """Return PJRT_DEVICE: the user's choice, else CUDA on a machine with CUDA.
 
     Args:
         initial: the environment with which the process was started; torch_xla's import has set
@@ -115,7 +115,7 @@ def has_driver(system: discovery.System) -> bool:
 
 
 def compiled_for(version: str) -> str:
-    """The GPUs that the wheel of this version has kernels for, in words.
+    """Return the GPUs that the wheel of this version has kernels for, in words.
 
     Its version names the architectures if they are not the usual ones: 2.8.1+gpucc2.sm90.f5d0d066.
     """
@@ -150,7 +150,7 @@ def _check_cuda(report: Report, system: discovery.System) -> None:
 
 
 def _nvrtc(system: discovery.System) -> str | None:
-    """The compiler of cuda_kernel, which also checks its kernels on the CPU."""
+    """Return the compiler of cuda_kernel, which also checks its kernels on the CPU."""
     try:
         found = nvrtc.find(system)
     except RuntimeError:
@@ -159,7 +159,7 @@ def _nvrtc(system: discovery.System) -> str | None:
 
 
 def _self_test(device: str) -> None:
-    """Runs the kernel XlaGpuSimpleAdd on `device` and compares its result with torch's."""
+    """Run the kernel XlaGpuSimpleAdd on `device` and compare its result with torch's."""
     a = torch.arange(1000, dtype=torch.float32)
     b = torch.full((1000,), 0.5)
     result = ops.simple_add(a.to(device), b.to(device)).cpu()
@@ -170,7 +170,7 @@ def _self_test(device: str) -> None:
 
 
 def examine(device_type: str, chosen_by: str, system: discovery.System) -> Report:
-    """Looks at everything; makes torch_xla's client, of which a process has one.
+    """Collect the report; this makes torch_xla's client, of which a process has one.
 
     Args:
         chosen_by: in words, what chose the device type.
@@ -211,14 +211,14 @@ def examine(device_type: str, chosen_by: str, system: discovery.System) -> Repor
 
 
 def initial_environment() -> dict[str, str]:
-    """The environment with which this process was started."""
+    """Return the environment with which this process was started."""
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().decode(errors="surrogateescape").split("\0")
     return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def run(device_type: str | None) -> Report:
-    """Makes the report for `device_type`, or for what the machine seems to be meant for."""
+    """Make the report for `device_type`, or for the device that the machine has."""
     system = discovery.System.current()
     if device_type is not None:
         return examine(device_type, "by --device", system)

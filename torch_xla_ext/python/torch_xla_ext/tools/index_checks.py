@@ -41,7 +41,7 @@ def _along_dim(arguments: _Arguments) -> Iterator[_Use]:
 
 
 def _along_dim_of_indices(arguments: _Arguments) -> Iterator[_Use]:
-    """take_along_dim, of which negative indices count from the end, or whose dimension is none."""
+    """Yield the indices of take_along_dim, which may be negative or have no dimension."""
     tensor, index = arguments.get(0, "input", "self"), arguments.get(1, "indices")
     dim = arguments.get(2, "dim")
     if isinstance(dim, int):
@@ -71,7 +71,7 @@ def _classes(arguments: _Arguments) -> Iterator[_Use]:
 
 
 def _subscript(arguments: _Arguments) -> Iterator[_Use]:
-    """What stands in the brackets of `x[...]`, or in index_put's list."""
+    """Yield the indices in the brackets of `x[...]`, or in index_put's list."""
     tensor, subscript = arguments.get(0, "self", "input"), arguments.get(1, "indices")
     items = list(subscript) if isinstance(subscript, tuple | list) else [subscript]
     dim = 0
@@ -89,7 +89,7 @@ def _is_mask(item: object) -> bool:
 
 
 def _dims_of(item: object) -> int:
-    """Returns how many dimensions of the tensor a part of a subscript takes."""
+    """Return how many dimensions of the tensor a part of a subscript takes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.ndim if _is_mask(item) else 1
@@ -130,7 +130,7 @@ _USES = dict(_functions())
 
 
 class check_indices(TorchFunctionMode):  # noqa: N801 - a context manager, as torch.no_grad is
-    """Makes indices of XLA tensors that are out of range an IndexError, at the line that uses them.
+    """A check that raises IndexError where an index of an XLA tensor is out of range.
 
     XLA clamps an index that it reads from, and drops what is written to one. In this context, the
     indices are copied to the host before each `gather`, `x[i]`, `index_select`, `embedding`,

@@ -11,7 +11,7 @@ _TEMPLATES = Path(__file__).parent / "template"
 
 
 def write(name: str, folder: Path) -> list[Path]:
-    """Writes a kernel, its build files, its operator and its tests.
+    """Write a kernel, its build files, its operator and its tests.
 
     Args:
         name: in snake case; the target of `my_op` is XlaGpuMyOp.

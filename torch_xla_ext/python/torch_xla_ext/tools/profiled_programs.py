@@ -15,7 +15,7 @@ _METADATA = b"/host:metadata"
 
 
 def custom_call_targets(profile: bytes) -> dict[tuple[str, str], str]:
-    """Returns the target of each custom call, by its program and instruction.
+    """Return the target of each custom call, by its program and instruction.
 
     Args:
         profile: a file that XLA's profiler wrote, an XSpace.
@@ -45,7 +45,7 @@ def _instructions(hlo: memoryview) -> Iterator[memoryview]:
 
 
 def _messages(data: memoryview, field: int) -> Iterator[memoryview]:
-    """The values of a field of bytes, text or messages."""
+    """Return the values of a field of bytes, text or messages."""
     return (value for number, value in fields(data) if number == field)
 
 

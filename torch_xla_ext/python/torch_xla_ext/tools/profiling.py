@@ -52,7 +52,7 @@ class Event:
 
 
 class Profile:
-    """What ran on the device and on the host while profiling.
+    """The events on the device and on the host while profiling.
 
     Attributes:
         events: the device's events in order of time. On the CPU these are XLA's operations.
@@ -93,7 +93,7 @@ class Profile:
             self._folder.cleanup()
 
     def table(self, limit: int = 25) -> str:
-        """Returns a table: kernels by time, the total, custom calls, the host, the compilations."""
+        """Return a table: kernels by time, the total, custom calls, the host, the compilations."""
         groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
         for event in self.events:
             groups[event.kind, event.name].append(event)
@@ -126,7 +126,7 @@ class Profile:
         return "\n".join(lines)
 
     def _custom_calls(self, total: float) -> list[str]:
-        """The lines of the table with custom calls by target."""
+        """Return the lines of the table with custom calls by target."""
         groups: dict[str, list[float]] = defaultdict(list)
         for event in self.events:
             if event.target:
@@ -148,7 +148,7 @@ class Profile:
         return lines
 
     def busy_microseconds(self) -> float:
-        """The time during which at least one event ran."""
+        """Return the time during which at least one event ran."""
         busy, until = 0.0, 0.0
         for event in sorted(self.events, key=lambda event: event.begin):
             busy += max(event.end - max(event.begin, until), 0)
@@ -156,13 +156,13 @@ class Profile:
         return busy / 1e3
 
     def span_microseconds(self) -> float:
-        """The time from the start of the first event to the end of the last."""
+        """Return the time from the start of the first event to the end of the last."""
         if not self.events:
             return 0.0
         return (max(e.end for e in self.events) - min(e.begin for e in self.events)) / 1e3
 
     def save(self, path: str | Path) -> None:
-        """Writes a trace for https://ui.perfetto.dev, compressed if the path ends in .gz."""
+        """Write a trace for https://ui.perfetto.dev, compressed if the path ends in .gz."""
         streams = {name: i for i, name in enumerate(sorted({e.stream for e in self.events}))}
         begin = min((event.begin for event in self.events), default=0.0)
         trace: list[dict[str, Any]] = [
@@ -187,7 +187,7 @@ class Profile:
 
 
 def profile() -> Profile:
-    """Profiles the body of a ``with`` statement.
+    """Profile the body of a ``with`` statement.
 
     ::
 

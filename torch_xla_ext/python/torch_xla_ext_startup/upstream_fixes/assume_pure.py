@@ -18,7 +18,7 @@ _WIDE = (torch.int64, torch.uint64, torch.float64, torch.complex128)
 
 
 class _WritesError(Exception):
-    """What is traced writes to an argument."""
+    """The traced function writes to an argument."""
 
 
 def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable], Callable]:

@@ -21,7 +21,7 @@ _Rate = float | Tensor
 
 
 class _Update:
-    """What the updates have in common: unscaled gradients, and no update after an infinity."""
+    """The common part of updates: unscaled gradients, and no update after an infinity."""
 
     def __init__(self, maximize: bool, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         self._maximize, self._grad_scale, self._found_inf = maximize, grad_scale, found_inf

@@ -13,7 +13,7 @@ import torch
 
 
 class _WithoutGradients:
-    """In place of torch._C._InferenceMode, which holds from its making to its end, too.
+    """A replacement of torch._C._InferenceMode, which is active from construction on, too.
 
     torch._dynamo makes one and drops it, without entering it.
     """

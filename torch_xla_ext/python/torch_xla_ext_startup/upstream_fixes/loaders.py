@@ -1,4 +1,4 @@
-"""What the threads of torch_xla's loaders raise reaches the loop over their batches.
+"""Raise exceptions of torch_xla's loader threads in the loop over their batches.
 
 ParallelLoader, which MpDeviceLoader makes, reads and copies batches in threads of its own. Where
 one of them ended with an exception, the loop ended as if there were no more batches, or never.

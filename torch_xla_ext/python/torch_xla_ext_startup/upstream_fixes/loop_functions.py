@@ -1,4 +1,4 @@
-"""Runs the functions of torch_xla's loops once, on placeholders, and says what they may not do.
+"""Run the functions of torch_xla's loops once, on placeholders, and refuse what they may not do.
 
 A loop's program holds its function once. So the function may not read a value on the host, and may
 not write to a tensor, since neither would happen again in each iteration.
@@ -38,7 +38,7 @@ _NORMALIZATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """What a function did.
+    """The operations of a function.
 
     Attributes:
         leaves: its flattened results.

@@ -1,4 +1,4 @@
-"""Keeps a module's parameters when it moves to an XLA device, or from one.
+"""Keep a module's parameters when it moves to an XLA device, or from one.
 
 PyTorch moves a module from CPU to CUDA by giving its parameters other data. XLA tensors have
 another implementation, so PyTorch gives the module new parameters instead: weights that two layers

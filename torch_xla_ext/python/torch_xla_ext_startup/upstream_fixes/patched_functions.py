@@ -1,4 +1,4 @@
-"""What ``import torch_xla`` puts in place of PyTorch's own, for tensors of all devices.
+"""Replacements of PyTorch's functions by torch_xla, for tensors of all devices.
 
 torch.nn.GRU becomes a loop that XLA compiles once for all steps. It accepts XLA tensors only, no
 packed sequences, and no tracing by Dynamo: everything else is PyTorch's layer here.

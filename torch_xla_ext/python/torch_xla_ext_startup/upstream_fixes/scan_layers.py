@@ -132,7 +132,7 @@ def _comparable(value: object) -> object:
 
 
 class _Program:
-    """What a layer computes."""
+    """The computation of a layer."""
 
     def __init__(self, layer: torch.nn.Module, input_data: object) -> None:
         from torch_xla.experimental import scan as scan_module

@@ -26,7 +26,7 @@ def is_traced(value: torch.Tensor) -> bool:
 
 
 class _Source(NamedTuple):
-    """Where the backward graph gets an activation from: an input, or what is saved."""
+    """The origin of an activation in the backward graph: an input, or a saved value."""
 
     kind: str  # "row", "outer" or "saved"
     number: int
@@ -232,7 +232,7 @@ def _like(tensor: torch.Tensor, shape: torch.Size, requires_grad: bool) -> torch
 
 
 class _Tracing(TorchFunctionMode):
-    """Gives the function the traced arguments in place of tensors of outside.
+    """A trace that gives the function traced arguments in place of outer tensors.
 
     Attributes:
         found: other tensors of outside. The function gets others of their sizes.

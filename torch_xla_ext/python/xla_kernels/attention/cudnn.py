@@ -31,7 +31,7 @@ max_head_dim = 128
 
 
 def look_at_gpu() -> None:
-    """Learns what cuDNN computes on this GPU. Call this when there is a client."""
+    """Find out what cuDNN computes on this GPU. Call this when there is a client."""
     global max_head_dim
     try:
         max_head_dim = 256 if driver.compute_capability() == 90 else 128
@@ -60,7 +60,7 @@ _BACKWARD_PRODUCTS: _Products = {
 
 
 def _swapped(tensor: torch.Tensor) -> torch.Tensor:
-    """With heads and sequence in the other order."""
+    """Swap heads and sequence."""
     return tensor.transpose(1, 2)
 
 
@@ -141,12 +141,12 @@ def _repeated(k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def _config(attributes: Mapping[str, object]) -> dict[str, object]:
-    """The configuration in the payload of a call."""
+    """Return the configuration in the payload of a call."""
     return json.loads(attributes["payload"])["cudnn_fmha_backend_config"]
 
 
 def _in_float(inputs: Sequence[torch.Tensor], bias: int) -> list[torch.Tensor]:
-    """A call's operands, all but `bias` as [batch_size, num_heads, seq_len, head_dim]."""
+    """Return a call's operands, all but `bias` as [batch_size, num_heads, seq_len, head_dim]."""
     return [
         _swapped(each.float()) if each.dim() == 4 and number != bias else each.float()
         for number, each in enumerate(inputs)
@@ -249,7 +249,7 @@ _ATTRIBUTES = "bool causal, float sm_scale"
 
 
 def _sharding_rule(bias: torch.Tensor | None = None, **others: Value) -> str:
-    """Heads of keys are k, and the heads of queries that share one are g."""
+    """Return the rule: k heads of keys, each shared by g heads of queries."""
     q, kv = "b _ (k g) _", "b _ k _"
     return f"{q}, {kv}, {kv}{_bias_rule(bias)} -> b (k g) _ _, b (k g) _"
 
@@ -268,7 +268,7 @@ def _bias_rule(bias: torch.Tensor | None) -> str:
 
 
 def _traits(results: Sequence[int]) -> Traits:
-    """Of calls with these results of the shape [batch_size, num_heads, seq_len, head_dim].
+    """Return the traits of calls with results [batch_size, num_heads, seq_len, head_dim].
 
     cuDNN writes any layout. In this one the sequence is before the heads, as in what models
     multiply the results with.
@@ -282,7 +282,7 @@ def _traits(results: Sequence[int]) -> Traits:
 
 
 def _define(bias: str, target: str, name: str) -> tuple[torch._ops.OpOverload, ...]:
-    """The operator ``name``, and its gradient's. `bias` is "", or the argument's declaration."""
+    """Define the operator ``name`` and its gradient; `bias` is "" or its declaration."""
     register_reference(target, _reference)
     register_reference(f"{target}Backward", _backward_reference)
     forward = define_operator(
@@ -325,7 +325,7 @@ def cudnn_attention(
     sm_scale: float,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
+    """Compute ``softmax(sm_scale * q @ k.mT + bias) @ v`` on a CUDA device of XLA.
 
     Args:
         q: [batch_size, num_heads, q_seq_len, head_dim], float16 or bfloat16.

@@ -1,4 +1,4 @@
-"""Which of a kernel's parameters gets which argument of a call without a signature."""
+"""Argument binding of a call without a signature."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(
     outputs: Mapping[str | int, object] | Sequence[object],
     aliases: Sequence[str | int],
 ) -> Places:
-    """Places the arguments in the order of the parameters, around the outputs.
+    """Bind the arguments in the order of the parameters, around the outputs.
 
     Args:
         where: what errors begin with.
@@ -92,7 +92,7 @@ def place(
 def check(
     where: str, parameters: Sequence[Parameter], args: Sequence[object], places: Places
 ) -> None:
-    """Checks that the parameters accept what they get.
+    """Check that the parameters accept what they get.
 
     Raises:
         TypeError, ValueError: one does not.
@@ -153,7 +153,7 @@ def _found(
     types: Sequence[ArrayType],
     aliases: Sequence[str | int],
 ) -> list[int]:
-    """The parameters of outputs that have no names: the one choice that fits the types."""
+    """Return the parameters of outputs that have no names: the one choice that fits the types."""
     named = {_index(where, parameters, alias) for alias in aliases if isinstance(alias, str)}
     written = [i for i, p in enumerate(parameters) if p.is_written and i not in named]
     choices = [

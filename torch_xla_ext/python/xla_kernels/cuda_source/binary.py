@@ -1,4 +1,4 @@
-"""What a cubin or PTX says of itself: its architecture, and its kernels with their parameters."""
+"""Read a cubin's or PTX's architecture, and its kernels with their parameters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Binary:
 
 
 def read(module: bytes) -> Binary:
-    """Reads a module.
+    """Read a module.
 
     Raises:
         ValueError: it is none.
@@ -102,7 +102,7 @@ def _read_cubin(module: bytes) -> Binary:
 
 
 def _parameter_sizes(info: bytes) -> tuple[int, ...] | None:
-    """The sizes of a kernel's parameters, from its attributes."""
+    """Return the sizes of a kernel's parameters, from its attributes."""
     sizes, at = {}, 0
     while at + 4 <= len(info):
         layout, kind, value = struct.unpack_from("<BBH", info, at)

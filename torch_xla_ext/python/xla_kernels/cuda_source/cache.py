@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Where the files are; None if there is no cache, with an empty variable."""
+    """Return the folder of the files; None without a cache, which an empty variable says."""
     given = os.environ.get(FOLDER_VARIABLE)
     if given is not None:
         return Path(given) if given else None
@@ -27,13 +27,13 @@ def folder() -> Path | None:
 
 
 def key_of(parts: object) -> str:
-    """A name for what was made from `parts`, which json can write."""
+    """Return a name for what was made from `parts`, which json can write."""
     text = json.dumps([_FORMAT, parts], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(key: str) -> Compiled | None:
-    """The kernel of this name; None if it is not there or the file is damaged."""
+    """Return the kernel of this name; None if it is not there or the file is damaged."""
     if (at := folder()) is None:
         return None
     try:
@@ -51,7 +51,7 @@ def load(key: str) -> Compiled | None:
 
 
 def store(key: str, compiled: Compiled) -> None:
-    """Writes the file, so that another process sees all of it or nothing."""
+    """Write the file, so that another process sees all of it or nothing."""
     if (at := folder()) is None:
         return
     fields = {

@@ -54,7 +54,7 @@ class Instance:
 
 
 def architecture_for(capability: int, supported: Sequence[int]) -> str:
-    """The architecture to compile for, for a GPU of this compute capability.
+    """Return the architecture to compile for, for a GPU of this compute capability.
 
     Raises:
         RuntimeError: this NVRTC cannot compile for it.
@@ -71,7 +71,7 @@ def architecture_for(capability: int, supported: Sequence[int]) -> str:
 
 
 def compile_instance(source: Source, architecture: str) -> Instance:
-    """Compiles a kernel for an architecture: "sm_90a" for a cubin, "compute_90" for PTX.
+    """Compile a kernel for an architecture: "sm_90a" for a cubin, "compute_90" for PTX.
 
     Raises:
         nvrtc.CompilationError: with the compiler's text.
@@ -149,7 +149,7 @@ def _compile(
 
 
 def _with_lines(log: str, text: str, file: str) -> str:
-    """The compiler's messages, the first with the source line that it is about."""
+    """Return the compiler's messages, the first with the source line that it is about."""
     match = re.search(rf"^{re.escape(file)}\((\d+)\)", log, re.MULTILINE)
     lines = text.splitlines()
     if match is None or not 1 <= int(match[1]) <= len(lines):

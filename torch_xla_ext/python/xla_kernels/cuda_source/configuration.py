@@ -1,4 +1,4 @@
-"""How a kernel is launched: numbers, or functions of the arguments."""
+"""Launch configurations: numbers, or functions of the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BLOCK = (1024, 1024, 64)
 
 
 class Configuration(NamedTuple):
-    """What `cuda_kernel` is given of it.
+    """The launch configuration given to `cuda_kernel`.
 
     Attributes:
         block_is_fixed: the compiler has decided on the block.
@@ -43,7 +43,7 @@ class Configuration(NamedTuple):
         return tuple(tuple(each) if isinstance(each, list) else each for each in self)
 
     def at(self, key: object) -> Configuration:
-        """That of ``kernel[key]``: grid, block, and perhaps shared_bytes.
+        """Return the configuration of ``kernel[key]``: grid, block, and perhaps shared_bytes.
 
         Where the compiler decides on the block, the key is the grid.
         """
@@ -62,7 +62,7 @@ class Configuration(NamedTuple):
     def launch(
         self, module: bytes, digest: str, function: str, values: Mapping[str | int, object]
     ) -> Launch:
-        """The launch of a compiled kernel.
+        """Return the launch of a compiled kernel.
 
         Args:
             values: the arguments by name, for functions.

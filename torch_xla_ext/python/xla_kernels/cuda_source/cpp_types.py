@@ -70,7 +70,7 @@ CPP_NAMES = {
 
 @dataclass(frozen=True)
 class Argument:
-    """What a parameter gets in a call.
+    """The argument of a parameter in a call.
 
     Attributes:
         value: an ArrayType, None for an absent array, a number, or what a struct is packed from.
@@ -107,7 +107,7 @@ class Parameter:
 
     @property
     def takes_values(self) -> bool:
-        """Whether it takes what is neither an array nor None."""
+        """Whether it takes values other than arrays and None."""
         return not self.is_pointer
 
     @property
@@ -127,13 +127,13 @@ class Parameter:
         return " ".join(word for word in words if word not in ("const", "volatile"))
 
     def accepts(self, dtype: torch.dtype) -> bool:
-        """Whether the pointer may refer to an array of this dtype."""
+        """Return whether the pointer may refer to an array of this dtype."""
         if dtype == torch.uint8 and self.element in _BYTES:
             return True
         return _ELEMENTS.get(self.element, dtype) == dtype
 
     def check_dtype(self, where: str, dtype: torch.dtype) -> None:
-        """Raises TypeError if this is no pointer that may refer to an array of this dtype."""
+        """Raise TypeError if this is no pointer that may refer to an array of this dtype."""
         if not self.is_pointer:
             raise TypeError(f"{where}: the kernel's parameter is {self.type}, but got a tensor")
         if not self.accepts(dtype):
@@ -143,7 +143,7 @@ class Parameter:
             )
 
     def words(self, where: str, argument: Argument, size: int | None) -> list[str]:
-        """What a launch passes: an array's address, or a value's bytes.
+        """Return the words that a launch passes: an array's address, or a value's bytes.
 
         Raises:
             TypeError, ValueError: as of `packed`.
@@ -153,7 +153,7 @@ class Parameter:
         return [launches.value(self.packed(where, argument.value, size))]
 
     def packed(self, where: str, value: object, size: int | None = None) -> bytes:
-        """A value's bytes in memory.
+        """Return a value's bytes in memory.
 
         Args:
             size: of the parameter in bytes, None if it is not known.
@@ -192,7 +192,7 @@ class Parameter:
 
 
 def label(parameters: Sequence[Parameter], index: int) -> str:
-    """``parameter 1 (x)``."""
+    """Return the label of a parameter, such as ``parameter 1 (x)``."""
     name = parameters[index].name
     return f"parameter {index} ({name})" if name is not None else f"parameter {index}"
 
@@ -225,7 +225,7 @@ def _demangle() -> ctypes._CFuncPtr:
 
 
 def demangled(name: str) -> str | None:
-    """``_Z1fPKf``: ``f(float const*)``; None for a name that is not mangled."""
+    """Return ``f(float const*)`` for ``_Z1fPKf``; None for a name that is not mangled."""
     status = ctypes.c_int()
     text = _demangle()(name.encode(), None, None, ctypes.byref(status))
     if status.value or not name.startswith("_Z"):
@@ -241,7 +241,7 @@ _OPENING, _CLOSING = "(<[{", ")>]}"
 
 
 def split(text: str) -> list[str]:
-    """Parts that commas separate, outside of brackets."""
+    """Split text at commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for i, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)
@@ -253,7 +253,7 @@ def split(text: str) -> list[str]:
 
 
 def types_of(mangled: str) -> tuple[str, ...] | None:
-    """The types of a function's parameters, from its mangled name; None if it does not say."""
+    """Return the types of a function's parameters from its mangled name, if it has them."""
     text = demangled(mangled)
     if text is None or not text.endswith(")"):
         return None
@@ -266,7 +266,7 @@ def types_of(mangled: str) -> tuple[str, ...] | None:
 
 
 def function_types(text: str) -> tuple[str, ...]:
-    """``void (*)(float, int)`` in a demangled name: the types of the function's parameters."""
+    """Return the types of a function's parameters in a demangled name: ``void (*)(float, int)``."""
     begin = text.index("(*)(") + len("(*)(")
     depth = 1
     for i in range(begin, len(text)):
@@ -277,7 +277,7 @@ def function_types(text: str) -> tuple[str, ...]:
 
 
 def _canonical(type_: str) -> str:
-    """A type as the compiler spells it: without restrict, with const behind what it is about."""
+    """Return a type as the compiler spells it: without restrict, const behind its subject."""
     text = re.sub(r"\b(__restrict__|__restrict|restrict|struct|class|typename)\b", " ", type_)
     base, star, rest = text.partition("*")
     words = base.split()
@@ -298,7 +298,7 @@ _DECLARED = re.compile(r"(.*?[\s*&])(\w+)\s*", re.DOTALL)
 
 
 def parse_prototype(text: str) -> tuple[Parameter, ...]:
-    """``void axpy(float a, const float* x)``: the parameters, with their names.
+    """Return the parameters of ``void axpy(float a, const float* x)``, with their names.
 
     Raises:
         ValueError: it is no declaration of a function.
@@ -325,7 +325,7 @@ def _without_comments(text: str) -> str:
 
 
 def parameters_in(source: str, function: str) -> tuple[Parameter, ...] | None:
-    """A kernel's parameters as source text declares them; None if the text does not show them.
+    """Return a kernel's parameters as source text declares them; None if it does not.
 
     They serve to name arguments, and to place them where there is no compiler. Types for launches
     come from the compiler.

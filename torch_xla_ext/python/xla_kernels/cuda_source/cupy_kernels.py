@@ -13,7 +13,7 @@ from xla_kernels.cuda_source.machine_code import SourceCode
 
 
 def read(kernel: object) -> LibraryKernel:
-    """What `cuda_kernel` needs of a cupy.RawKernel.
+    """Read a cupy.RawKernel for `cuda_kernel`.
 
     Raises:
         ValueError: it is from a file with machine code.
@@ -32,7 +32,7 @@ def read(kernel: object) -> LibraryKernel:
 
 
 def _expression(name: str) -> str:
-    """A kernel's name expression: RawModule.get_function gives its kernels mangled names."""
+    """Return a kernel's name expression: RawModule.get_function gives its kernels mangled names."""
     text = cpp_types.demangled(name)
     if text is None:
         return name

@@ -26,7 +26,7 @@ _FORMATS = {"int32": "<i", "int64": "<q", "float32": "<f", "float64": "<d", "boo
 
 
 def read(kernel: object) -> LibraryKernel:
-    """What `cuda_kernel` needs of what @ct.kernel made."""
+    """Read a kernel of @ct.kernel for `cuda_kernel`."""
     function = kernel._annotated_function.pyfunc
     # The compiler decides on the number of threads; a launch names one.
     fixed = {"block": 1, "block_is_fixed": True}
@@ -65,7 +65,7 @@ class _TileCode(PythonCode):
         )
 
     def _array(self, name: str, annotation: object, array: ArrayType) -> Type:
-        """What cuTile itself assumes of such an array in memory of its own."""
+        """Return the type that cuTile itself assumes for an array in memory of its own."""
         from cuda import tile
         from cuda.tile.compilation import ArrayConstraint
 

@@ -36,7 +36,7 @@ class LostContextError(RuntimeError):
 
 
 def device_name() -> str:
-    """As the driver calls GPU 0."""
+    """Return the driver's name of GPU 0."""
     return cuda.device_name(_GPU)
 
 
@@ -61,7 +61,7 @@ class Timer:
             _try(self._call, "cuEventDestroy_v2", event)
 
     def milliseconds(self, launch: Launcher, repetitions: int = 10) -> float:
-        """The least time of a launch, among many in a CUDA graph.
+        """Return the least time of a launch, among many in a CUDA graph.
 
         Raises:
             LostContextError: the kernel fails when it runs, as with a wrong address.
@@ -122,7 +122,7 @@ class Timer:
 def timer(
     operands: Sequence[ArrayType], results: Sequence[ArrayType], aliases: Mapping[int, int]
 ) -> Iterator[Timer]:
-    """A timer of launches with such arrays, on GPU 0.
+    """Yield a timer of launches with such arrays, on GPU 0.
 
     Args:
         aliases: {result: operand}: results in an operand's buffer.
@@ -161,13 +161,13 @@ def timer(
 
 
 def _try(function: Callable[..., object], *arguments: object) -> None:
-    """Frees something: after a kernel's failure this fails, too, and says no more."""
+    """Free something; after a kernel's failure this fails, too, without further information."""
     with contextlib.suppress(DriverError):
         function(*arguments)
 
 
 def _num_copies(arrays: Sequence[ArrayType]) -> int:
-    """As many as do not fit into the cache together, and take a part of the free memory."""
+    """Return how many copies exceed the cache together, and fit a part of the free memory."""
     size = max(sum(array.size * array.dtype.itemsize for array in arrays), 1)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda.driver()("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

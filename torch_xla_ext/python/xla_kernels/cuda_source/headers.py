@@ -92,7 +92,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>|(.
 
 
 def built_in(folders: Sequence[Path]) -> dict[str, str]:
-    """The headers that are not files, by name: those that no include folder has."""
+    """Return the headers that are not files, by name: those that no include folder has."""
     return {
         name: text
         for name, text in _BUILT_IN.items()
@@ -101,7 +101,7 @@ def built_in(folders: Sequence[Path]) -> dict[str, str]:
 
 
 def identity(source: str, folder: Path | None, folders: Sequence[Path]) -> list[list[str]] | None:
-    """The files that a source may include, directly or not, and what they contain.
+    """Return the files that a source may include, directly or not, and what they contain.
 
     Includes are followed whatever the conditions around them say, so that no content that the
     compiler reads is left out.
@@ -146,14 +146,14 @@ def _content(path: str, time: int, size: int) -> str:
 
 
 def file_identity(path: str | os.PathLike[str]) -> list[object]:
-    """A file that only changes if it is installed again."""
+    """Return a file that only changes if it is installed again."""
     path = Path(path).resolve()
     status = path.stat()
     return [str(path), status.st_mtime_ns, status.st_size]
 
 
 def folder_identity(folder: Path) -> list[object]:
-    """A folder of CUDA's own headers, by one that each version has."""
+    """Return a folder of CUDA's own headers, by one that each version has."""
     for name in ("cuda.h", "cuda/version"):
         if (folder / name).is_file():
             return file_identity(folder / name)

@@ -44,7 +44,7 @@ def cuda_kernel(
     configs: Sequence[Mapping[str, object]] = (),
     reference: Reference | None = None,
 ) -> CudaKernel:
-    """Makes a callable of a CUDA kernel in source text, without nvcc.
+    """Make a callable of a CUDA kernel in source text, without nvcc.
 
     ::
 
@@ -204,7 +204,7 @@ class CudaKernel:
         configs: Sequence[Mapping[str, object]] = (),
         reference: Reference | None = None,
     ) -> CudaKernel:
-        """Makes a callable of a kernel that is compiled: a file of `save`, a cubin or PTX.
+        """Make a callable of a kernel that is compiled: a file of `save`, a cubin or PTX.
 
         Args:
             path: the file.
@@ -237,7 +237,7 @@ class CudaKernel:
         )
 
     def check(self, *args: object, architectures: str | Sequence[str] | None = None) -> None:
-        """Checks the kernel without a GPU: its source, its types, and how it is launched.
+        """Check the kernel without a GPU: its source, its types, and how it is launched.
 
         It compiles the source, compares the types of the kernel's parameters with the signature,
         for all its dtypes, calls `grid`, `block` and `shared_bytes`, and checks their limits.
@@ -265,7 +265,7 @@ class CudaKernel:
     def compile(
         self, architecture: str | None = None, *, instances: Sequence[str] | None = None
     ) -> dict[str, bytes]:
-        """Compiles it now, even without a GPU.
+        """Compile it now, even without a GPU.
 
         Args:
             architecture: "sm_90a" for a cubin, "compute_90" for PTX; None for GPU 0.
@@ -294,7 +294,7 @@ class CudaKernel:
         *,
         instances: Sequence[str] | None = None,
     ) -> None:
-        """Compiles it for several architectures, and writes a file for `from_file`.
+        """Compile it for several architectures, and write a file for `from_file`.
 
         Machines that read it need neither NVRTC nor headers.
 
@@ -333,7 +333,7 @@ class CudaKernel:
             has_side_effect: bool = False,
             sharding_rule: str | None = None,
         ) -> list[torch.Tensor]:
-            """Calls the kernel, as part of the XLA program.
+            """Call the kernel, as part of the XLA program.
 
             Args:
                 args: what the kernel's parameters get, in their order without the outputs: XLA
@@ -365,7 +365,7 @@ class CudaKernel:
         return call
 
     def __call__(self, *args: object, sharding_rule: str | None = None) -> list[torch.Tensor]:
-        """Calls a kernel that has a signature, grid and block.
+        """Call a kernel that has a signature, grid and block.
 
         Args:
             args: the operands and then the parameters, in the signature's order.
@@ -393,7 +393,7 @@ class CudaKernel:
         return self.calls.code
 
     def _config_options(self) -> dict[str, list[str]]:
-        """The texts that fields of configurations may stand for."""
+        """Return the texts that fields of configurations may stand for."""
         configs = [variant.config for variant in self.calls.variants.all]
         return {
             key: list(dict.fromkeys(str(_number(config[key])) for config in configs))
@@ -452,13 +452,13 @@ def _number(value: object) -> object:
 
 
 def _macros(name: str, configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """The names in configurations that the kernel's name does not have."""
+    """Return the names in configurations that the kernel's name does not have."""
     fields = codes.name_fields(name)
     return [key for key in (configs[0] if configs else ()) if key not in fields]
 
 
 def _this_or(architecture: str) -> int | str:
-    """GPU 0's compute capability, or without a GPU an architecture."""
+    """Return GPU 0's compute capability, or without a GPU an architecture."""
     try:
         return compute_capability()
     except RuntimeError:

@@ -69,7 +69,7 @@ class Calls:
         parameters: Mapping[str, object],
         configuration: Configuration | None = None,
     ) -> tuple[Launch, list[str]]:
-        """The launch of checked arguments, for a kernel with a signature.
+        """Return the launch of checked arguments, for a kernel with a signature.
 
         Returns:
             The launch, and its parameters; operands are counted without those that are absent.
@@ -85,7 +85,7 @@ class Calls:
         outputs: Outputs | None = None,
         aliases: Sequence[str | int] | None = None,
     ) -> None:
-        """Checks what a GPU would be given, once for calls that are alike.
+        """Check what a GPU would be given, once for calls that are alike.
 
         Raises:
             CompilationError, TypeError, ValueError: as on a GPU.
@@ -103,7 +103,7 @@ class Calls:
         parameters: Mapping[str, object],
         least: int,
     ) -> list[torch.Tensor]:
-        """What the reference computes for an operator, whose arguments are checked.
+        """Return the reference's results for an operator, whose arguments are checked.
 
         Args:
             least: how many of the results it has to return: it does not have the workspaces.
@@ -132,7 +132,7 @@ class Calls:
         has_side_effect: bool,
         sharding_rule: str | None,
     ) -> list[torch.Tensor]:
-        """A call with the device's tensors; arguments as those of ``kernel[grid, block](…)``."""
+        """Make a call with the device's tensors; arguments as of ``kernel[grid, block](…)``."""
         front = front_end.current()
         if front.platform() == "Host":
             if sharding_rule is not None:
@@ -168,7 +168,7 @@ class Calls:
         sharding_rule: str | None,
         operands: list[torch.Tensor],
     ) -> Hashable | None:
-        """What a call depends on, besides the kernel; None if it is not cached.
+        """Return the key of a call; None if it is not cached.
 
         Args:
             operands: gets the device's tensors among `args`.
@@ -194,7 +194,7 @@ class Calls:
         aliases: Sequence[str | int] | None,
         sharding_rule: str | None = None,
     ) -> Call:
-        """The call with checked arguments, on a GPU."""
+        """Return the call with checked arguments, on a GPU."""
         own = args if sharding_rule is None else launches.computed(args)
         call = self._made_for(compute_capability(), configuration, own, outputs, aliases)
         if sharding_rule is None:
@@ -226,7 +226,7 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> Call | None:
-        """The call for a target; None if nothing is known of the kernel's parameters."""
+        """Return the call for a target; None if nothing is known of the kernel's parameters."""
         if self.signature is not None:
             self._refuse_places(outputs, aliases)
             return self._made_with_signature(target, configuration, args)
@@ -243,7 +243,7 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> list[ArrayType]:
-        """The results of checked arguments, which the reference computes."""
+        """Return the results of checked arguments, which the reference computes."""
         if self.signature is not None:
             self._refuse_places(outputs, aliases)
             tensors, parameters = self.signature.checked_arguments(args)
@@ -263,7 +263,7 @@ class Calls:
         outputs: Outputs | None,
         aliases: Sequence[str | int] | None,
     ) -> tuple[Outputs, Sequence[str | int]]:
-        """The outputs and aliases of a call without a signature, of which there is one."""
+        """Return the outputs and aliases of a call without a signature, of which there is one."""
         if isinstance(aliases, str):
             aliases = [aliases]
         outputs, aliases = outputs or (), aliases or ()
@@ -320,7 +320,7 @@ class Calls:
         outputs: Outputs,
         aliases: Sequence[str | int],
     ) -> argument_binding.Places:
-        """The checked places of a call's arguments."""
+        """Return the checked places of a call's arguments."""
         places = argument_binding.place(self.where, parameters, args, outputs, aliases)
         if parameters is not None:
             argument_binding.check(self.where, parameters, args, places)
@@ -368,12 +368,12 @@ class Calls:
 
 
 def _described(value: object) -> tuple[torch.Size, torch.dtype] | None:
-    """The part of a key for a tensor that describes a result."""
+    """Return the part of a key for a tensor that describes a result."""
     return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def _described_value(value: object) -> object:
-    """A value as far as checks depend on it."""
+    """Return a value as far as checks depend on it."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return (type(value), tuple(value)) if isinstance(value, list) else (type(value), value)

@@ -21,7 +21,7 @@ class OncePerCall:
         self._checked: set[Hashable] = set()
 
     def __call__(self, key: Hashable, check: Callable[[], object]) -> None:
-        """Checks a call, unless one with this key has passed; what fails is checked again."""
+        """Check a call, unless one with this key has passed; what fails is checked again."""
         try:
             if key in self._checked:
                 return
@@ -35,7 +35,7 @@ class OncePerCall:
 def check(
     variants: Variants, configuration: Configuration, args: Sequence[object], targets: Sequence[For]
 ) -> None:
-    """Implements CudaKernel.check."""
+    """Implement CudaKernel.check."""
     signature = variants.signature
     if signature is None:
         if args:
@@ -58,7 +58,7 @@ def check(
 
 
 def check_types(variants: Variants, target: For, expressions: Sequence[str], named: bool) -> None:
-    """Compares the types of compiled kernels' parameters with the signature.
+    """Compare the types of compiled kernels' parameters with the signature.
 
     Args:
         expressions: the kernels' names.
@@ -88,7 +88,7 @@ def check_types(variants: Variants, target: For, expressions: Sequence[str], nam
 
 
 def _check_numbers(configuration: Configuration) -> None:
-    """Checks a launch that does not depend on the arguments."""
+    """Check a launch that does not depend on the arguments."""
     given = configuration.grid, configuration.block, configuration.shared_bytes
     if configuration.is_complete and not any(map(callable, given)):
         configuration.launch(b"", "", configuration.name, {})
@@ -97,7 +97,7 @@ def _check_numbers(configuration: Configuration) -> None:
 def _check_made_up(
     variants: Variants, configuration: Configuration, target: For, chosen: Mapping[str, str]
 ) -> None:
-    """Checks a call with these dtypes: an error is one that all made-up sizes have."""
+    """Check a call with these dtypes: an error is one that all made-up sizes have."""
     first = None
     for example in made_up.examples(variants.signature.schema, chosen):
         request = Request(target, *example, configuration)

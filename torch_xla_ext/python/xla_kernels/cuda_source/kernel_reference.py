@@ -19,7 +19,7 @@ def results(
     types: Sequence[ArrayType],
     least: int | None = None,
 ) -> list[torch.Tensor]:
-    """What the reference computes, checked.
+    """Return the reference's results, checked.
 
     Args:
         where: what errors begin with.
@@ -62,7 +62,7 @@ def call(
     args: Sequence[object],
     types: Sequence[ArrayType],
 ) -> list[torch.Tensor]:
-    """A call of a kernel by its reference, of which the results have no derivative."""
+    """Return a call of a kernel by its reference, of which the results have no derivative."""
     tensors = [value for value in args if isinstance(value, torch.Tensor)]
     transforms.refuse(name, tensors)
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):

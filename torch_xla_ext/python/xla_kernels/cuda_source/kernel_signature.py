@@ -40,7 +40,7 @@ class Bound:
     dtypes: dict[str, torch.dtype]
 
     def with_config(self, config: Mapping[str, object]) -> Bound:
-        """With the values of one of the kernel's configurations."""
+        """Return the arguments with the values of one of the kernel's configurations."""
         return dataclasses.replace(self, values={**self.values, **config}) if config else self
 
 
@@ -60,7 +60,7 @@ class Signature:
     def parse(
         name: str, signature: str, parameters: str, arguments: str | Sequence[str] | None
     ) -> Signature:
-        """Reads a signature.
+        """Read a signature.
 
         Raises:
             ValueError: it cannot be read, or `arguments` has a word that is not in it.
@@ -83,7 +83,7 @@ class Signature:
         return result
 
     def check_words(self, where: str, words: Sequence[str]) -> None:
-        """Raises ValueError for words that name nothing, and for arrays that no word names."""
+        """Raise ValueError for words that name nothing, and for arrays that no word names."""
         schema = self.schema
         ranks = {
             each.name: 0 if any(dim.star for dim in each.dims) else len(each.dims)
@@ -112,7 +112,7 @@ class Signature:
             )
 
     def type_options(self) -> dict[str, list[str]]:
-        """The C++ types that the dtype variables may stand for."""
+        """Return the C++ types that the dtype variables may stand for."""
         return {
             name: [cpp_types.CPP_NAMES[option] for option in self.schema.dtype_options(name)]
             for name in self.schema.variables
@@ -121,7 +121,7 @@ class Signature:
     def checked_arguments(
         self, args: Sequence[object]
     ) -> tuple[list[torch.Tensor | None], dict[str, object]]:
-        """A call's operands and parameters, from its positional arguments."""
+        """Return a call's operands and parameters, from its positional arguments."""
         schema = self.schema
         names = [each.name for each in (*schema.operands, *schema.parameters)]
         if len(args) != len(names):
@@ -142,7 +142,7 @@ class Signature:
     def results(
         self, operands: tuple[ArrayType | None, ...], parameters: Mapping[str, object]
     ) -> list[ArrayType]:
-        """The results' types, after checks."""
+        """Return the results' types, after checks."""
         schema = self.schema
         if unknown := schema.open_sizes():
             raise TypeError(
@@ -152,7 +152,7 @@ class Signature:
         return list(schema.infer(operands, schema.sizes(parameters), len(schema.results)))
 
     def aliases(self, operands: Sequence[ArrayType | None]) -> dict[int, int]:
-        """Of results in operands' buffers, the positions of these among those that are there."""
+        """Return, for results in operands' buffers, the indices of the present operands."""
         return {
             number: sum(operand is not None for operand in operands[: result.alias])
             for number, result in enumerate(self.schema.results)
@@ -165,7 +165,7 @@ class Signature:
         results: Sequence[ArrayType],
         parameters: Mapping[str, object],
     ) -> Bound:
-        """Names the arguments of a call that is checked."""
+        """Bind the arguments of a checked call to their names."""
         schema = self.schema
         arrays = [*operands, *results]
         values: dict[str, object] = dict(check.sizes(schema, arrays, schema.sizes(parameters)))
@@ -188,7 +188,7 @@ class Signature:
         )
 
     def expression(self, name: str, bound: Bound) -> str:
-        """The name expression of the instance for a call."""
+        """Return the name expression of the instance for a call."""
         if "{" not in name:
             return name
         fields = {
@@ -207,7 +207,7 @@ class Signature:
             ) from None
 
     def may_be(self, name: str, expression: str, bound: Bound) -> bool:
-        """Whether the name with fields is this expression for a call of these dtypes."""
+        """Return whether the name with fields is this expression for a call of these dtypes."""
         types = {
             variable: cpp_types.CPP_NAMES.get(xla_name(dtype), "")
             for variable, dtype in bound.dtypes.items()
@@ -223,7 +223,7 @@ class Signature:
     def arguments_for(
         self, where: str, parameters: Sequence[Parameter], bound: Bound
     ) -> list[Argument]:
-        """What the kernel's parameters get, checked against their types."""
+        """Return the arguments of the kernel's parameters, checked against their types."""
         words = self.arguments
         if words is None:
             words = tuple(parameter.name or "" for parameter in parameters)

@@ -27,7 +27,7 @@ _OTHERWISE = {
 
 @dataclass(frozen=True)
 class LibraryKernel:
-    """What another library's object says of a kernel.
+    """A kernel that another library's object describes.
 
     Attributes:
         name: the kernel's.
@@ -41,7 +41,7 @@ class LibraryKernel:
 
 
 def read(kernel: object) -> LibraryKernel:
-    """Reads a kernel of another library.
+    """Read a kernel of another library.
 
     Raises:
         TypeError: it is none of those that can be read.

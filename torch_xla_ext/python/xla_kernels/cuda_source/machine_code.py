@@ -1,4 +1,4 @@
-"""Where a kernel's machine code comes from: source that is compiled, a file, or a saved kernel."""
+"""Sources of a kernel's machine code: compiled source, a file, or a saved kernel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Kernel:
         return launches.digest_of(self.function, self.module)
 
     def words(self, where: str, arguments: Sequence[Argument]) -> list[str]:
-        """The parameters of a launch with these arguments.
+        """Return the parameters of a launch with these arguments.
 
         Raises:
             TypeError, ValueError: one does not fit.
@@ -70,20 +70,20 @@ class Code(Protocol):
     """A kernel's code for all GPUs."""
 
     def declared(self) -> tuple[Parameter, ...] | None:
-        """The parameters as they are known without a compiler; None if they are not."""
+        """Return the parameters as they are known without a compiler; None if they are not."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
-        """The parameters of the kernel of this name expression, to place arguments.
+        """Return the parameters of the kernel of this name expression, to place arguments.
 
         None if they are not known, which only happens without a GPU.
         """
 
     def kernel(self, name: str, target: For, arguments: Sequence[Argument]) -> Kernel | None:
-        """The kernel for these arguments; None if nothing here can tell it, without a GPU."""
+        """Return the kernel for these arguments; None if it cannot be found without a GPU."""
 
 
 class _CppCode:
-    """What source and files have in common: a name expression says all of a kernel."""
+    """The common part of source and files: a name expression identifies a kernel."""
 
     def parameters(self, name: str, target: For) -> tuple[Parameter, ...] | None:
         kernel = self.kernel(name, target)
@@ -102,7 +102,7 @@ class SourceCode(_CppCode):
         self._is_unchecked = False
 
     def with_macros(self, macros: Mapping[str, object]) -> SourceCode:
-        """The same source with these macros defined."""
+        """Return the same source with these macros defined."""
         if not macros:
             return self
         defined = [f"-D{name}={_macro(value)}" for name, value in macros.items()]
@@ -138,7 +138,7 @@ class SourceCode(_CppCode):
         return self._architectures[capability]
 
     def _kernel_to_check(self, name: str) -> Kernel | None:
-        """None if this machine cannot compile it, for a reason that is not the source's."""
+        """Return the kernel; None if this machine lacks the means to compile it."""
         architecture = os.environ.get(CHECK_VARIABLE, _CHECKED)
         if not architecture or self._is_unchecked:
             return None
@@ -206,7 +206,7 @@ def _parts(architecture: str) -> tuple[str, int, str]:
 
 
 def capability_of(architecture: str) -> int:
-    """90 of "sm_90a".
+    """Return the compute capability of an architecture: 90 for "sm_90a".
 
     Raises:
         ValueError: it is no architecture.
@@ -215,7 +215,7 @@ def capability_of(architecture: str) -> int:
 
 
 def _runs_on(architecture: str, capability: int) -> bool:
-    """Whether a GPU of this capability runs code for this architecture."""
+    """Return whether a GPU of this capability runs code for this architecture."""
     if architecture == "any":
         return True  # a fatbin, in which the driver looks itself
     kind, number, suffix = _parts(architecture)
@@ -235,7 +235,7 @@ def _preference(architecture: str, capability: int) -> tuple[bool, int, bool]:
 
 
 def _kernel(instance: Instance, declared: tuple[Parameter, ...] | None) -> Kernel:
-    """With the compiler's types, and the names of a declaration that has as many parameters."""
+    """Return a kernel with the compiler's types, and the names of a matching declaration."""
     read = binary.read(instance.module)
     sizes = read.kernels.get(instance.kernel)
     types = instance.types
@@ -261,7 +261,7 @@ def save(
     instances: Mapping[tuple[str, str], Instance],
     declared: tuple[Parameter, ...] | None,
 ) -> None:
-    """Writes instances, by name and architecture."""
+    """Write instances, by name and architecture."""
     fields = {
         "format": _FORMAT,
         "parameters": declared and [[p.type, p.name] for p in declared],
@@ -280,7 +280,7 @@ def save(
 
 
 def load(path: Path, name: str | None, prototype: str | None) -> tuple[str, SavedCode]:
-    """Reads a file that `save` has written, a cubin, a fatbin or PTX.
+    """Read a file that `save` has written, a cubin, a fatbin or PTX.
 
     Args:
         name: the kernel's; None if the file has one.
@@ -349,7 +349,7 @@ def _load_saved(
 
 
 def _function(path: Path, read: binary.Binary, name: str | None) -> str:
-    """The name in the module of a kernel that may be named as in C++."""
+    """Return the name in the module of a kernel that may be named as in C++."""
     if read.architecture == "any":
         if name is None:
             raise ValueError(f"{path}: name the kernel, as it is called in the fatbin")
@@ -370,7 +370,7 @@ def _function(path: Path, read: binary.Binary, name: str | None) -> str:
 
 
 def _is_named(text: str, name: str) -> bool:
-    """Whether a demangled name, perhaps of a template with its result's type, is `name`."""
+    """Return whether a demangled name, perhaps of a template with its result's type, is `name`."""
     return text.startswith(f"{name}(") or text.removeprefix("void ").startswith(f"{name}(")
 
 
@@ -379,12 +379,12 @@ def _macro(value: object) -> object:
 
 
 def name_fields(name: str) -> list[str]:
-    """The names in braces of a kernel's name: those of what it depends on."""
+    """Return the names in braces of a kernel's name: those of what it depends on."""
     return [field for _, field, _, _ in string.Formatter().parse(name) if field is not None]
 
 
 def all_names(name: str, options: Mapping[str, Sequence[str]]) -> list[str]:
-    """The name expressions that a name with fields stands for: ``f<{T}>`` for each T."""
+    """Return the name expressions that a name with fields stands for: ``f<{T}>`` for each T."""
     names = [name]
     for field, values in options.items():
         names = [

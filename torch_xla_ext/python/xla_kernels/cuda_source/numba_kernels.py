@@ -21,7 +21,7 @@ _OF_THE_DRIVER = {"vprintf", "malloc", "free", "__assertfail"}
 
 
 def read(dispatcher: object) -> LibraryKernel:
-    """What `cuda_kernel` needs of what @cuda.jit made.
+    """Read a kernel of @cuda.jit for `cuda_kernel`.
 
     Raises:
         ValueError: it has options that other launches than Numba's cannot have.
@@ -111,7 +111,7 @@ class _NumbaCode(PythonCode):
 
 
 def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
-    """Whether such arguments can be passed for declared types: numbers for wider kinds of them."""
+    """Return whether arguments of these types fit declared ones; numbers may be narrower."""
     import numba
 
     types = numba.types
@@ -129,7 +129,7 @@ def _is_alike(declared: Sequence[Type], given: Sequence[Type]) -> bool:
 
 
 def _array_words(array: ArrayType, address: str) -> list[str]:
-    """Owner and parent, which are none here; sizes, address, shape, strides in bytes."""
+    """Return owner and parent, which are null; sizes, address, shape, strides in bytes."""
     strides, step = [], array.dtype.itemsize
     for size in reversed(array.shape):
         strides.insert(0, step)

@@ -34,7 +34,7 @@ class MissingError(RuntimeError, ImportError):
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a program was compiled to.
+    """The compiled form of a program.
 
     Attributes:
         module: a cubin, or the text of PTX.
@@ -75,7 +75,7 @@ class Nvrtc:
         headers: Mapping[str, str],
         ptx: bool = False,
     ) -> Compiled:
-        """Compiles a program.
+        """Compile a program.
 
         Args:
             source: the text.
@@ -143,7 +143,7 @@ class Nvrtc:
 
 
 def _mapped_file(name: str) -> str:
-    """Where the dynamic loader found a library."""
+    """Return the path at which the dynamic loader found a library."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         file = line.split(maxsplit=5)[-1]
         if Path(file).name.startswith(name):
@@ -152,7 +152,7 @@ def _mapped_file(name: str) -> str:
 
 
 def _plugin_majors(system: discovery.System) -> list[int]:
-    """CUDA's major versions, first that of the plugin."""
+    """Return CUDA's major versions, first that of the plugin."""
     plugins = [plugin.cuda_major for plugin in discovery.find_plugins(system)]
     torch_major = int(system.torch_cuda.split(".")[0]) if system.torch_cuda else None
     if torch_major in plugins:  # the plugin that is chosen (discovery.choose_plugin)
@@ -186,7 +186,7 @@ def _load(path: str) -> Nvrtc:
 
 
 def find(system: discovery.System | None = None) -> Nvrtc:
-    """The library that the environment names, or else the one for the plugin's CUDA version.
+    """Return the library that the environment names, or else the one for the plugin's CUDA version.
 
     Raises:
         MissingError: there is none.
@@ -214,7 +214,7 @@ def find(system: discovery.System | None = None) -> Nvrtc:
 
 
 def header_folders(nvrtc: Nvrtc, system: discovery.System | None = None) -> list[Path]:
-    """The folders with CUDA's own headers: NVIDIA's pip packages, then a toolkit."""
+    """Return the folders with CUDA's own headers: NVIDIA's pip packages, then a toolkit."""
     system = system or discovery.System.current()
     names = _HEADERS.get(nvrtc.version[0], ())
     folders = [Path(root, name) for root in system.search_path for name in names]

@@ -34,7 +34,7 @@ class PythonParameter(Parameter):
         return True
 
     def check_dtype(self, where: str, dtype: torch.dtype) -> None:
-        """The compiler checks it."""
+        """Accept any dtype: the compiler checks it."""
 
 
 class PythonCode(abc.ABC):
@@ -56,19 +56,19 @@ class PythonCode(abc.ABC):
 
     @abc.abstractmethod
     def types(self, arguments: Sequence[Argument]) -> Sequence[Type]:
-        """The types to compile for; TypeError if the library has none for an argument."""
+        """Return the types to compile for; TypeError if the library has none for an argument."""
 
     def key(self, types: Sequence[Type]) -> Hashable:
-        """What tells these types from others."""
+        """Return a key of these types."""
         return tuple(types)
 
     @abc.abstractmethod
     def compile(self, types: Sequence[Type], capability: int) -> tuple[bytes, str]:
-        """A module for GPUs of this compute capability, and the kernel's name in it."""
+        """Return a module for GPUs of this compute capability, and the kernel's name in it."""
 
     @abc.abstractmethod
     def words(self, type_: Type, argument: Argument) -> list[str]:
-        """What a launch passes for an argument, as xla_kernels.launch makes it."""
+        """Return the words that a launch passes for an argument (xla_kernels.launch)."""
 
     def declared(self) -> tuple[Parameter, ...]:
         return tuple(PythonParameter("any", name) for name in self.names)

@@ -51,7 +51,7 @@ def choose(
     arrays: Arrays,
     prepared: Sequence[Prepared],
 ) -> int:
-    """The number of the fastest configuration.
+    """Return the number of the fastest configuration.
 
     It is tried out once, and kept on disk with the compiled kernels. Processes of one program
     choose the same: the one that asks first.
@@ -90,7 +90,7 @@ def _timed(
     key: str,
     device: str,
 ) -> int:
-    """The number of the fastest configuration, which is stored; of the first if none is timed."""
+    """Return the index of the fastest configuration, and store it; 0 if none is timed."""
     candidates, errors = _candidates(where, configs, prepared)
     try:
         times = _times(where, configs, arrays, candidates, errors)
@@ -116,7 +116,7 @@ def _text(config: Mapping[str, object]) -> str:
 def _candidates(
     where: str, configs: Sequence[Mapping[str, object]], prepared: Sequence[Prepared]
 ) -> tuple[dict[int, device_timer.Launcher], list[Exception]]:
-    """Those that may be launched, by number, and why others may not.
+    """Return the configurations that can be launched, by index, and the others' errors.
 
     Raises:
         RuntimeError: none may be.
@@ -142,7 +142,7 @@ def _times(
     candidates: Mapping[int, device_timer.Launcher],
     errors: list[Exception],
 ) -> dict[int, float]:
-    """Milliseconds by number, of those that can be launched.
+    """Return the milliseconds of each candidate, by index.
 
     Args:
         errors: of the other configurations.

@@ -75,11 +75,11 @@ class Variants:
         return f"cuda_kernel {self.name!r}"
 
     def prepared(self, request: Request) -> tuple[Launch, list[str]]:
-        """The launch, and its parameters; operands are counted without those that are absent."""
+        """Return the launch and its parameters; absent operands are not counted."""
         return self.prepared_variant(self.all[self._chosen(request)], request)
 
     def prepared_variant(self, variant: Variant, request: Request) -> tuple[Launch, list[str]]:
-        """The same, for one of the configurations."""
+        """Return the same, for one of the configurations."""
         bound = self._bound(request, variant)
         expression = self.signature.expression(self.name, bound)
         declared = variant.code.parameters(expression, request.target)
@@ -90,7 +90,7 @@ class Variants:
         return self.launch(request.configuration, kernel, arguments, bound.values, request.results)
 
     def check_variant(self, variant: Variant, request: Request) -> None:
-        """Checks a call, whose grid and block may be known only when it is made."""
+        """Check a call, whose grid and block may be known only when it is made."""
         if request.configuration.is_complete:
             self.prepared_variant(variant, request)
         else:
@@ -99,7 +99,7 @@ class Variants:
             self.check_words(variant.code, request.target, expression, bound)
 
     def check_words(self, code: Code, target: For, expression: str, bound: Bound) -> None:
-        """Compares the parameters of a kernel with a call's arguments."""
+        """Compare the parameters of a kernel with a call's arguments."""
         parameters = code.parameters(expression, target)
         arguments = self.signature.arguments_for(self.where, parameters, bound)
         code.kernel(expression, target, arguments).words(self.where, arguments)
@@ -112,7 +112,7 @@ class Variants:
         values: Mapping[str | int, object],
         results: Sequence[ArrayType],
     ) -> tuple[Launch, list[str]]:
-        """The launch; without a kernel, only the checks of its numbers."""
+        """Return the launch; without a kernel, only the checks of its numbers."""
         code = (b"", "", self.name)
         if kernel is not None:
             code = kernel.module, kernel.digest, kernel.function
@@ -130,7 +130,7 @@ class Variants:
         return bound.with_config(variant.config)
 
     def _chosen(self, request: Request) -> int:
-        """The number of the variant for a call: on a GPU, the fastest."""
+        """Return the number of the variant for a call: on a GPU, the fastest."""
         if len(self.all) == 1 or not isinstance(request.target, int):
             return 0
         if (key := request.key) not in self._choices:
@@ -148,7 +148,7 @@ class Variants:
         return self._choices[key]
 
     def _timed_source(self, request: Request) -> object:
-        """What the times of a call depend on besides its arrays: machine code and launches.
+        """Return what a call's time depends on besides its arrays: machine code and launches.
 
         The first variant that compiles stands for the code of all, which has one source.
         """
@@ -168,7 +168,7 @@ class Variants:
 
 
 def _with_macros(code: Code, config: Mapping[str, object]) -> Code:
-    """The code with macros for what the kernel's name does not have."""
+    """Return the code with macros for what the kernel's name does not have."""
     if not isinstance(code, SourceCode):
         return code
     fields = set(name_fields(code.source.name))

@@ -19,7 +19,7 @@ from xla_kernels.operator.tensor_checks import Tensors, Value
 
 
 def with_defaults(operator: torch._ops.OpOverload, args: Sequence[Value]) -> tuple[Value, ...]:
-    """All arguments of an operator: the dispatcher leaves out defaults at their end."""
+    """Return all arguments of an operator; the dispatcher omits trailing defaults."""
     left_out = operator._schema.arguments[len(args) :]
     return (*args, *(argument.default_value for argument in left_out))
 
@@ -30,7 +30,7 @@ def make_kernel(
     backward: Callable[..., Tensors] | None,
     jvp: Callable[..., Tensors] | None,
 ) -> Callable[..., Tensors]:
-    """Returns the function to register for `operator` and the key "Autograd".
+    """Return the function to register for `operator` and the key "Autograd".
 
     Args:
         operator: the operator, which has no keyword-only arguments.
@@ -86,7 +86,7 @@ def make_kernel(
 def make_in_place_kernel(
     operator: torch._ops.OpOverload, written: Sequence[int]
 ) -> Callable[..., None]:
-    """The same for an operator that writes to the arguments `written`, and has no derivative."""
+    """Return the same for an operator without derivative that writes to `written`."""
 
     def kernel(*args: Value) -> None:
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()

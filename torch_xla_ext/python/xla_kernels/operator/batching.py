@@ -25,7 +25,7 @@ Rule = Callable[..., tuple[Tensors, int | tuple[int | None, ...]]]
 
 
 def rule_of(call: OperatorCall, method: str) -> Rule:
-    """The batching rule of an operator.
+    """Return the batching rule of an operator.
 
     Raises:
         ValueError: there is no such method.
@@ -46,7 +46,7 @@ def rule_of(call: OperatorCall, method: str) -> Rule:
 
 
 def checking_one_example(call: OperatorCall, rule: Rule) -> Rule:
-    """The batching rule after checks of one example: what the caller's function sees.
+    """Return the batching rule after checks of one example: what the caller's function sees.
 
     An error has to be about that, and not about a batch of which the caller knows nothing.
     """

@@ -26,7 +26,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _is_symbolic(value: Value) -> bool:
-    """Whether a number, or one in a list, is known only at run time."""
+    """Return whether a number, or one in a list, is known only at run time."""
     if isinstance(value, (list, tuple)):
         return any(isinstance(item, _SYMBOLS) for item in value)
     return isinstance(value, _SYMBOLS)
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
     results: Sequence[Result]
 
     def has_symbols(self, operands: Sequence[str]) -> bool:
-        """Whether a size or a parameter is known only at run time, and checked only then."""
+        """Return whether a size or a parameter is known only at run time, and checked only then."""
         shapes = [shape for shape, _ in self.results]
         shapes += [self.args[name].shape for name in operands if self.args[name] is not None]
         return any(map(_is_symbolic, itertools.chain(self.parameters.values(), *shapes)))
@@ -81,7 +81,7 @@ class OperatorCall:
 
     @property
     def name(self) -> str:
-        """What errors call the operator."""
+        """The operator's name in errors."""
         return self.schema.caller if self.schema else self.operator.name()
 
     @cached_property
@@ -105,7 +105,7 @@ class OperatorCall:
         return len(self.operator._schema.returns)
 
     def checked(self, values: Sequence[Value], num_results: int = 0) -> Checked:
-        """Checks an operator's arguments, without the defaults that the dispatcher leaves out.
+        """Check an operator's arguments, without the defaults that the dispatcher leaves out.
 
         Args:
             num_results: how many of the kernel's results to infer.
@@ -144,7 +144,7 @@ class OperatorCall:
         )
 
     def _parameters(self, args: Mapping[str, Value]) -> Mapping[str, object]:
-        """The kernel's parameters: the arguments of their names, and `attributes`."""
+        """Return the kernel's parameters: the arguments of their names, and `attributes`."""
         values = {p.name: args[p.name] for p in self.schema.parameters if p.name in args}
         if self.attributes is not None:
             values |= self.attributes(**args)
@@ -158,7 +158,7 @@ class OperatorCall:
         return len(self.schema.results) if self.schema else 1
 
     def check_declaration(self, where: str) -> None:
-        """Further checks of the operator against what the front end makes of it.
+        """Check the operator against the front end's further requirements.
 
         Args:
             where: the prefix of errors.

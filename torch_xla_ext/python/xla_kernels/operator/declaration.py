@@ -18,7 +18,7 @@ _TYPES = ("Tensor", "Optional[Tensor]")
 
 
 def qualified_name(schema: str) -> str:
-    """``my_ns::op`` of an operator's schema.
+    """Return ``my_ns::op`` of an operator's schema.
 
     Raises:
         TypeError, ValueError: it is no text, or names no namespace.
@@ -35,7 +35,7 @@ def qualified_name(schema: str) -> str:
 
 
 def functional_form(name: str, schema: str) -> tuple[str, str]:
-    """The name and schema of the operator that returns what this one writes.
+    """Return the name and schema of the operator that returns what this one writes.
 
     Raises:
         ValueError: the schema is not that of an operator that writes and returns nothing.
@@ -57,7 +57,7 @@ def kernel_schema(
     results: Callable[..., object] | None = None,
     payload: Callable[..., object] | None = None,
 ) -> Schema | None:
-    """The schema of an operator's kernel, None if it is not made with torch_xla_ext/kernel.h.
+    """Return the schema of an operator's kernel; None if it does not use kernel.h.
 
     Raises:
         ValueError: there is none, and what takes its place is missing.
@@ -120,7 +120,7 @@ def _cuda_kernel_schema(name: str, kernel: CudaKernel) -> Schema:
 
 
 def check(call: OperatorCall) -> None:
-    """Checks that the operator's arguments and results are those of its kernel.
+    """Check that the operator's arguments and results are those of its kernel.
 
     Raises:
         TypeError, ValueError: they are not.

@@ -51,7 +51,7 @@ def define_operator(
     sharding_rule: str | Callable[..., str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
-    """Defines a PyTorch operator that calls a kernel, as a pure function of its arguments.
+    """Define a PyTorch operator that calls a kernel, as a pure function of its arguments.
 
     The kernel uses torch_xla_ext/kernel.h and is linked into the wheel or already registered
     (`register_kernel`). Its operands are the operator's tensor arguments, with the same names in
@@ -180,7 +180,7 @@ def define_in_place_operator(
     sharding_rule: str | Callable[..., str] | None = None,
     replace: bool = False,
 ) -> torch._ops.OpOverload:
-    """Defines a PyTorch operator that calls a kernel and writes to some of its arguments.
+    """Define a PyTorch operator that calls a kernel and writes to some of its arguments.
 
     The kernel's results are the new values of these arguments, in their order and in their buffers.
     The arguments must be contiguous, unless they are XLA tensors, and must not overlap. Another
@@ -275,7 +275,7 @@ def _implement(
 
 
 def _promote(library: torch.library.Library, operator: torch._ops.OpOverload) -> None:
-    """Makes the operator cast under autocast as torch's own operators do that promote."""
+    """Make the operator cast under autocast as torch's own operators do that promote."""
     keys = front_end.current().autocast_keys
     sets = (torch._C.DispatchKeySet(torch._C._parse_dispatch_key(key)) for key in keys)
     key_set = functools.reduce(torch._C.DispatchKeySet.__or__, sets)

@@ -14,7 +14,7 @@ Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
-    """Raises ValueError unless `tensor`, which is written to, is contiguous.
+    """Raise ValueError unless `tensor`, which is written to, is contiguous.
 
     PyTorch does not know the layout of a tensor of torch_xla.
     """
@@ -26,7 +26,7 @@ def require_contiguous(operator: str, name: str, tensor: torch.Tensor) -> None:
 
 
 def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the bytes that two tensors extend over have some in common.
+    """Return whether the bytes that two tensors extend over have some in common.
 
     XLA tensors have no addresses; of two of them it is known only whether they are one.
     """
@@ -39,7 +39,7 @@ def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor's elements begin and end in its storage, in bytes."""
+    """Return where a tensor's elements begin and end in its storage, in bytes."""
     begin = tensor.storage_offset() * tensor.itemsize
     if tensor.numel() == 0:
         return begin, begin
@@ -50,7 +50,7 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
 def require_no_overlap(
     operator: str, name: str, tensor: torch.Tensor, other_name: str, other: torch.Tensor
 ) -> None:
-    """Raises ValueError if `tensor` and `other`, which are both written to, overlap."""
+    """Raise ValueError if `tensor` and `other`, which are both written to, overlap."""
     if overlap(tensor, other):
         raise ValueError(
             f"{operator}: {name} must not overlap {other_name}, but does: both are written to"
@@ -58,13 +58,13 @@ def require_no_overlap(
 
 
 def require_present(operator: str, name: str, value: Value) -> None:
-    """Raises TypeError if a tensor is None that may not be."""
+    """Raise TypeError if a tensor is None that may not be."""
     if value is None:
         raise TypeError(f"{operator}: {name} must be a tensor, but is None")
 
 
 def require_one_device(operator: str, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """Raises ValueError unless all tensors, given with their names, are on one device."""
+    """Raise ValueError unless all tensors, given with their names, are on one device."""
     first_name, first = tensors[0]
     for name, tensor in tensors[1:]:
         if tensor.device != first.device:

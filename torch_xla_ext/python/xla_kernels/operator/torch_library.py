@@ -10,7 +10,7 @@ _kept: dict[str, list[object]] = {}
 
 
 def open_library(name: str, replaces: bool) -> torch.library.Library:
-    """A library of torch for one operator.
+    """Return a library of torch for one operator.
 
     It is a fragment of its namespace, so that others may define operators there as well: torch
     allows one "DEF" of a namespace, and that is its owner's.
@@ -29,14 +29,14 @@ def open_library(name: str, replaces: bool) -> torch.library.Library:
 
 
 def close_library(name: str) -> None:
-    """Removes an operator, and its functional form."""
+    """Remove an operator, and its functional form."""
     for kept in (name, f"{name}_functional"):
         _kept.pop(kept, None)
     _libraries.pop(name)._destroy()
 
 
 def declare(library: torch.library.Library, name: str, schema: str) -> torch._ops.OpOverload:
-    """Defines the operator without kernels."""
+    """Define the operator without kernels."""
     namespace, _, base = name.partition("::")
     library.define(
         schema.partition("::")[2],
@@ -47,5 +47,5 @@ def declare(library: torch.library.Library, name: str, schema: str) -> torch._op
 
 
 def keep(name: str, what: object) -> None:
-    """Keeps something until the operator is removed."""
+    """Keep something until the operator is removed."""
     _kept.setdefault(name, []).append(what)

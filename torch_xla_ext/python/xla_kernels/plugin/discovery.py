@@ -76,7 +76,7 @@ def _load_library(name: str) -> ctypes.CDLL:
 
 @dataclass
 class System:
-    """What discovery asks of the machine and of the process."""
+    """The machine and the process, as discovery sees them."""
 
     environ: MutableMapping[str, str]
     # Folders in which Python packages are looked for.
@@ -128,7 +128,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a CUDA client is made with."""
+    """The parts of a CUDA client."""
 
     plugin: Plugin
     driver: Driver
@@ -140,7 +140,7 @@ class Runtime:
 
 
 def _package_roots(system: System, plugin_path: str | None = None) -> Iterator[Path]:
-    """Yields the folders with Python packages; first the one that the plugin lies in."""
+    """Yield the folders with Python packages; first the one that the plugin lies in."""
     if plugin_path is not None:
         parents = Path(plugin_path).resolve().parents
         if len(parents) > 2 and parents[1].name == "jax_plugins":
@@ -157,7 +157,7 @@ def _package(root: Path, major: int) -> str:
 
 
 def find_plugins(system: System) -> list[Plugin]:
-    """Returns the plugin that the environment names, or else those that are installed.
+    """Return the plugin that the environment names, or else those that are installed.
 
     Raises:
         CudaRuntimeError: the environment names one that does not exist.
@@ -192,7 +192,7 @@ def _driver_version(system: System) -> str | None:
 
 
 def find_driver(system: System) -> Driver:
-    """Returns the driver of the machine.
+    """Return the driver of the machine.
 
     Raises:
         CudaRuntimeError: there is none, it does not work, or it has no GPU.
@@ -231,7 +231,7 @@ def find_driver(system: System) -> Driver:
 
 
 def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None) -> Plugin:
-    """Returns the plugin to use of those that the driver supports.
+    """Return the plugin to use of those that the driver supports.
 
     torch's own CUDA libraries are in the process already, so a plugin for the same CUDA major
     version is preferred; without one, the newest.
@@ -261,7 +261,7 @@ def choose_plugin(plugins: list[Plugin], driver: Driver, torch_cuda: str | None)
 
 
 def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
-    """Loads the CUDA libraries of the plugin's CUDA version, those of pip packages first.
+    """Load the CUDA libraries of the plugin's CUDA version, those of pip packages first.
 
     XLA loads them by name when it needs them, and then gets these.
     """
@@ -281,7 +281,7 @@ def load_libraries(system: System, plugin: Plugin) -> dict[str, str | None]:
 
 
 def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
-    """Returns the pip packages of the libraries that were not found, for `pip install`."""
+    """Return the pip packages of the libraries that were not found, for `pip install`."""
     suffix = "" if plugin.cuda_major == 13 else "-cu12"
     names = {name.split(".")[0].removeprefix("lib") for name, path in libraries.items() if not path}
     packages = {
@@ -301,7 +301,7 @@ def missing_packages(libraries: dict[str, str | None], plugin: Plugin) -> str:
 
 
 def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
-    """Warns of libraries without which some operations will fail, not all."""
+    """Warn of libraries without which some operations will fail, not all."""
     missing = [name for name, path in libraries.items() if path is None]
     if missing:
         warnings.warn(
@@ -313,7 +313,7 @@ def warn_of_missing(libraries: dict[str, str | None], plugin: Plugin) -> None:
 
 
 def check_cudnn(system: System, plugin: Plugin) -> str:
-    """Returns the version of the cuDNN that XLA will load.
+    """Return the version of the cuDNN that XLA will load.
 
     Raises:
         CudaRuntimeError: there is none of the major version that XLA needs.
@@ -357,7 +357,7 @@ def check_cudnn(system: System, plugin: Plugin) -> str:
 
 
 def find_data_dir(system: System, plugin: Plugin) -> str | None:
-    """Returns the folder with ptxas and libdevice, as XLA's --xla_gpu_cuda_data_dir wants it."""
+    """Return the folder with ptxas and libdevice, as XLA's --xla_gpu_cuda_data_dir wants it."""
     folder = _COMPILER_FOLDERS[plugin.cuda_major or _CUDA_MAJORS[0]]
     folders = [root / folder for root in _package_roots(system, plugin.path)]
     for variable in ("CUDA_HOME", "CUDA_PATH"):
@@ -371,14 +371,14 @@ def find_data_dir(system: System, plugin: Plugin) -> str | None:
 
 
 def set_data_dir(system: System, data_dir: str | None) -> None:
-    """Adds it to XLA_FLAGS, unless the user has set it there."""
+    """Add the folder to XLA_FLAGS, unless the user has set it there."""
     flags = system.environ.get("XLA_FLAGS", "")
     if data_dir is not None and _DATA_DIR_FLAG not in flags:
         system.environ["XLA_FLAGS"] = f"{flags} {_DATA_DIR_FLAG}={data_dir}".strip()
 
 
 def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
-    """Sets flags to false in XLA_FLAGS, but for those that the user has set there.
+    """Set flags to false in XLA_FLAGS, but for those that the user has set there.
 
     Also but for those that this plugin does not know, as XLA ends the process then.
     """
@@ -396,7 +396,7 @@ def turn_off(system: System, plugin_path: str, flags: Sequence[str]) -> None:
 
 
 def prepare(system: System, is_spmd: bool = False) -> Runtime:
-    """Finds and loads all that a CUDA client needs, but for the plugin itself.
+    """Find and load all that a CUDA client needs, but for the plugin itself.
 
     Args:
         system: the machine.
@@ -421,7 +421,7 @@ def prepare(system: System, is_spmd: bool = False) -> Runtime:
 
 
 def gpu_count(system: System) -> int:
-    """Returns GPU_NUM_DEVICES, else the number of visible GPUs; 1 if that is unknown.
+    """Return GPU_NUM_DEVICES, else the number of visible GPUs; 1 if that is unknown.
 
     The driver itself is not asked: a process that has called cuInit cannot fork.
     """

@@ -1,4 +1,4 @@
-"""Calls of CUDA's driver, and what it says of the GPUs."""
+"""Calls of CUDA's driver, and properties of the GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Driver:
         self._library = library
 
     def __call__(self, function: str, *arguments: object, allowed: Collection[int] = ()) -> int:
-        """Calls a function.
+        """Call a function.
 
         Args:
             allowed: the errors that are none.
@@ -51,7 +51,7 @@ class Driver:
 
 @functools.cache
 def driver() -> Driver:
-    """The process's driver, initialized.
+    """Return the process's driver, initialized.
 
     Raises:
         DriverError: there is none, or no GPU.
@@ -65,20 +65,20 @@ def driver() -> Driver:
 
 
 def retain_context(number: int) -> ctypes.c_void_p:
-    """The context of a GPU that XLA uses, too, which lasts until `release_context` at least."""
+    """Retain the context of a GPU that XLA uses, until `release_context`."""
     context = ctypes.c_void_p()
     driver()("cuDevicePrimaryCtxRetain", ctypes.byref(context), _device(number))
     return context
 
 
 def release_context(number: int) -> None:
-    """The counterpart of `retain_context`."""
+    """Release a context of `retain_context`."""
     driver()("cuDevicePrimaryCtxRelease_v2", _device(number))
 
 
 @contextmanager
 def current(context: ctypes.c_void_p) -> Iterator[None]:
-    """Makes a context the thread's current one."""
+    """Make a context the thread's current one."""
     driver()("cuCtxPushCurrent_v2", context)
     try:
         yield
@@ -87,49 +87,49 @@ def current(context: ctypes.c_void_p) -> Iterator[None]:
 
 
 def attribute(number: int, which: int) -> int:
-    """A CUdevice_attribute of a GPU."""
+    """Return a CUdevice_attribute of a GPU."""
     value = ctypes.c_int()
     driver()("cuDeviceGetAttribute", ctypes.byref(value), which, _device(number))
     return value.value
 
 
 def cuda_version() -> tuple[int, int]:
-    """The newest version of CUDA that the driver supports: major and minor."""
+    """Return the newest version of CUDA that the driver supports: major and minor."""
     version = ctypes.c_int()
     driver()("cuDriverGetVersion", ctypes.byref(version))
     return version.value // 1000, version.value % 1000 // 10
 
 
 def device_count() -> int:
-    """How many GPUs the process sees."""
+    """Return the number of GPUs that the process sees."""
     count = ctypes.c_int()
     driver()("cuDeviceGetCount", ctypes.byref(count))
     return count.value
 
 
 def device_name(number: int) -> str:
-    """A GPU's name."""
+    """Return a GPU's name."""
     name = ctypes.create_string_buffer(256)
     driver()("cuDeviceGetName", name, len(name), _device(number))
     return name.value.decode()
 
 
 def total_memory(number: int) -> int:
-    """Bytes of a GPU's memory."""
+    """Return the bytes of a GPU's memory."""
     size = ctypes.c_size_t()
     driver()("cuDeviceTotalMem_v2", ctypes.byref(size), _device(number))
     return size.value
 
 
 def can_access(number: int, peer: int) -> bool:
-    """Whether kernels on a GPU may access the memory of another one."""
+    """Return whether kernels on a GPU may access the memory of another one."""
     can = ctypes.c_int()
     driver()("cuDeviceCanAccessPeer", ctypes.byref(can), _device(number), _device(peer))
     return bool(can.value)
 
 
 def allocate(num_bytes: int) -> int:
-    """The address of so many zeros in the memory of the current context's GPU."""
+    """Return the address of so many zeros in the memory of the current context's GPU."""
     address, size = ctypes.c_uint64(), ctypes.c_size_t(num_bytes)
     driver()("cuMemAlloc_v2", ctypes.byref(address), size)
     driver()("cuMemsetD8_v2", address, ctypes.c_ubyte(0), size)
@@ -138,7 +138,7 @@ def allocate(num_bytes: int) -> int:
 
 @functools.cache
 def compute_capability() -> int:
-    """The compute capability of GPU 0, 90 for 9.0.
+    """Return the compute capability of GPU 0, 90 for 9.0.
 
     Raises:
         DriverError: there is no GPU.

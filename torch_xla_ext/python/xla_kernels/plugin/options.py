@@ -22,7 +22,7 @@ def _read(
 
 
 def _integer(environ: Mapping[str, str], *names: str) -> int | None:
-    """The first of the variables that is set."""
+    """Return the first of the variables that is set."""
     for name in names:
         value = _read(environ, name, int, "an integer")
         if value is not None:
@@ -65,7 +65,7 @@ class Processes:
 
 
 def client_create_options(environ: Mapping[str, str]) -> dict[str, object]:
-    """The options of the plugin's client.
+    """Return the options of the plugin's client.
 
     Args:
         environ: PJRT_ALLOCATOR_CUDA_ASYNC (0 or 1), PJRT_ALLOCATOR_FRACTION (of the device's

@@ -25,7 +25,7 @@ _PARAMETER = "a parameter"
 def require(
     condition: bool | torch.SymBool, error: type[Exception], message: Callable[[], str]
 ) -> None:
-    """Raises ``error(message())`` unless `condition` holds."""
+    """Raise ``error(message())`` unless `condition` holds."""
     if isinstance(condition, torch.SymBool):
         # Becomes a guard of the traced program, or an assertion in it.
         torch._check_with(error, condition, message)
@@ -34,7 +34,7 @@ def require(
 
 
 def check(schema: Schema, arrays: Sequence[ArrayType | None], sizes: Sizes) -> None:
-    """As `Schema.check`, for as many arrays as the signature has arguments."""
+    """Check arrays as `Schema.check` does; there is one for each argument of the signature."""
     call = _Call(schema, sizes, arrays)
     for argument, array in zip(schema.arguments, arrays, strict=True):
         call.check(argument, array)
@@ -44,7 +44,7 @@ def check(schema: Schema, arrays: Sequence[ArrayType | None], sizes: Sizes) -> N
 def infer(
     schema: Schema, operands: Sequence[ArrayType | None], sizes: Sizes, num_results: int
 ) -> list[tuple[torch.Size, torch.dtype]]:
-    """As `Schema.infer`."""
+    """Infer results as `Schema.infer` does."""
     call = _Call(schema, sizes, operands)
     for argument, array in zip(schema.operands, operands, strict=True):
         call.check(argument, array)
@@ -53,7 +53,7 @@ def infer(
 
 
 def sizes(schema: Schema, arrays: Sequence[ArrayType | None], given: Sizes = ()) -> dict[str, int]:
-    """The sizes of the signature's names, from checked operands, results, if there, and `given`."""
+    """Return the sizes of the signature's names from checked operands, results and `given`."""
     call = _Call(schema, given, arrays)
     for argument, array in zip(schema.arguments, arrays, strict=False):
         call.check(argument, array)
@@ -61,7 +61,7 @@ def sizes(schema: Schema, arrays: Sequence[ArrayType | None], given: Sizes = ())
 
 
 def _alternatives(options: Sequence[object]) -> str:
-    """``a, b or c``."""
+    """Return ``a, b or c``."""
     texts = [str(option) for option in options]
     return " or ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
@@ -110,7 +110,7 @@ class _Call:
             )
 
     def _options(self, variable: str) -> tuple[list[str], str]:
-        """The dtypes that a variable may be, one of which may be that of another variable."""
+        """Return the dtypes of a variable, one of which may be that of another variable."""
         options, reason = [], ""
         for option in self._schema.variables[variable]:
             if option in self._dtypes:
@@ -212,7 +212,7 @@ class _Call:
             require(size % other == 0, ValueError, message)
 
     def result(self, argument: Argument) -> tuple[torch.Size, torch.dtype]:
-        """The shape and the dtype that a result must have."""
+        """Return the shape and the dtype that a result must have."""
         shape: list[int] = []
         for dim in argument.dims:
             key = "*" + dim.name if dim.star else dim.name

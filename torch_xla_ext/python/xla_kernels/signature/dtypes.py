@@ -35,5 +35,5 @@ TORCH_TYPES_BY_NUMBER = {number: dtype for dtype, (_, number) in XLA_TYPES.items
 
 
 def xla_name(dtype: torch.dtype) -> str:
-    """XLA's name of a dtype, or torch's where XLA has no such type."""
+    """Return XLA's name of a dtype, or torch's where XLA has no such type."""
     return XLA_TYPES[dtype][0] if dtype in XLA_TYPES else str(dtype)

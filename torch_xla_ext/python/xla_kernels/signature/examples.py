@@ -30,7 +30,7 @@ class Example(NamedTuple):
 
 
 def dtypes(schema: Schema) -> Iterator[dict[str, str]]:
-    """What the dtype variables may stand for together: XLA's names by variable."""
+    """Yield the combinations of the dtype variables: XLA's names by variable."""
     variables = list(schema.variables)
     for names in itertools.product(*map(schema.dtype_options, variables)):
         chosen = dict(zip(variables, names, strict=True))
@@ -45,7 +45,7 @@ def dtypes(schema: Schema) -> Iterator[dict[str, str]]:
 
 
 def examples(schema: Schema, chosen: Mapping[str, str]) -> Iterator[Example]:
-    """Calls with these dtypes, of several sizes; none if no made-up sizes fit the signature."""
+    """Call with these dtypes, of several sizes; none if no made-up sizes fit the signature."""
     for size in _SIZES:
         try:
             yield _example(schema, chosen, size)

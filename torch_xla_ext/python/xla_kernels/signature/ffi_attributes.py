@@ -43,7 +43,7 @@ _ESCAPED = [
 
 @functools.lru_cache(maxsize=256)  # compiled kernels are long, and the same in each layer
 def string(data: bytes) -> str:
-    """Encodes bytes as an MLIR string literal."""
+    """Encode bytes as an MLIR string literal."""
     return f'"{"".join([_ESCAPED[byte] for byte in data])}"'
 
 
@@ -55,7 +55,7 @@ def _string(name: str, value: str) -> str:
 
 
 def _float(value: float, dtype: np.dtype) -> str:
-    """A literal of exactly this value; MLIR wants a point, and infinity and NaN as bits."""
+    """Return a literal of exactly this value; MLIR wants a point, and infinity and NaN as bits."""
     _, code, bits = _FLOATS[dtype]
     if not math.isfinite(value):
         (number,) = struct.unpack(bits, struct.pack(code, value))
@@ -65,7 +65,7 @@ def _float(value: float, dtype: np.dtype) -> str:
 
 
 def _numpy(name: str, value: object) -> np.ndarray:
-    """The value as numpy's: int as int64, float as float64."""
+    """Return the value as numpy's: int as int64, float as float64."""
     try:
         if isinstance(value, int) and not isinstance(value, bool):
             return np.asarray(value, np.int64)
@@ -104,7 +104,7 @@ def _value(name: str, value: object) -> str:
 
 
 def encode(attributes: Mapping[str, object]) -> str:
-    """Encodes the attributes of an FFI call: ``{scale = 3.0 : f64, window = 128 : i64}``.
+    """Encode the attributes of an FFI call: ``{scale = 3.0 : f64, window = 128 : i64}``.
 
     Args:
         attributes: values by name: bool (i1), int (i64), float (f64), str, bytes (a string
@@ -132,7 +132,7 @@ def _dictionary(attributes: Mapping[str, object], prefix: str) -> str:
 def of_kernel(
     schema: Schema, operands: Sequence[object | None], values: Mapping[str, object]
 ) -> dict[str, object]:
-    """The attributes of a call of a kernel that is made with torch_xla_ext/kernel.h.
+    """Return the attributes of a call of a kernel that is made with torch_xla_ext/kernel.h.
 
     Args:
         schema: the kernel's.
@@ -145,7 +145,7 @@ def of_kernel(
 
 
 def _of_parameter(parameter: Parameter, value: object) -> object:
-    """The value as numbers of the widths that the kernel declares."""
+    """Return the value as numbers of the widths that the kernel declares."""
     if parameter.type == "dict":
         return {each.name: _of_parameter(each, value[each.name]) for each in parameter.fields}
     if parameter.is_array:

@@ -13,7 +13,7 @@ _WHERE = re.compile(r"(\w+):(\w+(\|\w+)*|\d+\.\.\d*)|(\w+)%(\w+)==0")
 
 
 def parse(name: str, signature: str, parameters: str) -> Schema:
-    """Reads the signature and the parameters of a target.
+    """Read the signature and the parameters of a target.
 
     Args:
         name: the target.
@@ -55,7 +55,7 @@ def parse(name: str, signature: str, parameters: str) -> Schema:
 
 
 def _written(arguments: tuple[Argument, ...]) -> str:
-    """As it stands in a signature, without spaces."""
+    """Return the text of arguments in a signature, without spaces."""
 
     def one(argument: Argument) -> str:
         if argument.in_place:

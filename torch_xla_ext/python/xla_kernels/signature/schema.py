@@ -31,7 +31,7 @@ class ArrayType(NamedTuple):
 
     @staticmethod
     def of(value: object) -> ArrayType:
-        """The type of a tensor, of another object with `shape` and `dtype`, or of a pair of these.
+        """Return the type of an object with `shape` and `dtype`, or of a pair of these.
 
         Raises:
             TypeError: `value` is none of these, or a dimension is no int.
@@ -110,7 +110,7 @@ class Argument:
         return None if self.layout is None else self.layout[::-1]
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The strides of an array of this shape, in elements."""
+        """Return the strides of an array of this shape, in elements."""
         order = range(len(shape) - 1, -1, -1) if self.layout is None else self.layout
         strides, step = [0] * len(shape), 1
         for dim in order:
@@ -124,7 +124,7 @@ class Argument:
         return self.alias is not None
 
     def ranges(self, rank: int) -> list[tuple[Dim, int, int]]:
-        """The range of an array's dimensions that each declared one covers: (dim, begin, end)."""
+        """Return the range of dimensions that each declared one covers: (dim, begin, end)."""
         result, begin = [], 0
         for dim in self.dims:
             count = rank - (len(self.dims) - 1) if dim.star else 1
@@ -135,7 +135,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Parameter:
-    """What the kernel takes beside its operands.
+    """A kernel's parameter, besides its operands.
 
     Attributes:
         type: bool, i32, i64, f32 or f64; str; an array of numbers, as in "i64[]"; or "dict".
@@ -223,7 +223,7 @@ def _arguments(text: str, kind: str, operands: Sequence[Argument] = ()) -> tuple
 
 
 def _where(text: str | None) -> tuple[dict[str, tuple[str, ...]], tuple[Constraint, ...]]:
-    """The dtype variables, and the conditions on sizes."""
+    """Return the dtype variables, and the conditions on sizes."""
     variables, constraints = {}, []
     for part in (text or "").split(",") if text else []:
         if multiple := _MULTIPLE.fullmatch(part):
@@ -249,7 +249,7 @@ def _number(text: str, kind: str) -> float | None:
 
 
 def parse_parameters(text: str) -> tuple[Parameter, ...]:
-    """``"eps: f64 in [0, 1], shifts: i64[], range: {low: i32, unit: str}"``.
+    """Parse ``"eps: f64 in [0, 1], shifts: i64[], range: {low: i32, unit: str}"``.
 
     Raises:
         ValueError: it cannot be read.
@@ -258,7 +258,7 @@ def parse_parameters(text: str) -> tuple[Parameter, ...]:
 
 
 def _parameters(text: str, at: int, closing: str) -> tuple[tuple[Parameter, ...], int]:
-    """The parameters up to `closing`, a brace or the end, and the position behind it."""
+    """Return the parameters up to `closing`, a brace or the end, and the position behind it."""
     end = re.compile(r"\s*" + (re.escape(closing) or r"\Z"))
     result: list[Parameter] = []
     while (match := end.match(text, at)) is None:
@@ -317,7 +317,7 @@ class Schema:
 
     @staticmethod
     def parse(text: str) -> Schema:
-        """Reads a schema's text. The compiler has checked its signature already.
+        """Read a schema's text. The compiler has checked its signature already.
 
         Raises:
             ValueError: `text` is not a schema.
@@ -367,11 +367,11 @@ class Schema:
         )
 
     def sizes(self, values: Mapping[str, object]) -> Sizes:
-        """The sizes that parameters give, from the values of the parameters."""
+        """Return the sizes that parameters give, from the values of the parameters."""
         return tuple((name, values[name]) for name in self.size_parameters)
 
     def open_sizes(self, num_results: int | None = None) -> tuple[str, ...]:
-        """The sizes of the first results that follow neither from operands nor from parameters."""
+        """Return the sizes of the first results that neither operands nor parameters give."""
         known = {dim.name for operand in self.operands for dim in operand.dims}
         known.update(self.size_parameters)
         dims = [dim.name for result in self.results[:num_results] for dim in result.dims]
@@ -383,7 +383,7 @@ class Schema:
         return any(argument.layout is not None for argument in self.arguments)
 
     def operand_layouts(self, operands: Sequence[object | None]) -> dict[int, tuple[int, ...]]:
-        """The layouts of operands that are not row-major, as traits.Traits has them.
+        """Return the layouts of operands that are not row-major, as traits.Traits has them.
 
         Args:
             operands: of a call, None for one that is left out. The others are counted.
@@ -402,7 +402,7 @@ class Schema:
 
     @lru_cache(maxsize=4096)  # noqa: B019  # schemas live as long as the process
     def computed_size(self, name: str, operands: tuple[ArrayType | None, ...]) -> int:
-        """An open size, computed by the kernel's own function from checked operands.
+        """Return an open size, computed by the kernel's own function from checked operands.
 
         Raises:
             ValueError: the function uses a size that no operand gives.
@@ -420,7 +420,7 @@ class Schema:
 
     @lru_cache(maxsize=4096)  # noqa: B019
     def check(self, arrays: tuple[ArrayType | None, ...], sizes: Sizes = ()) -> None:
-        """Checks the operands and then the results of a call, as the kernel itself does.
+        """Check the operands and then the results of a call, as the kernel itself does.
 
         Args:
             arrays: one for each of `arguments`; None for an optional operand that is left out.
@@ -437,7 +437,7 @@ class Schema:
     def infer(
         self, operands: tuple[ArrayType | None, ...], sizes: Sizes = (), num_results: int = 0
     ) -> tuple[ArrayType, ...]:
-        """Checks the operands of a call, whose sizes may be symbolic, and infers the results.
+        """Check the operands of a call, whose sizes may be symbolic, and infer the results.
 
         Args:
             operands: None for an optional one that is left out.
@@ -461,7 +461,7 @@ class Schema:
         return tuple(ArrayType(*each) for each in types)
 
     def check_counts(self, num_operands: int, num_results: int) -> None:
-        """Checks how many operands and results a call has.
+        """Check how many operands and results a call has.
 
         Raises:
             TypeError: too many or too few; the signature is shown.
@@ -474,12 +474,12 @@ class Schema:
             )
 
     def dtype_options(self, name: str) -> tuple[str, ...]:
-        """XLA's names of the dtypes that a dtype or variable of the signature stands for."""
+        """Return XLA's names of the dtypes that a dtype or variable of the signature stands for."""
         if name not in self.variables:
             return (name,)
         options = [self.dtype_options(option) for option in self.variables[name]]
         return tuple(dict.fromkeys(option for group in options for option in group))
 
     def dtypes(self, argument: Argument) -> tuple[torch.dtype, ...]:
-        """The torch dtypes that an operand or result may have."""
+        """Return the torch dtypes that an operand or result may have."""
         return tuple(TORCH_TYPES[name] for name in self.dtype_options(argument.dtype))

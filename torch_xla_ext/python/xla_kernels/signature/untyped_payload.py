@@ -21,7 +21,7 @@ _CODES = {"bool": "?", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 
 
 def parameter_values(schema: Schema, attributes: Mapping[str, object]) -> dict[str, object]:
-    """Checks a call's parameters: each must be present, of its type and within its limits.
+    """Check a call's parameters: each must be present, of its type and within its limits.
 
     Args:
         schema: the kernel's.
@@ -110,7 +110,7 @@ def _checked_array(where: str, parameter: Parameter, value: object) -> tuple[flo
 
 
 def _in_range(where: str, kind: str, value: float) -> float:
-    """A number as the type has it."""
+    """Return a number as the type has it."""
     if kind.startswith("f"):
         try:
             item = float(value)
@@ -127,7 +127,7 @@ def _in_range(where: str, kind: str, value: float) -> float:
 def pack(
     schema: Schema, arrays: Sequence[ArrayType | None], attributes: Mapping[str, object]
 ) -> bytes:
-    """Packs the untyped payload of a call, after the checks that the kernel does, too.
+    """Pack the untyped payload of a call, after the checks that the kernel does, too.
 
     Args:
         schema: the kernel's.
@@ -145,7 +145,7 @@ def pack(
 def encode(
     schema: Schema, arrays: Sequence[ArrayType | None], values: Mapping[str, object]
 ) -> bytes:
-    """As `pack`, for a checked call; `values` is what `parameter_values` returned."""
+    """Pack a checked call as `pack` does; `values` is the result of `parameter_values`."""
     fixed = _params(schema)
     if fixed is not None:
         packed = fixed.pack(*values.values())
@@ -156,7 +156,7 @@ def encode(
 
 @cache
 def _params(schema: Schema) -> struct.Struct | None:
-    """The parameters' layout, if it is the same for all values."""
+    """Return the parameters' layout, if it is the same for all values."""
     if any(parameter.type not in _CODES for parameter in schema.parameters):
         return None
     return struct.Struct("<" + "".join(_CODES[p.type] for p in schema.parameters))
@@ -174,7 +174,7 @@ def _packed(parameter: Parameter, value: object) -> bytes:
 
 
 def _unpacked(parameter: Parameter, payload: bytes, at: int) -> tuple[object, int]:
-    """A parameter's value, and the position behind it."""
+    """Return a parameter's value, and the position behind it."""
     if parameter.type == "dict":
         values = {}
         for field in parameter.fields:
@@ -195,7 +195,7 @@ def _unpacked(parameter: Parameter, payload: bytes, at: int) -> tuple[object, in
 
 @lru_cache(maxsize=4096)
 def _pack_arrays(schema: Schema, arrays: tuple[ArrayType | None, ...], params_size: int) -> bytes:
-    """The part of an untyped payload before the parameters."""
+    """Return the part of an untyped payload before the parameters."""
     counts = len(schema.operands), len(schema.results)
     parts = [_HEADER.pack(MAGIC, VERSION, *counts, params_size, schema.hash)]
     for array in arrays:
@@ -217,7 +217,7 @@ class UntypedPayload:
 
 
 def unpack(schema: Schema, payload: bytes) -> UntypedPayload:
-    """Reads an untyped payload.
+    """Read an untyped payload.
 
     Raises:
         ValueError: it is not one of this schema. The kernel's own error is more exact.

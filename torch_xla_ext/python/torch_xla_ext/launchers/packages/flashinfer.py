@@ -95,7 +95,7 @@ _GENERATORS = {
 
 @functools.cache
 def library(name: str) -> Path:
-    """The library that has a function; it is compiled if it is not there."""
+    """Return the library that has a function; it is compiled if it is not there."""
     module, arguments, _ = FUNCTIONS[name]
     jit = importlib.import_module(f"flashinfer.jit.{module}")
     spec = getattr(jit, _GENERATORS[module])(*arguments)

@@ -35,7 +35,7 @@ def load_kernels(
     fakes: Mapping[str, Callable[..., object]] | None = None,
     sharding_rules: Mapping[str, Rule] | None = None,
 ) -> ModuleType | SimpleNamespace:
-    """Makes kernels that others have built accept XLA tensors.
+    """Make kernels that others have built accept XLA tensors.
 
     ::
 
@@ -195,7 +195,7 @@ def _folder(
 
 
 def _described(build: Path) -> dict[str, object]:
-    """The build's metadata.json: its name as Python's, and what identifies it."""
+    """Return the build's metadata.json: its name as Python's, and what identifies it."""
     try:
         described = json.loads((build / "metadata.json").read_text())
     except FileNotFoundError:

@@ -18,7 +18,7 @@ _PYTHONS_OWN = ("CompositeExplicitAutograd", "CompositeImplicitAutograd", "XLA")
 
 
 def all_names() -> set[str]:
-    """The operators of the process: ``namespace::name``, without overloads."""
+    """Return the operators of the process: ``namespace::name``, without overloads."""
     return {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
 
 
@@ -27,7 +27,7 @@ def register(
     fakes: Mapping[str, Callable[..., object]],
     sharding_rules: Mapping[str, Rule],
 ) -> list[str]:
-    """Makes operators accept XLA tensors.
+    """Make operators accept XLA tensors.
 
     One that cannot raises the reason when it is called with them.
 

@@ -17,7 +17,7 @@ _LIBRARY = "wheel_lib/libtransformer_engine.so"
 
 
 def load() -> ModuleType:
-    """Registers the handlers, and returns transformer_engine_jax.
+    """Register the handlers, and return transformer_engine_jax.
 
     Raises:
         ImportError: a package is missing, or its library cannot be loaded.

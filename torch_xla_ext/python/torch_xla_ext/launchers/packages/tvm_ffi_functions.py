@@ -29,7 +29,7 @@ def define(
     platform: str,
     identity: str | None = None,
 ) -> torch._ops.OpOverload:
-    """Defines ``torch.ops.<namespace>.<name>``: operands, then parameters; results are returned.
+    """Define ``torch.ops.<namespace>.<name>``: operands, then parameters; results are returned.
 
     Args:
         options: of `register_kernel`, and `defaults` of parameters, `sharding_rule`.

@@ -28,7 +28,7 @@ _TVM_FFI = "apache-tvm-ffi"
 
 @dataclass(frozen=True)
 class System:
-    """What builds have to fit.
+    """The system that builds have to fit.
 
     Attributes:
         torch, tvm_ffi: major and minor version; None for a package that is not installed.
@@ -46,7 +46,7 @@ class System:
 
     @staticmethod
     def current(xla_platform: str) -> System:
-        """This process, for XLA's platform "Host" or "CUDA"."""
+        """Describe this process, for XLA's platform "Host" or "CUDA"."""
         on_gpu = xla_platform == "CUDA"
         try:
             tvm_ffi = _two(metadata.version(_TVM_FFI))
@@ -86,7 +86,7 @@ class Variant:
 
     @staticmethod
     def parse(name: str) -> Variant | None:
-        """None if it is not the name of a variant."""
+        """Parse the name of a variant; return None for another name."""
         match = _PATTERN.fullmatch(name)
         if match is None:
             return None
@@ -110,7 +110,7 @@ class Variant:
         )
 
     def why_not(self, system: System) -> str | None:
-        """Why it does not fit; None if it does."""
+        """Return why it does not fit; None if it does."""
         on_gpu = system.driver_cuda is not None
         wanted = "cuda" if on_gpu else "cpu"
         if self.backend not in (wanted, "universal"):
@@ -167,7 +167,7 @@ class Variant:
 def choose(
     names: Sequence[str], system: System, frameworks: Sequence[str] | None = None
 ) -> tuple[Variant | None, dict[str, str]]:
-    """The best variant that fits, and why the others do not.
+    """Return the best variant that fits, and why the others do not.
 
     Args:
         frameworks: those that are asked for; None for all.

@@ -30,7 +30,7 @@ _MEMORY_FORMATS = {
 
 
 def encode(value: object, tensor: Callable[[torch.Tensor], str]) -> str:
-    """The words for a value; `tensor` gives those for a tensor.
+    """Return the words for a value; `tensor` gives those for a tensor.
 
     Raises:
         TypeError: a value that no kernel on a device can be handed.

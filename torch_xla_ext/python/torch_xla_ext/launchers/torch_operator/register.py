@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_xla_ext.launchers.torch_operator import support
-from torch_xla_ext.launchers.torch_operator.call import OfPart, Operator, Rule
+from torch_xla_ext.launchers.torch_operator.operator_overload import OfPart, OperatorOverload, Rule
 from torch_xla_ext.operator import functionalization
 from torch_xla_ext.registry import registration
 
@@ -22,19 +22,19 @@ _registered: set[str] = set()
 
 
 @functools.cache
-def _operator(overload: torch._ops.OpOverload) -> Operator:
-    """Raises NotImplementedError if it cannot be a custom call."""
+def _operator(overload: torch._ops.OpOverload) -> OperatorOverload:
+    """Raise NotImplementedError if it cannot be a custom call."""
     reason = support.why_not(overload, registration.device_platform())
     if reason is not None:
         raise NotImplementedError(
             f"operator {overload.name()} cannot be part of an XLA program: {reason}"
         )
-    return Operator(overload)
+    return OperatorOverload(overload)
 
 
 @functools.cache
 def _packet(name: object) -> tuple[torch._ops.OpOverloadPacket, str | None]:
-    """The operator of a name, and its overload's name if it says one."""
+    """Return the operator of a name, and the overload's name if it is given."""
     match = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", name) if isinstance(name, str) else None
     if match is None:
         raise ValueError(
@@ -59,7 +59,7 @@ _chosen: dict[tuple[object, ...], str] = {}
 def _chosen_overload(
     packet: torch._ops.OpOverloadPacket, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str:
-    """The name of the overload that takes these arguments."""
+    """Return the name of the overload that takes these arguments."""
     name = packet._qualified_op_name
     types = (*map(type, args), *map(type, kwargs.values()))
     if not _CHOOSING.issuperset(types):
@@ -76,7 +76,7 @@ def run_torch_operator(
     sharding_rule: str | None = None,
     **kwargs: object,
 ) -> object:
-    """Runs a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
+    """Run a PyTorch operator on XLA tensors, with its own kernel, inside the XLA program.
 
     ::
 
@@ -121,7 +121,7 @@ def run_operator(
     of_part: OfPart | None = None,
     **kwargs: object,
 ) -> object:
-    """Implements run_torch_operator; `of_part` is as of Operator.call."""
+    """Implement run_torch_operator; `of_part` is as of OperatorOverload.call."""
     wrapped = _operator(overload)
     values = functionalization.unsharded(tuple(wrapped.bind(args, kwargs)))
     new_values, results = wrapped.call(values, sharding_rule, of_part)
@@ -138,7 +138,7 @@ def run_operator(
 def register_torch_operator(
     name: str, *, sharding_rule: Rule = None
 ) -> list[torch._ops.OpOverload]:
-    """Makes ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
+    """Make ``torch.ops.namespace.name`` accept XLA tensors, with its own CPU or CUDA kernel.
 
     The operator then works in lazy and eager mode, and under torch.compile(openxla), torch.export
     and StableHLO export, as with `run_torch_operator`. Derivatives use the operator's own formula;
@@ -195,7 +195,7 @@ def register_torch_operator(
     return [operator.overload for operator in operators]
 
 
-def _register(operator: Operator) -> None:
+def _register(operator: OperatorOverload) -> None:
     overload = operator.overload
     namespace = overload.namespace
     if namespace not in _libraries:
@@ -221,8 +221,8 @@ def _register(operator: Operator) -> None:
         library.impl(overload, _without_derivative(operator), "AutogradXLA")
 
 
-def _define_twin(operator: Operator) -> torch._ops.OpOverload:
-    """Defines the operator that returns the new values of what `operator` writes to, first."""
+def _define_twin(operator: OperatorOverload) -> torch._ops.OpOverload:
+    """Define the operator that returns the new values of what `operator` writes to, first."""
     schema = operator.schema
     name = "__".join(filter(None, [*schema.name.split("::"), schema.overload_name]))
     # `Tensor(a!)`; and `Tensor!` is printed as `Tensor($0! -> )`, which cannot be read again.
@@ -239,7 +239,7 @@ def _define_twin(operator: Operator) -> torch._ops.OpOverload:
     twin = getattr(getattr(torch.ops, _NAMESPACE), name).default
 
     def packed(values: Sequence[object], new: Sequence[torch.Tensor], rest: Sequence) -> object:
-        """The twin's returns: new values in the form of the arguments, and the other results."""
+        """Declare the twin's returns: new values in the form of the arguments, and the results."""
         following = iter(new)
         forms = [v for v, written in zip(values, operator.written, strict=True) if written]
         forms = [pytree.tree_map_only(torch.Tensor, lambda _: next(following), f) for f in forms]
@@ -271,7 +271,7 @@ def _define_twin(operator: Operator) -> torch._ops.OpOverload:
 
 
 def _in_place(
-    operator: Operator,
+    operator: OperatorOverload,
     twin: torch._ops.OpOverload,
     replace: Callable[[torch.Tensor, torch.Tensor], object],
 ) -> Callable[..., object]:
@@ -298,12 +298,12 @@ def _in_place(
 
 
 class _WithoutDerivative(torch.autograd.Function):
-    """Makes a backward pass an error; torch's default warns and leaves the gradient out."""
+    """A function whose backward pass is an error; torch's default omits the gradient and warns."""
 
     @staticmethod
     def forward(
         ctx: torch.autograd.function.FunctionCtx,
-        operator: Operator,
+        operator: OperatorOverload,
         spec: pytree.TreeSpec,
         *leaves: object,
     ) -> object:
@@ -319,7 +319,7 @@ class _WithoutDerivative(torch.autograd.Function):
         )
 
 
-def _without_derivative(operator: Operator) -> Callable[..., object]:
+def _without_derivative(operator: OperatorOverload) -> Callable[..., object]:
     def kernel(*args: object, **kwargs: object) -> object:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         differentiated = torch.is_grad_enabled() and any(

@@ -1,4 +1,4 @@
-"""Which PyTorch operators can be part of an XLA program, and why others cannot."""
+"""Find out whether a PyTorch operator can be part of an XLA program, and why not."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _RETURN_TYPES = {"Tensor", "int", "SymInt", "float", "bool"}
 
 
 def kernel_keys(platform: str) -> tuple[str, ...]:
-    """The dispatch keys under which an operator's kernel for XLA's `platform` may be."""
+    """Return the dispatch keys under which an operator's kernel for XLA's `platform` may be."""
     return (PLATFORMS[platform].device_type, *_COMPOSITE_KEYS)
 
 
 def is_python(operator: torch._ops.OpOverload, platform: str) -> bool:
-    """Whether the operator's kernel is a function of Python."""
+    """Return whether the operator's kernel is a function of Python."""
     namespace, _, name = operator.name().partition("::")
     return any(f"{namespace}/{name}/{key}" in torch.library._impls for key in kernel_keys(platform))
 
 
 def element_type(type_: object) -> str:
-    """``Optional[List[Tensor]]``: ``Tensor``."""
+    """Return the innermost type: ``Tensor`` for ``Optional[List[Tensor]]``."""
     return re.sub(r"Optional\[|List\[|\]", "", str(type_))
 
 
@@ -42,12 +42,12 @@ def is_written(argument: torch._C.Argument) -> bool:
 
 
 def is_out_variant(operator: torch._ops.OpOverload) -> bool:
-    """Whether it writes its results to keyword arguments: out=."""
+    """Return whether it writes its results to keyword arguments: out=."""
     return any(a.kwarg_only and is_written(a) for a in operator._schema.arguments)
 
 
 def why_not(operator: torch._ops.OpOverload, platform: str) -> str | None:
-    """Why `operator` cannot be a custom call; None if it can."""
+    """Return why `operator` cannot be a custom call; None if it can."""
     if {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(operator.tags):
         return "what it returns has a shape or a value that depends on its arguments' data"
     return _why_not_by_schema(operator._schema) or _why_not_by_kernels(operator, platform)

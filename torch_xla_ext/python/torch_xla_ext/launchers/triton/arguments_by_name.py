@@ -26,7 +26,7 @@ class Arguments:
 
     @property
     def operands(self) -> list[str]:
-        """Their paths: "x", or "tensors.0" in a tuple."""
+        """The operands' paths: "x", or "tensors.0" in a tuple."""
         return [path for path in tensors_in(self.values) if path not in self.outputs]
 
     @property
@@ -37,13 +37,13 @@ class Arguments:
 
     @property
     def aliases(self) -> dict[int, int]:
-        """Of each of `results` that is in an operand's buffer, the operand's number."""
+        """The index of the operand whose buffer each of `results` has."""
         operands, count = self.operands, len(self.outputs)
         return {count + i: operands.index(path) for i, path in enumerate(self.written)}
 
 
 class Given(NamedTuple):
-    """What the caller gives, by the parameters' names: arguments, and descriptions of outputs."""
+    """The caller's arguments and descriptions of outputs, by the parameters' names."""
 
     values: dict[str, object]
     outputs: dict[str, object]
@@ -83,7 +83,7 @@ def bind(
     aliases: Sequence[str],
     chosen: Mapping[str, object],
 ) -> Arguments:
-    """The arguments of all parameters.
+    """Return the arguments of all parameters.
 
     Args:
         parameters: names and defaults, inspect.Parameter.empty without.
@@ -132,7 +132,7 @@ def meta(type_: ArrayType) -> torch.Tensor:
 def bind_partly(
     parameters: Mapping[str, object], given: Given, chosen: Mapping[str, object]
 ) -> dict[str, object]:
-    """The arguments that a heuristic sees: all that are known before it."""
+    """Return the arguments that a heuristic sees: all that are known before it."""
     defaults = {k: v for k, v in parameters.items() if v is not inspect.Parameter.empty}
     return defaults | given.values | dict(chosen) | given.outputs
 
@@ -143,7 +143,7 @@ def computed(
     chosen: Mapping[str, object],
     sharding_rule: str | None,
 ) -> Given:
-    """The arguments of a call with a sharding rule, of which some are functions of the others."""
+    """Return the arguments of a call with a sharding rule; some are functions of others."""
     functions = {k: v for k, v in given.values.items() if isinstance(v, FunctionType)}
     if sharding_rule is None or not functions:
         return given

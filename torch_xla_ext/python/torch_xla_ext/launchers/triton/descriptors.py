@@ -27,13 +27,13 @@ _TF32 = 11  # of CUtensorMapDataType
 
 
 def is_descriptor(value: object) -> bool:
-    """Whether it is a TensorDescriptor of Triton or Gluon, which need not be imported."""
+    """Return whether it is a TensorDescriptor of Triton or Gluon, which need not be imported."""
     kind = type(value)
     return kind.__name__ == "TensorDescriptor" and kind.__module__.startswith("triton.")
 
 
 def with_base(descriptor: object, base: object) -> object:
-    """The descriptor of another tensor, with the same numbers."""
+    """Return the descriptor of another tensor, with the same numbers."""
     changed = copy.copy(descriptor)
     changed.base = base  # its constructor would check an address
     return changed
@@ -42,7 +42,7 @@ def with_base(descriptor: object, base: object) -> object:
 def forms(
     kernel: str, signature: Mapping[str, str], metadata: Sequence[Form] | None
 ) -> dict[str, Form]:
-    """How a compiled kernel gets each of its descriptors.
+    """Return the form of each descriptor of a compiled kernel.
 
     Args:
         signature: the kernel's parameters and their types.
@@ -62,7 +62,7 @@ def forms(
 
 
 def _flags() -> list[str]:
-    """Those that the installed Triton's descriptors have."""
+    """Return the flags of the installed Triton's descriptors."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     names = {field.name for field in dataclasses.fields(TensorDescriptor)}
@@ -74,7 +74,7 @@ def _flag(descriptor: object, name: str) -> bool:
 
 
 def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | None) -> None:
-    """Refuses what the kernel was not compiled for, and descriptors that exceed their tensor.
+    """Refuse what the kernel was not compiled for, and descriptors that exceed their tensor.
 
     Args:
         type_: the parameter's, in the compiled kernel's signature.
@@ -100,7 +100,7 @@ def check(kernel: str, name: str, type_: str, descriptor: object, dtype: str | N
 
 
 def words(form: Form, descriptor: object, address: str) -> Iterator[str]:
-    """The parameters that a descriptor becomes; `address` is the one of its base."""
+    """Return the parameters that a descriptor becomes; `address` is the one of its base."""
     shape, strides = list(descriptor.shape), list(descriptor.strides)
     if "flags" in form:
         yield address
@@ -119,7 +119,7 @@ def _integers(format_: str, values: Sequence[int]) -> Iterator[str]:
 def _description(
     form: Form, descriptor: object, shape: Sequence[int], strides: Sequence[int]
 ) -> bytes:
-    """What csrc/launchers/tensor_map.cc reads."""
+    """Encode a descriptor for csrc/launchers/tensor_map.cc."""
     sizes = list(shape)
     if form["fp4_padded"]:
         sizes[-1] *= 2

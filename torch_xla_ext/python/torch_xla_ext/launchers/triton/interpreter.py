@@ -66,7 +66,7 @@ _numbers: dict[str, int] = {}
 
 
 def number_of(key: str, call: Interpretation) -> int:
-    """The operator's argument `call`, the same one for the same key."""
+    """Return the operator's argument `call`, the same one for the same key."""
     with _lock:
         if key not in _numbers:
             _calls.append(call)
@@ -88,7 +88,7 @@ torch.library.register_fake("torch_xla_ext_triton::interpret", _fake, lib=_LIBRA
 
 @contextlib.contextmanager
 def _interpreting() -> Iterator[None]:
-    """Undoes what the interpreter does to triton.language: kernels could not be compiled after it.
+    """Undo the interpreter's changes to triton.language, after which nothing compiles.
 
     In a process without TRITON_INTERPRET=1, functions that a kernel calls are for the compiler,
     Triton's own as well; called from here, they are interpreted, too.

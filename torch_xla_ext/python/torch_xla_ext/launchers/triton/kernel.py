@@ -66,13 +66,13 @@ class TritonKernel:
         return digest_of(self.name, self.cubin)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the kernel to a file, for machines without Triton."""
+        """Write the kernel to a file, for machines without Triton."""
         fields = dataclasses.asdict(self) | {"cubin": base64.b64encode(self.cubin).decode()}
         Path(path).write_text(json.dumps(fields))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TritonKernel:
-        """Reads a file written by `save`."""
+        """Read a file written by `save`."""
         fields = json.loads(Path(path).read_text())
         fields["cubin"] = base64.b64decode(fields["cubin"])
         for name in ("cluster", "multiples_of_16"):
@@ -80,7 +80,7 @@ class TritonKernel:
         return cls(**fields)
 
     def check(self, values: Mapping[str, object]) -> None:
-        """Refuses arguments that it was not compiled for.
+        """Refuse arguments that it was not compiled for.
 
         Raises:
             TypeError, ValueError: with the parameter's name.
@@ -106,7 +106,7 @@ class TritonKernel:
                 )
 
     def packed(self, name: str, value: object) -> bytes:
-        """A number in the width that was compiled."""
+        """Return a number in the width that was compiled."""
         type_ = self.signature[name]
         try:
             if type_ == "bf16":
@@ -121,7 +121,7 @@ class TritonKernel:
 
 
 def part_of(values: Mapping[str, object], path: str) -> object:
-    """``sizes.0``: the first element of the tuple `sizes`."""
+    """Return the value at a path: ``sizes.0`` is the first element of the tuple `sizes`."""
     name, *indices = path.split(".")
     value = values[name]
     for index in indices:
@@ -130,7 +130,7 @@ def part_of(values: Mapping[str, object], path: str) -> object:
 
 
 def replaced(value: object, replace: Callable[[str, object], object], path: str) -> object:
-    """A value in which `replace`, given a path and what is there, has replaced parts of tuples.
+    """Return a value whose parts of tuples `replace` has replaced, given path and part.
 
     A descriptor's path is that of its tensor, which is what is replaced.
     """
@@ -143,7 +143,7 @@ def replaced(value: object, replace: Callable[[str, object], object], path: str)
 
 
 def tensors_in(values: Mapping[str, object]) -> dict[str, torch.Tensor]:
-    """The tensors among the values and in their tuples, by path."""
+    """Return the tensors among the values and in their tuples, by path."""
     found: dict[str, torch.Tensor] = {}
 
     def add(path: str, value: object) -> object:
@@ -174,7 +174,7 @@ _DTYPES = {
 
 
 def _dtype(dtype: torch.dtype) -> str:
-    """``torch.float32``: ``fp32``; ``torch.uint8``: ``u8``."""
+    """Return Triton's name of a dtype: ``fp32`` for torch.float32, ``u8`` for torch.uint8."""
     name = str(dtype).removeprefix("torch.")
     for long, short in (("float", "fp"), ("uint", "u"), ("int", "i")):
         name = name.replace(long, short)
@@ -182,7 +182,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 class Driver:
-    """What Triton asks of a driver when it compiles: for which GPU.
+    """A driver that tells Triton for which GPU it compiles.
 
     Triton's own wants a torch with CUDA.
     """
@@ -204,7 +204,7 @@ class Driver:
 
 @contextlib.contextmanager
 def compiling_for(capability: int) -> Iterator[None]:
-    """Makes Triton compile for GPUs of this capability."""
+    """Make Triton compile for GPUs of this capability."""
     from triton.runtime import driver
 
     with _lock:
@@ -219,7 +219,7 @@ def compiling_for(capability: int) -> Iterator[None]:
 def compile_jit_function(
     kernel: object, values: Mapping[str, object], options: Mapping[str, object], capability: int
 ) -> TritonKernel:
-    """Compiles a triton.JITFunction for arguments like `values`, by the parameters' names."""
+    """Compile a triton.JITFunction for arguments like `values`, by the parameters' names."""
     from triton.runtime.jit import MockTensor
 
     class Aligned(MockTensor):

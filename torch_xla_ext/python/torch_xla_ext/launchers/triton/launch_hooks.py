@@ -23,7 +23,7 @@ _written: dict[str, tuple[Kernel, list[str]]] = {}
 
 
 def getitem(original: Callable[..., object]) -> Callable[..., object]:
-    """KernelInterface.__getitem__: ``kernel[grid]``."""
+    """Replace KernelInterface.__getitem__: ``kernel[grid]``."""
 
     def getitem(kernel: Kernel, grid: object) -> Callable[..., object]:
         launch = original(kernel, grid)
@@ -39,7 +39,7 @@ def getitem(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def run(original: Callable[..., object]) -> Callable[..., object]:
-    """JITFunction.run, which Helion's code calls itself."""
+    """Replace JITFunction.run, which Helion's code calls itself."""
 
     def run(
         kernel: Kernel, *args: object, grid: object, warmup: bool, **kwargs: object
@@ -52,7 +52,7 @@ def run(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Has operators of torch.library.triton_op write to XLA tensors.
+    """Make operators of torch.library.triton_op write to XLA tensors.
 
     XLA tensors are functional ones, and torch refuses to call an operator that writes with these,
     unless it has a kernel for them. The operator's function is one: its launches take such tensors.
@@ -76,7 +76,7 @@ def custom_op(original: Callable[..., Kernel]) -> Callable[..., Kernel]:
 
 
 def create_driver(original: Callable[[], object]) -> Callable[[], object]:
-    """Gives Triton a GPU to compile for where torch has no CUDA.
+    """Give Triton a GPU to compile for where torch has no CUDA.
 
     Without one torch.compile takes every tensor of a kernel for written to, and warns.
     """
@@ -98,7 +98,7 @@ def create_driver(original: Callable[[], object]) -> Callable[[], object]:
 
 
 def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel], object]:
-    """Does so for the proxy of a driver that Triton has before 3.5."""
+    """Replace the driver's initialization in the proxy that Triton has before 3.5."""
 
     def initialize(proxy: Kernel) -> object:
         if proxy._obj is None:
@@ -109,7 +109,7 @@ def initialize_driver(original: Callable[[Kernel], object]) -> Callable[[Kernel]
 
 
 def _is_xla(value: object) -> bool:
-    """Whether it is an XLA tensor, or a tuple or tensor descriptor that has one."""
+    """Return whether it is an XLA tensor, or a tuple or tensor descriptor that has one."""
     if isinstance(value, tuple):
         return any(map(_is_xla, value))
     if is_descriptor(value):
@@ -120,8 +120,8 @@ def _is_xla(value: object) -> bool:
 def _launch(
     kernel: Kernel, grid: Kernel, args: Sequence[object], keywords: Mapping[str, object]
 ) -> None:
-    from torch_xla_ext.launchers.triton.call import triton_call
     from torch_xla_ext.launchers.triton.kernel import tensors_in
+    from torch_xla_ext.launchers.triton.triton_call import triton_call
     from torch_xla_ext.operator import functionalization
 
     function = kernel
@@ -155,7 +155,7 @@ def _written_parameters(
     args: Sequence[object],
     keywords: Mapping[str, object],
 ) -> list[str]:
-    """The tensors that a kernel writes to; all of them, if its code does not say."""
+    """Return the tensors that a kernel writes to; all of them, if its code does not say."""
     from torch._higher_order_ops.triton_kernel_wrap import identify_mutated_tensors
 
     from torch_xla_ext.launchers.triton.kernel import compiling_for

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch_xla
 
-from torch_xla_ext.launchers.triton.call import triton_call as call_kernel
+from torch_xla_ext.launchers.triton.triton_call import triton_call as call_kernel
 from xla_kernels.launch import Grid
 
 # A kernel under @triton.jit.
@@ -44,7 +44,7 @@ class Payload(bytes):
         target: str,
         aliases: Mapping[int, int] | None,
     ) -> list[torch.Tensor]:
-        """What _xla_gpu_custom_call returns for this payload.
+        """Make the call that this payload describes; return its results.
 
         The inputs and then the outputs are the kernel's tensors, in its order.
 
@@ -87,7 +87,7 @@ def triton_call(
     debug: bool = False,
     **metaparams: object,
 ) -> Payload:
-    """What torch_xla._XLAC._xla_gpu_custom_call takes for a call of a kernel.
+    """Return the payload for torch_xla._XLAC._xla_gpu_custom_call.
 
     Args:
         args: the kernel's first arguments: tensors, those that it reads before those that it
@@ -114,7 +114,7 @@ def triton_call(
 
 
 def _register_jaxlibs_target() -> None:
-    """Registers the target for payloads that were made with jaxlib, where its plugin is installed.
+    """Register the target for payloads that were made with jaxlib, where its plugin is installed.
 
     Upstream's module does so; it takes jaxlib's from the plugin for the CUDA that it has.
     """

@@ -57,7 +57,7 @@ def triton_call(
     sharding_rule: str | None = None,
     **keywords: object,
 ) -> list[torch.Tensor]:
-    """Calls a Triton kernel on XLA tensors, as part of the XLA program.
+    """Call a Triton kernel on XLA tensors, as part of the XLA program.
 
     ::
 
@@ -153,7 +153,7 @@ def triton_call(
 
 
 class _Part(NamedTuple):
-    """What a device computes: its arguments, and numbers of blocks."""
+    """The part of one device: its arguments, and numbers of blocks."""
 
     arguments: Arguments
     blocks: tuple[int, int, int]
@@ -226,7 +226,7 @@ def compile_triton_kernel(
     outputs: Mapping[str, object] | Sequence[object] = (),
     **keywords: object,
 ) -> TritonKernel:
-    """Compiles a kernel ahead of time, even without a GPU.
+    """Compile a kernel ahead of time, even without a GPU.
 
     `triton_call` accepts the result instead of the kernel; TritonKernel.save writes it to a file.
 
@@ -250,7 +250,7 @@ def compile_triton_kernel(
 
 
 def _unwrapped(kernel: Kernel) -> tuple[list[Kernel], Kernel]:
-    """The decorators over a kernel, outermost first, and the kernel itself."""
+    """Return the decorators over a kernel, outermost first, and the kernel itself."""
     layers = []
     while type(kernel).__name__ in ("Autotuner", "Heuristics"):
         layers.append(kernel)
@@ -279,7 +279,7 @@ _choices: dict[tuple[object, ...], object] = {}
 
 
 def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid: Grid) -> object:
-    """The configuration of an autotuned kernel that takes the least time on the device."""
+    """Return the configuration of an autotuned kernel that takes the least time on the device."""
     first = bound(tuner.configs[0])
     tensors = tensors_in(first.values)
     key = (
@@ -302,7 +302,7 @@ def _tuned(tuner: Kernel, name: str, bound: Callable[[object], Arguments], grid:
 
 
 def _timed(kernel: Kernel, arguments: Arguments, grid: Grid) -> float:
-    """Seconds of 20 calls in one program, on zeros."""
+    """Return the seconds of 20 calls in one program, on zeros."""
     operands = arguments.operands
 
     def zeros(path: str, value: object) -> object:
@@ -329,7 +329,7 @@ def _timed(kernel: Kernel, arguments: Arguments, grid: Grid) -> float:
 def _parameters_of_compiled(
     kernel: TritonKernel, options: Mapping[str, object], host: bool
 ) -> dict[str, object]:
-    """Its parameters, with the constants that the caller may leave out."""
+    """Return the kernel's parameters, with the constants that the caller may omit."""
     if options:
         raise TypeError(f"{kernel.name} is already compiled; {next(iter(options))} is part of it")
     if host:

@@ -44,7 +44,7 @@ class _Result(int):
     """The number of a result of the call, after those that are written in place."""
 
 
-class Operator:
+class OperatorOverload:
     """An overload of an operator, and how it is called as a custom call."""
 
     def __init__(self, overload: torch._ops.OpOverload) -> None:
@@ -60,7 +60,7 @@ class Operator:
         self._sharding_rule: Rule = None
 
     def set_sharding_rule(self, rule: Rule) -> None:
-        """Sets the rule of calls that give none.
+        """Set the rule of calls that give none.
 
         Raises:
             ValueError: the operator has random results.
@@ -103,7 +103,7 @@ class Operator:
         return None
 
     def bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[object]:
-        """The values of all arguments in the schema's order."""
+        """Return the values of all arguments in the schema's order."""
         rest = dict(kwargs)
         values = list(args)
         if len(values) > self._num_positional:
@@ -127,7 +127,7 @@ class Operator:
         )
 
     def invoke(self, values: Sequence[object]) -> tuple[object, ...]:
-        """Calls the operator itself; what it returns is always a tuple."""
+        """Call the operator itself; what it returns is always a tuple."""
         split = self._num_positional
         keywords = {a.name: v for a, v in zip(self.arguments, values, strict=True) if a.kwarg_only}
         returned = self.overload(*values[:split], **keywords)
@@ -141,7 +141,7 @@ class Operator:
         sharding_rule: str | None = None,
         of_part: OfPart | None = None,
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """Adds the custom call to the program.
+        """Add the custom call to the program.
 
         Args:
             sharding_rule: by default the operator's.
@@ -169,7 +169,7 @@ class Operator:
     def _call_unusual(
         self, values: Sequence[object], sharding_rule: str | None, of_part: OfPart | None
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """As `call`, of arguments that have no key."""
+        """Make the call for arguments that have no key."""
         values = [self._on_device(values, value) for value in values]
         operands = [leaf for leaf in pytree.tree_leaves(values) if _is_operand(leaf)]
         if not operands:
@@ -186,7 +186,7 @@ class Operator:
         sharding_rule: str | None,
         of_part: OfPart | None,
     ) -> dict[str, object]:
-        """The arguments of custom_call."""
+        """Return the arguments of custom_call."""
         rule = self._sharding_rule if sharding_rule is None else sharding_rule
         if callable(rule):
             rule = rule(**{a.name: v for a, v in zip(self.arguments, values, strict=True)})
@@ -227,12 +227,12 @@ class Operator:
     def _results(
         self, call: _Call, results: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], tuple[object, ...]]:
-        """What `call` returns."""
+        """Return the results of `call`."""
         count = len(call.aliases)
         return results[:count], _filled(call.returned, results[count:])
 
     def _on_device(self, values: Sequence[object], value: object) -> object:
-        """A number that is a tensor of the CPU goes to the device of the others."""
+        """Move a number that is a CPU tensor to the device of the others."""
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.device.type == "xla" or _is_number(tensor):
@@ -294,7 +294,7 @@ class Operator:
         return _Call(attributes, outputs, aliases, public)
 
     def _faked(self, values: Sequence[object]) -> tuple[object, ...]:
-        """What the operator returns, of meta tensors; _WRITTEN for an argument."""
+        """Return the operator's results for meta tensors; _WRITTEN for an argument."""
 
         if not self.schema.returns and not support.has_fake_function(self.overload):
             return ()
@@ -312,12 +312,12 @@ class Operator:
         )
 
     def written_tensors(self, values: Sequence[object]) -> list[torch.Tensor]:
-        """The tensors that the operator writes to."""
+        """Return the tensors that the operator writes to."""
         written = [v for v, is_written in zip(values, self.written, strict=True) if is_written]
         return [leaf for leaf in pytree.tree_leaves(written) if leaf is not None]
 
     def returned(self, values: Sequence[object], results: tuple[object, ...]) -> object:
-        """What the operator returns, with the arguments themselves where it returns those."""
+        """Return the operator's results, with the arguments themselves where it returns them."""
         by_alias = {
             next(iter(argument.alias_info.before_set)): value
             for argument, value in zip(self.arguments, values, strict=True)
@@ -336,7 +336,7 @@ _WRITTEN = object()
 
 
 def _is_number(tensor: torch.Tensor) -> bool:
-    """Whether it is a Python number, of which the dispatcher has made a tensor of the CPU."""
+    """Return whether the dispatcher has made this CPU tensor of a Python number."""
     if tensor.device.type != "cpu" or tensor.dim() != 0:
         return False
     narrow = {torch.float64: torch.float32, torch.int64: torch.int8, torch.bool: torch.bool}
@@ -351,7 +351,7 @@ def _is_operand(leaf: object) -> bool:
 
 
 def _meta(value: object) -> object:
-    """What stands for a value where nothing is computed."""
+    """Return the meta tensor that stands for a value."""
     if isinstance(value, torch.device):
         return torch.device("meta")
     if _is_operand(value):
@@ -360,14 +360,14 @@ def _meta(value: object) -> object:
 
 
 def _number(value: object) -> tuple[torch.dtype, str] | None:
-    """The part of a key for a number that is a tensor."""
+    """Return the part of a key for a number that is a tensor."""
     if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_number(value):
         return value.dtype, repr(value.item())
     return None
 
 
 def _filled(returned: object, results: Sequence[torch.Tensor]) -> object:
-    """What an operator returned, with the results in their places."""
+    """Return an operator's returned values, with the call's results in their places."""
     kind = type(returned)
     if kind is _Result:
         return results[returned]

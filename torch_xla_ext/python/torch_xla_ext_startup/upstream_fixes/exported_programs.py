@@ -1,0 +1,39 @@
+"""Exported programs under SPMD: StableHLO names kernels, and does not run there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch_xla
+from torch_xla import runtime
+
+_XLAC = torch_xla._XLAC
+
+
+def get_stablehlo(original: Callable[..., str | bytes]) -> Callable[..., str | bytes]:
+    """Replace _get_stablehlo, of torch_xla.stablehlo and xm.get_stablehlo."""
+
+    def get(*args: object) -> str | bytes:
+        _XLAC._xla_set_lowers_whole_calls(True)
+        try:
+            return original(*args)
+        finally:
+            _XLAC._xla_set_lowers_whole_calls(False)
+
+    return get
+
+
+def run_stablehlo(
+    original: Callable[[bytes, list[torch.Tensor]], list[torch.Tensor]],
+) -> Callable[[bytes, list[torch.Tensor]], list[torch.Tensor]]:
+    """Replace _run_stablehlo, with which a StableHLOGraphModule runs."""
+
+    def run(program: bytes, arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+        if runtime.is_spmd():
+            raise RuntimeError(
+                "a StableHLOGraphModule runs on one device: call it in a process without use_spmd()"
+            )
+        return original(program, arguments)
+
+    return run
