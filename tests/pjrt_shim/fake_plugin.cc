@@ -10,6 +10,8 @@
 //   FAKE_NO_EXTENSION       it takes no custom-call targets and no types
 //   FAKE_EXTENSION_VERSION  that of its extensions for them: 3 has traits of
 //                           targets, and needs the deleters of types
+//   FAKE_FFI_MINOR          the minor version of its XLA FFI, which it hands to
+//                           handlers
 //   FAKE_NO_PROFILER        it has no profiler
 #include "tests/pjrt_shim/fake_plugin.h"
 
@@ -20,7 +22,9 @@
 #include <string>
 #include <thread>
 
+#include "torch_xla_ext/csrc/pjrt_shim/record_stage.h"
 #include "torch_xla_ext/csrc/pjrt_shim/targets.h"
+#include "xla/ffi/api/c_api.h"
 #include "xla/pjrt/c/pjrt_c_api.h"
 #include "xla/pjrt/c/pjrt_c_api_profiler_extension.h"
 
@@ -36,6 +40,9 @@
 #ifndef FAKE_EXTENSION_VERSION
 #define FAKE_EXTENSION_VERSION 2
 #endif
+#ifndef FAKE_FFI_MINOR
+#define FAKE_FFI_MINOR 1
+#endif
 #ifndef FAKE_TABLE_SIZE
 #define FAKE_TABLE_SIZE PJRT_Api_STRUCT_SIZE
 #endif
@@ -43,12 +50,17 @@
 struct PJRT_Error {
   std::string text;
 };
+struct XLA_FFI_Error {
+  std::string text;
+};
 
 namespace {
 
 using torch_xla_ext::pjrt_shim::CustomCallExtension;
+using torch_xla_ext::pjrt_shim::ErrorDetailsArgs;
 using torch_xla_ext::pjrt_shim::FfiExtension;
 using torch_xla_ext::pjrt_shim::RegisterCustomCallArgs;
+using torch_xla_ext::pjrt_shim::RegisterHandlerArgs;
 using torch_xla_ext::pjrt_shim::RegisterTypeArgs;
 
 FakeObservations observations;
@@ -275,6 +287,50 @@ PJRT_Error* SerializeTopology(PJRT_TopologyDescription_Serialize_Args* args) {
 
 constexpr bool kIsVersion3 = FAKE_EXTENSION_VERSION >= 3;
 
+// As XLA FFI 0.5 registers a target: with the stages that the caller knows.
+XLA_FFI_Error* RegisterHandler(XLA_FFI_Handler_Register_Args* given) {
+  const auto* args = reinterpret_cast<const RegisterHandlerArgs*>(given);
+  const std::string name(args->name.ptr, args->name.len);
+  const std::string platform(args->platform.ptr, args->platform.len);
+  if (platform != "CUDA") return new XLA_FFI_Error{"no such platform"};
+  if (name == "refused") return new XLA_FFI_Error{"fake plugin: not this one"};
+  ++observations.registrations;
+  std::strncpy(observations.last_target, name.c_str(),
+               sizeof(observations.last_target) - 1);
+  std::memcpy(observations.last_functions, args->stages, sizeof(args->stages));
+  observations.last_api = 1;
+  observations.last_traits = args->traits;
+  return nullptr;
+}
+
+void ErrorDetails(XLA_FFI_Error_GetMessage_Args* given) {
+  auto* args = reinterpret_cast<ErrorDetailsArgs*>(given);
+  if (args->struct_size < offsetof(ErrorDetailsArgs, code) + sizeof(int)) {
+    return;
+  }
+  args->message = args->error->text.c_str();
+}
+
+// Asks a handler for its metadata, as XLA does, and hands over its FFI.
+void AskForMetadata(void* handler) {
+  static XLA_FFI_Api ffi = {};
+  ffi.struct_size = sizeof(ffi);
+  ffi.api_version.minor_version = FAKE_FFI_MINOR;
+  ffi.XLA_FFI_Handler_Register = &RegisterHandler;
+  ffi.XLA_FFI_Error_GetMessage = &ErrorDetails;
+  ffi.XLA_FFI_Error_Destroy =
+      +[](XLA_FFI_Error_Destroy_Args* args) { delete args->error; };
+  XLA_FFI_Metadata metadata = {};
+  XLA_FFI_Metadata_Extension extension = {};
+  extension.extension_base.type = XLA_FFI_Extension_Metadata;
+  extension.metadata = &metadata;
+  XLA_FFI_CallFrame frame = {};
+  frame.extension_start = &extension.extension_base;
+  frame.api = &ffi;
+  reinterpret_cast<XLA_FFI_Handler*>(handler)(&frame);
+  observations.probe_minor = metadata.api_version.minor_version;
+}
+
 [[maybe_unused]] PJRT_Error* RegisterCustomCall(RegisterCustomCallArgs* args) {
   CHECK_SIZE(RegisterCustomCallArgs, offsetof(RegisterCustomCallArgs, traits),
              args);
@@ -284,11 +340,16 @@ constexpr bool kIsVersion3 = FAKE_EXTENSION_VERSION >= 3;
                           " not supported for PJRT GPU plugin."};
   }
   if (name == "refused") return new PJRT_Error{"fake plugin: not this one"};
+  if (name == torch_xla_ext::pjrt_shim::kFfiProbe) {
+    AskForMetadata(args->handler_execute);
+    return nullptr;
+  }
   ++observations.registrations;
   std::strncpy(observations.last_target, name.c_str(),
                sizeof(observations.last_target) - 1);
   void* functions[] = {args->handler_instantiate, args->handler_prepare,
-                       args->handler_initialize, args->handler_execute};
+                       args->handler_initialize, args->handler_execute,
+                       nullptr};
   std::memcpy(observations.last_functions, functions, sizeof(functions));
   observations.last_api = args->api_version;
   // As XLA does, for a caller that knows no traits.

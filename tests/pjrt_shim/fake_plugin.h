@@ -16,9 +16,11 @@ struct FakeObservations {
   int fingerprints = 0;
   int registrations = 0;
   char last_target[64] = {};
-  void* last_functions[4] = {};  // instantiate, prepare, initialize, execute
+  // instantiate, prepare, initialize, execute, record
+  void* last_functions[5] = {};
   int last_api = -1;
   uint32_t last_traits = 0;
+  int probe_minor = 0;  // what the handler that takes the FFI says of itself
   char last_type[64] = {};
   int64_t last_type_id = -1;  // as it was passed
   void (*last_deleter)(void*) = nullptr;

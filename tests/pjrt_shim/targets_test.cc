@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/pjrt_shim/testing.h"
+#include "torch_xla_ext/csrc/pjrt_shim/record_stage.h"
 #include "torch_xla_ext/csrc/pjrt_shim/shim.h"
 
 namespace {
@@ -14,6 +15,7 @@ using torch_xla_ext::TargetFunctions;
 using torch_xla_ext::pjrt_shim::Load;
 using torch_xla_ext::pjrt_shim::RegisterTarget;
 using torch_xla_ext::pjrt_shim::RegisterType;
+using torch_xla_ext::pjrt_shim::TakesRecord;
 using torch_xla_ext::pjrt_shim::TakesTargets;
 using torch_xla_ext::pjrt_shim::TakesTraits;
 
@@ -75,10 +77,42 @@ void TestTargets(const std::string& path, bool is_version_3) {
               "FFI type \"b\": the PJRT plugin has no FFI extension");
 }
 
+// A handler of the stage `record`, by a plugin's own FFI; a plugin of an
+// earlier version gets the other stages.
+void TestRecord(const std::string& path, bool has_stage) {
+  static int stages[5];
+  Load(path);
+  const PJRT_Api* plugin = GetPjrtApi();
+  FakeObservations* seen = Observations(path);
+  EXPECT(TakesRecord(plugin) == has_stage);
+  EXPECT(seen->probe_minor == XLA_FFI_API_MINOR);
+  TargetFunctions functions = {&stages[0], &stages[1], &stages[2],
+                               &stages[3], false,      &stages[4]};
+  RegisterTarget(plugin, "recorded", functions, TargetApi::kFfi);
+  EXPECT(std::strcmp(seen->last_target, "recorded") == 0);
+  for (int i = 0; i < 4; ++i) EXPECT(seen->last_functions[i] == &stages[i]);
+  EXPECT(seen->last_functions[4] == (has_stage ? &stages[4] : nullptr));
+  EXPECT(seen->last_traits == (has_stage ? 1 : 0) && seen->last_api == 1);
+  EXPECT(seen->registrations == 1);
+  const std::string refusal = Thrown(
+      [&] { RegisterTarget(plugin, "refused", functions, TargetApi::kFfi); });
+  EXPECT_TEXT(refusal, "refuses the custom-call target \"refused\"");
+  EXPECT_TEXT(refusal, "fake plugin: not this one");
+  // Without the handler, as ever.
+  RegisterTarget(plugin, "a", Function(&stages[0]), TargetApi::kFfi);
+  EXPECT(seen->last_functions[3] == &stages[0] && seen->last_traits == 0);
+
+  PJRT_Api without = *plugin;
+  without.extension_start = nullptr;
+  EXPECT(!TakesRecord(&without));
+}
+
 }  // namespace
 
 const std::map<std::string, TestCase> kCases = {
     {"targets", [](const std::string& path) { TestTargets(path, false); }},
     {"targets_traits",
      [](const std::string& path) { TestTargets(path, true); }},
+    {"record", [](const std::string& path) { TestRecord(path, true); }},
+    {"record_older", [](const std::string& path) { TestRecord(path, false); }},
 };

@@ -146,6 +146,7 @@ def _xla_register_ffi_handlers(
     prepare: int,
     initialize: int,
     execute: int,
+    record: int,
     platform: str,
     command_buffer_compatible: bool,
 ) -> None:

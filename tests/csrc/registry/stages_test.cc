@@ -63,23 +63,43 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
   return nullptr;
 }
 
-// As XLA FFI 0.3 does: only its size tells it which version made a structure.
+// Only its size tells which version made a structure.
+struct SetArgsOfVersion2 {
+  size_t struct_size;
+  void* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_TypeId* type_id;
+  void* state;
+};
+struct StateArgsOfVersion3 {
+  size_t struct_size;
+  void* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_TypeId* type_id;
+  void* state;
+};
+
+// As XLA FFI 0.2 does, and as 0.3 and newer do when they take no older ones.
+template <typename Args>
 XLA_FFI_Error* SetStateOfNewerVersion(XLA_FFI_State_Set_Args* args) {
-  struct OfVersion2 {
-    size_t struct_size;
-    void* extension_start;
-    XLA_FFI_ExecutionContext* ctx;
-    XLA_FFI_TypeId* type_id;
-    void* state;
-  };
-  if (args->struct_size != sizeof(OfVersion2)) {
-    return new XLA_FFI_Error{"misread"};
-  }
+  if (args->struct_size != sizeof(Args)) return new XLA_FFI_Error{"misread"};
   if (refuses_states) return new XLA_FFI_Error{"refused"};
-  OfVersion2 values;
+  Args values;
   std::memcpy(&values, args, sizeof(values));
   state = values.state;
   state_type = values.type_id->type_id;
+  return nullptr;
+}
+
+XLA_FFI_Error* GetStateOfVersion3(XLA_FFI_State_Get_Args* args) {
+  if (args->struct_size != sizeof(StateArgsOfVersion3)) {
+    return new XLA_FFI_Error{"misread"};
+  }
+  auto* values = reinterpret_cast<StateArgsOfVersion3*>(args);
+  EXPECT(values->stage == XLA_FFI_ExecutionStage_INSTANTIATE);
+  EXPECT(values->type_id->type_id == state_type);
+  values->state = state;
   return nullptr;
 }
 
@@ -100,8 +120,11 @@ XLA_FFI_Api MakeApi(int minor_version) {
   api.XLA_FFI_Error_GetMessage = GetMessage;
   api.XLA_FFI_Error_Destroy = DestroyError;
   api.XLA_FFI_ExecutionContext_Get = GetUserData;
-  api.XLA_FFI_State_Set =
-      minor_version == 1 ? SetState : SetStateOfNewerVersion;
+  api.XLA_FFI_State_Set = minor_version == 1 ? SetState
+                          : minor_version == 2
+                              ? SetStateOfNewerVersion<SetArgsOfVersion2>
+                              : SetStateOfNewerVersion<StateArgsOfVersion3>;
+  api.XLA_FFI_State_Get = GetStateOfVersion3;
   return api;
 }
 
@@ -135,6 +158,13 @@ ffi::Error Execute() {
   return ffi::Error::Success();
 }
 XLA_FFI_DEFINE_HANDLER(kExecute, Execute, ffi::Ffi::Bind());
+
+ffi::Error ExecuteWithState(Plan* plan) {
+  return plan == state ? ffi::Error::Success()
+                       : ffi::Error::Internal("another state");
+}
+XLA_FFI_DEFINE_HANDLER(kExecuteWithState, ExecuteWithState,
+                       ffi::Ffi::Bind().Ctx<ffi::State<Plan>>());
 
 ffi::Error Prepare() {
   stages.push_back(XLA_FFI_ExecutionStage_PREPARE);
@@ -257,10 +287,17 @@ void TestInstantiateInPlugin() {
                                Address(&Initialize), Address(kExecute), false};
   const TargetFunctions result = FunctionsForPlugin("a", functions, true);
   // The plugin calls the other stages itself.
-  EXPECT(result.prepare == functions.prepare);
-  EXPECT(result.initialize == functions.initialize);
-  EXPECT(result.execute == functions.execute);
+  EXPECT(result.prepare != functions.prepare);
+  EXPECT(result.initialize != functions.initialize);
+  EXPECT(result.execute != functions.execute);
   EXPECT(result.instantiate != functions.instantiate);
+  stages.clear();
+  EXPECT(Call(result.prepare, Frame(&newer, XLA_FFI_ExecutionStage_PREPARE))
+             .empty());
+  EXPECT(Call(result.execute, Frame(&newer, XLA_FFI_ExecutionStage_EXECUTE))
+             .empty());
+  EXPECT((stages == std::vector{XLA_FFI_ExecutionStage_PREPARE,
+                                XLA_FFI_ExecutionStage_EXECUTE}));
   EXPECT(!IsCompatible(result.instantiate));
 
   XLA_FFI_CallFrame frame = Frame(&newer, XLA_FFI_ExecutionStage_INSTANTIATE);
@@ -274,6 +311,29 @@ void TestInstantiateInPlugin() {
   EXPECT(Plan::deleted == 1);
   DeleteState(state);  // not known any more
   EXPECT(Plan::deleted == 1);
+
+  // The state in another stage.
+  TargetFunctions with_state;
+  with_state.instantiate = functions.instantiate;
+  with_state.execute = Address(kExecuteWithState);
+  const TargetFunctions of_state = FunctionsForPlugin("s", with_state, true);
+  EXPECT(Call(of_state.instantiate, frame).empty());
+  const XLA_FFI_CallFrame execute =
+      Frame(&newer, XLA_FFI_ExecutionStage_EXECUTE);
+  EXPECT(Call(of_state.execute, execute).empty());
+  EXPECT(Contains(Call(Address(kExecuteWithState), execute), "misread"));
+  DeleteState(state);
+  EXPECT(Plan::deleted == 2);
+  Plan::deleted = 1;
+
+  // Version 0.2.
+  const XLA_FFI_Api second = MakeApi(2);
+  EXPECT(Call(result.instantiate,
+              Frame(&second, XLA_FFI_ExecutionStage_INSTANTIATE))
+             .empty());
+  DeleteState(state);
+  EXPECT(Plan::deleted == 2);
+  Plan::deleted = 1;
 
   refuses_states = true;
   EXPECT(Call(result.instantiate, frame) == "refused");

@@ -91,6 +91,14 @@ def test_a_state_lives_as_long_as_its_program(device: torch.device, counts: Coun
     assert counts() == {"instantiated": 2, "executed": 3}
 
 
+def test_record_is_not_called_on_the_cpu(device: torch.device, counts: Counts) -> None:
+    """XLA:CPU has no command buffers."""
+    recorded = handlers(record=address("ExecuteNothing"))
+    register_custom_call("Recorded", recorded, platform="Host", api="ffi")
+    assert scale("Recorded", x_on(device, 1, 2), 10.0).tolist() == [10, 20]
+    assert counts() == {"instantiated": 1, "executed": 1}
+
+
 def test_each_call_of_a_program_has_a_state(device: torch.device, counts: Counts) -> None:
     register_custom_call("ScaleTwice", handlers(), platform="Host", api="ffi")
     x = x_on(device, 1)
@@ -340,7 +348,7 @@ WRONG = {
         register(handlers(exec=1)),
         ValueError,
         "target 'x': unknown stage 'exec'; did you mean 'execute'.?; a target's stages are "
-        "'instantiate', 'prepare', 'initialize', 'execute'",
+        "'instantiate', 'prepare', 'initialize', 'execute', 'record'",
     ),
     "stage that is no text": (
         register({1: 2}),

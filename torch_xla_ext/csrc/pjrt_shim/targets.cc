@@ -5,6 +5,7 @@
 
 #include "torch_xla_ext/csrc/pjrt_shim/errors.h"
 #include "torch_xla_ext/csrc/pjrt_shim/extensions.h"
+#include "torch_xla_ext/csrc/pjrt_shim/record_stage.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace torch_xla_ext::pjrt_shim {
@@ -36,6 +37,10 @@ void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
     throw std::runtime_error("custom-call target \"" + name +
                              "\": the PJRT plugin has no custom-call extension "
                              "to register it with");
+  }
+  if (functions.record != nullptr && api == TargetApi::kFfi &&
+      TakesRecord(plugin)) {
+    return RegisterWithRecord(plugin, name, functions);
   }
   RegisterCustomCallArgs args = {};
   args.struct_size =

@@ -35,12 +35,16 @@ struct TargetFunctions {
   // CUDA graphs may capture the FFI target's calls, even if the handler itself
   // has not been defined with that trait.
   bool command_buffer_compatible = false;
+  // A handler of the stage `record`, which puts commands into a command buffer
+  // itself. XLA before FFI 0.5 captures `execute` instead, if it may.
+  void* record = nullptr;
 };
 
 inline bool operator==(const TargetFunctions& a, const TargetFunctions& b) {
   return a.instantiate == b.instantiate && a.prepare == b.prepare &&
          a.initialize == b.initialize && a.execute == b.execute &&
-         a.command_buffer_compatible == b.command_buffer_compatible;
+         a.command_buffer_compatible == b.command_buffer_compatible &&
+         a.record == b.record;
 }
 
 namespace pjrt_shim {
@@ -105,7 +109,8 @@ bool TakesTraits(const PJRT_Api* plugin);
 // Registers a target with `plugin`. Throws std::runtime_error if the plugin has
 // no such extension, or, with the plugin's text, if it rejects the target. The
 // plugin ends the process if an untyped target of this name has another
-// function. A plugin that takes no traits ignores them.
+// function. A plugin that takes no traits ignores them, and so does one that
+// has no stage `record` with that handler.
 void RegisterTarget(const PJRT_Api* plugin, const std::string& name,
                     const TargetFunctions& functions, TargetApi api);
 

@@ -50,19 +50,20 @@ void DefineRegistry(py::module_& module) {
   module.def(
       "_xla_register_ffi_handlers",
       [](const std::string& name, uintptr_t instantiate, uintptr_t prepare,
-         uintptr_t initialize, uintptr_t execute, const std::string& platform,
-         bool command_buffer_compatible) {
+         uintptr_t initialize, uintptr_t execute, uintptr_t record,
+         const std::string& platform, bool command_buffer_compatible) {
         TargetFunctions functions;
         functions.instantiate = reinterpret_cast<void*>(instantiate);
         functions.prepare = reinterpret_cast<void*>(prepare);
         functions.initialize = reinterpret_cast<void*>(initialize);
         functions.execute = reinterpret_cast<void*>(execute);
+        functions.record = reinterpret_cast<void*>(record);
         functions.command_buffer_compatible = command_buffer_compatible;
         RegisterTarget(name, functions, platform, TargetApi::kFfi);
       },
       py::arg("name"), py::arg("instantiate"), py::arg("prepare"),
-      py::arg("initialize"), py::arg("execute"), py::arg("platform"),
-      py::arg("command_buffer_compatible"),
+      py::arg("initialize"), py::arg("execute"), py::arg("record"),
+      py::arg("platform"), py::arg("command_buffer_compatible"),
       "Registers the handlers of an FFI target's stages, by their addresses, "
       "with the errors of _xla_register_custom_call_target.");
 

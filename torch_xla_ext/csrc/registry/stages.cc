@@ -71,19 +71,66 @@ States& GetStates() {
   return states;
 }
 
-// The plugin's functions, during a call of `instantiate`.
+// The plugin's functions, during a call of a handler of version 0.1.
 thread_local const XLA_FFI_Api* plugin_api = nullptr;
+
+// Of XLA_FFI_State_Set in version 0.2. Newer versions know it by its size,
+// until 2027-02-15.
+struct SetArgsOfVersion2 {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_TypeId* type_id;
+  void* state;
+};
+
+// Of XLA_FFI_State_Set and XLA_FFI_State_Get since version 0.3, where each
+// stage may have a state.
+struct StateArgs {
+  size_t struct_size;
+  XLA_FFI_Extension_Base* extension_start;
+  XLA_FFI_ExecutionContext* ctx;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_TypeId* type_id;
+  void* state;
+};
+
+bool HasStatesByStage(const XLA_FFI_Api& api) {
+  return api.api_version.major_version > 0 ||
+         api.api_version.minor_version >= 3;
+}
+
+XLA_FFI_Error* SetStateInPlugin(const XLA_FFI_State_Set_Args& args) {
+  if (HasStatesByStage(*plugin_api)) {
+    StateArgs newer = {sizeof(newer), nullptr,
+                       args.ctx,      XLA_FFI_ExecutionStage_INSTANTIATE,
+                       args.type_id,  args.state};
+    return plugin_api->XLA_FFI_State_Set(
+        reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
+  }
+  SetArgsOfVersion2 newer = {sizeof(newer), nullptr, args.ctx, args.type_id,
+                             args.state};
+  return plugin_api->XLA_FFI_State_Set(
+      reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
+}
+
+// XLA_FFI_State_Get with the arguments of version 0.1, or with those of a newer
+// one, from a handler that was compiled with other headers than `instantiate`.
+XLA_FFI_Error* GetState(XLA_FFI_State_Get_Args* args) {
+  if (args->struct_size != XLA_FFI_State_Get_Args_STRUCT_SIZE) {
+    return plugin_api->XLA_FFI_State_Get(args);
+  }
+  StateArgs newer = {sizeof(newer), nullptr,
+                     args->ctx,     XLA_FFI_ExecutionStage_INSTANTIATE,
+                     args->type_id, nullptr};
+  XLA_FFI_Error* error = plugin_api->XLA_FFI_State_Get(
+      reinterpret_cast<XLA_FFI_State_Get_Args*>(&newer));
+  args->state = newer.state;
+  return error;
+}
 
 // XLA_FFI_State_Set with the arguments of version 0.1.
 XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
-  // Of version 0.2; newer versions know it by its size.
-  struct {
-    size_t struct_size;
-    XLA_FFI_Extension_Base* extension_start;
-    XLA_FFI_ExecutionContext* ctx;
-    XLA_FFI_TypeId* type_id;
-    void* state;
-  } newer = {sizeof(newer), nullptr, args->ctx, args->type_id, args->state};
   States& states = GetStates();
   {
     const std::lock_guard<std::mutex> lock(states.mutex);
@@ -91,8 +138,7 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
       states.deleters[args->state] = args->deleter;
     }
   }
-  XLA_FFI_Error* error = plugin_api->XLA_FFI_State_Set(
-      reinterpret_cast<XLA_FFI_State_Set_Args*>(&newer));
+  XLA_FFI_Error* error = SetStateInPlugin(*args);
   if (error != nullptr) {
     {
       const std::lock_guard<std::mutex> lock(states.mutex);
@@ -103,23 +149,46 @@ XLA_FFI_Error* SetState(XLA_FFI_State_Set_Args* args) {
   return error;
 }
 
-XLA_FFI_Error* InstantiateInPlugin(XLA_FFI_Handler* instantiate,
-                                   XLA_FFI_CallFrame* frame) {
+// A plugin's functions, as a handler of version 0.1 may call them in
+// `instantiate`, which sets the state, or in another stage, which gets it. They
+// last, because a handler that is asynchronous calls them later.
+const XLA_FFI_Api* FunctionsOfFirstVersion(const XLA_FFI_Api* plugin,
+                                           bool instantiates) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& made =
+      *new std::map<std::pair<const XLA_FFI_Api*, bool>, XLA_FFI_Api*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  XLA_FFI_Api*& api = made[{plugin, instantiates}];
+  if (api == nullptr) {
+    // With the functions of newer versions, too.
+    char* memory = new char[std::max(sizeof(*api), plugin->struct_size)]();
+    std::memcpy(memory, plugin, plugin->struct_size);
+    api = reinterpret_cast<XLA_FFI_Api*>(memory);
+    if (instantiates) {
+      api->XLA_FFI_State_Set = SetState;
+    } else if (HasStatesByStage(*plugin)) {
+      api->XLA_FFI_State_Get = GetState;
+    }
+  }
+  return api;
+}
+
+// Calls a handler of version 0.1 for a plugin of a newer one.
+XLA_FFI_Error* CallInPlugin(XLA_FFI_Handler* handler,
+                            XLA_FFI_CallFrame* frame) {
   if (RequestedMetadata(frame) != nullptr ||
       frame->api->api_version.minor_version < 2) {
-    return instantiate(frame);
+    return handler(frame);
   }
-  XLA_FFI_Api api = {};
-  const size_t size = std::min(sizeof(api), frame->api->struct_size);
-  std::memcpy(&api, frame->api, size);
-  api.struct_size = size;
-  api.XLA_FFI_State_Set = SetState;
+  const bool instantiates = frame->stage == XLA_FFI_ExecutionStage_INSTANTIATE;
   XLA_FFI_CallFrame call = *frame;
-  call.api = &api;
-  call.args.size = 0;
-  call.rets.size = 0;
+  call.api = FunctionsOfFirstVersion(frame->api, instantiates);
+  if (instantiates) {
+    call.args.size = 0;
+    call.rets.size = 0;
+  }
   plugin_api = frame->api;
-  XLA_FFI_Error* error = instantiate(&call);
+  XLA_FFI_Error* error = handler(&call);
   frame->future = call.future;
   return error;
 }
@@ -143,9 +212,10 @@ XLA_FFI_Error* CallBefore(void* handler, XLA_FFI_ExecutionStage stage,
 // before XLA knows its function.
 std::array<TargetFunctions, kMaxAdaptedTargets> adapted = {};
 
-template <size_t number>
-XLA_FFI_Error* Instantiate(XLA_FFI_CallFrame* frame) {
-  return InstantiateInPlugin(AsHandler(adapted[number].instantiate), frame);
+// Calls a handler of one of `adapted` for a plugin.
+template <size_t number, void* TargetFunctions::* stage>
+XLA_FFI_Error* InPlugin(XLA_FFI_CallFrame* frame) {
+  return CallInPlugin(AsHandler(adapted[number].*stage), frame);
 }
 
 template <size_t number>
@@ -169,14 +239,22 @@ XLA_FFI_Error* Execute(XLA_FFI_CallFrame* frame) {
 }
 
 struct Entries {
-  XLA_FFI_Handler* instantiate;
-  XLA_FFI_Handler* execute;
+  XLA_FFI_Handler* execute;  // after the stages before it, as for XLA:CPU
+  // The stages of a handler of version 0.1 in a newer plugin.
+  XLA_FFI_Handler* instantiate_in_plugin;
+  XLA_FFI_Handler* prepare_in_plugin;
+  XLA_FFI_Handler* initialize_in_plugin;
+  XLA_FFI_Handler* execute_in_plugin;
 };
 
 template <size_t... numbers>
 constexpr std::array<Entries, sizeof...(numbers)> MakeEntries(
     std::index_sequence<numbers...>) {
-  return {Entries{&Instantiate<numbers>, &Execute<numbers>}...};
+  return {Entries{&Execute<numbers>,
+                  &InPlugin<numbers, &TargetFunctions::instantiate>,
+                  &InPlugin<numbers, &TargetFunctions::prepare>,
+                  &InPlugin<numbers, &TargetFunctions::initialize>,
+                  &InPlugin<numbers, &TargetFunctions::execute>}...};
 }
 
 constexpr auto kEntries =
@@ -206,6 +284,7 @@ const Entries& EntriesFor(const std::string& name,
 TargetFunctions FunctionsForHost(const std::string& name,
                                  const TargetFunctions& functions) {
   TargetFunctions result = functions;
+  result.record = nullptr;  // XLA:CPU has no command buffers
   if (functions.prepare == nullptr && functions.initialize == nullptr) {
     return result;
   }
@@ -221,13 +300,19 @@ TargetFunctions FunctionsForPlugin(const std::string& name,
   TargetFunctions result = functions;
   if (functions.instantiate != nullptr &&
       IsOfFirstVersion(functions.instantiate)) {
-    result.instantiate =
-        reinterpret_cast<void*>(EntriesFor(name, functions).instantiate);
+    const Entries& entries = EntriesFor(name, functions);
+    const auto replace = [](void** stage, XLA_FFI_Handler* entry) {
+      if (*stage != nullptr) *stage = reinterpret_cast<void*>(entry);
+    };
+    replace(&result.instantiate, entries.instantiate_in_plugin);
+    replace(&result.prepare, entries.prepare_in_plugin);
+    replace(&result.initialize, entries.initialize_in_plugin);
+    replace(&result.execute, entries.execute_in_plugin);
   }
   if (functions.command_buffer_compatible && !takes_traits) {
     // The plugin itself calls the stages before.
     TargetFunctions execute;
-    execute.execute = functions.execute;
+    execute.execute = result.execute;
     execute.command_buffer_compatible = true;
     result.execute = reinterpret_cast<void*>(EntriesFor(name, execute).execute);
   }

@@ -5,7 +5,8 @@
 //   two stages are called here, as XLA:GPU calls them for each execution.
 // - A plugin with XLA FFI 0.2 or newer misreads the structure with which a
 //   handler of version 0.1, that of this wheel's headers, sets its state; from
-//   version 0.3 on it also passes operands to `instantiate`.
+//   version 0.3 on it also passes operands to `instantiate`, and reads older
+//   structures, by which states are set and got, until 2027-02-15 only.
 // - A plugin before version 3 of its extension takes no traits with a target:
 //   it reads them from what the handler says of itself.
 #ifndef TORCH_XLA_EXT_CSRC_REGISTRY_STAGES_H_

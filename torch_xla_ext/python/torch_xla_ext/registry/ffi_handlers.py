@@ -12,8 +12,12 @@ from xla_kernels.kernel_symbols import did_you_mean
 
 _XLAC = torch_xla._XLAC
 
-# In the order of XLA_FFI_Handler_Bundle.
-STAGES = ("instantiate", "prepare", "initialize", "execute")
+# In the order of XLA_FFI_Handler_Bundle of XLA's FFI 0.5.
+STAGES = ("instantiate", "prepare", "initialize", "execute", "record")
+# Those that the bundle of every version has.
+_BUNDLED = STAGES[:4]
+# The suffix of the handler of "record" of a library, beside a bundle or a kernel's entry.
+_RECORD = "Record"
 # The suffixes of the functions by which a library returns its bundle, after the target's name.
 BUNDLES = {"CUDA": "Bundle", "Host": "HostBundle"}
 # The suffixes of those that return its state's type.
@@ -26,7 +30,7 @@ _types: list[object] = []
 class _Bundle(ctypes.Structure):
     """XLA_FFI_Handler_Bundle of XLA's FFI 0.1. Newer versions append to it."""
 
-    _fields_ = [(stage, ctypes.c_void_p) for stage in STAGES]
+    _fields_ = [(stage, ctypes.c_void_p) for stage in _BUNDLED]
 
 
 class _TypeInfo(ctypes.Structure):
@@ -64,7 +68,7 @@ def _handlers_of_bundle(name: str, address: int, what: str) -> dict[str, int]:
             "XLA_FFI_Handler_Bundle"
         )
     bundle = _Bundle.from_address(address)
-    found = {stage: getattr(bundle, stage) for stage in STAGES if getattr(bundle, stage)}
+    found = {stage: getattr(bundle, stage) for stage in _BUNDLED if getattr(bundle, stage)}
     for stage, function in found.items():
         if not libraries.is_code(function):
             raise ValueError(
@@ -102,6 +106,14 @@ def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]
         return None
     address = _call(libraries.find(library, name, symbol))
     return _handlers_of_bundle(name, address, f"the result of {symbol} of {library._name}")
+
+
+def record_of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]:
+    """The library's handler `<name>Record` of the stage "record", if it has one, by stage."""
+    symbol = name + _RECORD
+    if platform != "CUDA" or libraries.function_of(library, symbol) is None:
+        return {}
+    return {"record": libraries.find(library, name, symbol)}
 
 
 def register_type_of_library(name: str, library: ctypes.CDLL, platform: str) -> None:

@@ -163,12 +163,13 @@ def register_custom_call(
             the function itself: a ctypes function, a PyCapsule with its address, or the address.
             With api="ffi" also the address of an XLA_FFI_Handler_Bundle, or a dictionary of the
             handlers of several stages, {"instantiate": …, "execute": …}, as jax.ffi takes it.
-            The stages are "instantiate", "prepare", "initialize" and "execute".
+            The stages are "instantiate", "prepare", "initialize", "execute" and "record".
         symbol: the function's name in the library. By default `name`, or for a kernel that uses
             kernel.h, its entry for this platform and api. With api="ffi" also a dictionary of
             names by stage, and by default the library's function <name>Bundle (<name>HostBundle
             for "Host"), if it has one, which returns the XLA_FFI_Handler_Bundle. The type of the
-            handlers' state, which the library's function <name>TypeId returns, is registered, too.
+            handlers' state, which the library's function <name>TypeId returns, is registered, too,
+            and so is, for "CUDA", a handler <name>Record of the stage "record".
         platform: "CUDA", or "Host" for the CPU.
         api: "untyped", a function of API version 3, or "ffi", a handler of XLA's FFI. None:
             "ffi" for what only that has, stages and command_buffer_compatible, else "untyped".
@@ -244,11 +245,14 @@ def _functions_of_library(
         return ffi_handlers.of_stages(name, symbol, find), None
     known = schema_of(library, name)
     is_bundle = api == "ffi" and symbol is None and known is None
+    record = {}
+    if api == "ffi" and symbol is None:
+        record = ffi_handlers.record_of_library(name, library, platform)
     if is_bundle and (functions := ffi_handlers.of_library(name, library, platform)):
-        return functions, None
+        return functions | record, None
     symbol = symbol or (entry(name, platform, api) if known else name)
     is_entry = known is not None and _check_entry(name, symbol, platform, api)
-    return {"execute": find(symbol)}, known if is_entry else None
+    return {"execute": find(symbol), **record}, known if is_entry else None
 
 
 def _functions_at(name: str, library: object, api: str) -> dict[str, int]:

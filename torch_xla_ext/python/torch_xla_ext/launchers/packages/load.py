@@ -19,7 +19,7 @@ from torch_xla_ext.launchers.packages import (
     tvm_ffi_functions,
     variants,
 )
-from torch_xla_ext.launchers.torch_operator.call import Rule
+from torch_xla_ext.launchers.torch_operator.operator_overload import Rule
 from torch_xla_ext.registry import registration
 from xla_kernels import elf
 

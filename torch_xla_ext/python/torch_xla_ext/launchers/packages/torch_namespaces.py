@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
-from torch_xla_ext.launchers.torch_operator.call import Rule
+from torch_xla_ext.launchers.torch_operator.operator_overload import Rule
 from torch_xla_ext.launchers.torch_operator.register import register_torch_operator
 
 _log = logging.getLogger(__name__)
