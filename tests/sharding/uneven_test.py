@@ -153,3 +153,28 @@ def test_a_batch_of_a_loader(mesh: xs.Mesh) -> None:
             [tensor], [str(torch_xla.device())], [spec.xla_spec(tensor)]
         )
     assert torch.equal(sent.cpu(), tensor)
+
+
+def _gradient(loss: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(loss, of)[0]
+
+
+SCATTERS = {
+    "index_add": lambda x, i, y: x.index_add(0, i[1:], y[1:]),
+    "scatter_add": lambda x, i, y: x.scatter_add(0, i[1:, None].expand(7, 4), y[1:]),
+    "index_put": lambda x, i, y: x.index_put((i[1:],), y[1:], accumulate=True),
+    "one_hot": lambda x, i, y: functional.one_hot(i[1:], 8),
+    "index_select": lambda x, i, y: _gradient(x.index_select(0, i[:7]).sin().sum(), x),
+    "embedding": lambda x, i, y: _gradient(functional.embedding(i[1:], x).sin().sum(), x),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_by_a_part_of_sharded_indices(name: str, mesh: xs.Mesh) -> None:
+    """XLA's partitioner ends the process for indices of 64 bits that it divides unequally."""
+    operands = torch.randn(8, 4), torch.randint(0, 8, (8,)), torch.randn(8, 4)
+    on_devices = [marked(operand, mesh) for operand in operands]
+    for x in (operands[0], on_devices[0]):
+        x.requires_grad_()
+    expected = SCATTERS[name](*operands)
+    torch.testing.assert_close(SCATTERS[name](*on_devices).detach().cpu(), expected.detach())

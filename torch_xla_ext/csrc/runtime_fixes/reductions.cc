@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torch_xla_ext/csrc/runtime_fixes/protobuf_wire_format.h"
+#include "torch_xla_ext/csrc/runtime_fixes/scatter_indices.h"
 
 namespace torch_xla_ext {
 namespace {
@@ -400,7 +401,10 @@ class Corrections {
 }  // namespace
 
 std::optional<std::string> CorrectReductions(const std::string& module) {
-  return Corrections(module).Run();
+  std::optional<std::string> corrected = Corrections(module).Run();
+  std::optional<std::string> narrowed =
+      NarrowScatterIndices(corrected ? *corrected : module);
+  return narrowed ? narrowed : corrected;
 }
 
 }  // namespace torch_xla_ext

@@ -26,6 +26,9 @@ namespace torch_xla_ext {
 //
 // The place of an extremum is that of the first NaN, if there is one. XLA's
 // ArgMax and ArgMin compare values only, and so pass over it.
+//
+// In a program with shardings, scatters get indices that XLA's partitioner can
+// divide (scatter_indices.h).
 std::optional<std::string> CorrectReductions(const std::string& module);
 
 }  // namespace torch_xla_ext
