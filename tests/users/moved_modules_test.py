@@ -127,3 +127,17 @@ def test_recurrent_modules() -> None:
     expected, _ = module(x)
     result, _ = module.to("xla")(x.to("xla"))
     torch.testing.assert_close(result.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keeps_reference", [False, True])
+def test_hooks_of_parameters_move_with_them(keeps_reference: bool) -> None:
+    layer = nn.Linear(2, 1)
+    graph = layer.weight.sum() if keeps_reference else None  # refers to the parameter
+    calls = []
+    layer.weight.register_hook(lambda gradient: calls.append("gradient") or gradient * 3)
+    layer.weight.register_post_accumulate_grad_hook(lambda weight: calls.append("accumulated"))
+    layer.to("xla")
+    layer(torch.ones(1, 2, device="xla")).sum().backward()
+    assert calls == ["gradient", "accumulated"]
+    assert layer.weight.grad.tolist() == [[3.0, 3.0]]
+    del graph

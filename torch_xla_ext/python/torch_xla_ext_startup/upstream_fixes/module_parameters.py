@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch.nn import Module, Parameter
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class _Move(threading.local):
@@ -62,8 +64,19 @@ def _kept(old: Parameter, new: Parameter) -> Parameter:
     if torch.__future__.get_overwrite_module_params_on_conversion():
         return new
     with torch._C.DisableTorchFunctionSubclass():  # UninitializedParameter allows few functions
+        hooks = {name: getattr(old, name) for name in _HOOKS}
         if old._use_count() == 1:  # no graph refers to its tensor
             with contextlib.suppress(RuntimeError):  # a weak reference of PyTorch's own does
                 torch._C._swap_tensor_impl(old, new)
+                _set_hooks(old, hooks)
                 return old
+        if id(old) not in _move.replaced:
+            _set_hooks(new, hooks)
     return _move.replaced.setdefault(id(old), (old, new))[1]
+
+
+def _set_hooks(parameter: Parameter, hooks: Mapping[str, object]) -> None:
+    """Gives a parameter the hooks of another one, which the tensor's implementation keeps."""
+    for name, registered in hooks.items():
+        if registered:
+            setattr(parameter, name, registered)
