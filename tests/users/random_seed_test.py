@@ -192,3 +192,26 @@ def test_other_generators_are_pytorchs() -> None:
 def test_wrong_parameters(call: Callable[[torch.Tensor], object], text: str) -> None:
     with pytest.raises(RuntimeError, match=text):
         call(torch.zeros(2, device="xla"))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"device_type": "xla"}, {"device_type": "xla", "devices": [0]}]
+)
+def test_forked_states(arguments: dict[str, object]) -> None:
+    expected = [seeded(1), drawn()]
+    assert seeded(1) == expected[0]
+    on_cpu = torch.get_rng_state()
+    with torch.random.fork_rng(**arguments):
+        torch.manual_seed(7)
+        drawn()
+        torch.rand(3)
+    assert drawn() == expected[1]
+    assert torch.equal(torch.get_rng_state(), on_cpu)
+
+
+def test_a_fork_that_is_not_enabled() -> None:
+    expected = seeded(7)
+    torch.manual_seed(1)
+    with torch.random.fork_rng(enabled=False):
+        torch.manual_seed(7)
+    assert drawn() == expected

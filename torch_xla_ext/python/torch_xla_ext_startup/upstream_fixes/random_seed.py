@@ -2,14 +2,19 @@
 
 Both call this function of PyTorch for the devices that are not its own. A process that has no
 client yet gets none for it: the devices begin with the seed when there is one.
+
+torch.random.fork_rng takes the device type "xla", and by default forks XLA's generators, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
+import torch
 import torch_xla
+import torch_xla.core.xla_model as xm
 
 _MIN, _NUM_SEEDS = -(1 << 63), 1 << 64
 
@@ -25,3 +30,36 @@ def seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None]
             torch_xla._XLAC._xla_seed_all_devices(seed % _NUM_SEEDS)
 
     return _seed_custom_device
+
+
+def fork_rng(original: Callable[..., object]) -> Callable[..., object]:
+    """torch.random.fork_rng."""
+
+    @contextlib.contextmanager
+    @functools.wraps(original)
+    def fork_rng(
+        devices: Iterable[object] | None = None,
+        enabled: bool = True,
+        _caller: str = "fork_rng",
+        _devices_kw: str = "devices",
+        device_type: str = "cuda",
+    ) -> Iterator[None]:
+        is_of_xla = torch.device(device_type).type == "xla"
+        with contextlib.ExitStack() as stack:
+            if enabled and (is_of_xla or devices is None):
+                stack.enter_context(_xla_state_kept())
+            if is_of_xla:
+                devices, device_type = (), "cpu"
+            stack.enter_context(original(devices, enabled, _caller, _devices_kw, device_type))
+            yield
+
+    return fork_rng
+
+
+@contextlib.contextmanager
+def _xla_state_kept() -> Iterator[None]:
+    if not torch_xla._XLAC._xla_runtime_is_initialized():
+        yield  # no numbers have been drawn
+        return
+    with xm.fork_rng():
+        yield

@@ -61,6 +61,13 @@ FIXES = (
         replaces={"torch.random:_seed_custom_device": f"{_HERE}.random_seed:seed_custom_device"},
     ),
     Fix(
+        "fork_rng",
+        versions="torch 2.8",
+        reason="torch.random.fork_rng refuses XLA devices, and loses their state by default",
+        test="tests/users/random_seed_test.py",
+        replaces={"torch.random:fork_rng": f"{_HERE}.random_seed:fork_rng"},
+    ),
+    Fix(
         "generators",
         versions="torch 2.8",
         reason='torch.Generator(device="xla") is refused, as not of an accelerator',
