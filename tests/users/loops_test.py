@@ -328,3 +328,13 @@ def test_scan_layers(name: str) -> None:
     ]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one.cpu(), other.cpu())
+
+
+def test_the_gradient_of_a_scan_s_gradient_is_refused() -> None:
+    first = torch.tensor([1.5], device="xla", requires_grad=True)
+    values = torch.tensor([[1.0], [2.0], [3.0]], device="xla")
+    last, _ = scan(lambda carry, x: (carry * x, carry + x), first, values)
+    (gradient,) = torch.autograd.grad(last.sum(), first, create_graph=True)
+    assert gradient.item() == 6
+    with pytest.raises(RuntimeError, match="scan: the gradient of its gradient is not known"):
+        gradient.sum().backward()

@@ -177,8 +177,14 @@ class _Scan(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        is_to_be_differentiated = torch.is_grad_enabled()
+        with torch.no_grad():
+            values = _Scan._gradients(ctx, *gradients)
+        return _without_gradients(values) if is_to_be_differentiated else values
+
+    @staticmethod
+    def _gradients(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         plan = ctx.plan
         activations, outer, alike = plan.module.split(
             ctx.saved_tensors, ctx.num_activations, len(plan.outer)
@@ -225,6 +231,22 @@ class _Scan(torch.autograd.Function):
             None,
             *(value if needs else None for value, needs in zip(values, needed, strict=True)),
         )
+
+
+def _without_gradients(
+    values: tuple[torch.Tensor | None, ...],
+) -> tuple[torch.Tensor | None, ...]:
+    """The values, of which a gradient is an error.
+
+    As once_differentiable does, which takes them for constants if the gradients are.
+    """
+    tensors = [value.detach().requires_grad_() for value in values if value is not None]
+    error = torch._C._functions.DelayedError(
+        "scan: the gradient of its gradient is not known: use a loop in Python", len(tensors)
+    )
+    results = error(*tensors) if tensors else ()
+    refused = iter((results,) if isinstance(results, torch.Tensor) else results)
+    return tuple(None if value is None else next(refused) for value in values)
 
 
 def _keeps_shardings() -> bool:
