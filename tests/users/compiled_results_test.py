@@ -146,3 +146,11 @@ def test_arguments_of_one_value(share: Callable[[torch.Tensor], torch.Tensor]) -
     for a, b, on_cpu in ((x, share(x), (first, first)), (x, y, (first, second))):
         for result, expected in zip(step(a, b), (on_cpu[0] * 2, on_cpu[1] * 3), strict=True):
             torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_a_result_on_a_device_that_no_argument_is_on() -> None:
+    compiled = torch.compile(lambda x: x.to("xla") * 2, backend="openxla")
+    for value in (1.0, 2.0):
+        result = compiled(torch.full((2,), value))
+        assert result.device.type == "xla"
+        assert result.tolist() == [2 * value] * 2

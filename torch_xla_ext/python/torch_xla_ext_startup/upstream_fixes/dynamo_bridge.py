@@ -51,10 +51,12 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
         graph: torch.fx.GraphModule, arguments: Sequence[object]
     ) -> Callable[..., object]:
         device = other_device(graph, arguments)
-        if device is not None and (on_host := nodes_on_host(graph)):
-            return split(
-                graph, on_host, on_cpu, functools.partial(compile_when_called, device=device)
-            )
+        if device is not None:
+            on_device_of_others = functools.partial(compile_when_called, device=device)
+            if on_host := nodes_on_host(graph):
+                return split(graph, on_host, on_cpu, on_device_of_others)
+            if _devices(arguments) == {"cpu"}:  # torch_xla would return CPU tensors
+                return on_device_of_others(graph)
         return extract(graph, arguments)
 
     def extract(graph: torch.fx.GraphModule, arguments: Sequence[object]) -> Callable[..., object]:
