@@ -263,3 +263,17 @@ def test_what_make_fx_cannot_functionalize() -> None:
         traced(torch.ones(2, device="xla"))
     graph = traced(torch.ones(2))
     assert graph(torch.ones(2, device="xla")).tolist() == [2, 2]
+
+
+def test_flops() -> None:
+    """Of operators that upstream computes before autograd, too."""
+    counts = []
+    for device in ("cpu", "xla"):
+        layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).to(device)
+        x = torch.randn(2, 4, 8, device=device)
+        with FlopCounterMode(display=False) as counter:
+            layer(x, x, x)[0].sum().backward()
+            torch.einsum("bij,bjk->bik", x, x.transpose(1, 2))
+            torch.nn.functional.max_pool2d(x[None], 2)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0

@@ -70,11 +70,12 @@ inline bool HasOneSizeForEachLabel(std::string_view equation,
 }
 
 // The upstream kernel's gradient is not that of complex numbers. It computes
-// something for sizes and dtypes that PyTorch refuses, or broadcasts.
+// something for sizes and dtypes that PyTorch refuses, or broadcasts, and no
+// dispatch mode sees it.
 inline at::Tensor Einsum(std::string_view equation, at::TensorList tensors,
                          at::OptionalIntArrayRef path) {
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.is_complex() ||
+    if (tensor.is_complex() || IsSeenByPython(tensor) ||
         tensor.scalar_type() != tensors[0].scalar_type()) {
       return at::native::einsum(equation, tensors, path);
     }

@@ -236,7 +236,7 @@ at::Tensor MaxPool(const at::Tensor& self, at::IntArrayRef kernel_size,
   CheckPool("max_pool", kernel_size, stride, padding);
   CheckPooledSizes(self, kernel_size, stride, padding, dilation, ceil_mode,
                    kSpatial);
-  if (IsDilated(dilation)) {
+  if (IsDilated(dilation) || IsSeenByPython(self)) {
     return std::get<0>(
         kWithIndices(self, kernel_size, stride, padding, dilation, ceil_mode));
   }

@@ -7,6 +7,7 @@
 #include <ATen/Operators.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdint>
 #include <optional>
@@ -22,6 +23,13 @@ namespace torch_xla_ext::aten_overrides {
 
 // The kernels of torch_xla, by the names of their operators.
 using Upstream = torch_xla::XLANativeFunctions;
+
+// Whether Python code is to see each operator: a dispatch mode, or a subclass.
+// Upstream's kernels that come before autograd would leave nothing to see.
+inline bool IsSeenByPython(const at::Tensor& tensor) {
+  return c10::impl::dispatch_mode_enabled() ||
+         tensor.key_set().has(c10::DispatchKey::Python);
+}
 
 // Types of upstream kernels that have overloads.
 using OfOne = at::Tensor(const at::Tensor&);

@@ -44,9 +44,12 @@ class Functionalizing final : public c10::impl::PyInterpreterVTable {
         now.included_.has(c10::DispatchKey::Functionalize)) {
       return torch_.dispatch(op, stack);
     }
+    // With the entrance, too: what Python calls may dispatch to Python again,
+    // as FlopCounterMode's does, which decomposes operators in itself.
     c10::impl::PODLocalDispatchKeySet keys;
     keys.set_included(now.included_);
-    keys.set_excluded(now.excluded_.remove(c10::DispatchKey::Functionalize));
+    keys.set_excluded(now.excluded_.remove(c10::DispatchKey::Functionalize)
+                          .remove(kBeforePython));
     const c10::impl::ForceDispatchKeyGuard guard(keys);
     torch_.dispatch(op, stack);
   }
