@@ -98,3 +98,18 @@ def test_complex_ends() -> None:
 def test_compiled(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     x = torch.randn(20)
     _compare(function(x), torch.compile(function, backend="openxla")(x.to("xla")))
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_few_steps(steps: int) -> None:
+    _compare(torch.linspace(2, 3, steps), torch.linspace(2, 3, steps, device="xla"))
+
+
+@pytest.mark.parametrize("options", [{}, {"periodic": False}, {"periodic": False, "beta": 3.0}])
+def test_kaiser_window(options: dict[str, float]) -> None:
+    expected = torch.kaiser_window(8, **options)
+    _compare(expected, torch.kaiser_window(8, **options, device="xla"))
+
+
+def test_a_complex_number() -> None:
+    _compare(torch.full((2,), 1 + 2j), torch.full((2,), 1 + 2j, device="xla"))

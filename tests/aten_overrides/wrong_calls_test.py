@@ -109,6 +109,52 @@ def calls(device: str) -> dict[str, Callable[[], object]]:
         "randint: bounds": lambda: torch.randint(5, 5, (2,), device=device),
         "uniform_: bounds": lambda: o(2).uniform_(3, -1),
         "eye: size": lambda: torch.eye(2, -3, device=device),
+        "lt: complex": lambda: o(2).cfloat() < o(2).cfloat(),
+        "fmod: complex": lambda: o(2).cfloat().fmod(2),
+        "atan2: complex": lambda: torch.atan2(o(2).cfloat(), o(2).cfloat()),
+        "sort: complex": lambda: o(2).cfloat().sort(),
+        "max: complex": lambda: o(2).cfloat().max(),
+        "max: nothing at all": lambda: o(0).max(),
+        "cummax: complex": lambda: o(2).cfloat().cummax(0),
+        "argmax: bool": lambda: bits.argmax(),
+        "floor: bool": lambda: bits.floor(),
+        "topk: bool": lambda: bits.topk(1),
+        "kthvalue: bool": lambda: bits.kthvalue(1),
+        "relu: bool": lambda: F.relu(bits),
+        "hardswish: integers": lambda: F.hardswish(i(1, 2)),
+        "logsigmoid: integers": lambda: F.logsigmoid(i(1, 2)),
+        "cumsum: bool result": lambda: o(2).cumsum(0, dtype=torch.bool),
+        "shift: float": lambda: o(2) << 1,
+        "zeros: negative": lambda: torch.zeros(-1, device=device),
+        "full: negative": lambda: torch.full((2, -1), 1.0, device=device),
+        "fill_: dimensions": lambda: o(2).fill_(o(2)),
+        "flip: twice": lambda: o(2, 2).flip(0, 0),
+        "repeat: dimensions": lambda: o(2, 2).repeat(2),
+        "take: dtype": lambda: o(2).take(o(1)),
+        "pixel_shuffle: channels": lambda: F.pixel_shuffle(o(1, 3, 2, 2), 2),
+        "reflection_pad: size": lambda: F.pad(o(1, 2, 2), (2, 2), mode="reflect"),
+        "interpolate: size": lambda: F.interpolate(o(1, 1, 2, 2), size=(0, 2)),
+        "svd: dimensions": lambda: torch.linalg.svd(o(2)),
+        "cdist: integers": lambda: torch.cdist(i(1, 2)[None], i(1, 2)[None]),
+        "layer_norm: dtypes": lambda: F.layer_norm(o(2, 2), (2,), o(2).double()),
+        "batch_norm: integers": lambda: F.batch_norm(i(1, 2)[None], None, None, training=True),
+        "index: float": lambda: o(2)[o(2)],
+        "index: mask": lambda: o(2)[torch.ones(3, dtype=bool, device=device)],
+        "assignment: dtypes": lambda: o(2).index_put_((i(0),), i(1)),
+        "assignment: sizes": lambda: o(4).__setitem__(i(0, 1), o(3)),
+        "index_fill_: dtype": lambda: o(2).index_fill_(0, o(1), 1.0),
+        "embedding_bag: dtype": lambda: F.embedding_bag(o(2), o(2, 2), o(1)),
+        "mvlgamma: order": lambda: torch.mvlgamma(o(2), 0),
+        "random_: bounds": lambda: torch.randint(0, 300, (2,), device=device, dtype=torch.uint8),
+        "bernoulli: integers": lambda: torch.bernoulli(i(0, 1)),
+        "bernoulli: probability": lambda: torch.bernoulli(o(2), 1.5),
+        "normal: deviation": lambda: torch.normal(o(2), -1.0),
+        "uniform_: integers": lambda: i(1, 2).uniform_(),
+        "logit_: integers": lambda: i(0, 1).logit_(),
+        "addmv: dtypes": lambda: torch.addmv(o(2), o(2, 2), o(2).double()),
+        "out: integers": lambda: torch.add(o(2), o(2), out=i(0, 0)),
+        "out: a wider dtype": lambda: torch.max(o(2), 0, out=(o(1)[0].double(), i(0)[0])),
+        "nansum: dtype": lambda: o(2).nansum(dtype=torch.int64),
     }
 
 
@@ -125,6 +171,7 @@ def test_a_wrong_call(name: str) -> None:
 
 
 # Calls that PyTorch's functions for meta tensors would refuse, or that are near to wrong ones.
+NAN = float("nan")
 ACCEPTED = {
     "a number of the CPU": lambda x, d: x + torch.tensor(2.0),
     "a sum of nothing": lambda x, d: x[:0].sum(),
@@ -135,6 +182,26 @@ ACCEPTED = {
     "a batch of none": lambda x, d: F.max_pool2d(x.expand(0, 1, 3, 3), 2),
     "one column": lambda x, d: x @ torch.ones(3, 0, device=d),
     "rows of other sizes": lambda x, d: x.gather(0, torch.zeros(1, 2, dtype=int, device=d)),
+    "a bound of NaN": lambda x, d: torch.stack(
+        [x.clamp(*bounds) for bounds in ((NAN, None), (None, NAN), (NAN, 3), (2, NAN))]
+    ),
+    "one bound of NaN": lambda x, d: torch.stack([x.clamp_min(NAN), x.clamp_max(NAN)]),
+    "an index of integers": lambda x, d: x[torch.tensor([0, 1], dtype=torch.int32, device=d)],
+    "a mask of a row": lambda x, d: x[torch.tensor([True, False, True], device=d)],
+    "an assignment by a mask": lambda x, d: x.clone().masked_fill_(x > 2, 0.0),
+    "values of one element": lambda x, d: x.index_put((torch.tensor([0], device=d),), x[0, :1]),
+    "fewer values than a mask has elements": lambda x, d: x.clone().index_put_(
+        (x > 6,), torch.ones(2, device=d)
+    ),
+    "an out of a wider dtype": lambda x, d: torch.add(x, x, out=torch.empty(3, 3, device=d)),
+    "an out of doubles": lambda x, d: torch.add(x, 1, out=torch.empty(3, 3, device=d).double()),
+    "an out of floats": lambda x, d: torch.eq(x, 2, out=torch.empty(3, 3, device=d)),
+    "an index's result as out": lambda x, d: torch.index_select(
+        x, 0, torch.tensor([1], device=d), out=torch.empty(1, 3, device=d)
+    ),
+    "mixed precision": lambda x, d: F.layer_norm(x.half(), (3,), torch.ones(3, device=d)).float(),
+    "reductions of integers": lambda x, d: x.long().argmax(),
+    "no steps": lambda x, d: torch.linspace(0, 1, 0, device=d),
     "an empty list member": lambda x, d: torch.cat([torch.ones(0, device=d), x]),
 }
 
@@ -143,7 +210,7 @@ ACCEPTED = {
 def test_a_call_that_is_right(name: str) -> None:
     x = torch.arange(9.0).view(3, 3)
     result = ACCEPTED[name](x.to("xla"), "xla")
-    torch.testing.assert_close(result.cpu(), ACCEPTED[name](x, "cpu"))
+    torch.testing.assert_close(result.cpu(), ACCEPTED[name](x, "cpu"), equal_nan=True)
 
 
 def test_an_upstream_check_has_no_stack() -> None:

@@ -297,11 +297,25 @@ inline at::Tensor LerpScalar(const at::Tensor& self, const at::Tensor& end,
   return kFloat32<&InterpolatedByNumber>(self, end, weight);
 }
 
-// The upstream kernels also bound by the largest finite number.
+inline bool IsNanNumber(const at::Scalar& number) {
+  return number.isFloatingPoint() && std::isnan(number.toDouble());
+}
+
+inline at::Tensor NansLike(const at::Tensor& self, const at::Scalar& nan) {
+  return at::full_like(self, nan,
+                       self.options().dtype(at::result_type(self, nan)));
+}
+
+// The upstream kernels also bound by the largest finite number. As in PyTorch,
+// all results are NaN if one of two bounds is.
 inline at::Tensor Clamp(const at::Tensor& self,
                         const std::optional<at::Scalar>& min,
                         const std::optional<at::Scalar>& max) {
   at::Tensor result = self;
+  if (min.has_value() && max.has_value()) {
+    if (IsNanNumber(*min)) return NansLike(self, *min);
+    if (IsNanNumber(*max)) return NansLike(self, *max);
+  }
   if (min.has_value()) {
     result = result.to(at::result_type(result, *min));
     result =
@@ -316,10 +330,12 @@ inline at::Tensor Clamp(const at::Tensor& self,
 }
 
 inline at::Tensor ClampMin(const at::Tensor& self, const at::Scalar& min) {
+  if (IsNanNumber(min)) return NansLike(self, min);
   return Clamp(self, min, std::nullopt);
 }
 
 inline at::Tensor ClampMax(const at::Tensor& self, const at::Scalar& max) {
+  if (IsNanNumber(max)) return NansLike(self, max);
   return Clamp(self, std::nullopt, max);
 }
 

@@ -6,11 +6,17 @@
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/InferSize.h>
 #include <ATen/MetaFunctions.h>
 #include <ATen/WrapDimUtils.h>
+#include <ATen/WrapDimUtilsMulti.h>
 
+#include <algorithm>
+#include <limits>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 
@@ -48,6 +54,367 @@ struct OfFractions<kMeta, Result (*)(const at::Tensor&, Args...)> {
                 "': convert the tensor to a floating-point dtype");
   }
 };
+
+// `kMeta` of operators that PyTorch's kernels compute of no complex numbers.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfReals;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfReals<kMeta, Result (*)(Args...)> {
+  static void Call(Args... args) {
+    kMeta(args...);
+    TORCH_CHECK(!(IsComplex(args) || ...),
+                "not implemented for complex numbers");
+  }
+};
+
+// `kMeta` of operators that PyTorch's kernels compute of no booleans.
+template <auto kMeta, typename Function = decltype(kMeta)>
+struct OfNumbers;
+
+template <auto kMeta, typename Result, typename... Args>
+struct OfNumbers<kMeta, Result (*)(const at::Tensor&, Args...)> {
+  static void Call(const at::Tensor& self, Args... args) {
+    kMeta(self, args...);
+    TORCH_CHECK(self.scalar_type() != at::kBool,
+                "not implemented for 'Bool': convert the tensor to integers");
+  }
+};
+
+inline void CheckFractions(const char* name, const at::Tensor& self) {
+  TORCH_CHECK(!at::isIntegralType(self.scalar_type(), /*includeBool=*/true),
+              name, ": not implemented for '", self.scalar_type(),
+              "': convert the tensor to a floating-point dtype");
+}
+
+inline void CheckOneFraction(const at::Tensor& self) {
+  CheckFractions("activation", self);
+}
+
+inline void CheckRelu(const at::Tensor& self) {
+  TORCH_CHECK(self.scalar_type() != at::kBool,
+              "Boolean inputs not supported for relu");
+  TORCH_CHECK(!self.is_complex(), "relu: not supported for complex numbers");
+}
+
+inline void CheckThreshold(const at::Tensor& self, const at::Scalar& threshold,
+                           const at::Scalar& value) {
+  OfReals<static_cast<at::Tensor (*)(const at::Tensor&, const at::Scalar&,
+                                     const at::Scalar&)>(
+      &at::meta::threshold)>::Call(self, threshold, value);
+}
+
+inline void CheckWholeExtremum(const char* name, const at::Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, name,
+              "(): Expected reduction dim to be specified for input.numel() == "
+              "0. Specify the reduction dim with the 'dim' argument.");
+  TORCH_CHECK(!self.is_complex(), name, ": not supported for complex numbers");
+}
+
+inline void CheckWholeMax(const at::Tensor& self) {
+  CheckWholeExtremum("max", self);
+}
+
+inline void CheckWholeMin(const at::Tensor& self) {
+  CheckWholeExtremum("min", self);
+}
+
+inline void CheckCumulativeExtremum(const at::Tensor& self, int64_t dim) {
+  at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK(!self.is_complex(), "not implemented for complex numbers");
+}
+
+template <auto kMeta>
+void CheckCumulative(const at::Tensor& self, int64_t dim,
+                     std::optional<at::ScalarType> dtype) {
+  kMeta(self, dim, dtype);
+  TORCH_CHECK(dtype != at::kBool, "not implemented for 'Bool'");
+}
+
+inline void CheckShift(const at::Tensor& self, const at::Tensor& other) {
+  const at::ScalarType type = at::result_type(self, other);
+  TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
+              "shift: not implemented for '", type, "'");
+}
+
+inline void CheckShiftByNumber(const at::Tensor& self,
+                               const at::Scalar& other) {
+  const at::ScalarType type = at::result_type(self, other);
+  TORCH_CHECK(at::isIntegralType(type, /*includeBool=*/false),
+              "shift: not implemented for '", type, "'");
+}
+
+inline void CheckSizes(c10::SymIntArrayRef sizes) {
+  for (const c10::SymInt& size : sizes) {
+    TORCH_CHECK(size.is_symbolic() || size.as_int_unchecked() >= 0,
+                "Trying to create tensor with negative dimension ", size, ": ",
+                sizes);
+  }
+}
+
+inline void CheckEmpty(c10::SymIntArrayRef sizes, std::optional<at::ScalarType>,
+                       std::optional<at::Layout>, std::optional<at::Device>,
+                       std::optional<bool>, std::optional<at::MemoryFormat>) {
+  CheckSizes(sizes);
+}
+
+inline void CheckFull(c10::SymIntArrayRef sizes, const at::Scalar&,
+                      std::optional<at::ScalarType>, std::optional<at::Layout>,
+                      std::optional<at::Device>, std::optional<bool>) {
+  CheckSizes(sizes);
+}
+
+inline void CheckFill(at::Tensor&, const at::Tensor& value) {
+  TORCH_CHECK(value.dim() == 0,
+              "fill_ only supports 0-dimension value tensor but got tensor "
+              "with ",
+              value.dim(), " dimensions.");
+}
+
+// A std::runtime_error also for a dimension that is out of range, as upstream
+// and its tests have it.
+inline void CheckFlip(const at::Tensor& self, at::IntArrayRef dims) {
+  const int64_t rank = std::max<int64_t>(self.dim(), 1);
+  for (const int64_t dim : dims) {
+    TORCH_CHECK(-rank <= dim && dim < rank,
+                "Dimension out of range (expected to be in range of [", -rank,
+                ", ", rank - 1, "], but got ", dim, ")");
+  }
+  at::dim_list_to_bitset(dims, self.dim());
+}
+
+inline void CheckRepeat(const at::Tensor& self, c10::SymIntArrayRef repeats) {
+  TORCH_CHECK(static_cast<int64_t>(repeats.size()) >= self.dim(),
+              "Number of dimensions of repeat dims can not be smaller than "
+              "number of dimensions of tensor");
+}
+
+inline void CheckTake(const at::Tensor&, const at::Tensor& index) {
+  TORCH_CHECK(index.scalar_type() == at::kLong,
+              "take(): Expected a long tensor for index, but got ",
+              index.scalar_type());
+}
+
+inline void CheckPixelShuffle(const at::Tensor& self, int64_t factor) {
+  TORCH_CHECK(self.dim() >= 3,
+              "pixel_shuffle expects input to have at least 3 dimensions, but "
+              "got input with ",
+              self.dim(), " dimension(s)");
+  TORCH_CHECK(factor > 0,
+              "pixel_shuffle expects a positive upscale_factor, but got ",
+              factor);
+  TORCH_CHECK(self.size(-3) % (factor * factor) == 0,
+              "pixel_shuffle expects its input's 'channel' dimension to be "
+              "divisible by the square of upscale_factor, but "
+              "input.size(-3)=",
+              self.size(-3), " is not divisible by ", factor * factor);
+}
+
+inline void CheckReflectionPad(const at::Tensor& self,
+                               c10::SymIntArrayRef padding) {
+  for (size_t i = 0; i < padding.size(); ++i) {
+    const int64_t dim = static_cast<int64_t>(i) / 2;
+    if (dim >= self.dim()) return;
+    TORCH_CHECK(padding[i] < self.size(-1 - dim),
+                "Padding size should be less than the corresponding input "
+                "dimension, but got: padding ",
+                padding, " at dimension ", self.dim() - 1 - dim, " of input ",
+                self.sizes());
+  }
+}
+
+inline void CheckUpsampled(const at::Tensor& self,
+                           c10::SymIntArrayRef output_size) {
+  for (const c10::SymInt& size : output_size) {
+    TORCH_CHECK(size > 0,
+                "Input and output sizes should be greater than 0, but got "
+                "input ",
+                self.sizes(), " output ", output_size);
+  }
+}
+
+inline void CheckUpsampleNearest2d(const at::Tensor& self,
+                                   c10::SymIntArrayRef output_size,
+                                   std::optional<double>,
+                                   std::optional<double>) {
+  CheckUpsampled(self, output_size);
+}
+
+inline void CheckUpsampleBilinear2d(const at::Tensor& self,
+                                    c10::SymIntArrayRef output_size, bool,
+                                    std::optional<double>,
+                                    std::optional<double>) {
+  CheckUpsampled(self, output_size);
+}
+
+inline void CheckSvd(const at::Tensor& self, bool, bool,
+                     std::optional<std::string_view>) {
+  TORCH_CHECK(self.dim() >= 2,
+              "linalg.svd: The input tensor A must have at least 2 "
+              "dimensions.");
+}
+
+inline void CheckCdist(const at::Tensor& x1, const at::Tensor& x2, double,
+                       std::optional<int64_t>) {
+  TORCH_CHECK(at::isFloatingType(x1.scalar_type()) &&
+                  at::isFloatingType(x2.scalar_type()),
+              "cdist only supports floating-point dtypes, got: ",
+              x1.scalar_type(), " and ", x2.scalar_type());
+}
+
+// Of a normalization: numbers of 16 bits are multiplied by float32, too.
+inline void CheckParameter(const char* name, const at::Tensor& input,
+                           const std::optional<at::Tensor>& parameter) {
+  if (!parameter || !parameter->defined()) return;
+  const bool is_wider = at::isReducedFloatingType(input.scalar_type()) &&
+                        parameter->scalar_type() == at::kFloat;
+  TORCH_CHECK(is_wider || parameter->scalar_type() == input.scalar_type(), name,
+              ": expected parameters of dtype ", input.scalar_type(),
+              ", but got ", parameter->scalar_type());
+}
+
+inline void CheckLayerNorm(const at::Tensor& input, c10::SymIntArrayRef,
+                           const std::optional<at::Tensor>& weight,
+                           const std::optional<at::Tensor>& bias, double) {
+  CheckParameter("layer_norm", input, weight);
+  CheckParameter("layer_norm", input, bias);
+}
+
+inline void CheckBatchNorm(const at::Tensor& input,
+                           const std::optional<at::Tensor>& weight,
+                           const std::optional<at::Tensor>& bias,
+                           const std::optional<at::Tensor>& mean,
+                           const std::optional<at::Tensor>& var, bool, double,
+                           double) {
+  CheckFractions("batch_norm", input);
+  for (const auto* const parameter : {&weight, &bias, &mean, &var}) {
+    CheckParameter("batch_norm", input, *parameter);
+  }
+}
+
+// Whether the values of an assignment `self[indices] = values` can be expanded
+// to what the indices choose. How many a mask chooses is not known here.
+inline void CheckAssignment(const at::Tensor& self,
+                            const c10::List<std::optional<at::Tensor>>& indices,
+                            const at::Tensor& values) {
+  std::vector<at::Tensor> described;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!index || !index->defined()) {
+      described.emplace_back();
+      continue;
+    }
+    const at::ScalarType type = index->scalar_type();
+    if (type == at::kBool || type == at::kByte) {
+      const bool is_whole =
+          indices.size() == 1 && values.dim() == 1 + self.dim() - index->dim();
+      TORCH_CHECK(
+          !is_whole || values.size(0) <= std::max<int64_t>(index->numel(), 1),
+          "shape mismatch: value tensor of shape ", values.sizes(),
+          " cannot be broadcast to indexing result of a mask of ",
+          index->sizes());
+      return;
+    }
+    described.push_back(at::detail::empty_meta(index->sizes(), type));
+  }
+  c10::List<std::optional<at::Tensor>> list;
+  for (const at::Tensor& index : described) {
+    list.push_back(index.defined() ? std::optional(index) : std::nullopt);
+  }
+  const at::Tensor chosen = at::meta::index(
+      at::detail::empty_meta(self.sizes(), self.scalar_type()), list);
+  TORCH_CHECK(at::is_expandable_to(values.sizes(), chosen.sizes()),
+              "shape mismatch: value tensor of shape ", values.sizes(),
+              " cannot be broadcast to indexing result of shape ",
+              chosen.sizes());
+}
+
+inline void CheckIndices(const at::Tensor& self,
+                         const c10::List<std::optional<at::Tensor>>& indices) {
+  int64_t dim = 0;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const std::optional<at::Tensor> index = indices.get(i);
+    if (!index || !index->defined()) {
+      ++dim;
+      continue;
+    }
+    const at::ScalarType type = index->scalar_type();
+    TORCH_CHECK_INDEX(type == at::kLong || type == at::kInt ||
+                          type == at::kByte || type == at::kBool,
+                      "tensors used as indices must be long, int, byte or "
+                      "bool tensors");
+    const bool is_mask = type == at::kByte || type == at::kBool;
+    for (int64_t j = 0; is_mask && j < index->dim(); ++j) {
+      TORCH_CHECK_INDEX(
+          dim + j < self.dim() && index->size(j) == self.size(dim + j),
+          "The shape of the mask ", index->sizes(), " at index ", i,
+          " does not match the shape of the indexed tensor ", self.sizes());
+    }
+    dim += is_mask ? index->dim() : 1;
+  }
+}
+
+inline void CheckIndex(const at::Tensor& self,
+                       const c10::List<std::optional<at::Tensor>>& indices) {
+  CheckIndices(self, indices);
+}
+
+inline void CheckIndexPut(const at::Tensor& self,
+                          const c10::List<std::optional<at::Tensor>>& indices,
+                          const at::Tensor& values) {
+  CheckIndices(self, indices);
+  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
+                    "Index put requires the source and destination dtypes "
+                    "match, got ",
+                    self.scalar_type(), " for the destination and ",
+                    values.scalar_type(), " for the source.");
+  CheckAssignment(self, indices, values);
+}
+
+inline void CheckIndexPut_(at::Tensor& self,
+                           const c10::List<std::optional<at::Tensor>>& indices,
+                           const at::Tensor& values, bool) {
+  CheckIndexPut(self, indices, values);
+}
+
+inline void CheckIndexPutImpl_(
+    at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+    const at::Tensor& values, bool, bool) {
+  CheckIndexPut(self, indices, values);
+}
+
+template <typename Value>
+void CheckIndexFill(at::Tensor&, int64_t, const at::Tensor& index,
+                    const Value&) {
+  TORCH_CHECK_INDEX(index.scalar_type() == at::kLong,
+                    "index_fill_(): Expected dtype int64 for index.");
+}
+
+inline void CheckEmbeddingBag(const at::Tensor&, const at::Tensor& indices,
+                              const at::Tensor& offsets, bool, int64_t, bool,
+                              const std::optional<at::Tensor>&, bool, int64_t) {
+  for (const at::Tensor* const tensor : {&indices, &offsets}) {
+    const at::ScalarType type = tensor->scalar_type();
+    TORCH_CHECK(type == at::kLong || type == at::kInt,
+                "embedding_bag: expected indices and offsets of dtype Long or "
+                "Int, but got ",
+                type);
+  }
+}
+
+inline void CheckSort(const at::Tensor& self, int64_t dim, bool) {
+  at::maybe_wrap_dim(dim, self.dim());
+  TORCH_CHECK(!self.is_complex(), "sort: not supported for complex numbers");
+}
+
+inline void CheckFmodByNumber(const at::Tensor& self, const at::Scalar& other) {
+  TORCH_CHECK(!self.is_complex() && !other.isComplex(),
+              "fmod: not supported for complex numbers");
+}
+
+inline void CheckMvlgamma(const at::Tensor& self, int64_t p) {
+  TORCH_CHECK(p >= 1, "p has to be greater than or equal to 1");
+}
 
 // torch_xla's own functions copy integers of one type to another.
 inline void CheckIndexCopy(const at::Tensor& self, int64_t dim,
@@ -178,6 +545,8 @@ inline void CheckMaskedFill(const at::Tensor&, const at::Tensor& mask,
 inline void CheckTopk(const at::Tensor& self, c10::SymInt k, int64_t dim,
                       bool largest, bool sorted) {
   at::meta::topk(self, k.expect_int(), dim, largest, sorted);
+  TORCH_CHECK(self.scalar_type() != at::kBool && !self.is_complex(),
+              "topk: not implemented for '", self.scalar_type(), "'");
 }
 
 inline void CheckKthvalue(const at::Tensor& self, c10::SymInt k, int64_t dim,
@@ -187,6 +556,8 @@ inline void CheckKthvalue(const at::Tensor& self, c10::SymInt k, int64_t dim,
   TORCH_CHECK(k >= 1 && k <= size,
               "kthvalue(): selected number k out of range ", "for dimension ",
               wrapped);
+  TORCH_CHECK(self.scalar_type() != at::kBool && !self.is_complex(),
+              "kthvalue: not implemented for '", self.scalar_type(), "'");
 }
 
 inline void CheckRoll(const at::Tensor&, c10::SymIntArrayRef shifts,
@@ -285,26 +656,58 @@ inline void CheckMaxPool2d(const at::Tensor& self, at::IntArrayRef kernel,
                                     ceil_mode);
 }
 
-inline void CheckRandom(at::Tensor&, int64_t from, std::optional<int64_t> to,
+// Whether integers of the dtype can be `number`.
+inline void CheckFits(const char* name, const at::Tensor& self,
+                      int64_t number) {
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return;
+  AT_DISPATCH_INTEGRAL_TYPES(self.scalar_type(), "random_", [&] {
+    TORCH_CHECK(number >= std::numeric_limits<scalar_t>::min() &&
+                    number <= std::numeric_limits<scalar_t>::max(),
+                name, " is out of bounds for ", self.scalar_type());
+  });
+}
+
+inline void CheckRandom(at::Tensor& self, int64_t from,
+                        std::optional<int64_t> to,
                         std::optional<at::Generator>) {
   TORCH_CHECK(!to || from < *to,
               "random_ expects 'from' to be less than 'to', but got from=",
               from, " >= to=", to.value_or(0));
+  CheckFits("from", self, from);
+  if (to) CheckFits("to - 1", self, *to - 1);
 }
 
-inline void CheckRandomTo(at::Tensor&, int64_t to,
+inline void CheckRandomTo(at::Tensor& self, int64_t to,
                           std::optional<at::Generator>) {
   TORCH_CHECK(to > 0,
               "random_ expects 'from' to be less than 'to', but got "
               "from=0 >= to=",
               to);
+  CheckFits("to - 1", self, to - 1);
 }
 
-inline void CheckUniform(at::Tensor&, double from, double to,
+inline void CheckUniform(at::Tensor& self, double from, double to,
                          std::optional<at::Generator>) {
+  CheckFractions("uniform_", self);
   TORCH_CHECK(from <= to,
               "uniform_ expects to return a [from, to) range, but found from=",
               from, " > to=", to);
+}
+
+inline void CheckBernoulli(const at::Tensor& self,
+                           std::optional<at::Generator>) {
+  CheckFractions("bernoulli", self);
+}
+
+inline void CheckBernoulliP(const at::Tensor&, double p,
+                            std::optional<at::Generator>) {
+  TORCH_CHECK(p >= 0 && p <= 1,
+              "bernoulli_ expects p to be in [0, 1], but got p=", p);
+}
+
+inline void CheckNormal(const at::Tensor&, double std,
+                        std::optional<at::Generator>) {
+  TORCH_CHECK(std >= 0, "normal expects std >= 0.0, but found std ", std);
 }
 
 inline void CheckPut(at::Tensor&, const at::Tensor& index,

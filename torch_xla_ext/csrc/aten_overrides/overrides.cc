@@ -27,6 +27,7 @@
 #include "torch_xla_ext/csrc/aten_overrides/linear_algebra.h"
 #include "torch_xla_ext/csrc/aten_overrides/losses.h"
 #include "torch_xla_ext/csrc/aten_overrides/normalization.h"
+#include "torch_xla_ext/csrc/aten_overrides/out_checks.h"
 #include "torch_xla_ext/csrc/aten_overrides/pooling.h"
 #include "torch_xla_ext/csrc/aten_overrides/precision.h"
 #include "torch_xla_ext/csrc/aten_overrides/random.h"
@@ -320,6 +321,10 @@ void RegisterForXla(torch::Library& library) {
   m.impl("uniform_", Uniform_);
   // ranges.h
   m.impl("arange.start_out", ArangeOut);
+  m.impl("full", Full);
+  m.impl("kaiser_window", KaiserWindowOfLength);
+  m.impl("kaiser_window.beta", KaiserWindow);
+  m.impl("kaiser_window.periodic", KaiserWindowOfPeriod);
   m.impl("linspace", Linspace);
   // reductions.h
   m.impl("amax", OverAll<Extremum, &Upstream::amax>::Call);
@@ -459,8 +464,9 @@ bool RegisterAll() {
   Register(c10::DispatchKey::Functionalize, RegisterForFunctionalization);
   Register(c10::DispatchKey::Meta, RegisterShapeChecks);
   Register(kViewsInsteadOfCopies, RegisterViews, "_");
-  // After the kernels, which it calls.
+  // After the kernels, which they call.
   Register(c10::DispatchKey::XLA, RegisterCallChecks);
+  Register(c10::DispatchKey::Functionalize, RegisterOutChecks);
   return true;
 }
 

@@ -1,8 +1,9 @@
-// Numbers at equal distances.
+// Numbers at equal distances, and equal ones.
 #ifndef TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANGES_H_
 #define TORCH_XLA_EXT_CSRC_ATEN_OVERRIDES_RANGES_H_
 
 #include <ATen/Dispatch.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/native/RangeUtils.h>
 
 #include <cmath>
@@ -97,7 +98,8 @@ inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
   }
   const auto options =
       at::TensorOptions().dtype(type).layout(layout).device(device);
-  if (steps < 2) return at::full({steps}, start, options);
+  if (steps == 0) return at::empty({0}, options);
+  if (steps == 1) return at::full({steps}, start, options);
   at::Tensor result;
   AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND2(
       at::kHalf, at::kBFloat16, type, "linspace", [&] {
@@ -111,6 +113,47 @@ inline at::Tensor Linspace(const at::Scalar& start, const at::Scalar& end,
                         c10::CppTypeToScalarType<Number>::value, options);
       });
   return result.to(type);
+}
+
+// The upstream kernel makes complex numbers of 128 bits.
+inline at::Tensor Full(at::IntArrayRef size, const at::Scalar& fill_value,
+                       std::optional<at::ScalarType> dtype,
+                       std::optional<at::Layout> layout,
+                       std::optional<at::Device> device,
+                       std::optional<bool> pin_memory) {
+  if (!dtype && fill_value.isComplex()) {
+    dtype = at::toComplexType(at::get_default_dtype_as_scalartype());
+  }
+  return Upstream::full(size, fill_value, dtype, layout, device, pin_memory);
+}
+
+// PyTorch's asks the device for a kernel that fills a tensor.
+inline at::Tensor KaiserWindow(int64_t window_length, bool periodic,
+                               double beta, std::optional<at::ScalarType> dtype,
+                               std::optional<at::Layout> layout,
+                               std::optional<at::Device> device,
+                               std::optional<bool> pin_memory) {
+  return at::native::kaiser_window(window_length, periodic, beta, dtype, layout,
+                                   at::kCPU, pin_memory)
+      .to(device.value());
+}
+
+inline at::Tensor KaiserWindowOfPeriod(int64_t window_length, bool periodic,
+                                       std::optional<at::ScalarType> dtype,
+                                       std::optional<at::Layout> layout,
+                                       std::optional<at::Device> device,
+                                       std::optional<bool> pin_memory) {
+  return KaiserWindow(window_length, periodic, /*beta=*/12, dtype, layout,
+                      device, pin_memory);
+}
+
+inline at::Tensor KaiserWindowOfLength(int64_t window_length,
+                                       std::optional<at::ScalarType> dtype,
+                                       std::optional<at::Layout> layout,
+                                       std::optional<at::Device> device,
+                                       std::optional<bool> pin_memory) {
+  return KaiserWindow(window_length, /*periodic=*/true, /*beta=*/12, dtype,
+                      layout, device, pin_memory);
 }
 
 }  // namespace torch_xla_ext::aten_overrides

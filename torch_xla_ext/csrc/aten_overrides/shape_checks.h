@@ -98,11 +98,19 @@ inline at::Tensor& CheckLogNormal(at::Tensor& self, double, double std,
   return CheckRandom("log_normal_", self, std > 0, "std", " > 0.0", std);
 }
 
+inline at::Tensor& CheckLogit(at::Tensor& self, std::optional<double>) {
+  TORCH_CHECK(self.is_floating_point() || self.is_complex(),
+              "result type Float can't be cast to the desired output type ",
+              self.scalar_type());
+  return self;
+}
+
 inline void RegisterShapeChecks(torch::Library& m) {
   m.impl("cauchy_", CheckCauchy);
   m.impl("exponential_", CheckExponential);
   m.impl("geometric_", CheckGeometric);
   m.impl("log_normal_", CheckLogNormal);
+  m.impl("logit_", CheckLogit);
 #define TORCH_XLA_EXT_CHECK(name, overload)                         \
   ShapeCheck<at::_ops::name##_##overload, at::_ops::name##overload, \
              &at::meta::name##_>::Register(m);

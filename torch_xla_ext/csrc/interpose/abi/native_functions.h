@@ -155,6 +155,11 @@ struct XLANativeFunctions {
                                   std::optional<at::Generator> generator);
   static at::Tensor flip(const at::Tensor& self, at::IntArrayRef dims);
   static at::Tensor fmod(const at::Tensor& self, const at::Tensor& other);
+  static at::Tensor full(at::IntArrayRef size, const at::Scalar& fill_value,
+                         std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout> layout,
+                         std::optional<at::Device> device,
+                         std::optional<bool> pin_memory);
   static at::Tensor gather(const at::Tensor& self, int64_t dim,
                            const at::Tensor& index, bool sparse_grad);
   static at::Tensor ge(const at::Tensor& self, const at::Tensor& other);

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from unittest import mock
 
 import torch
@@ -45,6 +45,8 @@ _OPERATORS = (
 _FOR_GRADIENTS = ("upsample_bilinear2d", "upsample_nearest2d", "upsample_trilinear3d")
 
 _ADAPTIVE_POOL = torch.ops.aten._adaptive_avg_pool2d.default
+# PyTorch's kernels take operands of one dtype; their decompositions convert.
+_OF_ONE_DTYPE = ("addmv", "grid_sampler_2d")
 _NEAREST = 1  # an interpolation mode of grid_sampler_2d
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
@@ -109,6 +111,7 @@ def _decomposed(
         if is_pool_to_nothing or (only_for_gradients and not _needs_gradients(*args)):
             with torch._C._AutoDispatchBelowAutograd():
                 return operator(*args, **options)
+        _check_dtypes(operator, args, options)
         result = decomposition(*args, **options)
         if operator is torch.ops.aten.grid_sampler_2d.default and args[2] == _NEAREST:
             # The decomposition has no gradient of a grid that is rounded; PyTorch's is 0.
@@ -116,6 +119,19 @@ def _decomposed(
         return result
 
     return kernel
+
+
+def _check_dtypes(
+    operator: torch._ops.OpOverload, args: Sequence[object], options: Mapping[str, object]
+) -> None:
+    name = operator.overloadpacket.__name__
+    dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
+    if name in _OF_ONE_DTYPE and len(set(dtypes)) > 1:
+        raise RuntimeError(f"{name}: expected operands of one dtype, but got {dtypes}")
+    if name == "nansum" and dtypes[0].is_floating_point:
+        dtype = options.get("dtype")
+        if isinstance(dtype, torch.dtype) and not dtype.is_floating_point:
+            raise NotImplementedError(f"nansum: not implemented for {dtype} of {dtypes[0]}")
 
 
 def _needs_gradients(*args: object) -> bool:
