@@ -228,6 +228,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         self.model = model.eval()
         self.sampler = KeyedSampler()
         self._make_logits()
+        torch_xla.sync(wait=True)
 
     def _streams_weights(self) -> bool:
         """Whether weights go to the devices one by one, as the files have them."""
@@ -279,7 +280,6 @@ class XlaGpuModelRunner(TPUModelRunner):
         for num_seqs in self.num_reqs_paddings:
             empty = torch.zeros(num_seqs, logits.shape[1], dtype=logits.dtype)
             self._logits[num_seqs] = self._placed(empty, dim=1)
-        torch_xla.sync(wait=True)
 
     # What is captured.
 
