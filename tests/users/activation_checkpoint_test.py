@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,3 +195,86 @@ def test_it_is_computed_again(tmp_path: Path, way: bool | None, count: int) -> N
     assert done.returncode == 0, done.stderr
     programs = [path.read_text() for path in tmp_path.glob("*after_optimizations.txt")]
     assert max(len(re.findall(r"= \S+ tanh\(", text)) for text in programs) == count
+
+
+class Chain(nn.Module):
+    """Layers whose weights have different shapes, in a region each."""
+
+    WIDTHS = (8, 9, 10, 11, 12)
+
+    def __init__(self, **options: object) -> None:
+        super().__init__()
+        sizes = zip(self.WIDTHS[1:], self.WIDTHS[:-1], strict=True)
+        self.weights = nn.ParameterList(torch.rand(size) for size in sizes)
+        self.options = options
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = checkpoint(lambda x, weight=weight: (x @ weight.t()).tanh(), x, **self.options)
+        return x.sum()
+
+
+def needed(program: str, name: str) -> dict[str, str]:
+    """What an operation of a program needs, directly or not: the lines by their names."""
+    lines = {m[1]: m[0] for m in re.finditer(r"^ *(?:ROOT )?(%\S+) = .*", program, re.MULTILINE)}
+    found, names = {}, [name]
+    while names:
+        name = names.pop()
+        if name in lines and name not in found:
+            found[name] = lines[name]
+            names += re.findall(r"%[\w.\-]+", lines[name].partition(" = ")[2])
+    return found
+
+
+@REENTRANT
+@pytest.mark.parametrize("pass_", [1, 2])
+def test_gradients_are_computed_region_by_region(use_reentrant: bool, pass_: int) -> None:
+    """A region is computed again when those of the region before the last one are there.
+
+    Otherwise XLA may compute all at the end, and keep the activations of all regions until then.
+    """
+    model = Chain(use_reentrant=use_reentrant).to("xla")
+    x = torch.rand(4, model.WIDTHS[0], device="xla", requires_grad=True)
+    for _ in range(pass_):
+        torch_xla.sync()
+        loss = model(x)
+        loss.backward()
+    gradients = [weight.grad for weight in model.weights]
+    program = torch_xla._XLAC._get_xla_tensors_hlo([loss, *gradients])
+    for i, width in enumerate(model.WIDTHS[1:]):
+        both = re.findall(rf"(%\S+) = f32\[4,{width}\]\S* tanh\(", program)
+        assert len(both) == 2
+        again = max((needed(program, name) for name in both), key=len)
+        needs = "\n".join(again.values())
+        for other, weight in enumerate(model.weights):
+            shape = re.escape(str([*weight.shape[::-1]]).replace(" ", ""))
+            is_needed = re.search(rf"= f32{shape}\S* dot\(", needs) is not None
+            assert is_needed == (other >= i + 2), (i, other)
+
+
+@REENTRANT
+def test_a_weight_of_several_regions(x: torch.Tensor, use_reentrant: bool) -> None:
+    """Its gradient is complete only at the end; another one's is added to an older one."""
+    weight, other = (torch.linspace(-1, 1, 64).view(8, 8) * scale for scale in (1, 0.5))
+    found = []
+    for device in ("cpu", "xla"):
+        weights = [each.clone().to(device).requires_grad_() for each in (weight, other)]
+        for _ in range(2):
+            y = x.clone().to(device).requires_grad_()
+            for each in (weights[0], weights[0], weights[1], weights[0], weights[1]):
+                y = checkpoint(torch.tanh, y @ each, use_reentrant=use_reentrant)
+                y = checkpoint(lambda y, each=each: y @ each, y, use_reentrant=use_reentrant)
+            y.sum().backward()
+        found.append([each.grad.cpu() for each in weights])
+    for result, right in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(result, right, rtol=1e-4, atol=1e-5)
+
+
+def test_the_end_of_a_backward_pass_frees_the_model() -> None:
+    model = Chain(use_reentrant=False).to("xla")
+    model(torch.rand(4, model.WIDTHS[0], device="xla")).backward()
+    weights = [weakref.ref(weight) for weight in model.weights]
+    gradients = [weakref.ref(weight.grad) for weight in model.weights]
+    del model
+    gc.collect()
+    assert not any(reference() is not None for reference in weights + gradients)

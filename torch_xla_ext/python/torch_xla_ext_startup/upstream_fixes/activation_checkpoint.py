@@ -1,10 +1,14 @@
 """torch.utils.checkpoint on XLA devices: what backward() computes again instead of keeping.
 
-PyTorch asks for the device's module, torch.xla, which does not exist. And two more things have to
+PyTorch asks for the device's module, torch.xla, which does not exist. And three more things have to
 be done on XLA, where the forward and the backward pass are one program:
 
 - The second computation has other inputs: the first one's, and the gradients of its results, behind
   an optimization barrier. XLA would otherwise compute both at once, and keep what was to be freed.
+- Behind the same barrier are the gradients of the parameters that the region before the last one
+  reads. On several devices XLA's scheduler would otherwise compute all of them at the end of the
+  program, and keep what they are computed from: the activations of all regions. Those of the last
+  region are not among them, for they are communicated while this region is computed.
 - The state of random numbers is a value of the program, so that dropout in a captured step draws
   the same numbers in both, and others in the next step.
 """
@@ -12,6 +16,9 @@ be done on XLA, where the forward and the backward pass are one program:
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 
 import torch
@@ -54,6 +61,78 @@ def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
     return checkpoint
 
 
+class _Parameter:
+    """A parameter that a region reads, when the backward pass reaches the region."""
+
+    def __init__(self, parameter: weakref.ref[torch.Tensor]) -> None:
+        self._parameter = parameter
+        before = self._gradient()
+        self._before = None if before is None else (weakref.ref(before), before._version)
+
+    def computed_gradient(self) -> torch.Tensor | None:
+        """Return its gradient, if it has been computed since."""
+        gradient = self._gradient()
+        if gradient is None or self._before is None:
+            return gradient
+        before, version = self._before
+        return None if before() is gradient and version == gradient._version else gradient
+
+    def _gradient(self) -> torch.Tensor | None:
+        parameter = self._parameter()
+        return parameter.grad if parameter is not None and _is_xla(parameter.grad) else None
+
+
+class _BackwardPass(threading.local):
+    """The backward pass of this thread.
+
+    Attributes:
+        number: PyTorch's.
+        regions: the parameters of the last two regions that it has reached.
+    """
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.regions: deque[list[_Parameter]] = deque(maxlen=2)
+
+    def reach(self, parameters: list[_Parameter]) -> list[torch.Tensor]:
+        """Begin a region; return the gradients of the region before the last one."""
+        number = torch._C._current_graph_task_id()
+        if number != self.number:
+            self.number = number
+            self.regions.clear()
+        found = []
+        if len(self.regions) == self.regions.maxlen:
+            gradients = (parameter.computed_gradient() for parameter in self.regions[0])
+            found = [gradient for gradient in gradients if gradient is not None]
+        self.regions.append(parameters)
+        return found
+
+
+_backward_pass = _BackwardPass()
+
+
+def _parameters_of(results: object, first_node: int) -> list[weakref.ref[torch.Tensor]]:
+    """Return the leaves of the results' graph.
+
+    Args:
+        first_node: the sequence number from which on nodes are the region's.
+    """
+    tensors = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen, found = set(nodes), []
+    while nodes:
+        node = nodes.pop()
+        if node._sequence_nr() < first_node:
+            continue
+        if node.name() == "torch::autograd::AccumulateGrad":
+            found.append(weakref.ref(node.variable))
+        for function, _ in node.next_functions:  # in this order, in every trace
+            if function is not None and function not in seen:
+                seen.add(function)
+                nodes.append(function)
+    return found
+
+
 class _Region:
     """A function that is called twice: by the forward pass, and again by the backward pass."""
 
@@ -61,6 +140,7 @@ class _Region:
         self._function, self._preserve_rng_state = function, preserve_rng_state
         self._random_state = None
         self._gradient: torch.Tensor | None = None
+        self._parameters: list[weakref.ref[torch.Tensor]] = []
 
     def keep_gradient(self, gradient: torch.Tensor) -> None:
         """A hook of the results: no part of the region can be computed before it."""
@@ -74,7 +154,10 @@ class _Region:
                 "dtype": torch.get_autocast_dtype("xla"),
                 "cache_enabled": torch.is_autocast_cache_enabled(),
             }
-            return self._function(*args, **kwargs)
+            first_node = torch._C._autograd._get_sequence_nr()
+            results = self._function(*args, **kwargs)
+            self._parameters = _parameters_of(results, first_node)
+            return results
         leaves, spec = pytree.tree_flatten((args, kwargs))
         positions = [i for i, leaf in enumerate(leaves) if _is_xla(leaf)]
         seed = self._random_state.seed()
@@ -82,13 +165,19 @@ class _Region:
         if _is_xla(self._gradient):
             tensors.append(self._gradient)
         self._gradient = None
+        parameters = [_Parameter(parameter) for parameter in self._parameters]
+        tensors += _backward_pass.reach(parameters)
         again = _Barrier.apply(*tensors)
         for i, tensor in zip(positions, again, strict=False):
             leaves[i] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, spec)
         seed = again[len(positions)]
+        first_node = torch._C._autograd._get_sequence_nr()
         with self._same_random_numbers(seed), torch.autocast("xla", **self._autocast):
-            return self._function(*args, **kwargs)
+            results = self._function(*args, **kwargs)
+        # With use_reentrant=True, the first call has no graph.
+        parameters[:] = map(_Parameter, _parameters_of(results, first_node))
+        return results
 
     @contextlib.contextmanager
     def _same_random_numbers(self, seed: torch.Tensor) -> Iterator[None]:
