@@ -42,6 +42,10 @@ CUresult cuDeviceGetCount(int* count) {
   *count = 1;
   return CUDA_SUCCESS;
 }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
 // Of the attributes only the compute capability is asked: 9.0.
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute,
                               CUdevice) {

@@ -156,9 +156,10 @@ class Seen(ctypes.Structure):
                 ("options_size", ctypes.c_size_t), ("launch_id", ctypes.c_int),
                 ("zero", ctypes.c_bool), ("fingerprints", ctypes.c_int),
                 ("registrations", ctypes.c_int), ("last_target", ctypes.c_char * 64),
-                ("last_functions", ctypes.c_void_p * 4), ("last_api", ctypes.c_int),
-                ("last_traits", ctypes.c_uint32), ("last_type", ctypes.c_char * 64),
-                ("last_type_id", ctypes.c_int64), ("last_deleter", ctypes.c_void_p)]
+                ("last_functions", ctypes.c_void_p * 5), ("last_api", ctypes.c_int),
+                ("last_traits", ctypes.c_uint32), ("probe_minor", ctypes.c_int),
+                ("last_type", ctypes.c_char * 64), ("last_type_id", ctypes.c_int64),
+                ("last_deleter", ctypes.c_void_p)]
 fake.GetFakeObservations.restype = ctypes.POINTER(Seen)
 seen = fake.GetFakeObservations().contents
 """
@@ -244,7 +245,7 @@ print("type", type_id(), seen.last_type)
 register("zz", functions, True)  # by their names, the last one
 X._xla_num_runtime_devices()
 print("type", type_id(), seen.last_type_id, seen.last_type, bool(seen.last_deleter))
-print(seen.last_target, all(seen.last_functions), given(), seen.last_traits)
+print(seen.last_target, all(seen.last_functions[:4]), given(), seen.last_traits)
 register("execute", {{"execute": functions["execute"]}}, False)
 print(seen.last_target, seen.last_functions[:3], given(), seen.last_traits)
 register("execute", {{"execute": functions["execute"]}}, True)
