@@ -44,7 +44,7 @@ ALONE = ["tests/wheel/import_test.py"]
 
 
 def reason_to_skip(file: Path) -> str | None:
-    """Why a test file cannot run here, and the command that runs it."""
+    """Return why a test file cannot run here, and the command that runs it."""
     for path, (module, target) in NEEDS.items():
         if file.is_relative_to(ROOT / path) and not (module and importlib.util.find_spec(module)):
             missing = f"{module} is not installed" if module else "needs what Bazel makes"
@@ -53,7 +53,7 @@ def reason_to_skip(file: Path) -> str | None:
 
 
 def set_variables() -> None:
-    """Sets what the tests' environment lacks of what bazel/pytest/runner.py sets."""
+    """Set what the tests' environment lacks of what bazel/pytest/runner.py sets."""
     binaries = Path(sys.prefix, "test_binaries/variables.json")
     libraries = json.loads(binaries.read_text()) if binaries.is_file() else {}
     tests = runner.environment([str(ROOT / "tests")], Path(tempfile.mkdtemp(prefix="tests-")))
@@ -70,7 +70,7 @@ os.chdir(ROOT)  # tests read files by their paths in the repository
 
 
 def files_of(arguments: list[str], folder: Path) -> list[str]:
-    """The test files, or parts of them (file::test), that pytest's arguments name."""
+    """Return the test files, or parts of them (file::test), that pytest's arguments name."""
     files = []
     for argument in arguments:
         path, _, part = argument.partition("::")
@@ -83,7 +83,7 @@ def files_of(arguments: list[str], folder: Path) -> list[str]:
 
 
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Runs several files one by one, each in a process that is forked from a common one.
+    """Run several files one by one, each in a process that is forked from a common one.
 
     A file chooses the number of devices, compiles with options that hold for a process, or
     registers kernels: the next one would not find the process as it expects it.

@@ -18,7 +18,7 @@ class ApplyError(Exception):
 
 
 def _git(tree: Path, *args: str) -> str:
-    """Runs git in `tree`; returns its output. Raises ApplyError with its error text."""
+    """Run git in `tree`; return its output. Raises ApplyError with its error text."""
     result = subprocess.run(["git", "-C", str(tree), *args], capture_output=True, text=True)
     if result.returncode:
         raise ApplyError(f"git {args[0]} in {tree}: {(result.stderr or result.stdout).strip()}")
@@ -26,14 +26,14 @@ def _git(tree: Path, *args: str) -> str:
 
 
 def read(series: Path) -> tuple[str, str, list[Path]]:
-    """Returns tag and commit of the release that the file `series` is for, and its patches."""
+    """Return tag and commit of the release that the file `series` is for, and its patches."""
     first, *names = series.read_text(encoding="utf-8").split("\n")
     tag, commit = first.split()[-2:]
     return tag, commit, [series.parent / name for name in names if name]
 
 
 def apply(tree: Path, patches: Path = PATCHES) -> list[Path]:
-    """Commits the series for the release that `tree` stands on; returns its patches.
+    """Commit the series for the release that `tree` stands on; return its patches.
 
     Raises ApplyError if there is none for it, if `tree` has changes, or if a patch does not fit.
     """

@@ -36,7 +36,7 @@ print(f"vllm {vllm.__version__} on {current_platform.get_device_name()}")
 
 
 def check_environment() -> None:
-    """Raises FetchError if this is not the environment of the wheel."""
+    """Raise FetchError if this is not the environment of the wheel."""
     if sys.version_info[:2] not in PYTHONS:
         raise fetch.FetchError(
             "vllm-xla-gpu is for Python 3.11 and 3.12, but this is Python {}.{}: build the "
@@ -57,7 +57,7 @@ def check_environment() -> None:
 
 
 def install_vllm() -> None:
-    """Installs vLLM, or keeps the one that is there.
+    """Install vLLM, or keep an installed one.
 
     Raises:
         FetchError: it is another one, or pip fails.

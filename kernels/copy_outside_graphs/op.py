@@ -14,7 +14,7 @@ define_operator(
 
 
 def copy_outside_graphs(x: torch.Tensor) -> torch.Tensor:
-    """Copies a tensor outside XLA's CUDA graphs: ``torch.ops.xla_gpu.copy_outside_graphs``.
+    """Copy a tensor outside XLA's CUDA graphs: ``torch.ops.xla_gpu.copy_outside_graphs``.
 
     XLA:GPU rewrites a CUDA graph in a run in which an array that the graph reads or writes is at
     another address than in the run before. An argument that is sent anew for each run is, and so is

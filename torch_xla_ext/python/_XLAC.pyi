@@ -35,7 +35,7 @@ def _xla_gpu_custom_call(
     runs_first_alone: bool = False,
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> list[torch.Tensor]:
-    """Calls the kernel that is registered as `target` with the buffers of `inputs`."""
+    """Call the kernel that is registered as `target` with the buffers of `inputs`."""
 
 def _xla_custom_call(
     inputs: Sequence[torch.Tensor],
@@ -47,7 +47,7 @@ def _xla_custom_call(
     api_version: int,
     frontend_attributes: dict[str, str],
 ) -> list[torch.Tensor]:
-    """As upstream's, but the program's hash includes all arguments."""
+    """Make upstream's call; the program's hash includes all arguments."""
 
 def _xla_prepare_custom_call(
     inputs: Sequence[torch.Tensor],
@@ -65,12 +65,12 @@ def _xla_prepare_custom_call(
     runs_first_alone: bool = False,
     operand_layouts: Mapping[int, Sequence[int]] | None = None,
 ) -> _XlaPreparedCall:
-    """Checks the arguments of _xla_gpu_custom_call."""
+    """Check the arguments of _xla_gpu_custom_call."""
 
 def _xla_call_prepared(
     call: _XlaPreparedCall, inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Makes the call with operands of the shapes and dtypes that it was prepared for."""
+    """Make the call with operands of the shapes and dtypes that it was prepared for."""
 
 def _xla_call_custom_call_target(
     target: str,
@@ -80,14 +80,14 @@ def _xla_call_custom_call_target(
     results: Sequence[torch.Tensor],
     stream: int = 0,
 ) -> None:
-    """Calls a registered target without XLA, on PyTorch's own tensors."""
+    """Call a registered target without XLA, on PyTorch's own tensors."""
 
 def _xla_call_key(
     values: tuple[Any, ...],
     operands: list[torch.Tensor] | None = None,
     other: Callable[[Any], Any] | None = None,
 ) -> bytes | None:
-    """The key of a call in a cache: calls with equal keys differ only in their operands."""
+    """Return the key of a call in a cache: calls with equal keys differ only in their operands."""
 
 # The partitioner of calls in programs for several devices.
 
@@ -96,10 +96,10 @@ def _xla_register_partitioners(
     propagate: Callable[[str, bytes], bytes],
     divide: Callable[[str, list[bytes | None], bytes | None], Any],
 ) -> None:
-    """Registers functions for XLA's questions about the calls that it divides among devices."""
+    """Register functions for XLA's questions about the calls that it divides among devices."""
 
 def _xla_set_lowers_whole_calls(lowers: bool) -> None:
-    """Sets whether this thread lowers such calls by their kernels' names."""
+    """Set whether this thread lowers such calls by their kernels' names."""
 
 # Operators' kernels in PyTorch's dispatcher.
 
@@ -114,12 +114,12 @@ def _xla_register_operator(
     run: Callable[..., Any],
     environment: list[str] | None,
 ) -> _XlaOperatorKernel:
-    """Registers an operator's kernel for XLA tensors."""
+    """Register an operator's kernel for XLA tensors."""
 
 def _xla_register_operator_autograd(
     name: str, overload: str, differentiate: Callable[..., Any], written: list[int]
 ) -> _XlaOperatorKernel:
-    """Registers an operator's kernel for Autograd, which writes to the arguments `written`."""
+    """Register an operator's kernel for Autograd, which writes to the arguments `written`."""
 
 def _xla_register_operator_in_place(
     name: str,
@@ -128,17 +128,17 @@ def _xla_register_operator_in_place(
     run: Callable[..., Any],
     written: list[int],
 ) -> _XlaOperatorKernel:
-    """Registers the kernel for Functionalize of an operator that writes to its arguments."""
+    """Register the kernel for Functionalize of an operator that writes to its arguments."""
 
 def _xla_add_reference_blocks(count: int) -> None:
-    """While there are any, operators ask Python what a call computes."""
+    """Count blocks in which operators ask Python what a call computes."""
 
 # The registry of targets.
 
 def _xla_register_custom_call_target(
     name: str, capsule: object, platform: str, api_version: int = 0
 ) -> None:
-    """Registers the function whose address a capsule holds as the target `name`."""
+    """Register the function whose address a capsule holds as the target `name`."""
 
 def _xla_register_ffi_handlers(
     name: str,
@@ -150,52 +150,52 @@ def _xla_register_ffi_handlers(
     platform: str,
     command_buffer_compatible: bool,
 ) -> None:
-    """Registers the handlers of an FFI target's stages, by their addresses."""
+    """Register the handlers of an FFI target's stages, by their addresses."""
 
 def _xla_register_ffi_type(name: str, type_id: int, deleter: int, platform: str) -> None:
-    """Registers a type of handlers' states, by the address of its XLA_FFI_TypeId."""
+    """Register a type of handlers' states, by the address of its XLA_FFI_TypeId."""
 
 def _xla_registered_custom_call_targets(platform: str, api: str = "untyped") -> list[str]:
-    """The names of the platform's targets, sorted; `api` is "untyped" or "ffi"."""
+    """Return the names of the platform's targets, sorted; `api` is "untyped" or "ffi"."""
 
 def _xla_has_custom_call_target(name: str, platform: str, api: str) -> bool:
-    """Whether XLA has such a target."""
+    """Return whether XLA has such a target."""
 
 def _xla_current_custom_call_target(name: str, platform: str, api: str) -> str:
-    """The name in the HLO of a call of `name` that is traced now: "name", "name#2"…"""
+    """Return the name in the HLO of a call of `name` that is traced now, such as "name#2"."""
 
 def _xla_custom_call_function(name: str, platform: str, api: str) -> str:
-    """The function that calls of a target run, in words."""
+    """Return the function that calls of a target run, in words."""
 
 def _xla_default_custom_call_api(name: str, platform: str) -> str:
-    """The API of calls of a target that do not specify one."""
+    """Return the API of calls of a target that do not specify one."""
 
 def _xla_capture_registrations() -> int:
-    """A number that every registration of a custom call changes."""
+    """Return a number that every registration of a custom call changes."""
 
 def _xla_kernel_schemas() -> dict[str, str]:
-    """The schemas of the kernels that are linked into this library, by target."""
+    """Return the schemas of the kernels that are linked into this library, by target."""
 
 def _xla_kernel_sizes() -> list[tuple[str, str, int]]:
-    """Their functions for the sizes of results: target, size, address."""
+    """Return the kernels' functions for sizes of results: target, size, address."""
 
 # Launchers.
 
 def _xla_launch_compiled_kernel(
     attributes: dict[str, Any], operands: list[int], results: list[int], stream: int
 ) -> None:
-    """Launches a compiled kernel on buffers, by their addresses, without XLA."""
+    """Launch a compiled kernel on buffers, by their addresses, without XLA."""
 
 def _xla_load_tvm_ffi(path: str) -> None:
-    """Loads libtvm_ffi, through which functions of TVM-FFI are called."""
+    """Load libtvm_ffi, through which functions of TVM-FFI are called."""
 
 def _xla_tvm_ffi_function(library: str, symbol: str) -> int:
-    """The handle of a TVM-FFI function of a shared library, 0 if it has none."""
+    """Return the handle of a TVM-FFI function of a shared library, 0 if it has none."""
 
 def _xla_register_tvm_ffi_kernel(
     name: str, platform: str, function: int, arguments: list[str], in_graphs: bool, schema: str
 ) -> None:
-    """Registers a TVM-FFI function, by its handle, as an FFI target."""
+    """Register a TVM-FFI function, by its handle, as an FFI target."""
 
 # Captured and compiled programs.
 
@@ -217,24 +217,24 @@ class _XlaCapturedProgram:
         ends_step: bool,
     ) -> None: ...
     def find_computation(self) -> None:
-        """Has to be called before the first run if the program was compiled later."""
+        """Find a program that was compiled later; call this before the first run."""
 
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
-        """The indices of the arguments of which a run needs copies."""
+        """Return the indices of the arguments of which a run needs copies."""
 
     def matches(self, arguments: list[torch.Tensor], /) -> bool:
-        """Whether the state, apart from its values, is the same as at the capture."""
+        """Return whether the state, apart from its values, is the same as at the capture."""
 
     def remember_shardings(self) -> None:
-        """Takes the shardings that the tensors of the state have as those of the program."""
+        """Take the shardings that the tensors of the state have as those of the program."""
 
     def run(self, arguments: list[torch.Tensor], /) -> list[torch.Tensor]:
-        """Runs the program with the current data of its tensors."""
+        """Run the program with the current data of its tensors."""
 
     def run_if_matches(
         self, arguments: list[torch.Tensor], here: bool
     ) -> list[torch.Tensor] | None:
-        """The same, if `matches` is true and the state certainly has the shardings remembered."""
+        """Run it as `run` does, if `matches` is true and the state has its shardings."""
 
 @final
 class _XlaProgramOnSharedMemory:
@@ -242,10 +242,10 @@ class _XlaProgramOnSharedMemory:
 
     def __init__(self, program: _XlaCapturedProgram, device: torch.device) -> None: ...
     def arguments_to_copy(self, arguments: list[torch.Tensor], /) -> list[int]:
-        """The indices of arguments on another device, not row-major, or that overlap."""
+        """Return the indices of arguments on another device, not row-major, or that overlap."""
 
     def run(self, arguments: list[torch.Tensor], stream: int) -> list[torch.Tensor]:
-        """Runs the program after the work on a CUDA stream of PyTorch's."""
+        """Run the program after the work on a CUDA stream of PyTorch's."""
 
 @final
 class _XlaPythonGuard:
@@ -253,7 +253,7 @@ class _XlaPythonGuard:
 
     def __init__(self, values: list[Any], /) -> None: ...
     def is_same(self) -> bool:
-        """Whether the values are unchanged."""
+        """Return whether the values are unchanged."""
 
 @final
 class _XlaSavedState:
@@ -261,22 +261,22 @@ class _XlaSavedState:
 
     def __init__(self) -> None: ...
     def add(self, tensor: torch.Tensor, /) -> bool:
-        """Adds the storage of a tensor that is older; returns whether it was new."""
+        """Add the storage of a tensor that is older; return whether it was new."""
 
     def add_all(self, tensors: list[torch.Tensor], /) -> None:
-        """Adds several storages, and computes the pending ones together."""
+        """Add several storages, and compute the pending ones together."""
 
     def data_address(self, tensor: torch.Tensor, /) -> int:
-        """The address of the data that the tensor's storage had, or 0."""
+        """Return the address of the data that the tensor's storage had, or 0."""
 
     def is_written(self, tensor: torch.Tensor, /) -> bool:
-        """Whether the tensor's storage has been written to."""
+        """Return whether the tensor's storage has been written to."""
 
     def before(self, tensor: torch.Tensor, /) -> torch.Tensor:
-        """A new tensor with the data that the tensor's storage had."""
+        """Return a new tensor with the data that the tensor's storage had."""
 
     def restore(self) -> None:
-        """Restores the data of all storages."""
+        """Restore the data of all storages."""
 
     @property
     def first_new_id(self) -> int:
@@ -287,77 +287,77 @@ class _XlaView:
     """The way from a base to its view. It owns neither tensor."""
 
     def __call__(self, base: torch.Tensor, /) -> torch.Tensor:
-        """Makes the same view of another base."""
+        """Make the same view of another base."""
 
 _xla_compute_stream_target: str
 """The target whose call reports XLA's CUDA stream."""
 
 def _xla_is_compute_stream_known() -> bool:
-    """Whether a call of `_xla_compute_stream_target` has run."""
+    """Return whether a call of `_xla_compute_stream_target` has run."""
 
 def _xla_shares_memory(device: torch.device, /) -> bool:
-    """Whether PyTorch's tensors on `device` are in the memory of torch_xla's device."""
+    """Return whether PyTorch's tensors on `device` are in the memory of torch_xla's device."""
 
 def _xla_is_row_major(tensor: torch.Tensor, /) -> bool:
-    """Whether XLA can use the tensor's memory as it is: row-major, without gaps, aligned."""
+    """Return whether XLA can use the tensor's memory as it is: row-major, without gaps, aligned."""
 
 def _xla_views(tensors: list[torch.Tensor], /) -> list[torch.Tensor]:
-    """An XLA tensor over the memory of each tensor, which it does not own."""
+    """Return an XLA tensor over the memory of each tensor, which it does not own."""
 
 @final
 class _XlaUncompiledProgram:
     """A program that has been lowered to HLO."""
 
     def compile(self) -> None:
-        """Compiles it, once, in any thread."""
+        """Compile it, once, in any thread."""
 
 def _xla_capture_lower(tensors: list[torch.Tensor], hash: bytes) -> _XlaUncompiledProgram | None:
-    """Lowers what the tensors are computed by; None if it is compiled."""
+    """Lower the tensors' program; return None if it is compiled."""
 
 def _xla_capture_signature(arguments: list[torch.Tensor], /) -> tuple[bytes, list[int]]:
-    """What a program depends on besides values; the arguments that are unshared views."""
+    """Return what a program depends on besides values, and the unshared views."""
 
 def _xla_capture_view(tensor: torch.Tensor, /) -> _XlaView | None:
-    """How the tensor was made from its base, if autograd knows that."""
+    """Return how the tensor was made from its base, if autograd knows that."""
 
 def _xla_capture_place(tensor: torch.Tensor, /) -> tuple[list[int], list[int], int]:
-    """The sizes, the strides and the offset that a tensor has in PyTorch."""
+    """Return the sizes, the strides and the offset that a tensor has in PyTorch."""
 
 def _xla_capture_is_supported(tensor: torch.Tensor, /) -> bool:
-    """Whether it is an XLA tensor with functionalization."""
+    """Return whether it is an XLA tensor with functionalization."""
 
 def _xla_capture_is_used_by_python(tensor: torch.Tensor, /) -> bool:
-    """Whether a Python object refers to the tensor, besides weak references."""
+    """Return whether a Python object refers to the tensor, besides weak references."""
 
 def _xla_capture_is_view(tensor: torch.Tensor, /) -> bool:
-    """Whether the tensor is a view of another one."""
+    """Return whether the tensor is a view of another one."""
 
 def _xla_capture_has_own_values(tensor: torch.Tensor, /) -> bool:
-    """Whether the tensor is a part of another one, or a rearrangement of it."""
+    """Return whether the tensor is a part of another one, or a rearrangement of it."""
 
 def _xla_capture_storage(tensor: torch.Tensor, /) -> int:
-    """The address of the tensor's storage, which its views share."""
+    """Return the address of the tensor's storage, which its views share."""
 
 def _xla_capture_base(tensor: torch.Tensor, /) -> torch.Tensor:
-    """The tensor with all values of the storage, without functionalization."""
+    """Return the tensor with all values of the storage, without functionalization."""
 
 def _xla_capture_data_address(tensor: torch.Tensor, /) -> int:
-    """The address of the data on the device, or 0 if there is none yet."""
+    """Return the address of the data on the device, or 0 if there is none yet."""
 
 def _xla_capture_transfer(tensor: torch.Tensor, /) -> bool:
-    """Transfers the values that the tensor has on the host only; False if there are none."""
+    """Transfer values that the tensor has on the host only; return False without any."""
 
 def _xla_capture_parameter_id(tensor: torch.Tensor, /) -> int:
-    """The id by which a program's parameters know this tensor's data, or -1."""
+    """Return the id by which a program's parameters know this tensor's data, or -1."""
 
 def _xla_capture_set_alias(tensor: torch.Tensor, id: int) -> int:
-    """Writes the tensor's new value to the parameter `id`; returns what was set before."""
+    """Write the tensor's new value to the parameter `id`; return what was set before."""
 
 def _xla_strides(values: Sequence[Any], /) -> list[list[int] | None] | None:
-    """The strides of each XLA tensor in PyTorch, None for row-major ones and other values."""
+    """Return the strides of each XLA tensor in PyTorch, None for row-major and other values."""
 
 def _xla_set_strides(copy: torch.Tensor, strides: list[int], /) -> None:
-    """Sets the strides that operators take the tensor to have in PyTorch."""
+    """Set the strides that operators take the tensor to have in PyTorch."""
 
 # Fixes of torch_xla's runtime.
 
@@ -367,51 +367,51 @@ class _XlaRandomState:
 
     def __init__(self) -> None: ...
     def seed(self) -> torch.Tensor:
-        """The seed that this state had, a tensor on the device."""
+        """Return the seed that this state had, a tensor on the device."""
 
     def restore(self, seed: torch.Tensor = ...) -> None:
-        """Restores this state, or sets a seed."""
+        """Restore this state, or set a seed."""
 
 def _xla_is_read_by_pending_values(tensors: list[torch.Tensor]) -> bool:
-    """Whether a pending value needs the data of any of these tensors, which have data."""
+    """Return whether a pending value needs the data of any of these tensors, which have data."""
 
 def _xla_compute_pending_values(tensor: torch.Tensor, /) -> None:
-    """If programs have grown, computes all pending values of the tensor's device."""
+    """Compute all pending values of the tensor's device if programs have grown."""
 
 def _xla_has_live_tensors() -> bool:
-    """Whether any XLA tensor exists."""
+    """Return whether any XLA tensor exists."""
 
 def _xla_pause_computing_pending_values(begins: bool, /) -> None:
-    """While paused, _xla_compute_pending_values does nothing: a step is being traced."""
+    """Disable _xla_compute_pending_values while a step is traced."""
 
 def _xla_find_pending_step(updated: torch.Tensor, /) -> None:
-    """Warns if the value of an optimizer's last step is still pending."""
+    """Warn if the value of an optimizer's last step is still pending."""
 
 def _xla_seed_all_devices(seed: int) -> None:
-    """Sets the seed of each device's random numbers, or has the client begin with it."""
+    """Set the seed of each device's random numbers, or make the client begin with it."""
 
 def _set_use_eager_mode(enable: bool, /) -> None:
-    """As upstream's; our library reads the flag, too."""
+    """Set upstream's flag, which our library reads, too."""
 
 def _clear_pending_irs(device: str, /) -> None:
-    """As upstream's, but sharded values are kept."""
+    """Clear pending values as upstream does, but keep sharded ones."""
 
 # The plug-in and other processes.
 
 def _xla_load_pjrt_plugin(path: str) -> tuple[int, int]:
-    """Loads the PJRT plug-in behind the bridge; returns its API version, (major, minor)."""
+    """Load the PJRT plug-in behind the bridge; return its API version, (major, minor)."""
 
 def _xla_set_compile_options(fields: bytes) -> None:
-    """Adds fields of CompileOptionsProto to the programs that this thread compiles."""
+    """Add fields of CompileOptionsProto to the programs that this thread compiles."""
 
 def _xla_compile_options() -> bytes:
-    """What _xla_set_compile_options of this thread has set last."""
+    """Return the last options of _xla_set_compile_options in this thread."""
 
 def _xla_lost_process() -> str:
-    """The text of the error if another process of this program is lost, else empty."""
+    """Return the text of the error if another process of this program is lost, else empty."""
 
 def _prepare_to_exit() -> None:
-    """As upstream's, but does not wait for devices if another process is lost."""
+    """Prepare as upstream does, but wait for no device if another process is lost."""
 
 _root_log_handlers: list[Any]
 """The root logger's handlers before torch_xla was imported; its import removes this name."""

@@ -21,7 +21,7 @@ class XlaGpuAttentionBackend(pallas.PallasAttentionBackend):
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, *args: object
     ) -> tuple[int, int, int, int]:
-        """[num_pages, page_size, 2 * num_kv_heads, head_dim], as ragged_paged_attention has it.
+        """Return [num_pages, page_size, 2 * num_kv_heads, head_dim], for ragged_paged_attention.
 
         Latent rows (mla.py) are in two halves.
         """
@@ -48,7 +48,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         sinks: torch.Tensor | None = None,
         **others: object,
     ) -> None:
-        """As vLLM's, for one layer.
+        """Initialize the attention of one layer, as vLLM does.
 
         Args:
             sinks: [num_heads], logits without a value, as in gpt-oss.
@@ -94,7 +94,7 @@ class XlaGpuAttention(pallas.PallasAttentionBackendImpl):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of all tokens of a step.
+        """Compute the attention of all tokens of a step.
 
         Args:
             layer: has the scales of an fp8 cache.

@@ -19,7 +19,7 @@ KNOWN = -1  # the token is in input_ids
 
 
 def step_sizes(sizes: Sequence[int], num_seqs: int) -> list[int]:
-    """The numbers of tokens to which steps are padded; each is a program.
+    """Return the numbers of tokens to which steps are padded; each is a program.
 
     Args:
         sizes: vLLM's, which are powers of two unless VLLM_TPU_BUCKET_PADDING_GAP says otherwise.
@@ -101,14 +101,14 @@ class Batch:
 
     @classmethod
     def unpack(cls, packed: torch.Tensor | np.ndarray, shape: BatchShape) -> Batch:
-        """The parts of what `pack` returned, as views."""
+        """Return the parts of what `pack` returned, as views."""
         parts = [packed[begin:end] for begin, end in shape.fields]
         for number in (5, -1):
             parts[number] = parts[number].reshape(shape.num_seqs, -1)
         return cls(*parts)
 
     def by_token(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The pages of each token's sequence, [T, P], and how many of its tokens it sees, [T]."""
+        """Return the pages of each token's sequence, [T, P], and how many tokens it sees, [T]."""
         place = torch.arange(len(self.positions), device=self.positions.device)
         sequence = (place[:, None] >= self.cu_q_lens[1:]).sum(dim=1)
         sequence = sequence.clamp(max=len(self.page_indices) - 1)
@@ -117,7 +117,7 @@ class Batch:
 
 
 def pack_empty(shape: BatchShape) -> np.ndarray:
-    """As pack, of one sequence with one token, which is written to no page."""
+    """Pack one sequence with one token, which is written to no page."""
     packed = np.zeros(shape.fields[-1][1], dtype=np.int32)
     batch = Batch.unpack(packed, shape)
     batch.slots[:], batch.previous[:], batch.adapters[:] = UNUSED_SLOT, KNOWN, NO_ADAPTER
@@ -137,7 +137,7 @@ def pack(
     num_drafts: np.ndarray | int = 0,
     wishes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The step of vLLM's batch as one array, for Batch.unpack.
+    """Return the step of vLLM's batch as one array, for Batch.unpack.
 
     Args:
         shape: with room for it.
@@ -190,7 +190,7 @@ def pack(
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """For copies of a batch: torch's other threads sleep between steps, and wake slowly."""
+    """Use one thread to copy a batch: torch's others sleep between steps, and wake slowly."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -21,7 +21,7 @@ _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def check_config(config: VllmConfig) -> None:
-    """Refuses what would fail later, or be ignored."""
+    """Refuse what would fail later, or be ignored."""
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     devices = parallel.tensor_parallel_size
     refused = {
@@ -121,7 +121,7 @@ def check_config(config: VllmConfig) -> None:
 
 
 def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
-    """What is refused of speculative decoding, as in `check_config`."""
+    """Return what is refused of speculative decoding, as in `check_config`."""
     wishes = config.speculative_config
     if wishes is None:
         return {}
@@ -140,7 +140,7 @@ def _speculation(config: VllmConfig) -> dict[str, tuple[bool, str]]:
 
 
 def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
-    """What is refused of quantized weights, as in `check_config`."""
+    """Return what is refused of quantized weights, as in `check_config`."""
     if config.quant_config is None:
         return {}
     devices = config.parallel_config.tensor_parallel_size
@@ -161,7 +161,7 @@ def _quantization(config: VllmConfig) -> dict[str, tuple[bool, str]]:
 
 
 def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
-    """What is refused of multi-head latent attention, as in `check_config`."""
+    """Return what is refused of multi-head latent attention, as in `check_config`."""
     model = config.model_config
     if not model.use_mla:
         return {}
@@ -185,7 +185,7 @@ def _latent_attention(config: VllmConfig, name: str) -> dict[str, tuple[bool, st
 
 
 def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
-    """What is refused of a model that does not generate text, as in `check_config`."""
+    """Return what is refused of a model that does not generate text, as in `check_config`."""
     model, scheduler = config.model_config, config.scheduler_config
     if model.runner_type == "generate":
         return {}
@@ -217,7 +217,7 @@ def _pooling(config: VllmConfig, name: str) -> dict[str, tuple[bool, str]]:
 
 
 def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
-    """What the user asks for; later vLLM has chosen an executor.
+    """Check the user's arguments, before vLLM chooses an executor.
 
     Raises:
         UnsupportedError: another executor, or a process that is not started as it demands.
@@ -264,7 +264,7 @@ def check_arguments(arguments: EngineArgs, environ: Mapping[str, str]) -> None:
 
 
 def refuse_engine_v0(feature_name: str | list[str], recommend_to_remove: bool) -> None:
-    """In place of vLLM's function that falls back to its engine V0, which has no XLA."""
+    """Refuse vLLM's fallback to its engine V0, which has no XLA."""
     if isinstance(feature_name, str):
         raise UnsupportedError(f"vllm-xla-gpu does not support {feature_name}; leave it out")
     raise UnsupportedError(
@@ -282,7 +282,7 @@ def check_quantization(method: str) -> None:
 
 
 def check_sampling(params: SamplingParams) -> None:
-    """vLLM's backend for XLA ignores it. An ignored wish is a wrong answer."""
+    """Refuse sampling parameters that vLLM's backend for XLA ignores."""
     if params.prompt_logprobs is not None:
         raise UnsupportedError(
             "vllm-xla-gpu does not support prompt_logprobs; leave it out. The tokens of an answer "
@@ -291,7 +291,7 @@ def check_sampling(params: SamplingParams) -> None:
 
 
 def check_prompt(length: int, max_model_len: int) -> None:
-    """vLLM's scheduler never computes the last token of such a prompt, and waits for ever."""
+    """Refuse a prompt whose last token vLLM's scheduler never computes."""
     if length >= max_model_len:
         raise UnsupportedError(
             f"the prompt has {length} tokens: with max_model_len={max_model_len} there is no room "

@@ -13,20 +13,20 @@ _IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,CONDITIONAL,DYNAMIC_SLICE
 
 
 def threads() -> int | None:
-    """The number of threads that compile programs, if the user sets it."""
+    """Return the number of threads that compile programs, if the user sets it."""
     count = os.environ.get("VLLM_XLA_COMPILE_THREADS")
     return None if count is None else int(count)
 
 
 def is_tuned(num_tokens: int, is_fp8: bool) -> bool:
-    """Whether XLA tries kernels for a step's products, on operands that it allocates for that."""
+    """Return whether XLA tries kernels for a step's products, on operands of their own."""
     return is_fp8 or num_tokens <= _FEW_TOKENS
 
 
 def step_options(
     num_tokens: int, is_fp8: bool, num_devices: int
 ) -> contextlib.AbstractContextManager[None]:
-    """XLA's options for a step, which shorten the start of an engine.
+    """Compile a step with options of XLA that shorten the start of an engine.
 
     For each product XLA:GPU compiles kernels by Triton, and tries them beside cuBLASLt's. That pays
     where products read the weights as fast as the memory is. With more tokens cuBLASLt's own choice

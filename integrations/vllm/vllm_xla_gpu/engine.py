@@ -39,7 +39,7 @@ class XlaGpuExecutor(UniProcExecutor):
     def execute_model(
         self, scheduler_output: SchedulerOutput, non_block: bool = True
     ) -> StartedStep | concurrent.futures.Future[ModelRunnerOutput]:
-        """Starts a step; `result()` of what is returned waits for it.
+        """Start a step; `result()` of what is returned waits for it.
 
         vLLM also asks for steps of no tokens.
         """
@@ -91,7 +91,7 @@ class XlaGpuScheduler(AsyncScheduler):
             self._need_their_tokens += (request,)
 
     def schedule(self) -> SchedulerOutput:
-        """The next step; an empty one if it has to wait for the tokens of the one before."""
+        """Return the next step; an empty one if it has to wait for the tokens of the one before."""
         waits_for_drafts = self._drafter is not None and self._computed_now > 0
         if self._need_their_tokens:
             unfinished = (r for r in self._need_their_tokens if not r.is_finished())
@@ -137,7 +137,7 @@ class XlaGpuScheduler(AsyncScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Gives the tokens of a step to the requests that it was for.
+        """Give the tokens of a step to the requests that it was for.
 
         One may have ended since then, and another one may have its name.
         """
@@ -162,7 +162,7 @@ def _allocate_slots(
     *args: object,
     **options: object,
 ) -> KVCacheBlocks | None:
-    """KVCacheManager.allocate_slots, which is half of the scheduler's work for a batch of decodes.
+    """Replace KVCacheManager.allocate_slots, half of the scheduler's work for decodes.
 
     A single token within a page needs none. Pages before a sliding window are freed with the next.
     """
@@ -173,13 +173,13 @@ def _allocate_slots(
 
 
 def _needs_its_tokens(request: Request) -> bool:
-    """Whether the host has to know a token for the choice of the next one: masks and penalties."""
+    """Return whether the host needs a token to choose the next one: masks and penalties."""
     params = request.sampling_params
     return request.use_structured_output or has_penalties(params) or bool(params.bad_words)
 
 
 def _empty_step() -> SchedulerOutput:
-    """What a scheduler returns that starts nothing."""
+    """Return a scheduler's output that starts nothing."""
     return SchedulerOutput(
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData.make_empty(),

@@ -25,13 +25,13 @@ def _version(distribution: str) -> str | None:
 
 
 def installed() -> dict[str, str]:
-    """The versions of vLLM in this environment, by the package that has them."""
+    """Return the versions of vLLM in this environment, by the package that has them."""
     versions = {package: _version(package) for package in _VLLM_PACKAGES}
     return {package: version for package, version in versions.items() if version is not None}
 
 
 def unserved(found: Mapping[str, str]) -> str | None:
-    """What is wrong with the packages that `installed` returns; None if they are served."""
+    """Return what is wrong with the packages of `installed`; None if they are supported."""
     public = {package: version.split("+")[0] for package, version in found.items()}
     if public == {"vllm": VLLM_VERSION}:
         return None
@@ -40,7 +40,7 @@ def unserved(found: Mapping[str, str]) -> str | None:
 
 
 def check_packages() -> None:
-    """Another vLLM has other classes, another torch_xla has no kernels."""
+    """Check the packages: another vLLM has other classes, another torch_xla no kernels."""
     if reason := unserved(installed()):
         raise UnsupportedError(
             f"{reason}; run `python integrations/vllm/install.py` in an environment without vLLM"
@@ -57,7 +57,7 @@ def check_packages() -> None:
 
 
 def check_device() -> None:
-    """PJRT_DEVICE=CUDA needs a plugin and a driver; makes no client.
+    """Check for the plugin and driver that PJRT_DEVICE=CUDA needs, without a client.
 
     Raises:
         xla_kernels.plugin.errors.CudaRuntimeError: with the remedy.

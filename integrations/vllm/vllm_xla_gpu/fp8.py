@@ -13,12 +13,12 @@ _LEAST_SCALE = 1 / (_LARGEST * 512)  # vLLM's; inputs may be zeros
 
 
 def scale_of(largest: torch.Tensor) -> torch.Tensor:
-    """The scales, in float32, with which numbers of up to `largest` fill the range of fp8."""
+    """Return the float32 scales with which values of up to `largest` fill the range of fp8."""
     return (largest.float() / _LARGEST).clamp(min=_LEAST_SCALE)
 
 
 def quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """`x / scale` in fp8; larger numbers become the largest one, which a cast makes nan."""
+    """Return `x / scale` in fp8; larger values, which a cast makes nan, become the largest."""
     return (x.float() * scale.reciprocal()).clamp(-_LARGEST, _LARGEST).to(DTYPE)
 
 
@@ -29,7 +29,7 @@ def linear(
     input_scale: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The product of `x`, in fp8, and a weight in fp8.
+    """Return the product of `x`, in fp8, and a weight in fp8.
 
     Args:
         x: [..., in_features].

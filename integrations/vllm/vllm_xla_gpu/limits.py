@@ -13,7 +13,7 @@ class UnsupportedError(ValueError):
 
 
 def padded_head_dim(head_dim: int) -> int:
-    """The head dimension of the operators that has room for `head_dim`."""
+    """Return the head dimension of the operators that has room for `head_dim`."""
     if head_dim == LATENT_DIM:
         return head_dim
     return next(size for size in HEAD_DIMS if size >= head_dim)

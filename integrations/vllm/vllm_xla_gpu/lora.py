@@ -34,7 +34,7 @@ class Adapters(PunicaWrapperBase):
     def __init__(
         self, max_num_batched_tokens: int, max_batches: int, device: torch.device, **kwargs: object
     ) -> None:
-        """vLLM's own tensors of indices are not made: a step has its indices in its Batch."""
+        """Initialize without vLLM's tensors of indices: a step has its indices in its Batch."""
 
     def update_metadata(self, *args: object, **kwargs: object) -> None:
         pass
@@ -50,7 +50,7 @@ class Adapters(PunicaWrapperBase):
         output_slices: Sequence[int],
         **kwargs: object,
     ) -> torch.Tensor:
-        """`y` and, in each slice of its columns, the products of x with the token's adapter.
+        """Add to each slice of the columns of `y` the products of x with the token's adapter.
 
         Args:
             y: [num_tokens, sum of output_slices].
@@ -77,7 +77,7 @@ class Adapters(PunicaWrapperBase):
         return y.plus(added) if isinstance(y, Columns) else y + torch.cat(added, dim=-1)
 
     def _is_own(self, a: torch.Tensor) -> torch.Tensor:
-        """Bool [num_tokens, num_slots * rank]; which rows of A are of a token's adapter."""
+        """Return which rows of A are of a token's adapter, bool [num_tokens, num_slots * rank]."""
         slots = torch.arange(a.shape[0], device=a.device)
         return (self.slots[:, None] == slots).repeat_interleave(a.shape[2], dim=1)
 
@@ -90,7 +90,7 @@ class Adapters(PunicaWrapperBase):
 def _products(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, is_own: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """The product of x with both matrices of each token's adapter.
+    """Return the product of x with both matrices of each token's adapter.
 
     All adapters' matrices are read once, in two products: their ranks are one behind the other.
 
@@ -109,12 +109,12 @@ def _products(
 
 
 def _side_by_side(b: torch.Tensor) -> torch.Tensor:
-    """[num_slots, 1, out_features, rank] as [out_features, num_slots * rank]."""
+    """Reshape [num_slots, 1, out_features, rank] to [out_features, num_slots * rank]."""
     return b[:, 0].transpose(0, 1).flatten(1)
 
 
 def write_slots_whole(manager: LoRAModelManager, devices: Devices | None) -> None:
-    """Makes the manager write an adapter in one program, which is the same for all of them.
+    """Make the manager write an adapter in one program, which is the same for all of them.
 
     vLLM's own set_lora writes a part of the size of the adapter's rank, at a place that is a number
     of the program: each other adapter would compile, for each layer. Here it runs on the host, on
@@ -146,7 +146,7 @@ class _Writer:
             layer.reset_lora = _at_first_slot(layer.reset_lora)
 
     def _parts(self) -> list[tuple[torch.Tensor, ...]]:
-        """A and B of each layer."""
+        """Return a and B of each layer."""
         return [part for layer in self._layers for part in stacks(layer)]
 
     def _write_stacks(self, slot: torch.Tensor, *values: torch.Tensor) -> None:
@@ -186,7 +186,7 @@ class _Writer:
 
     @contextlib.contextmanager
     def _on_host(self) -> Iterator[list[tuple[torch.Tensor, ...]]]:
-        """The layers have one slot of zeros each, on the host; gives them in _parts' order."""
+        """Give the layers one slot of zeros each, on the host, and yield them in _parts' order."""
         saved = [stacks(layer) for layer in self._layers]
         slots = iter([[torch.zeros_like(s, device="cpu") for s in part] for part in self._slots])
         for layer in self._layers:

@@ -25,7 +25,7 @@ _ACTIVATIONS = 0.1
 
 
 def set_allocator_fraction(utilization: float) -> None:
-    """Makes XLA's allocator take as much of the GPU as vLLM may use.
+    """Make XLA's allocator take as much of the GPU as vLLM may use.
 
     Has to be called before the client is made. A user's own PJRT_ALLOCATOR_FRACTION stays.
     """
@@ -37,7 +37,7 @@ def bytes_text(size: int) -> str:
 
 
 def allocator_info(device: torch.device) -> dict[str, int] | None:
-    """Bytes that XLA's allocator may take, has in use and had; None if it does not tell.
+    """Return the allocator's limit, use and peak in bytes; None if XLA does not report them.
 
     Of several devices, they are those of the one with the least free memory. A CPU has none.
     """
@@ -52,13 +52,13 @@ def allocator_info(device: torch.device) -> dict[str, int] | None:
 
 
 def allocator_peak(device: torch.device) -> int:
-    """The most bytes that XLA's allocator had in use so far; 0 if it does not tell."""
+    """Return the most bytes that XLA's allocator had in use so far; 0 if it does not tell."""
     info = allocator_info(device) or {}
     return info.get("peak_bytes_used") or info.get("bytes_used", 0)
 
 
 def room_for(size: int, device: torch.device, most: int) -> int:
-    """How often this many bytes fit into the device's free memory: at least once, to try."""
+    """Return how often so many bytes fit into the device's free memory, at least once."""
     info = allocator_info(device)
     if info is None:
         return most
@@ -66,7 +66,7 @@ def room_for(size: int, device: torch.device, most: int) -> int:
 
 
 def gpu_memory() -> int:
-    """Bytes of this process's smallest GPU, as NVIDIA's driver tells."""
+    """Return the bytes of this process's smallest GPU, from NVIDIA's driver."""
     # One, if the host has several processes.
     numbers = client_create_options(os.environ).get("visible_devices")
     return min(map(driver.total_memory, numbers or range(driver.device_count())))
@@ -84,7 +84,7 @@ class DeviceMemory:
 
     @classmethod
     def current(cls, device: torch.device, weights: int = 0, earlier_peak: int = 0) -> DeviceMemory:
-        """The memory as it is now.
+        """Return the memory as it is now.
 
         Args:
             device: the XLA device.
@@ -106,7 +106,7 @@ class DeviceMemory:
         return cls("the GPU's memory", limit, peak)
 
     def check_fits(self, weights: int) -> None:
-        """Raises UnsupportedError with both numbers if the model is too large."""
+        """Raise UnsupportedError with both numbers if the model is too large."""
         needed, limit = bytes_text(weights), bytes_text(self.limit)
         logger.info("The model's weights are %s, of %s of %s.", needed, limit, self.device)
         if weights > self.limit:
@@ -117,7 +117,7 @@ class DeviceMemory:
             )
 
     def available_for_cache(self, devices: int = 1) -> int:
-        """Bytes for the KV caches, when the largest step of the model has run without them.
+        """Return the bytes for the KV caches, after the largest step has run without them.
 
         Args:
             devices: among which the caches are divided.

@@ -50,7 +50,7 @@ class XlaGpuMla(AttentionImpl):
         self.divide_heads: Callable[[torch.Tensor], torch.Tensor] = lambda query: query
 
     def process_weights_after_loading(self, act_dtype: torch.dtype) -> None:
-        """Takes the projections apart, for a product with each head's."""
+        """Take the projections apart, for a product with each head's."""
         weight = self.kv_b_proj.weight.data.unflatten(0, (self.num_heads, -1))
         projections = weight.split(self.head_dims, dim=1)
         self.kv_b_proj.sharded = nn.ModuleList(ShardedLinear(p.clone()) for p in projections)
@@ -68,7 +68,7 @@ class XlaGpuMla(AttentionImpl):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attention of all tokens of a step.
+        """Compute the attention of all tokens of a step.
 
         Args:
             layer: has the scale of an fp8 cache.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import dataclasses
 import functools
-import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,7 @@ from vllm.v1.worker.tpu_model_runner import TPUModelRunner
 import torch_xla_ext
 from torch_xla_ext import ops
 from torch_xla_ext.graph import CapturedStep
-from vllm_xla_gpu import memory, moe, overrides, weights
+from vllm_xla_gpu import moe, overrides, weights
 from vllm_xla_gpu.batch import (
     KNOWN,
     NO_ADAPTER,
@@ -39,10 +37,8 @@ from vllm_xla_gpu.batch import (
     BatchShape,
     one_thread,
     pack,
-    pack_empty,
     step_sizes,
 )
-from vllm_xla_gpu.compile_options import is_tuned, step_options, threads
 from vllm_xla_gpu.lora import write_slots_whole
 from vllm_xla_gpu.memory import DeviceMemory
 from vllm_xla_gpu.processes import fingerprint
@@ -60,6 +56,7 @@ from vllm_xla_gpu.sampling import (
 )
 from vllm_xla_gpu.speculation import Drafter
 from vllm_xla_gpu.steps import ModelStep, StartedStep
+from vllm_xla_gpu.warm_up import CapturedByRows, WarmedUpRunner
 from vllm_xla_gpu.weights import WeightStream
 
 if TYPE_CHECKING:
@@ -78,26 +75,7 @@ if TYPE_CHECKING:
 overrides.apply("runner")
 
 
-@dataclasses.dataclass(frozen=True)
-class _CapturedByRows:
-    """A function of tensors whose first has a row for each sequence.
-
-    Attributes:
-        steps: the captured functions, by the number of rows.
-        place: puts a tensor where they expect it.
-    """
-
-    steps: dict[int, CapturedStep]
-    place: Callable[[torch.Tensor], torch.Tensor]
-
-    def __call__(self, *tensors: torch.Tensor) -> object:
-        return self.steps[len(tensors[0])](*map(self.place, tensors))
-
-    def prepare(self, *tensors: torch.Tensor) -> None:
-        self.steps[len(tensors[0])].prepare(*map(self.place, tensors))
-
-
-class XlaGpuModelRunner(TPUModelRunner):
+class XlaGpuModelRunner(WarmedUpRunner):
     def __init__(
         self,
         vllm_config: VllmConfig,
@@ -105,7 +83,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         start: Start,
         devices: Devices | None = None,
     ) -> None:
-        """Makes a runner without a model.
+        """Make a runner without a model.
 
         Args:
             vllm_config: of the engine.
@@ -144,12 +122,12 @@ class XlaGpuModelRunner(TPUModelRunner):
         self._run = self._captured(self._run_model, self.num_tokens_paddings)
 
     def _uncompiled(self, name: str) -> Callable[..., Any]:
-        """A method of vLLM's runner that it compiles."""
+        """Return a method of vLLM's runner that it compiles."""
         return functools.partial(getattr(TPUModelRunner, name)._torchdynamo_orig_callable, self)
 
     @staticmethod
     def _captured(function: Callable[..., Any], sizes: Iterable[int]) -> dict[int, CapturedStep]:
-        """The function for each size, its first argument."""
+        """Return the function for each size, its first argument."""
         # vLLM's code names much that changes from step to step, and that no model reads. It waits
         # for the step before when it has started one.
         return {
@@ -159,8 +137,8 @@ class XlaGpuModelRunner(TPUModelRunner):
             for size in sizes
         }
 
-    def _captured_by_rows(self, function: Callable[..., Any]) -> _CapturedByRows:
-        """The function of tensors whose first has a row for each sequence."""
+    def _captured_by_rows(self, function: Callable[..., Any]) -> CapturedByRows:
+        """Return the function of tensors whose first has a row for each sequence."""
 
         def is_logits(tensor: torch.Tensor) -> bool:
             return tensor.shape[1:] == (self.vocab_size,)
@@ -169,13 +147,13 @@ class XlaGpuModelRunner(TPUModelRunner):
             return self._placed(tensor, 1 if is_logits(tensor) else None)
 
         def placed_results(_: int, *tensors: torch.Tensor) -> object:
-            """XLA would choose how they are divided, and the next program depends on that."""
+            """Give results a fixed sharding: the next program depends on it."""
             return tree_map_only(torch.Tensor, place, function(*tensors))
 
-        return _CapturedByRows(self._captured(placed_results, self.num_reqs_paddings), place)
+        return CapturedByRows(self._captured(placed_results, self.num_reqs_paddings), place)
 
     def load_model(self) -> None:
-        """As vLLM's loaders do it, with a look at the size before anything is allocated."""
+        """Load the model as vLLM's loaders do, after a check of its size."""
         loader = get_model_loader(self.load_config)
         is_streamed = self._streams_weights()
         # One device has no room for what several share.
@@ -231,7 +209,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         torch_xla.sync(wait=True)
 
     def _streams_weights(self) -> bool:
-        """Whether weights go to the devices one by one, as the files have them."""
+        """Return whether weights go to the devices one by one, as the files have them."""
         is_plain = self.vllm_config.quant_config is None and not self.model_config.use_mla
         # Processes compare all weights on the host.
         return is_plain and self.load_config.load_format != "dummy" and self._peers is None
@@ -242,7 +220,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return xm.send_cpu_data_to_device([weight], self.device)
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
-        """As vLLM's, which counts latent rows twice, as keys and values."""
+        """Return vLLM's spec, corrected for latent rows, which it counts twice."""
         specs = super().get_kv_cache_spec()
         if not self.model_config.use_mla:
             return specs
@@ -260,7 +238,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         torch_xla.sync(wait=True)
 
     def _placed(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-        """On the device, or on several: divided along `dim` if it can be."""
+        """Move a tensor to the devices, divided along `dim` if possible."""
         if self._devices is None:
             return tensor.to(self.device)
         return self._devices.place(tensor, dim)
@@ -284,17 +262,17 @@ class XlaGpuModelRunner(TPUModelRunner):
     # What is captured.
 
     def _received(self, packed: torch.Tensor) -> torch.Tensor:
-        """An argument, which each step has at another address."""
+        """Return an argument, which each step has at another address."""
         return ops.copy_outside_graphs(packed)
 
     def _sent(self, result: torch.Tensor) -> torch.Tensor:
-        """A result, in a buffer of its own, which the next step does not write to."""
+        """Return a result, in a buffer of its own, which the next step does not write to."""
         return self._placed(ops.copy_outside_graphs(result))
 
     def _run_model(
         self, num_tokens: int, packed: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Writes the logits of the last tokens, the best tokens, and what their requests want.
+        """Write the logits of the last tokens, the best tokens, and what their requests want.
 
         Returns:
             The best tokens, [num_seqs, 1], and those after the tokens that are checked, if there
@@ -313,7 +291,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return tokens, self._sent(others.argmax(-1)) if shape.num_checked else None
 
     def _hidden_of(self, batch: Batch, input_ids: torch.Tensor) -> torch.Tensor:
-        """What the model returns of a step, [num_tokens, hidden]."""
+        """Return the model's hidden states of a step, [num_tokens, hidden]."""
         if self.lora_config is not None:
             self._adapter_manager.punica_wrapper.slots = batch.adapters
         metadata = dict.fromkeys(self._layers, batch)
@@ -321,7 +299,7 @@ class XlaGpuModelRunner(TPUModelRunner):
             return self.model(input_ids=input_ids, positions=batch.positions)
 
     def _keep(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Makes them those of the step, [num_seqs, 1], and returns a copy."""
+        """Make them those of the step, [num_seqs, 1], and return a copy."""
         self._tokens[: len(tokens)] = tokens
         return self._sent(tokens)
 
@@ -329,7 +307,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return self._keep(logits.argmax(-1, keepdim=True))
 
     def _keep_sampled(self, logits: torch.Tensor) -> torch.Tensor:
-        """As the step's requests want it."""
+        """Sample by the requests' parameters, and keep the tokens."""
         wishes = unpack_wishes(self._wishes[: len(logits)])
         # The sampler writes into float32 logits.
         return self._keep(self.sampler(logits.clone(), wishes).sampled_token_ids)
@@ -343,72 +321,11 @@ class XlaGpuModelRunner(TPUModelRunner):
         return self.vllm_config.compilation_config.static_forward_context
 
     def _start(self, num_tokens: int, packed: np.ndarray) -> StepResult:
-        """Starts a step, which leaves its results in self._logits and self._tokens, too."""
+        """Start a step, which leaves its results in self._logits and self._tokens, too."""
         with one_thread():
             return self._run[num_tokens](torch.from_numpy(packed).to(self.device))
 
-    def _start_empty_steps(self) -> None:
-        for num_tokens in self.num_tokens_paddings:
-            self._start(num_tokens, pack_empty(self._shape(num_tokens)))
-
-    def _options(self, num_tokens: int) -> contextlib.AbstractContextManager[None]:
-        is_fp8 = self.vllm_config.quant_config is not None
-        return step_options(num_tokens, is_fp8, 1 if self._devices is None else self._devices.count)
-
-    @torch.no_grad()
-    def profile_run(self, num_tokens: int) -> None:
-        self._run_model(num_tokens, self._empty_batch(num_tokens))
-        with self._options(num_tokens):
-            torch_xla.sync(wait=True)
-
-    def _empty_batch(self, num_tokens: int) -> torch.Tensor:
-        return torch.from_numpy(pack_empty(self._shape(num_tokens))).to(self.device)
-
-    @torch.no_grad()
-    def capture_model(self) -> None:
-        """Compiles all programs, several at a time, and runs them once.
-
-        vLLM compiles and runs one after the other.
-        """
-        with self.maybe_setup_dummy_loras(self.lora_config):
-            if self.lora_config is not None:
-                self._write_warmup_adapters()
-            calls = list(self._calls_beside_steps())
-            is_fp8 = self.vllm_config.quant_config is not None
-            tuned = [n for n in self.num_tokens_paddings if is_tuned(n, is_fp8)]
-            with (
-                self.start.part("compiling"),
-                torch_xla_ext.parallel_compilation(self._tuning_threads()),
-                self.start.part("tracing"),
-            ):
-                self._prepare_steps(tuned)  # which take longest
-                with (
-                    self.start.part("compiling"),
-                    torch_xla_ext.parallel_compilation(threads()),
-                    self.start.part("tracing"),
-                ):
-                    self._prepare_steps(n for n in self.num_tokens_paddings if n not in tuned)
-                    for function, operands in calls:
-                        function.prepare(*operands)
-            with self.start.part("first runs"):
-                for function, operands in calls:
-                    function(*operands)
-                self._record_graphs()
-        self._update_num_xla_graphs("all programs")
-
-    def _tuning_threads(self) -> int | None:
-        """Limit the threads to the copies of the largest weight that fit beside the caches."""
-        count = self._devices.count if self._devices is not None else 1
-        largest = max(weight.nbytes for weight in self.model.state_dict().values()) // count
-        most = threads() or len(os.sched_getaffinity(0))
-        return memory.room_for(largest * 3 // 2, self.device, most)
-
-    def _prepare_steps(self, sizes: Iterable[int]) -> None:
-        for num_tokens in sizes:
-            with self._options(num_tokens):
-                self._run[num_tokens].prepare(self._empty_batch(num_tokens))
-
-    def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | _CapturedByRows, Operands]]:
+    def _calls_beside_steps(self) -> Iterator[tuple[CapturedStep | CapturedByRows, Operands]]:
         """Yield the functions that a step may call after the model, with operands."""
         for num_seqs in self.num_reqs_paddings:
             logits = self._logits[num_seqs]
@@ -423,23 +340,8 @@ class XlaGpuModelRunner(TPUModelRunner):
             bits = self.structured_decode_arange.to(self.device)
             yield self.structured_decode, (required, mask, logits, bits)
 
-    def _record_graphs(self) -> None:
-        """Runs all steps until each has its CUDA graph, or requests would wait for that.
-
-        XLA:GPU drops all graphs when it compiles a program. It records one when its program runs
-        for the second time after that.
-        """
-        for _ in range(2):
-            self._start_empty_steps()
-        torch_xla.sync(wait=True)  # or the first steps would compile copies of what was captured
-
-    def _write_warmup_adapters(self) -> None:
-        """Compiles what writes an adapter to its slot."""
-        for adapter in self.lora_manager.list_adapters():  # those of maybe_setup_dummy_loras
-            self._adapter_manager.activate_adapter(adapter)
-
     def _adapters(self, num_seqs: int) -> np.ndarray | int:
-        """The slots of the requests' adapters, which are written there if they are not."""
+        """Return the slots of the requests' adapters, which are written there if they are not."""
         if self.lora_config is None:
             return NO_ADAPTER
         requests = self.input_batch.lora_id_to_lora_request
@@ -454,7 +356,7 @@ class XlaGpuModelRunner(TPUModelRunner):
     def execute_model(
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
     ) -> StartedStep:
-        """Starts one step of vLLM's scheduler, which has tokens to compute."""
+        """Start one step of vLLM's scheduler, which has tokens to compute."""
         step = self._start_step(scheduler_output)
         tokens, checked = step.result
         tokens, logprobs = self._sample(scheduler_output, step.shape, step.ends, tokens)
@@ -476,7 +378,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         )
 
     def _start_step(self, scheduler_output: SchedulerOutput) -> ModelStep:
-        """Starts what the model computes of a step."""
+        """Start what the model computes of a step."""
         self._update_states(scheduler_output)
         batch, num_seqs = self.input_batch, self.input_batch.num_reqs
         req_ids = batch.req_ids[:num_seqs]
@@ -514,7 +416,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         ends: np.ndarray,
         tokens: torch.Tensor,
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """Replaces the best tokens of the step that has been started by what its requests want."""
+        """Replace the best tokens of the step that has been started by what its requests want."""
         logits = self._logits[shape.num_seqs]
         has_grammar = scheduler_output.grammar_bitmask is not None
         if has_grammar:
@@ -543,7 +445,7 @@ class XlaGpuModelRunner(TPUModelRunner):
     def apply_grammar_bitmask(
         self, logits: torch.Tensor, grammar_bitmask: torch.Tensor, arange: torch.Tensor
     ) -> torch.Tensor:
-        """As vLLM's, which masks one row after the other: 256 rows compile for five seconds."""
+        """Mask all rows at once; vLLM's masks one by one, and 256 rows compile for five seconds."""
         forbidden = (torch.bitwise_right_shift(grammar_bitmask[:, :, None], arange) & 1) == 0
         return logits.masked_fill(forbidden.flatten(1)[:, : self.vocab_size], -float("inf"))
 
@@ -552,7 +454,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return self._penalize(logits, *(operand.to(self.device) for operand in operands))
 
     def _biases(self, num_seqs: int, ends: np.ndarray) -> torch.Tensor | None:
-        """float32 [num_seqs, vocabulary], or None; `ends` are the places of the tokens to come."""
+        """Return float32 [num_seqs, vocabulary] or None; `ends` are the next tokens' positions."""
         batch = self.input_batch
         params = [self.requests[r].sampling_params for r in batch.req_ids[: len(ends)]]
         if not any(map(has_biases, params)):
@@ -565,7 +467,7 @@ class XlaGpuModelRunner(TPUModelRunner):
         return torch.from_numpy(bias)
 
     def _keys(self, ends: np.ndarray) -> np.ndarray:
-        """uint32 [len(ends), 2]; `ends` are the places of the tokens to be sampled."""
+        """Return uint32 [len(ends), 2]; `ends` are the positions of the tokens to be sampled."""
         keys = np.empty((len(ends), 2), dtype=np.uint32)
         for row, end in enumerate(ends.tolist()):
             seed = self.requests[self.input_batch.req_ids[row]].sampling_params.seed

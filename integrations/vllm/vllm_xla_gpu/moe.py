@@ -39,7 +39,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = 
 
 
 def check(model: nn.Module) -> None:
-    """Raises UnsupportedError for a mixture that would be computed in another way."""
+    """Raise UnsupportedError for a mixture that would be computed in another way."""
     for layer in model.modules():
         if not isinstance(layer, FusedMoE):
             continue
@@ -62,7 +62,7 @@ def check(model: nn.Module) -> None:
 
 
 def merge(model: nn.Module) -> None:
-    """Makes one MLP of the experts of each mixture, when their weights are loaded."""
+    """Make one MLP of the experts of each mixture, when their weights are loaded."""
     for layer in model.modules():
         if isinstance(layer, FusedMoE):
             _merge_layer(layer)
@@ -93,7 +93,7 @@ def _merge_layer(layer: FusedMoE) -> None:
 
 
 def _gate_and_up(layer: FusedMoE, both: torch.Tensor) -> list[torch.Tensor]:
-    """Those of all experts, [inner * experts, ...], of [experts, 2 * inner, ...]."""
+    """Return gate and up of all experts, [inner * experts, ...], from [experts, 2 * inner, ...]."""
     if layer.activation == "swigluoai":  # they alternate
         halves = (both[:, ::2], both[:, 1::2])
     else:
@@ -104,14 +104,14 @@ def _gate_and_up(layer: FusedMoE, both: torch.Tensor) -> list[torch.Tensor]:
 def _forward(
     layer: FusedMoE, hidden_states: torch.Tensor, router_logits: torch.Tensor
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """In place of FusedMoE.forward_impl."""
+    """Replace FusedMoE.forward_impl."""
     result = _experts(layer, hidden_states, router_logits)
     shared = getattr(layer, "shared_experts", None)  # of a SharedFusedMoE
     return result if shared is None else (shared(hidden_states), result)
 
 
 def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> torch.Tensor:
-    """All experts of all tokens, [num_tokens, hidden], with the weights that the router gives."""
+    """Compute all experts of all tokens, [num_tokens, hidden], weighted by the router."""
     weights, chosen = _route(layer, x, router_logits)
     count = layer.global_num_experts
     is_chosen = chosen[..., None] == torch.arange(count, device=x.device)
@@ -128,7 +128,7 @@ def _experts(layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor) -> t
 def _route(
     layer: FusedMoE, x: torch.Tensor, router_logits: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The chosen experts of each token and their weights, as FusedMoE.select_experts, in float32.
+    """Return each token's experts and weights as FusedMoE.select_experts, in float32.
 
     Returns:
         The weights and the numbers of the experts, both [num_tokens, top_k].

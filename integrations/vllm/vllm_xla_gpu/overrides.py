@@ -43,7 +43,7 @@ class Replacement:
     make: Callable[[Any], Any]
 
     def find(self) -> tuple[object, str]:
-        """The attribute's owner and its name there."""
+        """Return the attribute's owner and its name there."""
         *parents, name = self.path.split(".")
         return functools.reduce(getattr, parents, importlib.import_module(self.module)), name
 
@@ -63,7 +63,7 @@ def _replaces(
 
 @functools.cache
 def apply(stage: str) -> None:
-    """Makes the replacements of a stage, once in each process.
+    """Make the replacements of a stage, once in each process.
 
     Args:
         stage: `start`, when vLLM loads its plugins; `engine`, when an engine is configured;
@@ -78,13 +78,13 @@ def apply(stage: str) -> None:
 
 @_replaces("start", "vllm.engine.arg_utils", "_raise_or_fallback")
 def _refuse_engine_v0(_: Callable) -> Callable:
-    """vLLM falls back to its engine V0, which does not run here, for what V1 cannot do."""
+    """Refuse vLLM's fallback to its engine V0, which does not run here."""
     return checks.refuse_engine_v0
 
 
 @_replaces("start", "vllm.engine.arg_utils", "EngineArgs.create_engine_config")
 def _check_arguments(create: Callable) -> Callable:
-    """What the user asks for; later vLLM has chosen something."""
+    """Check the user's arguments, before vLLM chooses defaults."""
 
     @functools.wraps(create)
     def create_engine_config(arguments: object, *others: object, **options: object) -> object:
@@ -96,7 +96,7 @@ def _check_arguments(create: Callable) -> Callable:
 
 @_replaces("start", "vllm.model_executor.models.registry", "_run_in_subprocess")
 def _inspect_here(_: Callable) -> Callable:
-    """vLLM imports a model's class in a process of its own first, lest CUDA be initialized.
+    """Import a model's class in this process; vLLM uses another one because of CUDA.
 
     Here that does not happen, and another process takes some ten seconds.
     """
@@ -105,13 +105,13 @@ def _inspect_here(_: Callable) -> Callable:
 
 @_replaces("start", "vllm.model_executor.models.interfaces_base", "supports_kw")
 def _keep_no_model(supports_kw: Callable) -> Callable:
-    """vLLM's cache keeps the models that it was asked about, with their weights and KV caches."""
+    """Keep models out of vLLM's cache, which would keep their weights and KV caches."""
     return supports_kw.__wrapped__
 
 
 @_replaces("start", "vllm.config.model", "_resolve_auto_dtype")
 def _keep_float32(resolve: Callable) -> Callable:
-    """dtype="auto": vLLM rounds float32 models. Here they are served as they are."""
+    """Serve float32 models in float32 with dtype="auto"; vLLM rounds them."""
 
     @functools.wraps(resolve)
     def resolve_auto_dtype(model_type: str, own: torch.dtype, **options: object) -> torch.dtype:
@@ -122,7 +122,7 @@ def _keep_float32(resolve: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.async_llm", "AsyncLLM.shutdown")
 def _end_requests(shutdown: Callable) -> Callable:
-    """Incomplete requests end with an error, for which their clients would wait for ever."""
+    """End incomplete requests with an error; their clients would wait for ever."""
     from vllm_xla_gpu.shutdown import end_requests
 
     return functools.partialmethod(end_requests, shutdown)
@@ -130,7 +130,7 @@ def _end_requests(shutdown: Callable) -> Callable:
 
 @_replaces("engine", "vllm.v1.engine.processor", "Processor._validate_model_input")
 def _check_prompts(validate: Callable) -> Callable:
-    """vLLM's scheduler never computes the last token of a prompt of max_model_len tokens."""
+    """Refuse prompts of max_model_len tokens, whose last one vLLM never computes."""
 
     @functools.wraps(validate)
     def validate_prompt(
@@ -149,7 +149,7 @@ _YARN = "vllm.model_executor.layers.rotary_embedding.yarn_scaling_rope"
 
 @_replaces("runner", _YARN, "yarn_find_correction_range")
 def _yarn_range(find: Callable) -> Callable:
-    """vLLM rounds the range also for models that say that it is not rounded, such as gpt-oss."""
+    """Keep the range unrounded for models that ask for it, such as gpt-oss."""
     from vllm.config import get_current_vllm_config
     from vllm.model_executor.layers.rotary_embedding.common import yarn_find_correction_dim
 
@@ -171,7 +171,7 @@ _COMPRESSED = f"{_QUANTIZATION}.compressed_tensors.compressed_tensors"
 
 @_replaces("quantized", f"{_QUANTIZATION}.fp8", "Fp8LinearMethod")
 def _fp8_linear(_: type) -> type:
-    """vLLM's computes by its CUDA operators, and without them by Marlin's."""
+    """Replace vLLM's method, which needs its CUDA operators or Marlin's."""
     from vllm_xla_gpu.quantized import Fp8LinearMethod
 
     return Fp8LinearMethod
@@ -186,7 +186,7 @@ def _compressed_fp8_linear(_: type) -> type:
 
 @_replaces("quantized", _COMPRESSED, "CompressedTensorsConfig._check_scheme_supported")
 def _any_capability(_: Callable) -> Callable:
-    """XLA reports no compute capability. quantized.check refuses schemes that are not served."""
+    """Accept any compute capability; quantized.check refuses unsupported schemes."""
     return lambda config, least, error=True, match_exact=False: not match_exact
 
 
@@ -206,12 +206,12 @@ def _no_compressed_experts(_: Callable) -> Callable:
 
 @_replaces("runner", "vllm.v1.worker.tpu_model_runner", "PallasAttentionBackend")
 def _attention(_: type) -> type:
-    """The runner takes the caches' shape from this name, whatever the attention's backend is."""
+    """Return this backend, from whose name the runner takes the caches' shape."""
     from vllm_xla_gpu.attention import XlaGpuAttentionBackend
 
     return XlaGpuAttentionBackend
 
 
 def stand_in_for_tpu_info() -> None:
-    """Before vllm.platforms.tpu is imported, which takes the names of TPU chips from there."""
+    """Provide the module from which vllm.platforms.tpu imports the names of TPU chips."""
     sys.modules.setdefault("tpu_info", types.ModuleType("tpu_info")).device = None

@@ -84,7 +84,7 @@ class XlaGpuPlatform(TpuPlatform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
-        """Raises UnsupportedError for a configuration that cannot be served."""
+        """Raise UnsupportedError for a configuration that cannot be served."""
         from vllm.config import CompilationLevel, CUDAGraphMode
 
         from vllm_xla_gpu.engine import LaunchedExecutor, XlaGpuExecutor, XlaGpuScheduler

@@ -9,7 +9,7 @@ from vllm_xla_gpu import overrides
 
 
 def platform_class() -> str | None:
-    """The platform's class, if PJRT_DEVICE asks for one of its devices.
+    """Return the platform's class, if PJRT_DEVICE asks for one of its devices.
 
     vLLM takes an exception in here for "not this platform". What is wrong with the machine is
     therefore said when the class is imported (environment.py).
@@ -26,7 +26,7 @@ def platform_class() -> str | None:
 
 
 def general() -> None:
-    """Called by vLLM before it looks at a model."""
+    """Install the replacements; vLLM calls this before it looks at a model."""
     if _is_chosen():
         overrides.apply("start")
 

@@ -26,10 +26,10 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         self.model.pooler.cpu()  # sizes of its tensors change from step to step
 
     def _make_logits(self) -> None:
-        """There are none."""
+        """Make no logits."""
 
     def _run_model(self, num_tokens: int, packed: torch.Tensor) -> torch.Tensor:
-        """The hidden states of all tokens, [num_tokens, hidden]."""
+        """Return the hidden states of all tokens, [num_tokens, hidden]."""
         batch = Batch.unpack(self._received(packed), self._shape(num_tokens))
         return self._sent(self._hidden_of(batch, batch.input_ids))
 
@@ -38,14 +38,14 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
         return iter(())
 
     def get_supported_pooling_tasks(self) -> list[PoolingTask]:
-        """As vLLM's runner for GPUs tells them."""
+        """Return the tasks that vLLM's runner for GPUs returns."""
         tasks = super().get_supported_pooling_tasks()
         if self.scheduler_config.chunked_prefill_enabled:
             tasks.remove("encode")  # which asks for all tokens of a prompt
         return tasks
 
     def _update_states(self, scheduler_output: SchedulerOutput) -> bool:
-        """As vLLM's, which takes requests for tokens only."""
+        """Update the states as vLLM's runner does, which takes requests for tokens only."""
         new = scheduler_output.scheduled_new_reqs
         for request in new:
             request.sampling_params = SamplingParams(temperature=0)
@@ -58,7 +58,7 @@ class XlaGpuPoolingRunner(XlaGpuModelRunner):
     def execute_model(
         self, scheduler_output: SchedulerOutput, intermediate_tensors: None = None
     ) -> StartedPooling:
-        """Starts one step of vLLM's scheduler, which has tokens to compute."""
+        """Start one step of vLLM's scheduler, which has tokens to compute."""
         step = self._start_step(scheduler_output)
         self._verify_num_xla_graphs("execute_model")
         return StartedPooling(
@@ -89,12 +89,12 @@ class StartedPooling:
     hidden: torch.Tensor
 
     def done(self) -> bool:
-        """False: the engine starts the next step before it waits for this one."""
+        """Return False: the engine starts the next step before it waits for this one."""
         return False
 
     @torch.no_grad()
     def result(self) -> ModelRunnerOutput:
-        """Waits for the hidden states; None for a request whose prompt goes on."""
+        """Wait for the hidden states; None for a request whose prompt goes on."""
         hidden = self.hidden.cpu()[: sum(self.new_tokens)]
         lengths = [len(state.prompt_token_ids) for state in self.requests]
         metadata = PoolingMetadata(

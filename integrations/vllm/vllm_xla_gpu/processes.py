@@ -54,12 +54,12 @@ class ProcessesError(RuntimeError):
 
 
 def are_several() -> bool:
-    """Whether `join` has been called, and this process is one of several."""
+    """Return whether `join` has been called, and this process is one of several."""
     return distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def join() -> None:
-    """Waits for the other processes, and makes torch.distributed's group of all of them.
+    """Wait for the other processes, and make torch.distributed's group of all of them.
 
     vLLM would make one of this process alone.
     """
@@ -100,7 +100,7 @@ class Peers:
 
     @classmethod
     def of_engine(cls) -> Peers | None:
-        """Those of the next engine of this process; None if it is alone."""
+        """Return the peers of the next engine of this process; None if it is alone."""
         if not are_several():
             return None
         processes = Processes.from_environ(os.environ)
@@ -109,7 +109,7 @@ class Peers:
         return cls(processes.rank, processes.count, store, timeout)
 
     def gather(self, value: str) -> list[str]:
-        """The values of all processes, by rank, when all have called this as often as this one.
+        """Return the values of all processes, by rank, of the same call of this function.
 
         Raises:
             ProcessesError: one has ended, or has not called it in time.
@@ -134,7 +134,7 @@ class Peers:
         return min(map(int, self.gather(str(number))))
 
     def check_same(self, values: Mapping[str, object], remedy: str) -> None:
-        """Raises ProcessesError in all processes, with what differs, if their values do."""
+        """Raise ProcessesError in all processes, with what differs, if their values do."""
         texts = self.gather(json.dumps({name: str(value) for name, value in values.items()}))
         if len(set(texts)) == 1:
             return
@@ -152,7 +152,7 @@ class Peers:
         )
 
     def check_step(self, output: SchedulerOutput, packed: np.ndarray) -> None:
-        """Compares a step that is about to start, and what led to it since the step before.
+        """Compare a step that is about to start, and what led to it since the step before.
 
         Args:
             output: the scheduler's, of XlaGpuScheduler.
@@ -174,11 +174,11 @@ class Peers:
         )
 
     def note(self, data: bytes) -> None:
-        """Something that has to be the same at the next step."""
+        """Record a value that has to be the same in all processes at the next step."""
         self._noted.update(data)
 
     def program_folder(self, path: str) -> str:
-        """The folder of this process for compiled programs, with those that all processes have.
+        """Return this process's folder of compiled programs, with those of all processes.
 
         XLA's processes tell each other what they find out when they compile a program. One that
         reads the program from a file tells nothing.
@@ -194,7 +194,7 @@ class Peers:
         return str(folder)
 
     def _wait_for(self, keys: list[str], of_ranks: list[str]) -> None:
-        """Waits for keys in the store; `of_ranks` are those that the processes write themselves."""
+        """Wait for keys in the store; `of_ranks` are those that the processes write themselves."""
         begin = time.monotonic()
         with contextlib.suppress(distributed.DistStoreError):  # when that time is over
             return self._store.wait(keys, _PATIENCE)
@@ -237,7 +237,7 @@ class Peers:
 
 
 def settings(config: VllmConfig, devices: int) -> dict[str, object]:
-    """By name, what determines the programs of an engine, and the order of its steps.
+    """Return the settings that determine an engine's programs and the order of its steps.
 
     Paths and gpu_memory_utilization may differ between hosts.
     """
@@ -264,7 +264,7 @@ def settings(config: VllmConfig, devices: int) -> dict[str, object]:
 
 
 def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
-    """Of the host's tensors: their types, shapes and the sums of their bits."""
+    """Return a fingerprint of host tensors: types, shapes and sums of their bits."""
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return _digest(
         *(
@@ -275,7 +275,7 @@ def fingerprint(tensors: Iterable[torch.Tensor]) -> str:
 
 
 def _summary(added: list[Request]) -> dict[str, str]:
-    """Of new requests."""
+    """Summarize new requests."""
     prompts = [(r.request_id, r.prompt_token_ids) for r in added]
     length = sum(len(tokens) for _, tokens in prompts)
     adapters = [

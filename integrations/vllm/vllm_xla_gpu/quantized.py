@@ -59,7 +59,7 @@ class XlaW8A8Fp8(CompressedTensorsW8A8Fp8):
 
 
 def _of_outputs(layer: LinearBase) -> torch.Tensor:
-    """The scale of each output feature, of what the checkpoint has for the layer or its parts."""
+    """Return each output feature's scale, from those of the layer or its parts."""
     scale = layer.weight_scale.data
     if scale.dim() == 2:
         return scale[:, 0]
@@ -70,7 +70,7 @@ def _of_outputs(layer: LinearBase) -> torch.Tensor:
 
 
 def _of_inputs(layer: LinearBase) -> torch.Tensor | None:
-    """The largest of those of the layer's parts, which have one input."""
+    """Return the largest of those of the layer's parts, which have one input."""
     scale = getattr(layer, "input_scale", None)
     return None if scale is None else scale.data.max()
 
@@ -91,7 +91,7 @@ def _keep(
 
 
 def refuse_experts(*_: object) -> NoReturn:
-    """In place of the method for mixtures of experts."""
+    """Refuse quantized experts, in place of their method."""
     raise UnsupportedError(
         "vllm-xla-gpu does not support mixtures of experts with quantized weights; serve a "
         "checkpoint of bfloat16 weights without `quantization`"
@@ -99,7 +99,7 @@ def refuse_experts(*_: object) -> NoReturn:
 
 
 def check(model: nn.Module) -> None:
-    """Raises UnsupportedError for a layer that would be computed by vLLM's CUDA operators."""
+    """Raise UnsupportedError for a layer that would be computed by vLLM's CUDA operators."""
     for layer in model.modules():
         if not isinstance(layer, LinearBase):
             continue

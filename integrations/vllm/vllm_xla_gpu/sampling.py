@@ -31,7 +31,7 @@ NUM_WISHES = 6
 
 
 def has_penalties(params: SamplingParams) -> bool:
-    """Whether a token's logits depend on the tokens before it."""
+    """Return whether a token's logits depend on the tokens before it."""
     return (
         params.presence_penalty != 0
         or params.frequency_penalty != 0
@@ -40,7 +40,7 @@ def has_penalties(params: SamplingParams) -> bool:
 
 
 def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `penalized` needs of a batch, whose tokens are all known, padded to `num_seqs`."""
+    """Return the operands of `penalized` for a batch of known tokens, padded to `num_seqs`."""
     count = batch.num_reqs
     tokens = np.zeros((num_seqs, batch.token_ids_cpu.shape[1] + 2), dtype=np.int32)
     tokens[:count, 0] = batch.num_prompt_tokens[:count]
@@ -54,7 +54,7 @@ def penalty_operands(batch: InputBatch, num_seqs: int) -> tuple[torch.Tensor, to
 
 
 def pack_no_wishes(num_seqs: int) -> np.ndarray:
-    """As pack_wishes, of sequences that want the best tokens."""
+    """Pack the parameters of sequences that want the best tokens."""
     packed = np.zeros((num_seqs, NUM_WISHES), dtype=np.int32)
     floats = packed.view(np.float32)
     for column, name in enumerate(_FLOATS):
@@ -64,7 +64,7 @@ def pack_no_wishes(num_seqs: int) -> np.ndarray:
 
 
 def pack_wishes(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
-    """What the sampler needs of a batch's requests, for `unpack_wishes`.
+    """Pack the sampling parameters of a batch's requests, for `unpack_wishes`.
 
     Args:
         batch: vLLM's.
@@ -85,7 +85,7 @@ def pack_wishes(batch: InputBatch, keys: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
-    """Tensor.view(torch.float32), which torch_xla would compute on the host."""
+    """Return Tensor.view(torch.float32) on the device; torch_xla would use the host."""
     # The engine's process imports this module, and has no device.
     from torch_xla.core import xla_builder, xla_op_registry
 
@@ -95,7 +95,7 @@ def _float_of_bits() -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def unpack_wishes(packed: torch.Tensor) -> SamplingMetadata:
-    """What `pack_wishes` has packed, of a tensor on the device."""
+    """Unpack a tensor of `pack_wishes` on the device."""
     columns = _float_of_bits()(packed[:, :3]).unbind(1)
     floats = dict(zip(_FLOATS, columns, strict=True))
     keys = packed[:, 4:].long() & _WORD
@@ -103,7 +103,7 @@ def unpack_wishes(packed: torch.Tensor) -> SamplingMetadata:
 
 
 def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
-    """Logits after OpenAI's presence and frequency penalties, and the repetition penalty of CTRL.
+    """Apply OpenAI's presence and frequency penalties and CTRL's repetition penalty.
 
     Args:
         logits: [num_seqs, vocabulary].
@@ -131,7 +131,7 @@ def penalized(logits: torch.Tensor, tokens: torch.Tensor, penalties: torch.Tenso
 
 
 def has_biases(params: SamplingParams) -> bool:
-    """Whether some tokens are forbidden or favoured."""
+    """Return whether some tokens are forbidden or favoured."""
     return bool(
         params.logit_bias or params.min_tokens or params.allowed_token_ids or params.bad_words
     )
@@ -140,7 +140,7 @@ def has_biases(params: SamplingParams) -> bool:
 def write_bias(
     bias: np.ndarray, params: SamplingParams, num_tokens: int, answer: Sequence[int]
 ) -> None:
-    """Adds to the logits of a request's next token what it wishes, as vLLM's sampler for GPUs does.
+    """Add a request's biases to its next token's logits, as vLLM's sampler for GPUs does.
 
     Args:
         bias: float32 [vocabulary].
@@ -162,25 +162,25 @@ def write_bias(
 
 
 def biased(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Logits [num_seqs, vocabulary] and a float32 bias, of logits' dtype."""
+    """Add a float32 bias to logits [num_seqs, vocabulary], in the logits' dtype."""
     return (logits.float() + bias).to(logits.dtype)
 
 
 def make_key(seed: int, place: int) -> np.ndarray:
-    """uint32 [2] for token `place` of a request with `seed`."""
+    """Return the key of token `place` of a request with `seed`, uint32 [2]."""
     digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
     return np.frombuffer(digest, dtype=np.uint32)
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """The last part of MurmurHash3, of words of 32 bits in int64."""
+    """Return the last part of MurmurHash3, of words of 32 bits in int64."""
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _WORD
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _WORD
     return x ^ (x >> 16)
 
 
 def exponential(keys: torch.Tensor, count: int) -> torch.Tensor:
-    """Independent numbers of the exponential distribution, above 0.
+    """Draw independent values of the exponential distribution, above 0.
 
     Args:
         keys: int64 [rows, 2], words of 32 bits.
@@ -207,7 +207,7 @@ class KeyedSampler(Sampler):
     """vLLM's sampler for XLA devices, but for its random numbers."""
 
     def sample(self, logits: torch.Tensor, metadata: SamplingMetadata) -> torch.Tensor:
-        """int64 [num_seqs]; a token is taken with its probability, by the Gumbel trick.
+        """Sample int64 [num_seqs] tokens with their probabilities, by the Gumbel trick.
 
         Args:
             logits: float32 [num_seqs, vocabulary], which is written to.

@@ -24,7 +24,7 @@ class ShardedLinear(nn.Module):
         weight_scale: torch.Tensor | None = None,
         input_scale: torch.Tensor | None = None,
     ) -> None:
-        """Takes the scales of fp8.linear if the weight is in fp8."""
+        """Take the scales of fp8.linear if the weight is in fp8."""
         super().__init__()
         self.dim = dim
         self.weight = nn.Parameter(weight, requires_grad=False)

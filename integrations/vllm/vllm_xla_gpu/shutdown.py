@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def end_requests(llm: AsyncLLM, original: Callable[[AsyncLLM], None]) -> None:
-    """The user ends the server; `original` is vLLM's function."""
+    """End the requests when the user ends the server; `original` is vLLM's function."""
     original(llm)
     if processor := getattr(llm, "output_processor", None):  # none if the engine did not start
         error = EngineDeadError()

@@ -42,13 +42,13 @@ class Drafter:
         )
 
     def propose(self, request: Request) -> list[int]:
-        """Drafts of a request's next tokens; none if more than the best token is asked for."""
+        """Propose a request's next tokens; none unless it wants the best tokens."""
         if asks_for_more(request):
             return []
         return self.lookup(np.array(request.all_token_ids))
 
     def lookup(self, tokens: np.ndarray) -> list[int]:
-        """What followed the last time that the longest possible n-gram was there."""
+        """Return the tokens after the last occurrence of the longest possible n-gram."""
         for size in range(min(self.longest, len(tokens) - 1), self.shortest - 1, -1):
             before = np.lib.stride_tricks.sliding_window_view(tokens[:-1], size)
             found = np.flatnonzero((before == tokens[-size:]).all(axis=1))
@@ -59,7 +59,7 @@ class Drafter:
 
 
 def asks_for_more(request: Request) -> bool:
-    """Whether the next token is not simply the best one, or something is told about it."""
+    """Return whether the next token is not simply the best one, or something is told about it."""
     params = request.sampling_params
     return bool(
         params.temperature != 0
@@ -71,7 +71,7 @@ def asks_for_more(request: Request) -> bool:
 
 
 def accepted(drafts: Sequence[int], best: Sequence[int]) -> list[int]:
-    """The new tokens: the drafts that are right, and the one after them.
+    """Return the new tokens: the drafts that are right, and the one after them.
 
     Args:
         drafts: of a request.

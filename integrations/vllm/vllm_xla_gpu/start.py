@@ -21,7 +21,7 @@ class Start:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Counts the seconds of the block, less those of blocks inside."""
+        """Count the seconds of the block, less those of blocks inside."""
         begin, before = time.perf_counter(), sum(self._parts.values())
         self._parts.setdefault(name, 0.0)
         try:
@@ -31,7 +31,7 @@ class Start:
             self._parts[name] += time.perf_counter() - begin - inside
 
     def report(self) -> None:
-        """Logs what has been counted."""
+        """Log what has been counted."""
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self._parts.items())
         count, seconds = (now - then for now, then in zip(_compiled(), self._compiled, strict=True))
         logger.info(
@@ -41,6 +41,6 @@ class Start:
 
 
 def _compiled() -> tuple[int, float]:
-    """How many programs XLA has compiled in this process, and the seconds of its threads."""
+    """Return the number of programs that XLA has compiled, and the seconds of its threads."""
     data = metrics.metric_data("CompileTime")
     return (0, 0.0) if data is None else (data[0], data[1] / 1e9)

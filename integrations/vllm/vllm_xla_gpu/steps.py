@@ -73,11 +73,11 @@ class StartedStep:
     checked: torch.Tensor | None
 
     def done(self) -> bool:
-        """False: the engine starts the next step before it waits for this one."""
+        """Return False: the engine starts the next step before it waits for this one."""
         return False
 
     def result(self) -> ModelRunnerOutput:
-        """Waits for the tokens, and writes them down for the steps to come."""
+        """Wait for the tokens, and write them down for the steps to come."""
         received = self.tokens.cpu()[: len(self.requests)]
         if self.peers is not None:
             self.peers.note(received.numpy().tobytes())

@@ -57,7 +57,7 @@ class Devices:
     """
 
     def __init__(self, count: int, peers: Peers | None = None) -> None:
-        """Has to be called before the first device is used.
+        """Initialize the devices; call this before the first device is used.
 
         Raises:
             UnsupportedError: there are more devices, or fewer.
@@ -97,11 +97,11 @@ class Devices:
             return None
 
     def sums_in_one_exchange(self, num_bytes: int) -> bool:
-        """Whether a sum over the devices of so many bytes is fastest by `ops.all_reduce`."""
+        """Return whether a sum over the devices of so many bytes is fastest by `ops.all_reduce`."""
         return num_bytes <= _MOST_IN_ONE_EXCHANGE and self._peer_memory is not None
 
     def place(self, tensor: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-        """The tensor on the devices, divided along a dimension if it can be, or copied to each."""
+        """Move the tensor to the devices, divided along a dimension or replicated."""
         if not self._divides(tensor, dim):
             dim = None
         result = tensor.to(torch_xla.device())
@@ -112,7 +112,7 @@ class Devices:
     def send(
         self, tensors: Sequence[torch.Tensor], dims: Sequence[int | None]
     ) -> list[torch.Tensor]:
-        """The host's tensors on the devices, as `place` does it, in one transfer."""
+        """Return the host's tensors on the devices, as `place` does it, in one transfer."""
         specs = [
             xs.ShardingSpec(
                 self._mesh, _partition(tensor, dim if self._divides(tensor, dim) else None)
@@ -127,7 +127,7 @@ class Devices:
         divided: Sequence[torch.Tensor],
         whole: Sequence[torch.Tensor],
     ) -> torch.Tensor:
-        """The sum over the devices of what the function returns on each.
+        """Return the sum over the devices of what the function returns on each.
 
         Args:
             function: its arguments are the device's columns of `divided`, and `whole`.
@@ -158,7 +158,7 @@ class Devices:
         return results.global_tensor.sum(0)
 
     def weights_of_one(self, model: nn.Module) -> int:
-        """Bytes of a model's weights and adapters that each device will have."""
+        """Return the bytes of a model's weights and adapters on each device."""
         sizes: dict[torch.Tensor, int] = {}
         for module in model.modules():
             dim = _divided_dimension(module)
@@ -170,7 +170,7 @@ class Devices:
         return sum(sizes.values())
 
     def send_weight(self, module: nn.Module, weight: torch.Tensor) -> list[torch.Tensor]:
-        """The weight on the devices, in the parts that `place_model` makes of it."""
+        """Return the weight on the devices, in the parts that `place_model` makes of it."""
         is_split = isinstance(module, QKVParallelLinear | MergedColumnParallelLinear)
         parts = _parts(weight, module.output_sizes, self.count) if is_split else [weight]
         return self.send(parts, [_divided_dimension(module)] * len(parts))
@@ -178,7 +178,7 @@ class Devices:
     def place_model(
         self, model: nn.Module, sent: Mapping[torch.Tensor, Sequence[torch.Tensor]]
     ) -> None:
-        """Moves a model whose weights and adapters are on the host.
+        """Move a model whose weights and adapters are on the host.
 
         Args:
             model: the model.
@@ -218,7 +218,7 @@ class Devices:
         )
 
     def _is_row_parallel(self, module: nn.Module) -> bool:
-        """Whether `_SummedMethod` may compute the layer."""
+        """Return whether `_SummedMethod` may compute the layer."""
         return (
             isinstance(module, RowParallelLinear)
             and isinstance(module.quant_method, UnquantizedLinearMethod)
@@ -237,19 +237,19 @@ def _partition(tensor: torch.Tensor, dim: int | None) -> tuple[str | None, ...]:
 
 
 def stacks(layer: BaseLinearLayerWithLoRA) -> tuple[tuple[torch.Tensor, ...], ...]:
-    """The matrices A [slots, 1, rank, in_features] and B [slots, 1, out_features, rank]."""
+    """Return the matrices A [slots, 1, rank, in_features] and B [slots, 1, out_features, rank]."""
     return layer.lora_a_stacked, layer.lora_b_stacked
 
 
 def adapter_dimensions(layer: BaseLinearLayerWithLoRA) -> tuple[int | None, int | None]:
-    """Along which A and B are divided, as the weight that they are added to."""
+    """Return the dimensions along which A and B are divided, as their weight is."""
     if isinstance(layer.base_layer, RowParallelLinear):
         return 3, None
     return None, 2 if isinstance(layer.base_layer, ColumnParallelLinear) else None
 
 
 def _divided_dimension(module: nn.Module) -> int | None:
-    """Of the module's weights and biases; None if each device needs the whole."""
+    """Return the divided dimension of a module's weights and biases; None if replicated."""
     if isinstance(module, ShardedLinear):
         return module.dim
     if isinstance(module, ColumnParallelLinear | VocabParallelEmbedding):
@@ -292,7 +292,7 @@ class Columns:
         return getattr(self._whole(), name)
 
     def plus(self, parts: Sequence[torch.Tensor]) -> Columns:
-        """With one of `parts` added to each of its own."""
+        """Return columns with one of `parts` added to each of its own."""
         return Columns([own + part for own, part in zip(self._parts, parts, strict=True)])
 
     @classmethod
@@ -315,7 +315,7 @@ class _ColumnsMethod(LinearMethodBase):
     """
 
     def __init__(self, widths: Sequence[int], count: int) -> None:
-        """Takes the numbers of columns, and of devices, by which they can be divided."""
+        """Take the numbers of columns, and of devices, by which they can be divided."""
         self._count = count
         self._widths = [width // count for width in widths]
 
@@ -323,7 +323,7 @@ class _ColumnsMethod(LinearMethodBase):
         raise NotImplementedError
 
     def apply(self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> Columns:
-        """`bias` is None: the sharded layer has it."""
+        """Apply the layer; `bias` is None, since the sharded layer has it."""
         (linear,) = layer.sharded
         of_devices = linear(x).unflatten(-1, (self._count, sum(self._widths)))
         return Columns([part.flatten(-2) for part in of_devices.split(self._widths, dim=-1)])
@@ -351,7 +351,7 @@ class Unsummed:
     def plus(
         self, product: Callable[..., torch.Tensor], a: torch.Tensor, *others: torch.Tensor
     ) -> torch.Tensor:
-        """The sum, with that of product(x, a, *others), to which x and a give their columns."""
+        """Return the sum over the devices of product(x, a, *others), by columns of x and a."""
 
         def of_device(
             x: torch.Tensor, weight: torch.Tensor, a: torch.Tensor, *others: torch.Tensor
@@ -373,7 +373,7 @@ class _SummedMethod(LinearMethodBase):
     def apply(
         self, layer: RowParallelLinear, x: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The product of x [num_tokens, in_features] and the layer's weight, with its bias."""
+        """Return x [num_tokens, in_features] times the layer's weight, plus its bias."""
         num_bytes = x.shape[0] * layer.weight.shape[0] * x.element_size()
         if not self._devices.sums_in_one_exchange(num_bytes):
             return functional.linear(x, layer.weight, bias)
@@ -399,7 +399,7 @@ def _split(
     count: int,
     sent: Sequence[torch.Tensor] | None = None,
 ) -> None:
-    """`sent` are the parts of the weight, if it has been sent already."""
+    """Split a layer; `sent` are the parts of a weight that has been sent already."""
     if layer.bias is not None and layer.skip_bias_add:
         raise UnsupportedError(
             f"vllm-xla-gpu does not support tensor_parallel_size above 1 for {layer.prefix}, whose "
@@ -424,12 +424,12 @@ def _split(
 
 
 def _are_by_device(sizes: Sequence[int], count: int) -> bool:
-    """Whether rows of these sizes are one tensor, in order of devices."""
+    """Return whether rows of these sizes are one tensor, in order of devices."""
     return all(size % count == 0 for size in sizes)
 
 
 def _parts(tensor: torch.Tensor, sizes: Sequence[int], count: int) -> list[torch.Tensor]:
-    """The rows in order of devices: of each, its part of each of the sizes.
+    """Return the rows in order of devices: of each, its part of each of the sizes.
 
     As many tensors as sizes, if a device cannot have an equal part of each.
     """

@@ -68,7 +68,7 @@ class WeightStream:
         *arguments: object,
         **options: object,
     ) -> None:
-        """In place of the weight's loader, which writes values of a file to it, or to a part."""
+        """Replace the weight's loader, which writes values of a file to it, or to a part."""
         if self._unbegun[weight] <= 0:  # the files have it twice, and the last counts
             self._finish_all()
             del self.sent[weight]
@@ -96,18 +96,18 @@ class WeightStream:
             self._finish_one()
 
     def finish(self) -> None:
-        """Waits until everything is read."""
+        """Wait until everything is read."""
         self._finish_all()
         self._threads.shutdown()
 
 
 def _count(module: nn.Module, weight: torch.Tensor) -> int:
-    """The numbers that are read, at least: the loader of a table fills rows that no file has."""
+    """Return the least number of values to read; a table's loader fills rows of no file."""
     return 1 if isinstance(module, VocabParallelEmbedding) else weight.numel()
 
 
 def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
-    """Weights that are used as the files have them."""
+    """Yield the weights that are used as the files have them."""
     methods = UnquantizedLinearMethod | UnquantizedEmbeddingMethod
     for module in model.modules():
         is_plain = isinstance(getattr(module, "quant_method", None), methods)
@@ -118,7 +118,7 @@ def _streamed(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The module's own weights and buffers."""
+    """Return the module's own weights and buffers."""
     return {
         **dict(module.named_parameters(recurse=False)),
         **dict(module.named_buffers(recurse=False)),
@@ -126,7 +126,7 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def place(model: nn.Module, move: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
-    """Moves a model's weights and buffers."""
+    """Move a model's weights and buffers."""
     placed: dict[torch.Tensor, torch.Tensor] = {}  # some weights are in two modules
     for module in model.modules():
         for name, tensor in tensors_of(module).items():

@@ -43,7 +43,7 @@ class XlaGpuWorker(TPUWorker):
             self._init_device()
 
     def _init_device(self) -> None:
-        """As the TPU worker's, without the TPU: PJRT_DEVICE stays, and is not reported."""
+        """Initialize as the TPU worker does, but keep PJRT_DEVICE, and do not report it."""
         gc.collect()  # an engine before this one, whose caches are on the device
         self._peers = Peers.of_engine()
         if self._peers is not None:
@@ -94,7 +94,7 @@ class XlaGpuWorker(TPUWorker):
         raise UnsupportedError("vllm-xla-gpu does not support sleep(); shut down the engine")
 
     def take_draft_token_ids(self) -> None:
-        """The scheduler makes drafts."""
+        """Return None: the scheduler makes drafts."""
 
     # What the GPU worker has besides add_lora.
     def remove_lora(self, lora_id: int) -> bool:
@@ -107,7 +107,7 @@ class XlaGpuWorker(TPUWorker):
         return self.model_runner.list_loras()
 
     def determine_available_memory(self) -> int:
-        """Bytes for the KV caches, in vLLM's count, which knows of no padded heads."""
+        """Return the bytes for the KV caches as vLLM counts them, without padded heads."""
         if memory.allocator_info(self.device) is not None:
             with self.start.part("measuring memory"):
                 self._run_without_caches()
@@ -122,7 +122,7 @@ class XlaGpuWorker(TPUWorker):
         return available * head_size // padded_head_dim(head_size)
 
     def _run_without_caches(self) -> None:
-        """Runs the largest step, so that the allocator's peak has its activations."""
+        """Run the largest step, so that the allocator's peak has its activations."""
         runner = self.model_runner
         caches = {
             name: torch.empty(0, dtype=spec.dtype, device=self.device)

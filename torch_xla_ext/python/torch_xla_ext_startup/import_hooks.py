@@ -29,17 +29,17 @@ _lock = threading.RLock()
 
 
 def alias(name: str, target: str) -> None:
-    """Has `import name` give the module `target`, the same object."""
+    """Make `import name` return the module `target`, the same object."""
     _aliases[name] = target
 
 
 def change_run(name: str, change: Callable[[Run], Run]) -> None:
-    """Has `change` wrap the function that runs the module."""
+    """Make `change` wrap the function that runs the module."""
     _changes[name] = change
 
 
 def run_when_used(name: str) -> None:
-    """Has the module run when something asks for one of its attributes, instead of at import."""
+    """Run the module when one of its attributes is used, instead of at import."""
 
     def make_lazy(module: ModuleType) -> None:
         _not_run.add(name)
@@ -49,14 +49,14 @@ def run_when_used(name: str) -> None:
 
 
 def stand_in(name: str, module: ModuleType) -> None:
-    """Gives the parent of a module this one as attribute, until an import replaces it."""
+    """Give the parent of a module this one as attribute, until an import replaces it."""
     parent, _, child = name.rpartition(".")
     if name not in sys.modules:
         setattr(sys.modules[parent], child, module)
 
 
 def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
-    """Calls `action` when all the modules have run: now, if they have.
+    """Call `action` when all the modules have run: now, if they have.
 
     Calls it again whenever one of them is imported anew.
     """
@@ -70,7 +70,7 @@ def when_imported(names: Sequence[str], action: Callable[[], None]) -> None:
 
 
 def for_each_module(pattern: str, action: Callable[[str], None]) -> None:
-    """Calls `action` with the name of each module that matches, when it has run.
+    """Call `action` with the name of each module that matches, when it has run.
 
     Args:
         pattern: a module's name, where a `*` stands for one or more letters, digits and `_`.
@@ -98,7 +98,7 @@ def _has_run(name: str) -> bool:
 
 
 def _act_on(name: str) -> None:
-    """Calls what waits for the module, which has run."""
+    """Call what waits for the module, which has run."""
     for names, action in list(_actions.get(name, ())):
         if all(map(_has_run, names)):
             action()

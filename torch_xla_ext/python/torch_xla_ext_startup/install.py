@@ -24,7 +24,7 @@ _TRITON = "torch_xla.experimental.triton"
 
 @functools.cache
 def install() -> None:
-    """Arranges it. A second call does nothing."""
+    """Install the hooks; a second call does nothing."""
     root_logger.remove_handlers()
     replacement.install([*table.FIXES, *huggingface.FIXES])
     loading.register()

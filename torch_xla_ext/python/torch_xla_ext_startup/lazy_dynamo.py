@@ -49,7 +49,7 @@ def _without_modes(run: Run) -> Run:
 
 
 def _without_import_of(imported: str) -> Callable[[Run], Run]:
-    """Runs a module that imports another one only when it calls one of its functions."""
+    """Run a module that imports another one only when it calls one of its functions."""
 
     def import_(name: str, *args: object, **options: object) -> object:
         if name != imported:

@@ -19,7 +19,7 @@ class CudaPlugin(plugins.DevicePlugin):
     """PJRT_DEVICE=CUDA through a PJRT CUDA plugin of JAX, behind the bridge in _XLAC."""
 
     def library_path(self) -> str:
-        """Finds and loads the plugin, and returns the path of the bridge in front of it.
+        """Find and load the plugin, and return the path of the bridge in front of it.
 
         torch_xla calls this once, when it makes its client.
 
@@ -44,7 +44,7 @@ class CudaPlugin(plugins.DevicePlugin):
         return options.client_create_options(os.environ)
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether the processes have to find each other before they make their clients.
+        """Return whether the processes have to find each other before they make their clients.
 
         torch_xla asks this first of all, when it makes its client: what is wrong with them is said
         here (torch_xla_ext.plugin.rendezvous).
@@ -59,7 +59,7 @@ class CudaPlugin(plugins.DevicePlugin):
         return options.Processes.from_environ(os.environ).count > 1
 
     def physical_chip_count(self) -> int:
-        """How many processes xmp.spawn starts: GPU_NUM_DEVICES, else one for each visible GPU."""
+        """Return the number of processes of xmp.spawn: GPU_NUM_DEVICES, else the visible GPUs."""
         from xla_kernels.plugin import discovery
 
         return discovery.gpu_count(discovery.System.current())

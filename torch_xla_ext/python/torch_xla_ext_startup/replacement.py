@@ -93,7 +93,7 @@ _lock = threading.Lock()
 
 
 def install(fixes: Iterable[Fix]) -> None:
-    """Applies the fixes, except those that TORCH_XLA_EXT_WITHOUT_FIX names."""
+    """Apply the fixes, except those that TORCH_XLA_EXT_WITHOUT_FIX names."""
     without = set(filter(None, os.environ.get(WITHOUT_ENVIRONMENT, "").split(",")))
     for fix in fixes:
         _fixes[fix.name] = fix
@@ -107,14 +107,14 @@ def install(fixes: Iterable[Fix]) -> None:
 
 
 def apply(name: str) -> None:
-    """Applies a fix again that was reverted, or left out."""
+    """Apply a fix again that was reverted, or left out."""
     _reverted.discard(name)
     for target, make in _fixes[name].replaces.items():
         _when_imported(_fixes[name], target, make)
 
 
 def revert(name: str) -> None:
-    """Gives a library its functions back. Code that has imported a replacement keeps it.
+    """Give a library its functions back. Code that has imported a replacement keeps it.
 
     Raises:
         KeyError: there is no such fix.
@@ -131,7 +131,7 @@ def revert(name: str) -> None:
 
 
 def active() -> list[tuple[Fix, list[str]]]:
-    """The fixes that have replaced something in this process, with the attributes' full names."""
+    """Return the fixes that are active in this process, with the attributes' full names."""
     names = {
         name: list(dict.fromkeys(one.name for one in ones)) for name, ones in _replaced.items()
     }
@@ -140,7 +140,7 @@ def active() -> list[tuple[Fix, list[str]]]:
 
 @contextlib.contextmanager
 def temporarily_replaced(holder: object, name: str, value: object) -> Iterator[None]:
-    """Within it, an attribute of another library's module, class or object is `value`."""
+    """Replace an attribute of another library's module, class or object within a block."""
     before = _own(holder, name)
     _set(holder, name, value)
     try:
@@ -164,7 +164,7 @@ def _when_imported(fix: Fix, target: str, make: str) -> None:
 
 
 def _replace(fix: Fix, module: str, path: str, make: str) -> None:
-    """Replaces one of the functions of a fix in a module that has run."""
+    """Replace one of the functions of a fix in a module that has run."""
     if fix.name in _reverted:
         return
     for holder, attribute, name in _found(sys.modules[module], path):
@@ -192,7 +192,7 @@ def _replace(fix: Fix, module: str, path: str, make: str) -> None:
 
 
 def _found(module: ModuleType, path: str) -> Iterator[tuple[object, str, str]]:
-    """The attributes that a path names: the objects that have them, and their names."""
+    """Return the attributes that a path names: the objects that have them, and their names."""
     if path == "*":
         for kind in [value for value in vars(module).values() if inspect.isclass(value)]:
             if kind.__module__ == module.__name__:
@@ -206,7 +206,7 @@ def _found(module: ModuleType, path: str) -> Iterator[tuple[object, str, str]]:
 
 
 def _importers(function: object, name: str, holder: object) -> list[ModuleType]:
-    """The modules that have imported a function from another one."""
+    """Return the modules that have imported a function from another one."""
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
     others = [module for module in modules if module is not holder]
     return [module for module in others if vars(module).get(name) is function]
@@ -223,7 +223,7 @@ def _get(holder: object, name: str) -> object:
 
 
 def _own(holder: object, name: str) -> object:
-    """What the object itself has as this attribute: nothing that it inherits or makes."""
+    """Return the object's own attribute, without those that it inherits or makes."""
     return (holder if isinstance(holder, dict) else vars(holder)).get(name, _ABSENT)
 
 

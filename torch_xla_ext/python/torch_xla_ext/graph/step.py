@@ -276,7 +276,7 @@ class CapturedStep(CopiedStep):
         )
 
     def _is_verified(self, replay: Replay, call: int) -> bool:
-        """Return whether the call is traced again: calls 2, 4, 8, …"""
+        """Return whether the call is traced again, as calls 2, 4, 8 and so on are."""
         return replay.fingerprint is not None and (self._verify_all or not call & (call - 1))
 
     def _run_verified(

@@ -109,7 +109,7 @@ def of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]
 
 
 def record_of_library(name: str, library: ctypes.CDLL, platform: str) -> dict[str, int]:
-    """The library's handler `<name>Record` of the stage "record", if it has one, by stage."""
+    """Return the library's handler `<name>Record` of the stage "record", if any, by stage."""
     symbol = name + _RECORD
     if platform != "CUDA" or libraries.function_of(library, symbol) is None:
         return {}

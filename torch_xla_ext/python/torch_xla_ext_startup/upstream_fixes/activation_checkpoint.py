@@ -40,7 +40,7 @@ def infer_device_type(original: Callable[..., str]) -> Callable[..., str]:
 
 
 def checkpoint(_: Callable[..., object] | None) -> Callable[..., object]:
-    """What torch.utils.checkpoint.checkpoint calls, by torch._disable_dynamo.
+    """Replace the function that torch.utils.checkpoint.checkpoint calls, by torch._disable_dynamo.
 
     The function itself stays the same: other modules may have imported it, and torch.compile looks
     for this very one.
@@ -143,7 +143,7 @@ class _Region:
         self._parameters: list[weakref.ref[torch.Tensor]] = []
 
     def keep_gradient(self, gradient: torch.Tensor) -> None:
-        """A hook of the results: no part of the region can be computed before it."""
+        """Keep a result's gradient, before which no part of the region can be computed."""
         self._gradient = gradient
 
     def __call__(self, *args: object, **kwargs: object) -> object:

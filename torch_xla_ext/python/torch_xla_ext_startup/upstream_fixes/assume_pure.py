@@ -22,7 +22,7 @@ class _WritesError(Exception):
 
 
 def assume_pure(original: Callable[[Callable], Callable]) -> Callable[[Callable], Callable]:
-    """torch_xla.experimental.assume_pure.assume_pure."""
+    """Replace torch_xla.experimental.assume_pure.assume_pure."""
 
     @functools.wraps(original)
     def assume_pure(fn: Callable) -> Callable:
@@ -86,7 +86,7 @@ def _argument_reason(leaves: list[object]) -> str | None:
 def _result_reason(
     result: object, fn: Callable, args: tuple, kwargs: dict[str, object]
 ) -> str | None:
-    """Whether JAX returns integers or complex numbers in 32 bits that PyTorch has in 64."""
+    """Return whether JAX returns integers or complex numbers in 32 bits that PyTorch has in 64."""
     narrow = (torch.int32, torch.complex64)
     if not any(getattr(leaf, "dtype", None) in narrow for leaf in _pytree.tree_leaves(result)):
         return None

@@ -63,7 +63,7 @@ def leave(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def xla_autocast(_: type) -> type:
-    """torch_xla.amp.autocast: torch_xla's class fails on the CPU."""
+    """Replace torch_xla.amp.autocast: torch_xla's class fails on the CPU."""
     return _Autocast
 
 

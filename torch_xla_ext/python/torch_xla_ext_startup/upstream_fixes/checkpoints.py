@@ -40,7 +40,7 @@ _DEVICES_WITH_ADDRESS = ("TPU", "NEURON")
 
 
 def dedup_tensors(_: object) -> Callable[[Sequence[SavePlan]], list[SavePlan]]:
-    """planners.dedup_tensors: each shard is written once, by the first process that has it.
+    """Replace planners.dedup_tensors: each shard is written once, by the first process that has it.
 
     The original dropped all copies of a shard that one process has on several devices.
     """
@@ -63,7 +63,7 @@ def dedup_tensors(_: object) -> Callable[[Sequence[SavePlan]], list[SavePlan]]:
 def create_xla_read_items(
     original: Callable[..., list[ReadItem]],
 ) -> Callable[[dict[str, XLAShardedTensor], Metadata], list[ReadItem]]:
-    """planners._create_xla_read_items: a tensor that the checkpoint cannot fill is an error."""
+    """Replace planners._create_xla_read_items: refuse what the checkpoint cannot fill."""
 
     @functools.wraps(original)
     def create(state_dict: dict[str, XLAShardedTensor], metadata: Metadata) -> list[ReadItem]:
@@ -86,7 +86,7 @@ def create_xla_read_items(
 
 
 def set_up_save_planner(original: Callable[..., None]) -> Callable[..., None]:
-    """SPMDSavePlanner.set_up_planner, with the argument that PyTorch has added."""
+    """Replace SPMDSavePlanner.set_up_planner, with the argument that PyTorch has added."""
 
     def set_up_planner(
         self: SPMDSavePlanner,
@@ -100,7 +100,7 @@ def set_up_save_planner(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def load_bytes(original: Callable[..., None]) -> Callable[..., None]:
-    """SPMDLoadPlanner.load_bytes: loads any object, as PyTorch's own planner does."""
+    """Replace SPMDLoadPlanner.load_bytes: loads any object, as PyTorch's own planner does."""
 
     @functools.wraps(original)
     def load(self: SPMDLoadPlanner, read_item: ReadItem, value: io.BytesIO) -> None:
@@ -111,7 +111,7 @@ def load_bytes(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def unpadded_data(_: property) -> property:
-    """XLAShard.unpadded_data, with an index that PyTorch does not warn about."""
+    """Replace XLAShard.unpadded_data, with an index that PyTorch does not warn about."""
 
     def index(shard: XLAShard) -> tuple[slice, ...] | EllipsisType:
         if shard.indices is Ellipsis:
@@ -130,7 +130,7 @@ def unpadded_data(_: property) -> property:
 def state_at_the_call(
     original: Callable[[STATE_DICT_TYPE], STATE_DICT_TYPE],
 ) -> Callable[[STATE_DICT_TYPE], STATE_DICT_TYPE]:
-    """manager._sharded_cpu_state_dict: what later steps change is copied, on the host too.
+    """Replace manager._sharded_cpu_state_dict: what later steps change is copied, on the host too.
 
     An optimizer's `step` is a tensor on the host.
     """
@@ -148,7 +148,7 @@ def state_at_the_call(
 
 
 def make_manager(original: Callable[..., None]) -> Callable[..., None]:
-    """CheckpointManager.__init__, which finds its coordinator on any device."""
+    """Replace CheckpointManager.__init__, which finds its coordinator on any device."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -173,7 +173,7 @@ def make_manager(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _coordinator_address(group: dist.ProcessGroup) -> tuple[str, str]:
-    """A host and a free port for the coordinator, which runs in the group's first process."""
+    """Return a host and a free port for the coordinator in the group's first process."""
     address = [None]
     if dist.get_rank(group) == 0:
         with socket.socket() as trial:
@@ -185,7 +185,7 @@ def _coordinator_address(group: dist.ProcessGroup) -> tuple[str, str]:
 
 
 def save_async(original: Callable[..., bool]) -> Callable[..., bool]:
-    """CheckpointManager.save_async, which raises what an earlier one of its checkpoints raised."""
+    """Replace CheckpointManager.save_async; it raises an earlier checkpoint's exception."""
 
     @functools.wraps(original)
     def save(self: CheckpointManager, *args: object, **kwargs: object) -> bool:
@@ -196,7 +196,7 @@ def save_async(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def join(original: Callable[[CheckpointManager], None]) -> Callable[[CheckpointManager], None]:
-    """CheckpointManager.join, which raises what one of its checkpoints raised."""
+    """Replace CheckpointManager.join, which raises what one of its checkpoints raised."""
 
     @functools.wraps(original)
     def wait_for_checkpoints(self: CheckpointManager) -> None:
@@ -207,7 +207,7 @@ def join(original: Callable[[CheckpointManager], None]) -> Callable[[CheckpointM
 
 
 def _raise_failures(manager: CheckpointManager) -> None:
-    """Forgets the checkpoints that are done, and raises what the first one raised."""
+    """Forget the checkpoints that are done, and raise the first one's exception."""
     done = [future for future in manager._async_futures if future.done()]
     manager._async_futures = [one for one in manager._async_futures if one not in done]
     for future in done:

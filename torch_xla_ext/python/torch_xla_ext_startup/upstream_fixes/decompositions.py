@@ -53,7 +53,7 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 
 
 def register() -> None:
-    """Registers the decompositions for XLA tensors."""
+    """Register the decompositions for XLA tensors."""
     for name in _OPERATORS + _FOR_GRADIENTS:
         operator = getattr(torch.ops.aten, name).default
         kernel = _decomposed(operator, only_for_gradients=name in _FOR_GRADIENTS)
@@ -62,7 +62,7 @@ def register() -> None:
 
 @functools.cache
 def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    """PyTorch's own, for a trace of tensors of another device, which XLA is to run.
+    """Return PyTorch's decompositions, for a trace of another device's tensors.
 
     That device has kernels for more operators, and no part of such a trace may be on the host.
     index_fill's decomposition writes to a new tensor if the operand is not row-major, which
@@ -79,7 +79,7 @@ def of_operators_without_kernels() -> dict[torch._ops.OperatorBase, Callable[...
 
 @contextlib.contextmanager
 def traced_for_xla(options: dict[str, object], inputs: Sequence[object]) -> Iterator[None]:
-    """Has what is traced meanwhile consist of operators that torch_xla has.
+    """Make traces consist of operators that torch_xla has.
 
     PyTorch traces those of the inputs' device, some of which only that device has.
 

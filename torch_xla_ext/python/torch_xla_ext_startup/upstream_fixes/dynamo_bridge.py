@@ -29,13 +29,13 @@ _log = logging.getLogger("torch_xla_ext.openxla")
 
 
 def function_of_bridge(original: Callable[..., object]) -> Callable[..., object]:
-    """One of the functions of torch_xla._dynamo.dynamo_bridge that are replaced."""
+    """Replace a function of torch_xla._dynamo.dynamo_bridge."""
     return _functions_of_bridge()[original.__name__]
 
 
 @functools.cache
 def _functions_of_bridge() -> dict[str, Callable[..., object]]:
-    """The functions by their names. They are made when all originals are in place."""
+    """Return the functions by their names. They are made when all originals are in place."""
     from torch_xla._dynamo import dynamo_bridge as module
 
     from torch_xla_ext.graph.compiled_graph import CompiledGraph, is_supported
@@ -137,7 +137,7 @@ def _functions_of_bridge() -> dict[str, Callable[..., object]]:
 
 
 def on_device(arguments: Sequence[object]) -> tuple[object, ...]:
-    """Returns the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
+    """Return the arguments with CPU tensors beside XLA tensors moved to the XLA device."""
     if _devices(arguments) != {"cpu", "xla"}:
         return tuple(arguments)
     device = torch_xla.device()
@@ -151,7 +151,7 @@ def _devices(arguments: Sequence[object]) -> set[str]:
 def _nodes_without_kernel(
     graph: torch.fx.GraphModule, arguments: Sequence[object], collector_type: type
 ) -> set[torch.fx.Node]:
-    """Returns the operators that torch_xla runs on the host. Leaves the arguments as they are."""
+    """Return the operators that torch_xla runs on the host. Leaves the arguments as they are."""
     saved = torch_xla._XLAC._XlaSavedState()
     saved.add_all(list(arguments))
     try:
@@ -169,7 +169,7 @@ class _SharedMemoryError(Exception):
 
 @functools.cache
 def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
-    """torch._dynamo.backends.torchxla.openxla."""
+    """Replace torch._dynamo.backends.torchxla.openxla."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch import partitioners
     from torch._functorch._aot_autograd import runtime_wrappers
@@ -227,7 +227,7 @@ def openxla_backend(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
-    """Gives fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
+    """Give fake tensors on "xla" the number of their device, as PyTorch does for CUDA's.
 
     Otherwise ``x + torch.arange(3, device="xla")`` is refused in a compiled function, since its
     operands are on "xla:0" and "xla".
@@ -249,7 +249,7 @@ def new_fake_tensor(original: Callable[..., torch.Tensor]) -> staticmethod:
 
 
 def _save_random_numbers(joint_graph: torch.fx.GraphModule) -> bool:
-    """Whether random numbers have to be drawn a second time with the same values: never.
+    """Return whether random numbers have to be drawn a second time with the same values: never.
 
     PyTorch does so, in what a checkpoint computes again, by an operator that XLA tensors lack.
     """

@@ -19,7 +19,7 @@ def _is_xla(value: object) -> bool:
 
 
 def functionalize(original: Callable[..., Callable]) -> Callable[..., Callable]:
-    """torch.func.functionalize."""
+    """Replace torch.func.functionalize."""
 
     @functools.wraps(original)
     def functionalize(func: Callable, *, remove: str = "mutations") -> Callable:

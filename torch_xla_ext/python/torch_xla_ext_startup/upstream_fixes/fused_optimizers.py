@@ -44,7 +44,7 @@ def _accurate(tensor: Tensor) -> Tensor:
 
 
 def _bias_correction(beta: float, step: Tensor) -> _Rate:
-    """1 - beta ** step, without the cancellation of the first steps."""
+    """Return 1 - beta ** step, without the cancellation of the first steps."""
     return -torch.expm1(step * math.log(beta)) if beta else 1.0
 
 
@@ -145,7 +145,7 @@ def _adagrad(
 
 
 def register() -> None:
-    """Registers the updates for XLA tensors."""
+    """Register the updates for XLA tensors."""
     updates = {"adam": _adam(False), "adamw": _adam(True), "sgd": _sgd, "adagrad": _adagrad}
     for name, update in updates.items():
         for overload in ("", ".tensor_lr"):
@@ -158,5 +158,5 @@ def fused_devices(original: Callable[[], list[str]]) -> Callable[[], list[str]]:
 
 
 def capturable_devices(original: Callable[[], list[str]]) -> Callable[[bool], list[str]]:
-    """Of foreach=True, too, for which PyTorch asks with supports_xla=False."""
+    """Add XLA to the devices, for foreach=True, too (supports_xla=False)."""
     return lambda supports_xla=True: original()

@@ -35,7 +35,7 @@ def _new(device: torch.device, state: torch.Tensor | None = None) -> XlaGenerato
 
 
 def generator(original: type[torch._C.Generator]) -> type[torch._C.Generator]:
-    """torch.Generator."""
+    """Replace torch.Generator."""
 
     class OfAllGenerators(type(original)):
         def __instancecheck__(cls, instance: object) -> bool:

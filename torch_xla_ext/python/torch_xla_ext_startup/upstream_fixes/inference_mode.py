@@ -43,5 +43,5 @@ def _set_gradients(reverse: bool, forward: bool) -> None:
 
 
 def without_gradients(_: type) -> type:
-    """What torch.inference_mode() and torch.compile enter."""
+    """Replace the context of torch.inference_mode() and torch.compile."""
     return _WithoutGradients

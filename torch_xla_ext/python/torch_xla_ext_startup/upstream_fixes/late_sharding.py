@@ -20,7 +20,7 @@ _XLAC = torch_xla._XLAC
 def mark_sharding(
     original: Callable[[torch.Tensor, object], None],
 ) -> Callable[[torch.Tensor, object], None]:
-    """_xla_mark_sharding, with which mark_sharding ends."""
+    """Replace _xla_mark_sharding, with which mark_sharding ends."""
 
     def mark(tensor: torch.Tensor, sharding: object) -> None:
         spec = _XLAC._get_xla_sharding_spec(tensor) if tensor.device.type == "xla" else ""
@@ -53,7 +53,7 @@ def mark_sharding(
 
 
 def use_spmd(original: Callable[..., None]) -> Callable[..., None]:
-    """use_spmd."""
+    """Replace use_spmd."""
     is_used = False
 
     @functools.wraps(original)

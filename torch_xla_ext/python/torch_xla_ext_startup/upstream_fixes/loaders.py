@@ -15,13 +15,13 @@ from torch_xla.distributed.parallel_loader import ParallelLoader
 
 
 def _report(loader: ParallelLoader, error: BaseException) -> None:
-    """Has the loop over each device raise the exception when it has got the batches before it."""
+    """Make each device's loop raise the exception after the batches before it."""
     for _ in loader._devices:
         loader._exception_queue.put(error)
 
 
 def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoader], None]:
-    """The thread that reads batches: ParallelLoader._loader_worker."""
+    """Return the thread that reads batches: ParallelLoader._loader_worker."""
 
     def _loader_worker(self: ParallelLoader) -> None:
         queues = list(self._queues.values())
@@ -48,7 +48,7 @@ def loader_worker(_: Callable[[ParallelLoader], None]) -> Callable[[ParallelLoad
 
 
 def worker(_: Callable[..., None]) -> Callable[..., None]:
-    """A thread that copies batches to a device: ParallelLoader._worker."""
+    """Return a thread that copies batches to a device: ParallelLoader._worker."""
 
     def _worker(
         self: ParallelLoader,

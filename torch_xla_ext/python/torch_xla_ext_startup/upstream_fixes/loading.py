@@ -41,6 +41,6 @@ def rebuild_tensor(original: Callable[..., torch.Tensor]) -> Callable[..., torch
 
 
 def register() -> None:
-    """Has torch.load keep storages for XLA devices on the host."""
+    """Make torch.load keep storages for XLA devices on the host."""
     # Before those of PyTorch, which refuse what they do not know.
     torch.serialization.register_package(5, lambda _storage: None, _restore)

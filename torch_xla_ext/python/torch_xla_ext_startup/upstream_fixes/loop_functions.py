@@ -52,7 +52,7 @@ class Traced:
 
 
 def check_arguments(loop: str, leaves: Sequence[object]) -> None:
-    """Raises an error unless all leaves are XLA tensors."""
+    """Raise an error unless all leaves are XLA tensors."""
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(
@@ -67,7 +67,7 @@ def check_arguments(loop: str, leaves: Sequence[object]) -> None:
 
 
 def as_tensors(leaves: Sequence[object]) -> list[Any]:
-    """The leaves, with tensors in place of Python's numbers."""
+    """Return the leaves, with tensors in place of Python's numbers."""
     return [
         torch.tensor(leaf, device=torch_xla.device()) if isinstance(leaf, int | float) else leaf
         for leaf in leaves
@@ -75,14 +75,14 @@ def as_tensors(leaves: Sequence[object]) -> list[Any]:
 
 
 def placeholders(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """XLA tensors without values, of the same sizes and dtypes."""
+    """Return XLA tensors without values, of the same sizes and dtypes."""
     return [xb.create_placeholder_tensor(tensor.shape, tensor.dtype) for tensor in tensors]
 
 
 def traced(
     loop: str, function: Callable[..., object], spec: pytree.TreeSpec, inputs: list[torch.Tensor]
 ) -> Traced:
-    """Calls a function of a loop with placeholders.
+    """Call a function of a loop with placeholders.
 
     Args:
         loop: what errors call it, such as "scan: the function".
@@ -101,7 +101,7 @@ def traced(
 
 @contextlib.contextmanager
 def on_device_alone(loop: str) -> Iterator[None]:
-    """Traces, in eager mode, too. Says what happened if the value of a placeholder is read."""
+    """Trace, in eager mode, too. Says what happened if the value of a placeholder is read."""
     try:
         with torch_xla.experimental.eager_mode_context(False):
             yield
@@ -115,7 +115,7 @@ def on_device_alone(loop: str) -> Iterator[None]:
 
 
 def check_carried(loop: str, results: Sequence[object], inputs: Sequence[torch.Tensor]) -> None:
-    """Raises an error unless what is carried keeps its number, sizes and dtypes."""
+    """Raise an error unless what is carried keeps its number, sizes and dtypes."""
     if len(results) != len(inputs):
         raise ValueError(
             f"{loop} returns {len(results)} carried values for {len(inputs)}: it must return as "
@@ -138,7 +138,7 @@ def describe(tensor: torch.Tensor) -> str:
 
 
 def refuse_read(loop: str, tensor: torch.Tensor, by: str) -> None:
-    """Raises an error if the method `by` of torch.Tensor reads its value on the host."""
+    """Raise an error if the method `by` of torch.Tensor reads its value on the host."""
     if by in _READS:
         raise RuntimeError(
             f"{loop} reads the value of a tensor {describe(tensor)} on the host, by {by}; a loop "
@@ -152,7 +152,7 @@ def refuse_statistics(
     kwargs: Mapping[str, object],
     refuse_write: Callable[[torch.Tensor], None],
 ) -> None:
-    """Calls `refuse_write` with a normalization's statistics, if the call writes to them."""
+    """Call `refuse_write` with a normalization's statistics, if the call writes to them."""
     if names := _NORMALIZATIONS.get(func):
         given = dict(zip(names, args, strict=False)) | kwargs
         if given.get("training", given.get("use_input_stats", False)):

@@ -25,7 +25,7 @@ from torch_xla_ext_startup.upstream_fixes.uneven_shardings import Spec, Tensor, 
 
 
 def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
-    """enable_manual_sharding."""
+    """Replace enable_manual_sharding."""
 
     @functools.wraps(original)
     def enabled(t: Tensor, partition_spec: Spec, *, mesh: Mesh | None = None) -> XLAShardedTensor:
@@ -47,7 +47,7 @@ def enable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLASharde
 
 
 def disable(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
-    """disable_manual_sharding."""
+    """Replace disable_manual_sharding."""
 
     @functools.wraps(original)
     def disabled(
@@ -108,7 +108,7 @@ class _Disable(torch.autograd.Function):
 
 
 def _copies(spec: Spec, mesh: Mesh) -> list[list[int]]:
-    """The groups of devices that have copies of the same part; none if no part has copies."""
+    """Return the groups of devices that have copies of one part; none without copies."""
     names = list(mesh.shape())
     divided = {
         axis if isinstance(axis, str) else names[axis]

@@ -36,7 +36,7 @@ _move = _Move()
 
 
 def apply(original: Callable[..., Module]) -> Callable[..., Module]:
-    """Wraps Module._apply, which all moves and conversions of modules call."""
+    """Wrap Module._apply, which all moves and conversions of modules call."""
 
     @functools.wraps(original)
     def apply(
@@ -60,7 +60,7 @@ def apply(original: Callable[..., Module]) -> Callable[..., Module]:
 
 
 def _kept(old: Parameter, new: Parameter) -> Parameter:
-    """`old` with the tensor of `new`; if that cannot be, what all modules with `old` get."""
+    """Return `old` with the tensor of `new`, or the replacement in all modules with `old`."""
     if torch.__future__.get_overwrite_module_params_on_conversion():
         return new
     with torch._C.DisableTorchFunctionSubclass():  # UninitializedParameter allows few functions
@@ -76,7 +76,7 @@ def _kept(old: Parameter, new: Parameter) -> Parameter:
 
 
 def _set_hooks(parameter: Parameter, hooks: Mapping[str, object]) -> None:
-    """Gives a parameter the hooks of another one, which the tensor's implementation keeps."""
+    """Give a parameter the hooks of another one, which the tensor's implementation keeps."""
     for name, registered in hooks.items():
         if registered:
             setattr(parameter, name, registered)

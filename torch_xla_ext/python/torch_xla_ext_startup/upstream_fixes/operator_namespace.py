@@ -1,5 +1,7 @@
-"""Operators of modules that ``import torch_xla`` does not import: ``torch.ops.xla_gpu``, of
-torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose module upstream's import takes along.
+"""Operators of modules that ``import torch_xla`` does not import.
+
+They are ``torch.ops.xla_gpu``, of torch_xla_ext, and ``torch.ops.quantized_decomposed``, whose
+module upstream's import takes along.
 """
 
 from __future__ import annotations

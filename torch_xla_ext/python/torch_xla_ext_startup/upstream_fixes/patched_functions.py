@@ -22,7 +22,7 @@ from torch_xla.experimental.gru import GRU
 
 
 def gru(original: Callable[..., object]) -> Callable[..., object]:
-    """GRU.forward of torch_xla."""
+    """Replace GRU.forward of torch_xla."""
 
     @functools.wraps(original)
     def forward(
@@ -39,7 +39,7 @@ def gru(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """torch.nn.utils.clip_grad_norm_."""
+    """Replace torch.nn.utils.clip_grad_norm_."""
     stock = torch.nn.utils.clip_grad.clip_grad_norm_
 
     @functools.wraps(stock)
@@ -62,7 +62,7 @@ def clip_grad_norm(_: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def norm(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """torch.norm, which Tensor.norm calls."""
+    """Replace torch.norm, which Tensor.norm calls."""
 
     @functools.wraps(original)
     def norm(

@@ -20,7 +20,7 @@ _MIN, _NUM_SEEDS = -(1 << 63), 1 << 64
 
 
 def seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None]:
-    """_seed_custom_device of torch.random."""
+    """Replace _seed_custom_device of torch.random."""
 
     @functools.wraps(original)
     def _seed_custom_device(seed: int) -> None:
@@ -33,7 +33,7 @@ def seed_custom_device(original: Callable[[int], None]) -> Callable[[int], None]
 
 
 def fork_rng(original: Callable[..., object]) -> Callable[..., object]:
-    """torch.random.fork_rng."""
+    """Replace torch.random.fork_rng."""
 
     @contextlib.contextmanager
     @functools.wraps(original)

@@ -14,7 +14,7 @@ import torch_xla
 
 
 def remove_handlers() -> None:
-    """Removes the handlers that importing torch_xla has added. A second call does nothing."""
+    """Remove the handlers that importing torch_xla has added. A second call does nothing."""
     before = torch_xla._XLAC.__dict__.pop("_root_log_handlers", None)
     if before is None:
         return
@@ -24,7 +24,7 @@ def remove_handlers() -> None:
 
 
 def logger(_: ModuleType) -> logging.Logger:
-    """What torch_xla.runtime uses as the module `logging`.
+    """Return the object that torch_xla.runtime uses as the module `logging`.
 
     Its warnings come without a handler, too: Python writes them to stderr.
     """

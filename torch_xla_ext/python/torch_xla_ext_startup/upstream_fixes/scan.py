@@ -31,7 +31,7 @@ from torch_xla_ext_startup.upstream_fixes.scan_plan import (
 
 
 def scan_of_any_function(original: Callable[..., object]) -> Callable[..., object]:
-    """torch_xla.experimental.scan.scan."""
+    """Replace torch_xla.experimental.scan.scan."""
     from torch_xla.experimental import scan as module
 
     @functools.wraps(original)
@@ -79,7 +79,7 @@ def _unrolled(
     spec: pytree.TreeSpec,
     length: int,
 ) -> tuple[object, object]:
-    """A scan in a function that is being traced, such as another scan's."""
+    """Return a scan in a function that is being traced, such as another scan's."""
     results = []
     for index in range(length):
         carry, result = fn(carry, pytree.tree_unflatten([value[index] for value in rows], spec))
@@ -133,7 +133,7 @@ def _traced(
 
 
 def trace(module: ModuleType, fn: Callable[..., object], init: object, xs: object) -> Plan:
-    """Traces the function of a scan.
+    """Trace the function of a scan.
 
     Args:
         module: torch_xla.experimental.scan.
@@ -236,7 +236,7 @@ class _Scan(torch.autograd.Function):
 def _without_gradients(
     values: tuple[torch.Tensor | None, ...],
 ) -> tuple[torch.Tensor | None, ...]:
-    """The values, of which a gradient is an error.
+    """Return the values, of which a gradient is an error.
 
     As once_differentiable does, which takes them for constants if the gradients are.
     """
@@ -250,7 +250,7 @@ def _without_gradients(
 
 
 def _keeps_shardings() -> bool:
-    """Whether gradients are sharded as their inputs are, for which torch_xla needs JAX."""
+    """Return whether gradients are sharded as their inputs are, for which torch_xla needs JAX."""
     return torch_xla.runtime.is_spmd() and importlib.util.find_spec("jax") is not None
 
 

@@ -24,7 +24,7 @@ _Attributes = dict[tuple[str, str], object]
 
 
 def scan_layers_of_any_kind(original: Callable[..., object]) -> Callable[..., object]:
-    """torch_xla.experimental.scan_layers.scan_layers."""
+    """Replace torch_xla.experimental.scan_layers.scan_layers."""
 
     @functools.wraps(original)
     def scan_layers(
@@ -47,7 +47,7 @@ def scan_layers_of_any_kind(original: Callable[..., object]) -> Callable[..., ob
 
 
 def _difference(layers: list[torch.nn.Module], input_data: object) -> str | None:
-    """In what a layer differs from the first, None if all compute the same."""
+    """Return how a layer differs from the first; None if all compute the same."""
     attributes = [_attributes(layer) for layer in layers]
     if all(others == attributes[0] for others in attributes):
         return None
@@ -100,7 +100,7 @@ def _shapes(layer: torch.nn.Module) -> dict[str, tuple[torch.Size, torch.dtype]]
 
 
 def _attributes(layer: torch.nn.Module) -> _Attributes:
-    """What a layer has besides the values of its parameters and buffers, to be compared."""
+    """Return a layer's attributes besides the values of its parameters and buffers."""
     found: _Attributes = {}
     for name, module in layer.named_modules():
         found[name, "type"] = type(module)

@@ -18,7 +18,7 @@ Tree = tuple[list[torch.Tensor], pytree.TreeSpec]  # leaves and structure
 
 
 def is_traced(value: torch.Tensor) -> bool:
-    """Whether PyTorch is tracing, so that the tensor has no data."""
+    """Return whether PyTorch is tracing, so that the tensor has no data."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -162,7 +162,7 @@ class Plan:
     def forward(
         self, carried: Sequence[torch.Tensor], row: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Returns the new carried values; the results, and what the backward graph needs."""
+        """Return the new carried values; the results, and what the backward graph needs."""
         # torch_xla multiplies them by 1, which makes integers of booleans.
         values = [
             value if value.dtype == dtype else value.to(dtype)
@@ -182,7 +182,7 @@ class Plan:
     def alias_input(
         self, saved: Sequence[torch.Tensor], rows: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Returns the activations that differ from iteration to iteration, stacked."""
+        """Return the activations that differ from iteration to iteration, stacked."""
         values = {"saved": saved, "row": rows}
         return [
             values[source.kind][source.number] for source in self._sources if source.kind in values
@@ -194,7 +194,7 @@ class Plan:
         carried: Sequence[torch.Tensor],
         row: Sequence[torch.Tensor],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Returns the gradients of what was carried, with the sums of those of `outer`; of rows.
+        """Return the gradients of what was carried, with the sums of those of `outer`; of rows.
 
         Args:
             outer: the tensors of outside that the function used.

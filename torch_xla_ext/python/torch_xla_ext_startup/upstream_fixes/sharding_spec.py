@@ -14,7 +14,7 @@ from torch_xla.distributed.spmd.xla_sharding import ShardingSpec
 
 
 def tile_and_replicate(original: Callable[[ShardingSpec], None]) -> Callable[[ShardingSpec], None]:
-    """ShardingSpec.__post_init__."""
+    """Replace ShardingSpec.__post_init__."""
 
     @functools.wraps(original)
     def post_init(self: ShardingSpec) -> None:

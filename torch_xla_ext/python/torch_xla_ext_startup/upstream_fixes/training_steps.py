@@ -27,7 +27,7 @@ _calls_sync = False
 
 
 def step_marker(original: Callable[..., None]) -> Callable[..., None]:
-    """Notes that the program calls torch_xla.sync() itself."""
+    """Note that the program calls torch_xla.sync() itself."""
 
     @functools.wraps(original)
     def step_marker(*args: object, **options: object) -> None:
@@ -39,7 +39,7 @@ def step_marker(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def register() -> None:
-    """Has each optimizer's step end a step, where nothing else does."""
+    """Make each optimizer's step end a step, where nothing else does."""
     register_optimizer_step_pre_hook(_before)
     register_optimizer_step_post_hook(_after)
 
@@ -62,7 +62,7 @@ def _after(optimizer: Optimizer, args: tuple, options: dict[str, object]) -> Non
 
 
 def _updated(optimizer: Optimizer) -> Tensor | None:
-    """One of the XLA tensors that a step of the optimizer updates."""
+    """Return one of the XLA tensors that a step of the optimizer updates."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:

@@ -25,7 +25,7 @@ _warned: set[tuple[object, ...]] = set()
 
 
 def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XLAShardedTensor]:
-    """mark_sharding, annotate_custom_sharding."""
+    """Replace mark_sharding, annotate_custom_sharding."""
 
     @functools.wraps(original)
     def mark(t: Tensor, mesh: Mesh, partition_spec: Spec) -> XLAShardedTensor:
@@ -37,7 +37,7 @@ def mark_sharding(original: Callable[..., XLAShardedTensor]) -> Callable[..., XL
 
 
 def xla_spec(original: Callable[..., object]) -> Callable[..., object]:
-    """ShardingSpec.xla_spec, for the batches of a loader."""
+    """Replace ShardingSpec.xla_spec, for the batches of a loader."""
 
     @functools.wraps(original)
     def spec(self: ShardingSpec, t: torch.Tensor) -> object:
@@ -52,7 +52,7 @@ def xla_spec(original: Callable[..., object]) -> Callable[..., object]:
 
 
 def parameter_spec(original: Callable[..., Spec]) -> Callable[..., Spec]:
-    """_prepare_spmd_partition_spec of FSDPv2: the largest dimension that can be divided."""
+    """Replace _prepare_spmd_partition_spec of FSDPv2: the largest dimension that can be divided."""
 
     @functools.wraps(original)
     def prepare(
@@ -71,7 +71,7 @@ def parameter_spec(original: Callable[..., Spec]) -> Callable[..., Spec]:
 
 
 def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tuple[int, int, int]]:
-    """The dimensions that the mesh does not divide: each one, its size, and the number of parts."""
+    """Return the dimensions that the mesh does not divide, with sizes and numbers of parts."""
     by_name = mesh.shape()
     found = []
     for dim, (size, axes) in enumerate(zip(shape, spec, strict=True)):
@@ -87,7 +87,7 @@ def uneven_dimensions(shape: Sequence[int], mesh: Mesh, spec: Spec) -> list[tupl
 
 
 def even_spec(caller: str, shape: Sequence[int], mesh: Mesh, spec: Spec) -> Spec:
-    """The spec without the dimensions that the mesh does not divide; warns once of each."""
+    """Return the spec without the dimensions that the mesh does not divide; warn once of each."""
     uneven = uneven_dimensions(shape, mesh, spec)
     for dim, size, count in uneven:
         key = caller, tuple(shape), dim, count

@@ -23,7 +23,7 @@ _MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407
 
 
 def while_loop_wrapper(_original: Callable[..., object]) -> Callable[..., object]:
-    """torch_xla.experimental.fori_loop._xla_while_loop_wrapper."""
+    """Replace torch_xla.experimental.fori_loop._xla_while_loop_wrapper."""
     return torch._disable_dynamo(_while_loop)  # it traces the functions itself
 
 
@@ -34,7 +34,7 @@ def _while_loop(
     additional_inputs: Sequence[Any] | None = None,
     fake_tensor: bool = False,  # what torch_xla's fori_loop passes
 ) -> object:
-    """Runs ``while cond_fn(*carried): carried = body_fn(*carried)`` on the device.
+    """Run ``while cond_fn(*carried): carried = body_fn(*carried)`` on the device.
 
     Both functions get `additional_inputs`, too, after what is carried. A number is carried as a
     tensor.
@@ -172,7 +172,7 @@ def _next_seed(seed: _Op) -> _Op:
 def _without_gradient(
     results: list[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """A backward() through results that depend on tensors with gradients raises an error."""
+    """Return a backward() through results that depend on tensors with gradients raises an error."""
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in inputs):
         return results
     differentiable = [one for one in results if one.is_floating_point() or one.is_complex()]

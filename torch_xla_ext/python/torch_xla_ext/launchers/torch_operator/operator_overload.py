@@ -295,7 +295,6 @@ class OperatorOverload:
 
     def _faked(self, values: Sequence[object]) -> tuple[object, ...]:
         """Return the operator's results for meta tensors; _WRITTEN for an argument."""
-
         if not self.schema.returns and not support.has_fake_function(self.overload):
             return ()
         with torch.no_grad():
